@@ -1,0 +1,327 @@
+"""The command line. Results go to stdout, everything else to stderr.
+
+Exit status: 0 fine, 1 the work failed, 2 the command line or the recipe is wrong, 143 or 130 stopped by a signal after
+saving.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from nmt import pipeline
+from nmt.checkpoint import find_model, load_model, read_model_facts
+from nmt.data.clean import normalize
+from nmt.data.corpus import read_lines
+from nmt.data.prepare import prepare as prepare_corpus
+from nmt.data.tokenizer import Tokenizers
+from nmt.decode.scoring import score_pairs
+from nmt.decode.translator import Translation, Translator
+from nmt.distributed import choose_device
+from nmt.evaluate.metrics import Score, score_corpus
+from nmt.logs import ProgressBar, console, progress, say
+from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
+from nmt.recipe import DecodeRecipe, RecipeError, UserError, describe_recipe, load_recipe
+from nmt.train.signals import Stopped
+
+app = typer.Typer(
+    help="The encoder-decoder Transformer for machine translation: train, translate, score.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# Lines in memory at a time: from a terminal each line is answered at once, from elsewhere batches are made.
+TERMINAL_WINDOW, FILE_WINDOW = 1, 2_048
+SCORING_WINDOW = 64
+
+RecipeArgument = Annotated[Path, typer.Argument(help="A recipe: one TOML file, such as recipes/quickstart.toml.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Options that replace the recipe's: section.key=value, e.g. train.max_steps=99."),
+]
+ModelArgument = Annotated[Path, typer.Argument(help="A model directory, a checkpoint, or a run directory.")]
+Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
+
+
+class Precision(StrEnum):
+    """Choices of --precision."""
+
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+class LengthPenalty(StrEnum):
+    """Choices of --length-penalty."""
+
+    gnmt = "gnmt"
+    power = "power"
+    none = "none"
+
+
+# --- Recipes: from text to a scored model ---------------------------------------------------------------------------
+
+
+@app.command()
+def run(recipe: RecipeArgument, overrides: Overrides = None) -> None:
+    """Prepare, train, average, translate the test sets, score them and report; skips what is up to date.
+
+    An interrupted run goes on where it stopped when the same command is given again. On several GPUs:
+    torchrun --nproc-per-node 8 -m nmt run RECIPE
+    """
+    pipeline.run(load_recipe(recipe, overrides or ()))
+
+
+@app.command()
+def prepare(recipe: RecipeArgument, overrides: Overrides = None) -> None:
+    """Clean the corpora, train the subword tokenizer, and write the token store."""
+    prepare_corpus(load_recipe(recipe, overrides or ()))
+
+
+@app.command()
+def train(recipe: RecipeArgument, overrides: Overrides = None) -> None:
+    """Train, going on from the newest checkpoint of the run; prepares the corpora first if need be.
+
+    On several GPUs: torchrun --nproc-per-node 8 -m nmt train RECIPE
+    """
+    pipeline.train(load_recipe(recipe, overrides or ()))
+
+
+@app.command()
+def average(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    last: Annotated[int | None, typer.Option(min=1, help="Average this many newest checkpoints (default: 5).")] = None,
+    best: Annotated[int | None, typer.Option(min=1, help="Average this many best-validated checkpoints.")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="New model directory (default: in RUN).")] = None,
+) -> None:
+    """Average the weights of several checkpoints of a run into one model directory."""
+    if last and best:
+        raise typer.BadParameter("--last and --best exclude each other; give one")
+    target = out or run_dir / (f"average-best-{best}" if best else f"average-last-{last or 5}")
+    chosen = pipeline.average(run_dir, target, last=None if best else last or 5, best=best)
+    say(f"averaged {', '.join(directory.name for directory in chosen)}")
+    typer.echo(target)
+
+
+@app.command()
+def config(recipe: RecipeArgument, overrides: Overrides = None) -> None:
+    """Print the resolved recipe, each option with its documentation."""
+    typer.echo(describe_recipe(load_recipe(recipe, overrides or ())), nl=False)
+
+
+# --- Translating and scoring ----------------------------------------------------------------------------------------
+
+
+@app.command()
+def translate(
+    model: ModelArgument,
+    file: Annotated[Path, typer.Argument(help="Text to translate, one sentence a line; - is standard input.")] = Path(
+        "-"
+    ),
+    out: Annotated[Path, typer.Option("-o", "--out", help="Where to write; - is standard output.")] = Path("-"),
+    beam_size: Annotated[int | None, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy.")] = None,
+    length_penalty: Annotated[LengthPenalty | None, typer.Option(help="Divisor of the log-probability.")] = None,
+    length_alpha: Annotated[float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")] = None,
+    n_best: Annotated[int, typer.Option(min=1, help="Translations per line: as number, score, text with tabs.")] = 1,
+    with_scores: Annotated[
+        bool, typer.Option("--with-scores", help="Put the score and a tab before each line.")
+    ] = False,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")] = None,
+    window: Annotated[int | None, typer.Option(min=1, help="Lines read before the first answer.")] = None,
+    device: Device = "auto",
+    precision: Annotated[
+        Precision, typer.Option(help="Arithmetic; auto takes bf16 where it is native.")
+    ] = Precision.auto,
+) -> None:
+    """Translate text: one line out for every line in, in the same order, whatever the line."""
+    changes = {
+        "beam_size": beam_size,
+        "length_penalty": length_penalty.value if length_penalty else None,
+        "length_alpha": length_alpha,
+        "batch_tokens": batch_tokens,
+        "n_best": n_best,
+    }
+    decode = _with_changes(read_model_facts(find_model(model)).decode, changes)
+    translator = Translator.load(model, device, precision.value, decode)
+    interactive = file == Path("-") and sys.stdin.isatty()
+    lines = _input_lines(file)
+    count = None if file == Path("-") else sum(1 for _ in read_lines(file))
+    with _output(out) as stream, _translation_bar(count, interactive) as bar:
+        window = window or (TERMINAL_WINDOW if interactive else FILE_WINDOW)
+        for number, translations in enumerate(translator.stream(lines, window), start=1):
+            stream.writelines(_output_lines(number, translations, n_best, with_scores))
+            if interactive or number % window == 0:
+                stream.flush()
+            bar.advance(1)
+    if translator.lines_cut:
+        say(f"{translator.lines_cut} lines were too long for the model and were translated in pieces")
+
+
+@app.command()
+def score(
+    model: ModelArgument,
+    src: Annotated[Path, typer.Argument(help="Source sentences, one a line.")],
+    tgt: Annotated[Path, typer.Argument(help="Their translations, one a line.")],
+    device: Device = "auto",
+) -> None:
+    """Print the log-probability (natural logarithm) of each given translation, one a line."""
+    sources, targets = list(read_lines(src)), list(read_lines(tgt))
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{src} has {len(sources):,} lines and {tgt} has {len(targets):,}; they must match line by line; check both"
+        )
+    place = choose_device(device)
+    loaded = load_model(model, place)
+    tokenizers = Tokenizers.load(loaded.directory)
+    form: Any = loaded.facts.unicode_form
+    limit = loaded.model.recipe.max_positions - 1
+    with progress("scoring", len(sources), "pairs") as bar:
+        for start in range(0, len(sources), SCORING_WINDOW):
+            end = start + SCORING_WINDOW
+            src_ids = [tokenizers.src.encode(normalize(line, form)) for line in sources[start:end]]
+            tgt_ids = [tokenizers.tgt.encode(normalize(line, form)) for line in targets[start:end]]
+            _check_lengths(src_ids, tgt_ids, start, limit)
+            batch = Batch(
+                src=PackedSequences.from_lists([[*ids, EOS_ID] for ids in src_ids]),
+                tgt=PackedSequences.from_lists([[BOS_ID, *ids] for ids in tgt_ids]),
+                labels=PackedSequences.from_lists([[*ids, EOS_ID] for ids in tgt_ids]).tokens,
+            ).to(place)
+            for pair in score_pairs(loaded.model, batch):
+                typer.echo(f"{pair.log_prob:.4f}")
+            bar.advance(len(src_ids))
+
+
+@app.command()
+def evaluate(
+    hypotheses: Annotated[list[Path], typer.Argument(metavar="HYP...", help="Translations, one file per system.")],
+    ref: Annotated[list[Path], typer.Option("--ref", help="Reference translations; give it again for several.")],
+    metrics: Annotated[
+        str, typer.Option(help="Comma-separated: bleu, chrf, chrf++, ter, bleu-tokenized-lc, ...")
+    ] = "bleu,chrf,ter",
+    lang: Annotated[str, typer.Option(help="Target language, for tokenizers that depend on it.")] = "en",
+    tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokenizer for BLEU: 13a, intl, char, none, ...")] = "13a",
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with full precision.")] = False,
+) -> None:
+    """Score translations against references by sacreBLEU, each figure with its full signature."""
+    references = [list(read_lines(path)) for path in ref]
+    for path, lines in zip(ref, references, strict=True):
+        _check_line_counts(ref[0], references[0], path, lines)
+    results: dict[str, list[Score]] = {}
+    for path in hypotheses:
+        lines = list(read_lines(path))
+        _check_line_counts(ref[0], references[0], path, lines)
+        names = [name.strip() for name in metrics.split(",")]
+        results[str(path)] = score_corpus(
+            lines, references, names, tgt_lang=lang, tokenize=tokenize, lowercase=lowercase
+        )
+    if as_json:
+        typer.echo(
+            json.dumps({name: [asdict(score) for score in scores] for name, scores in results.items()}, indent=1)
+        )
+        return
+    for name, scores in results.items():
+        for found in scores:
+            typer.echo(f"{name}\t{found.name}\t{found.value:.2f}\t{found.signature}")
+
+
+# --- What the commands share ----------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Run the command line and exit; every error that a user can cause is one line on stderr."""
+    try:
+        app()
+    except RecipeError as error:
+        sys.exit(_fail(str(error), 2))
+    except UserError as error:
+        sys.exit(_fail(str(error), 1))
+    except Stopped as stopped:
+        say(str(stopped))
+        sys.exit(stopped.status)
+    except KeyboardInterrupt:
+        sys.exit(_fail("interrupted", 130))
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _fail(message: str, status: int) -> int:
+    console.print(f"nmt: {' '.join(message.split())}", markup=False)
+    return status
+
+
+def _with_changes(decode: DecodeRecipe, changes: dict[str, Any]) -> DecodeRecipe:
+    """The model's own search options with those of the command line in their place."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    merged = {**decode.model_dump(), **given}
+    if merged["n_best"] > merged["beam_size"]:
+        raise UserError(f"--n-best is {merged['n_best']}; the beam has only {merged['beam_size']}; raise --beam-size")
+    return DecodeRecipe.model_validate(merged)
+
+
+def _input_lines(path: Path) -> Iterator[str]:
+    """Lines of a file or of standard input, which end at a line feed and nowhere else."""
+    return read_lines(Path("/dev/stdin")) if path == Path("-") else read_lines(path)
+
+
+@contextmanager
+def _output(path: Path) -> Iterator[TextIO]:
+    """Standard output, or a file that takes its name when it is complete."""
+    if path == Path("-"):
+        with open(sys.stdout.fileno(), "w", encoding="utf-8", newline="\n", closefd=False) as stream:
+            yield stream
+        return
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        with unfinished.open("w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+        unfinished.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose a place that can be written to") from error
+
+
+@contextmanager
+def _translation_bar(count: int | None, interactive: bool) -> Iterator[ProgressBar]:
+    """Progress on stderr, but not between the lines of a person who types."""
+    if interactive:
+        yield ProgressBar.silent()
+    else:
+        with progress("translating", count, "lines") as bar:
+            yield bar
+
+
+def _output_lines(number: int, translations: Sequence[Translation], n_best: int, with_scores: bool) -> list[str]:
+    if n_best > 1:
+        return [f"{number}\t{translation.score:.4f}\t{translation.text}\n" for translation in translations]
+    best = translations[0]
+    return [f"{best.score:.4f}\t{best.text}\n" if with_scores else f"{best.text}\n"]
+
+
+def _check_line_counts(first: Path, first_lines: Sequence[str], path: Path, lines: Sequence[str]) -> None:
+    if not lines:
+        raise UserError(f"{path} is empty; it must hold one sentence a line; check the file")
+    if len(lines) != len(first_lines):
+        raise UserError(
+            f"{path} has {len(lines):,} lines and {first} has {len(first_lines):,}; they must match line by line; "
+            "check that both belong to the same test set"
+        )
+
+
+def _check_lengths(src_ids: Sequence[list[int]], tgt_ids: Sequence[list[int]], start: int, limit: int) -> None:
+    for number, (src, tgt) in enumerate(zip(src_ids, tgt_ids, strict=True), start=start + 1):
+        if max(len(src), len(tgt)) > limit:
+            raise UserError(
+                f"line {number} has {max(len(src), len(tgt))} tokens; the model holds {limit}; split the sentence"
+            )

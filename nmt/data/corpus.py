@@ -1,0 +1,401 @@
+"""Where sentence pairs come from: files of every common kind, test sets by name, and the embedded grammar.
+
+A line ends at a line feed and nowhere else. Carriage returns, U+0085, U+2028 and their like are part of the text (and
+become spaces when it is normalised): a reader that breaks lines there loses the alignment of the two sides.
+"""
+
+from __future__ import annotations
+
+import gzip
+import html
+import io
+import json
+import lzma
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, assert_never
+from xml.etree import ElementTree
+
+import pyarrow.parquet
+import zstandard
+from datasets.load import load_dataset
+from pyarrow.lib import ArrowException
+from sacrebleu.dataset import DATASETS
+
+from nmt.data.clean import valid_unicode
+from nmt.data.embedded import generate
+from nmt.recipe import (
+    Corpus,
+    DataRecipe,
+    EmbeddedCorpus,
+    HuggingFaceCorpus,
+    JsonLinesCorpus,
+    ParquetCorpus,
+    SacrebleuCorpus,
+    SgmCorpus,
+    TextCorpus,
+    TsvCorpus,
+    UserError,
+)
+
+Pair = tuple[str, str]
+InvalidUtf8 = Literal["error", "replace"]
+
+_BLOCK_BYTES = 1 << 20
+_RECORDS_PER_BATCH = 4096
+_SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
+# Only with a semicolon: `html.unescape` alone would also find entities in a bare `&` ("R&notes").
+_ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
+
+
+def read_pairs(corpus: Corpus, data: DataRecipe, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
+    """The sentence pairs of a corpus in their order, as they stand in it: valid Unicode without line feeds.
+
+    Raises UserError for whatever cannot be read, is damaged, or does not have as many sentences on both sides.
+    """
+    match corpus:
+        case TextCorpus():
+            return _read_text(_locate(corpus.src, data), _locate(corpus.tgt, data), data.invalid_utf8)
+        case TsvCorpus():
+            return _read_tsv(corpus, _locate(corpus.path, data), data.invalid_utf8)
+        case SgmCorpus():
+            src = _locate(corpus.src, data)
+            if corpus.tgt is None:
+                return _read_xml(src, src_lang, tgt_lang)
+            return _read_sgm(src, _locate(corpus.tgt, data), data.invalid_utf8)
+        case ParquetCorpus():
+            return _read_parquet(corpus, _locate(corpus.path, data))
+        case JsonLinesCorpus():
+            return _read_json_lines(corpus, _locate(corpus.path, data), data.invalid_utf8)
+        case HuggingFaceCorpus():
+            return _read_hugging_face(corpus, data, src_lang, tgt_lang)
+        case SacrebleuCorpus():
+            return _read_sacrebleu(corpus, src_lang, tgt_lang)
+        case EmbeddedCorpus():
+            return ((pair.src, pair.tgt) for pair in generate(corpus.split, corpus.pairs, corpus.seed))
+        case _:
+            assert_never(corpus)
+
+
+def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error") -> Iterator[str]:
+    """The lines of a UTF-8 file without their line feeds, decompressed if need be; a byte order mark is dropped.
+
+    Raises UserError for a file that cannot be read or is damaged, and, with file and line number, for bytes that are
+    not UTF-8, unless they are to be replaced by U+FFFD.
+    """
+    with _decompressed(path) as file:
+        for number, line in enumerate(file, start=1):
+            raw = line.removesuffix(b"\n")
+            if number == 1:
+                raw = raw.removeprefix(b"\xef\xbb\xbf")
+            try:
+                yield raw.decode("utf-8", "replace" if invalid_utf8 == "replace" else "strict")
+            except UnicodeDecodeError as error:
+                found = f"{path}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8"
+                remedy = "convert the file (iconv -t UTF-8) or set data.invalid_utf8 to 'replace'"
+                raise UserError(f"{found}; text must be UTF-8; {remedy}") from error
+
+
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """The bytes of a file as they are, in blocks; raises UserError when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                yield block
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def input_files(corpus: Corpus, data: DataRecipe) -> list[Path]:
+    """The local files that a corpus is read from, in a fixed order; none for what is downloaded or made."""
+    match corpus:
+        case TextCorpus():
+            return [_locate(corpus.src, data), _locate(corpus.tgt, data)]
+        case SgmCorpus():
+            return [_locate(path, data) for path in (corpus.src, corpus.tgt) if path is not None]
+        case TsvCorpus() | ParquetCorpus() | JsonLinesCorpus():
+            return [_locate(corpus.path, data)]
+        case HuggingFaceCorpus():
+            folder = _locate(Path(corpus.dataset), data)
+            visible = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+            return sorted(visible) if folder.is_dir() else []
+        case SacrebleuCorpus() | EmbeddedCorpus():
+            return []
+        case _:
+            assert_never(corpus)
+
+
+def count_pairs(corpus: Corpus, data: DataRecipe) -> int | None:
+    """How many pairs a corpus holds, where that is quicker to find out than to read them, else None.
+
+    Raises UserError when two text files have different numbers of lines, before any work is spent on them.
+    """
+    match corpus:
+        case TextCorpus():
+            src, tgt = _locate(corpus.src, data), _locate(corpus.tgt, data)
+            src_count, tgt_count = _count_lines(src), _count_lines(tgt)
+            if src_count != tgt_count:
+                raise _unequal_sides(src, src_count, tgt, tgt_count)
+            return src_count
+        case TsvCorpus() | JsonLinesCorpus():
+            return _count_lines(_locate(corpus.path, data))
+        case ParquetCorpus():
+            with _parquet_file(_locate(corpus.path, data)) as file:
+                return int(file.metadata.num_rows)
+        case EmbeddedCorpus():
+            return corpus.pairs
+        case SgmCorpus() | HuggingFaceCorpus() | SacrebleuCorpus():
+            return None
+        case _:
+            assert_never(corpus)
+
+
+# --- Files ----------------------------------------------------------------------------------------------------------
+
+
+def _locate(path: Path, data: DataRecipe) -> Path:
+    """Where a path of the recipe leads: relative ones start from `data.root`."""
+    return data.root.expanduser() / path.expanduser()
+
+
+@contextmanager
+def _decompressed(path: Path) -> Iterator[io.BufferedIOBase]:
+    """The bytes of a file, decompressed according to its first bytes, which could not begin a UTF-8 text."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(6)
+            file.seek(0)
+            if magic.startswith(b"\x1f\x8b"):
+                with gzip.GzipFile(fileobj=file) as plain:
+                    yield io.BufferedReader(plain, _BLOCK_BYTES)
+            elif magic.startswith(b"\xfd7zXZ\x00"):
+                with lzma.LZMAFile(file) as plain:
+                    yield io.BufferedReader(plain, _BLOCK_BYTES)
+            elif magic.startswith(b"\x28\xb5\x2f\xfd"):
+                with _ZstdReader(file) as plain:
+                    yield io.BufferedReader(plain, _BLOCK_BYTES)
+            else:
+                yield file
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
+        raise UserError(
+            f"{path} is damaged or cut short ({error}); it cannot be decompressed; fetch it again"
+        ) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+class _ZstdReader(io.RawIOBase):
+    """Zstandard frames as one stream; zstandard's own reader takes a file that is cut short for a whole one."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._inside_frame = False
+        self._compressed = self._plain = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._plain and (block := self._compressed or self._file.read(_BLOCK_BYTES)):
+            self._plain = self._frame.decompress(block)
+            self._compressed, self._inside_frame = self._frame.unused_data, not self._frame.eof
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+        if not self._plain and self._inside_frame:
+            raise EOFError("its last frame has no end")
+        size = min(len(buffer), len(self._plain))
+        buffer[:size], self._plain = self._plain[:size], self._plain[size:]
+        return size
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    where = "relative paths of corpora start from data.root, which is by default the current folder"
+    return UserError(f"cannot read {path}: {error.strerror or error}; {where}; correct the path or data.root")
+
+
+def _count_lines(path: Path) -> int:
+    """Number of lines, the last one too when no line feed closes it."""
+    count, last = 0, b"\n"
+    with _decompressed(path) as file:
+        while block := file.read(_BLOCK_BYTES):
+            count += block.count(b"\n")
+            last = block
+    return count + (not last.endswith(b"\n"))
+
+
+def _unequal_sides(src: Path, src_count: int, tgt: Path, tgt_count: int) -> UserError:
+    return UserError(
+        f"{src} has {src_count:,} sentences and {tgt} has {tgt_count:,}; they must be translations line by line; "
+        "fetch both again, or find what broke the lines apart"
+    )
+
+
+def _zip_sides(src: Iterable[str], tgt: Iterable[str], src_path: Path, tgt_path: Path) -> Iterator[Pair]:
+    """Both sides together; raises UserError with both counts when one ends first."""
+    src_count = tgt_count = 0
+    for src_line, tgt_line in zip_longest(src, tgt):
+        src_count += src_line is not None
+        tgt_count += tgt_line is not None
+        if src_line is not None and tgt_line is not None:
+            yield src_line, tgt_line
+    if src_count != tgt_count:
+        raise _unequal_sides(src_path, src_count, tgt_path, tgt_count)
+
+
+# --- Kinds of corpora -----------------------------------------------------------------------------------------------
+
+
+def _read_text(src: Path, tgt: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
+    return _zip_sides(read_lines(src, invalid_utf8), read_lines(tgt, invalid_utf8), src, tgt)
+
+
+def _read_tsv(corpus: TsvCorpus, path: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
+    needed = max(corpus.src_column, corpus.tgt_column) + 1
+    for number, line in enumerate(read_lines(path, invalid_utf8), start=1):
+        columns = line.split("\t")
+        if len(columns) < needed:
+            found = f"{path}, line {number} has {len(columns)} columns"
+            raise UserError(f"{found}; it must have at least {needed}; mend the line, or src_column and tgt_column")
+        yield columns[corpus.src_column], columns[corpus.tgt_column]
+
+
+def _read_sgm(src: Path, tgt: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
+    return _zip_sides(_sgm_segments(src, invalid_utf8), _sgm_segments(tgt, invalid_utf8), src, tgt)
+
+
+def _sgm_segments(path: Path, invalid_utf8: InvalidUtf8) -> list[str]:
+    """The segments of one SGM file; WMT's files are no well-formed SGML, so they are searched rather than parsed."""
+    segments = _SEGMENT.findall("\n".join(read_lines(path, invalid_utf8)))
+    if not segments:
+        raise UserError(f"{path} has no <seg> elements; it must be an SGM file of WMT; use kind 'text' for plain text")
+    return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), _one_line(segment).strip()) for segment in segments]
+
+
+def _read_xml(path: Path, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
+    """A WMT test set in XML: documents with one <src> and one or more <ref>, aligned by the ids of their segments."""
+    try:
+        with _decompressed(path) as file:
+            documents = list(ElementTree.parse(file).getroot().iter("doc"))
+    except ElementTree.ParseError as error:
+        raise UserError(f"{path} is not well-formed XML ({error}); mend it, or give a pair of .sgm files") from error
+    found_any = False
+    for document in documents:
+        src, ref = _xml_segments(document, "src", src_lang), _xml_segments(document, "ref", tgt_lang)
+        found_any = found_any or bool(src)
+        if src.keys() != ref.keys():
+            where = f"{path}, document {document.get('id')!r}"
+            wrong = f"has {len(src)} source and {len(ref)} reference segments in {src_lang} and {tgt_lang}"
+            raise UserError(f"{where} {wrong}; both must have the same ids; check the file and the languages")
+        yield from ((src[key], ref[key]) for key in src)
+    if not found_any:
+        raise UserError(
+            f"{path} has no <src> segments in {src_lang!r}; it must be an XML test set of WMT; check src_lang"
+        )
+
+
+def _xml_segments(document: ElementTree.Element, tag: str, lang: str) -> dict[str, str]:
+    """The segments of the first text of that kind and language in a document, by their ids."""
+    for text in document.iter(tag):
+        if text.get("lang", lang) == lang:
+            segments = {seg.get("id", str(number)): seg for number, seg in enumerate(text.iter("seg"), start=1)}
+            return {key: _one_line("".join(seg.itertext())).strip() for key, seg in segments.items()}
+    return {}
+
+
+def _read_parquet(corpus: ParquetCorpus, path: Path) -> Iterator[Pair]:
+    with _parquet_file(path) as file:
+        fields = (corpus.src_field, corpus.tgt_field)
+        for record in _parquet_records(file, [field.partition(".")[0] for field in fields]):
+            yield _fields(record, *fields, where=str(path))
+
+
+@contextmanager
+def _parquet_file(path: Path) -> Iterator[Any]:
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:  # type: ignore[no-untyped-call]
+            yield file
+    except (ArrowException, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} cannot be read ({reason}); it must be a Parquet file; fetch it again") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _parquet_records(file: Any, columns: list[str]) -> Iterator[dict[str, Any]]:
+    present = [column for column in dict.fromkeys(columns) if column in file.schema_arrow.names]
+    wanted = present if len(present) == len(set(columns)) else None  # All of them, for the error to name.
+    for batch in file.iter_batches(_RECORDS_PER_BATCH, columns=wanted):
+        yield from batch.to_pylist()
+
+
+def _read_json_lines(corpus: JsonLinesCorpus, path: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
+    for number, line in enumerate(read_lines(path, invalid_utf8), start=1):
+        where = f"{path}, line {number}"
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{where} is not JSON ({error}); each line must be one JSON object; mend it") from error
+        yield _fields(record, corpus.src_field, corpus.tgt_field, where)
+
+
+def _read_hugging_face(corpus: HuggingFaceCorpus, data: DataRecipe, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
+    folder = _locate(Path(corpus.dataset), data)
+    name = str(folder) if folder.is_dir() else corpus.dataset
+    src_field = corpus.src_field or f"translation.{src_lang}"
+    tgt_field = corpus.tgt_field or f"translation.{tgt_lang}"
+    try:
+        records = iter(load_dataset(name, corpus.config, split=corpus.split, streaming=True))
+        while (record := next(records, None)) is not None:
+            yield _fields(record, src_field, tgt_field, where=f"dataset {name}")
+    except UserError:
+        raise
+    except Exception as error:  # The library lets through errors of a dozen packages: of the network, of file formats.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        remedy = "without a network, download it elsewhere (hf download --repo-type dataset) and give the folder's path"
+        raise UserError(f"dataset {name} cannot be read ({reason}); check name, config and split; {remedy}") from error
+
+
+def _read_sacrebleu(corpus: SacrebleuCorpus, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
+    name, pair = corpus.test_set, f"{src_lang}-{tgt_lang}"
+    if name not in DATASETS:
+        raise UserError(f"sacreBLEU knows no test set {name!r}; `sacrebleu --list` shows the names; correct test_set")
+    test_set: Any = DATASETS[name]
+    if pair not in test_set.langpairs:
+        raise UserError(f"sacreBLEU's {name} has no {pair}; it has {', '.join(sorted(test_set.langpairs))}; choose one")
+    try:
+        src = Path(test_set.get_source_file(pair))
+        tgt = Path(test_set.get_reference_files(pair)[0])
+    except (OSError, SystemExit) as error:  # It exits when a checksum does not match.
+        remedy = f"run `sacrebleu -t {name} -l {pair} --echo src` where there is a network and copy ~/.sacrebleu here"
+        raise UserError(f"sacreBLEU cannot download {name} ({error}); {remedy}; or use local files") from error
+    yield from _read_text(src, tgt, "error")
+
+
+def _fields(record: Any, src_field: str, tgt_field: str, where: str) -> Pair:
+    """Source and target sentence of a record."""
+    return _field(record, src_field, where), _field(record, tgt_field, where)
+
+
+def _field(record: Any, name: str, where: str) -> str:
+    """The text of a field, which a dotted name finds in nested records; a null is an empty text."""
+    value = record
+    for part in name.split("."):
+        if not isinstance(value, dict) or part not in value:
+            names = ", ".join(map(repr, value)) if isinstance(value, dict) else f"no fields but {value!r}"
+            raise UserError(f"{where} has no field {name!r}; there are {names}; correct src_field or tgt_field")
+        value = value[part]
+    if value is not None and not isinstance(value, str):
+        kind = type(value).__name__
+        raise UserError(f"{where}: field {name!r} is of type {kind}; it must be text; correct src_field or tgt_field")
+    return _one_line(valid_unicode(value or ""))
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " ")

@@ -1,0 +1,90 @@
+"""Many processes, one order: a map over chunks of work that keeps them in sequence and holds few at a time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.context import BaseContext
+from typing import Any, TypeVar
+
+from nmt.recipe import UserError
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+# Jobs handed out for each process: one that it works on, and others so that it never waits.
+_JOBS_PER_PROCESS = 3
+
+# What a worker process does with a job; made once in each process when it starts.
+_worker: Callable[[Any], Any]
+
+
+def map_in_order(
+    make_worker: Callable[[], Callable[[Job], Result]], jobs: Iterable[Job], num_processes: int
+) -> Iterator[Result]:
+    """The results of the jobs, in their order; `make_worker` is called once in each process and must be picklable.
+
+    With one process all is done in this one. Only a few jobs for each process are in memory at any time. Raises what a
+    worker raises, and UserError when the system ends a worker.
+    """
+    if num_processes == 1:
+        yield from map(make_worker(), jobs)
+        return
+    executor = ProcessPoolExecutor(num_processes, _context(), _start_worker, (make_worker,))
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for job in jobs:
+            waiting.append(executor.submit(_work, job))
+            if len(waiting) >= num_processes * _JOBS_PER_PROCESS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        reason = "a process that cleans or encodes text was ended by the system, most likely for lack of memory"
+        raise UserError(f"{reason}; it must be left to run; set data.workers to less than {num_processes}") from error
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def num_cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _context() -> BaseContext:
+    """How worker processes come into being: never as a fork of this process, whose threads would be lost in it.
+
+    Forks of a server that has imported the program once start at no cost; where there is no such server, new
+    interpreters import it each for itself.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([name for name in sys.modules if name.split(".")[0] == __name__.split(".")[0]])
+    return context
+
+
+def _start_worker(make_worker: Callable[[], Callable[[Any], Any]]) -> None:
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent alone answers it.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _worker = make_worker()
+
+
+def _work(job: Any) -> Any:
+    return _worker(job)
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for its next job forever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "only worker processes come here"
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,384 @@
+"""Preparation: from the corpora of a recipe to a tokenizer and a token store.
+
+Two passes over the training text. The first cleans it and writes it, compressed, to disk; then repeated pairs are found
+and the tokenizer is trained on an even sample; the second pass encodes. Both are shared out among processes, and none
+needs more memory for a larger corpus, but for one bit a pair. All is built in a folder of its own that takes its name
+when it is complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, compress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.chunks import (
+    ChunkCleaner,
+    ChunkEncoder,
+    EncodedChunk,
+    decompress_pairs,
+    in_chunks,
+    read_frames,
+    write_frame,
+)
+from nmt.data.clean import DROP_REASONS, normalize
+from nmt.data.corpus import Pair, count_pairs, read_lines, read_pairs
+from nmt.data.duplicates import Bitmap, DuplicateFinder
+from nmt.data.embedded import generate
+from nmt.data.fingerprint import FORMAT, REPORT_FILE, is_current, read_inputs, read_report, recipe_part, write_stamps
+from nmt.data.parallel import map_in_order, num_cores
+from nmt.data.store import PairWriter, Side, Split, token_dtype
+from nmt.data.tokenizer import Tokenizers, train_tokenizers
+from nmt.logs import format_duration, progress, say
+from nmt.recipe import Corpus, EmbeddedCorpus, Recipe, UserError
+
+_ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
+_VALID_SRC_FILE, _VALID_TGT_FILE = "valid.src.txt", "valid.tgt.txt"
+
+# Below this many pairs, starting processes takes longer than they save.
+_FEW_PAIRS = 20_000
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Text to translate and to score the translations with, as it stands in the corpus.
+
+    name:      name in the recipe
+    src, ref:  sentences and their reference translations
+    phenomena: what each sentence exercises; None unless the corpus is the embedded one
+    """
+
+    __test__ = False  # Not for pytest to collect.
+
+    name: str
+    src: list[str]
+    ref: list[str]
+    phenomena: list[tuple[str, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared corpus.
+
+    directory:  folder of the token store
+    tokenizers: tokenizers of both sides
+    report:     what `prepare.json` says: inputs, counts, drops for each reason, tokens
+    """
+
+    directory: Path
+    tokenizers: Tokenizers
+    report: dict[str, Any]
+
+    def valid_set(self) -> TestSet:
+        """The development text as it stands in the corpus, pairs too long for the model included."""
+        src, tgt = (list(read_lines(self.directory / name)) for name in (_VALID_SRC_FILE, _VALID_TGT_FILE))
+        return TestSet("valid", src, tgt)
+
+
+def prepare(recipe: Recipe) -> Prepared:
+    """Make the folder `recipe.data_directory`, or leave it as it is when it is up to date.
+
+    The same recipe and the same input give the same bytes. Raises UserError for input that cannot be read or does not
+    fit together, when nothing is left to learn from, and when the folder cannot be written.
+    """
+    directory = recipe.data_directory
+    if is_current(recipe, directory):
+        say(f"{directory} is up to date")
+    else:
+        started = monotonic()
+        with _replacing(directory) as unfinished:
+            report = _build(recipe, unfinished)
+        say(_summary(report, monotonic() - started))
+    return load_prepared(directory)
+
+
+def load_prepared(directory: Path) -> Prepared:
+    """Open a folder that `prepare` made; raises UserError when it is missing or damaged."""
+    report = read_report(directory)
+    if report is None:
+        raise UserError(f"{directory} holds no prepared corpus, or a damaged one; run `nmt prepare` with its recipe")
+    return Prepared(directory, Tokenizers.load(directory), report)
+
+
+def test_sets(recipe: Recipe) -> dict[str, TestSet]:
+    """The test sets of a recipe by name; raises UserError when one cannot be read or is empty."""
+    return {name: _test_set(name, corpus, recipe) for name, corpus in recipe.data.test.items()}
+
+
+def _test_set(name: str, corpus: Corpus, recipe: Recipe) -> TestSet:
+    if isinstance(corpus, EmbeddedCorpus):
+        made = list(generate(corpus.split, corpus.pairs, corpus.seed))
+        return TestSet(name, [p.src for p in made], [p.tgt for p in made], [p.phenomena for p in made])
+    pairs = list(read_pairs(corpus, recipe.data, recipe.src_lang, recipe.tgt_lang))
+    if not pairs:
+        raise UserError(f"data.test.{name} has no sentences; it must have at least one; correct or remove it")
+    return TestSet(name, [src for src, _ in pairs], [ref for _, ref in pairs])
+
+
+# --- The two passes -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Cleaned:
+    """What the first pass found: pairs read, drops, and which of the clean pairs are not repeated."""
+
+    num_read: int
+    drops: Counter[str]
+    kept: Bitmap
+
+
+@dataclass
+class _SplitTotals:
+    """Sums over a split while it is written."""
+
+    num_pairs: int = 0
+    num_tokens: Counter[str] = field(default_factory=Counter)
+    num_words: Counter[str] = field(default_factory=Counter)
+    drops: Counter[str] = field(default_factory=Counter)
+
+    def add(self, chunk: EncodedChunk) -> None:
+        self.num_pairs += len(chunk.src.lengths)
+        self.drops.update(chunk.drops)
+        for side, encoded in (("src", chunk.src), ("tgt", chunk.tgt)):
+            self.num_tokens[side] += len(encoded.tokens)
+            self.num_words[side] += encoded.num_words
+
+    def report(self, side: str) -> dict[str, float]:
+        tokens, words = self.num_tokens[side], self.num_words[side]
+        return {
+            "tokens": tokens,
+            "words": words,
+            "average_length": round(tokens / max(self.num_pairs, 1), 4),
+            "pieces_per_word": round(tokens / max(words, 1), 4),
+        }
+
+
+def _build(recipe: Recipe, directory: Path) -> dict[str, Any]:
+    """Prepare into an empty folder; the report."""
+    total = _count_pairs(recipe)
+    inputs = read_inputs(recipe)
+    workers = recipe.data.workers or (1 if total is not None and total < _FEW_PAIRS else num_cores())
+    cleaned = _clean(recipe, directory, total, workers)
+    _require_pairs(cleaned.kept.num_kept, cleaned.num_read, cleaned.drops)
+    tokenizers = _train_tokenizers(recipe, directory, cleaned.kept)
+    train = _encode_train(recipe, directory, cleaned.kept, tokenizers, workers)
+    drops = cleaned.drops + train.drops
+    _require_pairs(train.num_pairs, cleaned.num_read, drops)
+    valid = _encode_valid(recipe, directory, tokenizers)
+    _frames_file(directory).unlink()
+    report: dict[str, Any] = {
+        "format": FORMAT,
+        "recipe": recipe_part(recipe),
+        "inputs": [file.report() for file in inputs],
+        "train": {
+            "pairs_read": cleaned.num_read,
+            "drops": {reason: drops[reason] for reason in _ALL_DROP_REASONS},
+            "pairs": train.num_pairs,
+            "src": train.report("src"),
+            "tgt": train.report("tgt"),
+        },
+        "valid": {
+            "pairs_read": valid.num_pairs + valid.drops.total(),
+            "too_long_for_model": valid.drops["too many tokens"],
+            "pairs": valid.num_pairs,
+            "src": valid.report("src"),
+            "tgt": valid.report("tgt"),
+        },
+        "vocab_size": {"src": tokenizers.src.vocab_size, "tgt": tokenizers.tgt.vocab_size},
+        "tokenizers": {name: hashlib.sha256(model).hexdigest() for name, model in tokenizers.files().items()},
+        "files": {path.name: path.stat().st_size for path in sorted(directory.iterdir())},
+    }
+    write_stamps(inputs, directory)  # Not among the files of the report: it may be written anew.
+    (directory / REPORT_FILE).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return report
+
+
+def _count_pairs(recipe: Recipe) -> int | None:
+    """Training pairs of the recipe, where they can be counted; finds sides of different length early."""
+    counts = [count_pairs(corpus, recipe.data) for corpus in (*recipe.data.train, *recipe.data.valid)]
+    train = [count for count in counts[: len(recipe.data.train)] if count is not None]
+    return sum(train) if len(train) == len(recipe.data.train) else None
+
+
+def _clean(recipe: Recipe, directory: Path, total: int | None, workers: int) -> _Cleaned:
+    """First pass: normalise and filter all training text, and write it compressed; find the repeated pairs."""
+    data, langs = recipe.data, (recipe.src_lang, recipe.tgt_lang)
+    pairs = chain.from_iterable(read_pairs(corpus, data, *langs) for corpus in data.train)
+    cleaner = partial(ChunkCleaner, data, *langs)
+    num_read = num_clean = 0
+    drops: Counter[str] = Counter()
+    with (
+        _frames_file(directory).open("wb") as frames,
+        DuplicateFinder(directory) as duplicates,
+        progress("cleaning", total, "pairs") as bar,
+    ):
+        for chunk in map_in_order(cleaner, in_chunks(pairs), workers):
+            write_frame(frames, chunk)
+            duplicates.add(chunk.hashes)
+            drops.update(chunk.drops)
+            num_read += chunk.num_read
+            num_clean += chunk.num_kept
+            bar.advance(chunk.num_read)
+        kept = duplicates.first_occurrences() if data.drop_duplicates else Bitmap(num_clean)
+    drops["duplicate"] = num_clean - kept.num_kept
+    return _Cleaned(num_read, drops, kept)
+
+
+def _train_tokenizers(recipe: Recipe, directory: Path, kept: Bitmap) -> Tokenizers:
+    wanted = min(recipe.tokenizer.training_pairs, kept.num_kept)
+    say(f"training the tokenizer on {wanted:,} pairs")
+    return train_tokenizers(partial(_even_sample, directory, kept, wanted), recipe.tokenizer, directory)
+
+
+def _even_sample(directory: Path, kept: Bitmap, wanted: int) -> Iterator[Pair]:
+    """So many of the kept pairs, at even distances."""
+    seen = 0
+    for text, mask in _kept_chunks(directory, kept):
+        for pair in compress(decompress_pairs(text), mask):
+            if (seen + 1) * wanted // kept.num_kept > seen * wanted // kept.num_kept:
+                yield pair
+            seen += 1
+
+
+def _encode_train(recipe: Recipe, directory: Path, kept: Bitmap, tokenizers: Tokenizers, workers: int) -> _SplitTotals:
+    """Second pass: write the kept pairs as token ids."""
+    encoder = partial(ChunkEncoder, directory, 1, recipe.data.max_tokens)
+    totals = _SplitTotals()
+    with (
+        _pair_writer(directory, "train", tokenizers) as writer,
+        progress("encoding", kept.num_kept, "pairs") as bar,
+    ):
+        for chunk in map_in_order(encoder, _kept_chunks(directory, kept), workers):
+            _write(writer, chunk)
+            totals.add(chunk)
+            bar.advance(len(chunk.src.lengths) + chunk.drops.total())
+    return totals
+
+
+def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _SplitTotals:
+    """Write the development text as it is, and as token ids without the pairs that the model could not hold."""
+    data, langs = recipe.data, (recipe.src_lang, recipe.tgt_lang)
+    pairs = chain.from_iterable(read_pairs(corpus, data, *langs) for corpus in data.valid)
+    encoder = ChunkEncoder(directory, 0, recipe.model.max_positions - 1)  # One place is for the end token.
+    totals = _SplitTotals()
+    with (
+        (directory / _VALID_SRC_FILE).open("w", encoding="utf-8", newline="\n") as src_file,
+        (directory / _VALID_TGT_FILE).open("w", encoding="utf-8", newline="\n") as tgt_file,
+        _pair_writer(directory, "valid", tokenizers) as writer,
+    ):
+        for chunk in in_chunks(pairs):
+            src_file.writelines(f"{src}\n" for src, _ in chunk)
+            tgt_file.writelines(f"{tgt}\n" for _, tgt in chunk)
+            form = data.unicode_form
+            encoded = encoder.encode([(normalize(src, form), normalize(tgt, form)) for src, tgt in chunk])
+            _write(writer, encoded)
+            totals.add(encoded)
+    if totals.num_pairs == 0:
+        raise UserError("data.valid has no sentence that the model can hold; it must have some; correct data.valid")
+    return totals
+
+
+def _frames_file(directory: Path) -> Path:
+    return directory / "cleaned.bin"
+
+
+def _kept_chunks(directory: Path, kept: Bitmap) -> Iterator[tuple[bytes, NDArray[np.bool_]]]:
+    """The compressed text of each cleaned chunk, and which of its pairs are kept."""
+    start = 0
+    for num_pairs, text in read_frames(_frames_file(directory)):
+        yield text, kept[start : start + num_pairs]
+        start += num_pairs
+
+
+def _pair_writer(directory: Path, split: Split, tokenizers: Tokenizers) -> PairWriter:
+    sizes: dict[Side, int] = {"src": tokenizers.src.vocab_size, "tgt": tokenizers.tgt.vocab_size}
+    return PairWriter(directory, split, {side: token_dtype(size) for side, size in sizes.items()})
+
+
+def _write(writer: PairWriter, chunk: EncodedChunk) -> None:
+    writer.append("src", chunk.src.tokens, chunk.src.lengths)
+    writer.append("tgt", chunk.tgt.tokens, chunk.tgt.lengths)
+
+
+def _require_pairs(num_pairs: int, num_read: int, drops: Counter[str]) -> None:
+    if num_pairs:
+        return
+    if not num_read:
+        raise UserError("data.train has no sentences; it must have some to learn from; correct data.train")
+    reason, count = drops.most_common(1)[0]
+    found = f"all {num_read:,} training pairs were dropped, {count:,} of them as {reason!r}"
+    raise UserError(f"{found}; some must be left to learn from; check the languages, the files and section data")
+
+
+def _summary(report: dict[str, Any], seconds: float) -> str:
+    train = report["train"]
+    dropped = ", ".join(f"{count:,} {reason}" for reason, count in train["drops"].items() if count) or "none"
+    tokens = " and ".join(f"{train[side]['tokens']:,}" for side in ("src", "tgt"))
+    speed = f"{format_duration(seconds)}, {train['pairs_read'] / max(seconds, 1e-9):,.0f} pairs/s"
+    return (
+        f"prepared {train['pairs']:,} of {train['pairs_read']:,} training pairs ({tokens} tokens; dropped: {dropped}) "
+        f"and {report['valid']['pairs']:,} development pairs in {speed}"
+    )
+
+
+# --- The folder -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _replacing(directory: Path) -> Iterator[Path]:
+    """An empty folder beside `directory` that takes its place at the end of the block, and goes if the block fails.
+
+    What was killed on its way leaves only the folder beside, which the next call removes. Raises UserError when the
+    system does not let it write, and when `directory` is anything else than a prepared corpus.
+    """
+    unfinished, replaced = (directory.with_name(f".{directory.name}.{state}") for state in ("unfinished", "replaced"))
+    try:
+        if directory.exists() and not (directory / REPORT_FILE).exists() and any(directory.iterdir()):
+            raise UserError(f"{directory} is there but is no prepared corpus; it must not be overwritten; move it away")
+        _remove(unfinished)
+        _remove(replaced)
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        _flush_to_disk(unfinished)
+        if directory.exists():
+            directory.rename(replaced)
+        unfinished.rename(directory)
+        _remove(replaced)
+    except OSError as error:
+        raise UserError(_explain(directory, error)) from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _remove(directory: Path) -> None:
+    if directory.exists():
+        shutil.rmtree(directory)
+
+
+def _flush_to_disk(directory: Path) -> None:
+    """Wait until everything is on the disk: the name must not outlive the content when the power goes."""
+    for path in directory.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _explain(directory: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        needs = "preparation needs about as much room as the uncompressed text"
+        return f"the disk of {directory} is full; {needs}; make room or set run_dir to another disk"
+    where = f"cannot write {directory}: {error.strerror or error}"
+    return f"{where}; the folder must be writable; change its permissions or set run_dir"

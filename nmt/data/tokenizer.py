@@ -1,0 +1,182 @@
+"""The subword tokenizer: SentencePiece, trained and used with the special ids of this project.
+
+Text is normalised before it comes here (`nmt.data.clean.normalize`), so SentencePiece itself changes nothing. What has
+no piece of its own is spelled in bytes: no character ever becomes the unknown token.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import sentencepiece
+
+from nmt.data.clean import valid_unicode
+from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.recipe import TokenizerRecipe, UserError
+
+_JOINT_FILE, _SRC_FILE, _TGT_FILE = "tokenizer.model", "tokenizer.src.model", "tokenizer.tgt.model"
+
+# Fixed, whatever machine trains: the result of training may depend on how the text is shared out among the threads.
+_TRAINING_THREADS = 16
+
+
+class Tokenizer:
+    """A trained subword model.
+
+    path:       the file that it was read from or written to
+    model:      the content of that file
+    vocab_size: number of pieces, special tokens included
+    """
+
+    def __init__(self, model: bytes, path: Path) -> None:
+        self.model = model
+        self.path = path
+        self._processor = _processor(model, path)
+        self.vocab_size: int = self._processor.get_piece_size()
+
+    @classmethod
+    def load(cls, path: Path) -> Tokenizer:
+        """Read a `.model` file; raises UserError when it is missing, damaged or of other special tokens."""
+        try:
+            return cls(path.read_bytes(), path)
+        except OSError as error:
+            wrong = f"cannot read tokenizer {path}: {error.strerror}"
+            raise UserError(f"{wrong}; it must be a SentencePiece model; prepare the data first") from error
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of one sentence, without begin or end token; a lone surrogate counts as U+FFFD."""
+        ids: list[int] = self._processor.encode(valid_unicode(text), out_type=int)
+        return ids
+
+    def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[list[int]]:
+        """The token ids of many sentences, computed by `num_threads` threads (-1: one for each core)."""
+        valid = [valid_unicode(text) for text in texts]
+        ids: list[list[int]] = self._processor.encode(valid, out_type=int, num_threads=num_threads) if valid else []
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of any token ids, on one line; an id outside the vocabulary counts as the unknown token."""
+        known = [int(i) if 0 <= i < self.vocab_size else UNK_ID for i in ids]
+        text: str = self._processor.decode(known) if known else ""
+        # Byte pieces can spell any byte, line ends too; a translation must stay on its line.
+        return text.replace("\n", " ").replace("\r", " ")
+
+    def decode_batch(self, batch: Iterable[Sequence[int]]) -> list[str]:
+        """The text of each list of token ids; see `decode`."""
+        return [self.decode(ids) for ids in batch]
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The written form of each token, `▁` for the space before a word; for people and for alignments."""
+        return [self._processor.id_to_piece(int(i) if 0 <= i < self.vocab_size else UNK_ID) for i in ids]
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """The tokenizers of the two sides: one and the same object when they are joint."""
+
+    src: Tokenizer
+    tgt: Tokenizer
+
+    @property
+    def joint(self) -> bool:
+        """Whether both sides share one vocabulary."""
+        return self.src is self.tgt
+
+    @classmethod
+    def load(cls, directory: Path) -> Tokenizers:
+        """Read `tokenizer.model`, or else `tokenizer.src.model` and `tokenizer.tgt.model`; raises UserError."""
+        if (directory / _SRC_FILE).exists() and not (directory / _JOINT_FILE).exists():
+            return cls(Tokenizer.load(directory / _SRC_FILE), Tokenizer.load(directory / _TGT_FILE))
+        joint = Tokenizer.load(directory / _JOINT_FILE)
+        return cls(joint, joint)
+
+    def files(self) -> dict[str, bytes]:
+        """Name and content of the files that `load` reads."""
+        if self.joint:
+            return {_JOINT_FILE: self.src.model}
+        return {_SRC_FILE: self.src.model, _TGT_FILE: self.tgt.model}
+
+    def save(self, directory: Path) -> None:
+        """Write the files that `load` reads."""
+        for name, content in self.files().items():
+            (directory / name).write_bytes(content)
+
+
+def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -> Tokenizer:
+    """Train a subword model on normalised lines and write it to `path`, a `.model` file.
+
+    The same lines and recipe give the same bytes on every machine. Raises UserError when the vocabulary size does not
+    fit the text. Source: Sennrich et al. 2016 (bpe), Kudo 2018 (unigram), Kudo and Richardson 2018 (SentencePiece).
+    """
+    written = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(valid_unicode(line) for line in lines),
+            model_writer=written,
+            model_type=recipe.algorithm,
+            vocab_size=recipe.vocab_size,
+            character_coverage=recipe.character_coverage,
+            user_defined_symbols=list(recipe.user_symbols),
+            pad_id=PAD_ID,
+            unk_id=UNK_ID,
+            bos_id=BOS_ID,
+            eos_id=EOS_ID,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            num_threads=_TRAINING_THREADS,
+            minloglevel=2,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UserError(_explain_training_error(str(error), recipe)) from error
+    path.write_bytes(written.getvalue())
+    return Tokenizer.load(path)
+
+
+def train_tokenizers(
+    sample: Callable[[], Iterable[tuple[str, str]]], recipe: TokenizerRecipe, directory: Path
+) -> Tokenizers:
+    """Train the tokenizers of both sides on normalised pairs, joint or apart, and write them to `directory`.
+
+    `sample` gives the pairs each time it is called. Raises UserError as `train_tokenizer` does.
+    """
+    if recipe.joint:
+        joint = train_tokenizer((text for pair in sample() for text in pair), recipe, directory / _JOINT_FILE)
+        return Tokenizers(joint, joint)
+    return Tokenizers(
+        src=train_tokenizer((pair[0] for pair in sample()), recipe, directory / _SRC_FILE),
+        tgt=train_tokenizer((pair[1] for pair in sample()), recipe, directory / _TGT_FILE),
+    )
+
+
+def _explain_training_error(message: str, recipe: TokenizerRecipe) -> str:
+    """One line that says which vocabulary size would do, drawn from the trainer's own message."""
+    wrong = f"tokenizer.vocab_size is {recipe.vocab_size}"
+    if too_high := re.search(r"value <= (\d+)", message):
+        return f"{wrong}; this text allows at most {too_high[1]} pieces; set it to {too_high[1]} or less, or add text"
+    if too_low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        needed = f"its characters, 256 bytes and the special tokens alone need {too_low[1]}"
+        return f"{wrong}; {needed}; set it well above that, or lower tokenizer.character_coverage"
+    detail = " ".join(message.split())
+    return (
+        f"the tokenizer cannot be trained ({detail}); it needs text and a vocabulary that fits; check section tokenizer"
+    )
+
+
+def _processor(model: bytes, path: Path) -> sentencepiece.SentencePieceProcessor:
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"tokenizer {path} is damaged; it must be a SentencePiece model; restore or remake it"
+        ) from error
+    if special != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
+        raise UserError(
+            f"tokenizer {path} numbers pad, unknown, begin and end as {special}; "
+            f"they must be {(PAD_ID, UNK_ID, BOS_ID, EOS_ID)}; use a tokenizer that nmt trained"
+        )
+    return processor

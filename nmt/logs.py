@@ -1,0 +1,146 @@
+"""What people see while work goes on: lines and progress bars on stderr, TensorBoard, metrics.jsonl."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+from torch.utils.tensorboard import SummaryWriter
+
+console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+SECONDS_BETWEEN_PLAIN_LINES = 15.0
+
+
+def say(message: str) -> None:
+    """One line to stderr."""
+    console.print(message, markup=False)
+
+
+class _Rate(ProgressColumn):
+    """Units per second."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.0f} {task.fields['unit']}/s" if speed else "", style="progress.data.speed")
+
+
+class ProgressBar:
+    """A progress bar on a terminal; elsewhere one plain line every 15 seconds."""
+
+    def __init__(self, description: str, total: float | None, unit: str, silent: bool = False) -> None:
+        self._silent = silent
+        self._description, self._total, self._unit = description, total, unit
+        self._done = 0.0
+        self._started = self._last_line = monotonic()
+        self._progress: Progress | None = None
+        if console.is_terminal and not silent:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                _Rate(),
+                TimeElapsedColumn(),
+            )
+            self._progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
+            self._task = self._progress.add_task(description, total=total, unit=unit)
+            self._progress.start()
+
+    @classmethod
+    def silent(cls) -> ProgressBar:
+        """A bar that shows nothing."""
+        return cls("", None, "", silent=True)
+
+    def advance(self, amount: float = 1.0, description: str | None = None) -> None:
+        """Count `amount` units as done, and say something new about them if given."""
+        self._done += amount
+        self._description = description or self._description
+        if self._progress is not None:
+            self._progress.update(self._task, advance=amount, description=self._description)
+        elif not self._silent and monotonic() - self._last_line >= SECONDS_BETWEEN_PLAIN_LINES:
+            self._last_line = monotonic()
+            say(self._plain_line())
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._progress is not None:
+            self._progress.stop()
+
+    def _plain_line(self) -> str:
+        rate = self._done / max(monotonic() - self._started, 1e-9)
+        if self._total is None:
+            return f"{self._description}: {self._done:,.0f} {self._unit}, {rate:,.0f}/s"
+        left = (self._total - self._done) / max(rate, 1e-9)
+        share = f"{self._done:,.0f} of {self._total:,.0f} {self._unit}"
+        return f"{self._description}: {share}, {rate:,.0f}/s, {format_duration(left)} left"
+
+
+@contextmanager
+def progress(description: str, total: float | None, unit: str) -> Iterator[ProgressBar]:
+    """A progress bar with rate and time left for the length of a `with` block."""
+    bar = ProgressBar(description, total, unit)
+    try:
+        yield bar
+    finally:
+        bar.close()
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds as `1 h 02 min`, `3 min 04 s` or `5.0 s`."""
+    if seconds >= 3600:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
+    if seconds >= 60:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    return f"{seconds:.1f} s"
+
+
+class MetricsWriter:
+    """Figures over updates, to `metrics.jsonl` (one JSON object a line) and to TensorBoard, in one folder."""
+
+    def __init__(self, directory: Path, after_step: int = 0) -> None:
+        """Go on after `after_step`: what an interrupted run noted for later updates is dropped, as it comes again."""
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / "metrics.jsonl"
+        kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= after_step]
+        path.write_text("".join(kept), encoding="utf-8")
+        self._lines = path.open("a", encoding="utf-8")
+        self._tensorboard = SummaryWriter(str(directory / "tensorboard"), purge_step=after_step + 1)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Note figures by name for an update."""
+        self._lines.write(json.dumps({"step": step, **values}) + "\n")
+        self._lines.flush()
+        for name, value in values.items():
+            self._tensorboard.add_scalar(name, value, step)
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Note a Markdown text, such as sample translations, for an update."""
+        self._tensorboard.add_text(name, text, step)
+
+    def close(self) -> None:
+        """Write out what is buffered."""
+        self._lines.close()
+        self._tensorboard.close()
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """The lines of a file without a last one that was cut short."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as file:
+        return [line for line in file if line.endswith("\n")]

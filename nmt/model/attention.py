@@ -1,0 +1,228 @@
+"""Multi-head attention (Vaswani et al. 2017, section 3.2) over packed sentences, and over a cache during search.
+
+One call, `attend`, hides three kernels that compute the same thing:
+
+matmul  pad, then the equation as written in `scaled_dot_product`; fastest for short sentences on the CPU
+sdpa    pad, then torch's fused kernel; for float32 on a GPU
+varlen  torch's variable-length flash kernel on the packed rows themselves; for bf16 and fp16 on a GPU
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any, Literal, assert_never, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention.varlen import varlen_attn
+
+from nmt.model.dropout import dropout
+from nmt.packed import PackedSequences
+
+Kernel = Literal["matmul", "sdpa", "varlen"]
+
+# torch 2.12 replaced `is_causal` of varlen_attn by the window (-1, 0).
+_HAS_WINDOW = "window_size" in inspect.signature(varlen_attn).parameters
+_VARLEN_CAUSAL: dict[str, Any] = {"window_size": (-1, 0)} if _HAS_WINDOW else {"is_causal": True}
+
+
+def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, p: float = 0.0) -> tuple[Tensor, Tensor]:
+    """softmax(q k^T / sqrt(d_head) + bias) v, and the attention weights (paper, equation 1).
+
+    q: (..., tgt_len, d_head); k, v: (..., src_len, d_head); bias: broadcasts to (..., tgt_len, src_len), -inf where
+    attention is forbidden; p: dropout on the weights. Returns (..., tgt_len, d_head) and (..., tgt_len, src_len).
+    """
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
+    if bias is not None:
+        scores = scores + bias
+    weights = dropout(torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)), p)
+    return weights.to(v.dtype) @ v, weights
+
+
+def causal_bias(length: int, device: torch.device) -> Tensor:
+    """(length, length): 0 on and below the diagonal, -inf above, so that no position sees its future."""
+    return torch.full((length, length), float("-inf"), device=device).triu_(diagonal=1)
+
+
+def choose_kernel(q: Tensor, p: float) -> Kernel:
+    """The fastest kernel that can do the job for a query tensor and a dropout probability on the weights."""
+    if not q.is_cuda or p > 0.0:
+        return "matmul"
+    return "varlen" if q.dtype in (torch.bfloat16, torch.float16) else "sdpa"
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    queries: PackedSequences,
+    keys: PackedSequences,
+    *,
+    causal: bool,
+    p: float = 0.0,
+    kernel: Kernel | None = None,
+) -> Tensor:
+    """Attention of every sentence of `queries` to the same sentence of `keys`, and to nothing else.
+
+    q: (queries.total, num_heads, d_head); k, v: (keys.total, num_heads, d_head). With `causal`, a position sees itself
+    and what stands before it. Returns (queries.total, num_heads, d_head).
+    """
+    kernel = kernel or choose_kernel(q, p)
+    match kernel:
+        case "varlen":
+            causality = _VARLEN_CAUSAL if causal else {}
+            lengths = (queries.cu_seqlens, keys.cu_seqlens, queries.max_length, keys.max_length)
+            return cast(Tensor, varlen_attn(q, k, v, *lengths, **causality))
+        case "sdpa" | "matmul":
+            q, k, v = pad(q, queries), pad(k, keys), pad(v, keys)  # (num_sentences, num_heads, length, d_head)
+            # Padding lies behind the end, where causality already forbids every real query to look.
+            bias = causal_bias(keys.max_length, k.device) if causal else keys.padding_bias[:, None, None, :]
+            if kernel == "sdpa":
+                out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), dropout_p=p)
+            else:
+                out, _ = scaled_dot_product(q, k, v, bias, p)
+            return unpad(out, queries)
+        case _:
+            assert_never(kernel)
+
+
+def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: PackedSequences, *, causal: bool) -> Tensor:
+    """The weights that `attend` uses, for plots: (num_sentences, num_heads, tgt_len, src_len), padded."""
+    q, k = pad(q, queries), pad(k, keys)
+    bias = causal_bias(keys.max_length, k.device) if causal else keys.padding_bias[:, None, None, :]
+    return scaled_dot_product(q, k, k, bias)[1]
+
+
+def pad(rows: Tensor, layout: PackedSequences) -> Tensor:
+    """(total, num_heads, d_head) -> (num_sentences, num_heads, max_length, d_head), zero behind each sentence's end."""
+    places = layout.num_sentences * layout.max_length
+    padded = cast(Tensor, _Scatter.apply(rows, layout.padded_index, places))  # type: ignore[no-untyped-call]
+    return padded.view(layout.num_sentences, layout.max_length, *rows.shape[1:]).transpose(1, 2)
+
+
+def unpad(padded: Tensor, layout: PackedSequences) -> Tensor:
+    """The inverse of `pad`."""
+    rows = padded.transpose(1, 2).flatten(0, 1)
+    return cast(Tensor, _Gather.apply(rows, layout.padded_index))  # type: ignore[no-untyped-call]
+
+
+class _Scatter(torch.autograd.Function):
+    """Rows to distinct places among zeros. Since no two share a place, the gradient is a plain gather."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, index: Tensor, places: int) -> Tensor:
+        ctx.save_for_backward(index)
+        return rows.new_zeros(places, *rows.shape[1:]).index_copy_(0, index, rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (index,) = ctx.saved_tensors
+        return cast(Tensor, _Gather.apply(grad, index)), None, None  # type: ignore[no-untyped-call]
+
+
+class _Gather(torch.autograd.Function):
+    """Rows from distinct places. Since no two share a place, the gradient is a plain scatter, not a sum."""
+
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.places = len(padded)
+        return padded.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        return cast(Tensor, _Scatter.apply(grad, index, ctx.places)), None  # type: ignore[no-untyped-call]
+
+
+class KeyValueCache:
+    """Keys and values of one attention during search, one row per hypothesis, grown by doubling.
+
+    keys, values: (rows, num_heads, capacity, d_head), of which the first `length` places are filled.
+    """
+
+    def __init__(self, rows: int, num_heads: int, d_head: int, like: Tensor) -> None:
+        self.keys = like.new_empty(rows, num_heads, 16, d_head)
+        self.values = torch.empty_like(self.keys)
+        self.length = 0
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add one position, k and v of shape (rows, num_heads, d_head); returns all keys and values so far."""
+        if self.length == self.keys.shape[2]:
+            self.keys = torch.cat([self.keys, torch.empty_like(self.keys)], dim=2)
+            self.values = torch.cat([self.values, torch.empty_like(self.values)], dim=2)
+        self.keys[:, :, self.length] = k
+        self.values[:, :, self.length] = v
+        self.length += 1
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+    def select(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was."""
+        self.keys = self.keys.index_select(0, rows)
+        self.values = self.values.index_select(0, rows)
+
+
+class MultiHeadAttention(nn.Module):
+    """Concat(head_1 .. head_h) W_O with head_i = Attention(Q W_i, K W_i, V W_i) (paper, section 3.2.2)."""
+
+    def __init__(self, d_model: int, num_heads: int, p: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.p = p
+        self.q = nn.Linear(d_model, d_model)
+        self.k = nn.Linear(d_model, d_model)
+        self.v = nn.Linear(d_model, d_model)
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor, layout: PackedSequences, *, causal: bool) -> Tensor:
+        """Self-attention. x: (total, d_model) -> (total, d_model)."""
+        q, k, v = self._project(x, self.q, self.k, self.v)
+        return self._merge(attend(q, k, v, layout, layout, causal=causal, p=self._p))
+
+    def cross(self, x: Tensor, memory: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
+        """Attention to the encoder's output. x: (queries.total, d_model), memory: (keys.total, d_model)."""
+        (q,) = self._project(x, self.q)
+        k, v = self._project(memory, self.k, self.v)
+        return self._merge(attend(q, k, v, queries, keys, causal=False, p=self._p))
+
+    def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
+        """Self-attention of the newest position to all so far. x: (rows, d_model) -> (rows, d_model)."""
+        (q,), (k,), (v,) = self._project(x, self.q), self._project(x, self.k), self._project(x, self.v)
+        keys, values = cache.append(k, v)
+        out, _ = scaled_dot_product(q[:, :, None], keys, values, bias=None)
+        return self._merge(out.squeeze(2))
+
+    def step_cross(self, x: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+        """Attention of all beams of a sentence to its memory, which is stored once, not per beam.
+
+        x: (batch, beam, d_model); keys, values: (batch, num_heads, src_len, d_head); bias: (batch, 1, 1, src_len).
+        """
+        (q,) = self._project(x, self.q)
+        out, _ = scaled_dot_product(q.transpose(1, 2), keys, values, bias)  # beams stand in the place of query length
+        return self._merge(out.transpose(1, 2))
+
+    def memory_keys_values(self, memory: Tensor, layout: PackedSequences) -> tuple[Tensor, Tensor]:
+        """Keys and values of a memory for `step_cross`, each (num_sentences, num_heads, src_len, d_head)."""
+        k, v = self._project(memory, self.k, self.v)
+        return pad(k, layout).contiguous(), pad(v, layout).contiguous()
+
+    @property
+    def _p(self) -> float:
+        return self.p if self.training else 0.0
+
+    def _project(self, x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+        """Each layer applied to x and split into heads, all in one matrix product: (..., num_heads, d_head) each."""
+        if len(layers) == 1:
+            projected = layers[0](x)
+        else:
+            weight = torch.cat([layer.weight for layer in layers])
+            projected = F.linear(x, weight, torch.cat([layer.bias for layer in layers]))
+        heads = projected.view(*x.shape[:-1], len(layers), self.num_heads, -1)
+        return tuple(heads.unbind(-3))
+
+    def _merge(self, heads: Tensor) -> Tensor:
+        """(..., num_heads, d_head) -> (..., d_model)."""
+        merged: Tensor = self.out(heads.flatten(-2))
+        return merged

@@ -1,0 +1,25 @@
+"""Dropout that costs little on a CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_LEVELS = 1 << 16
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """Zero each element with probability `p` and scale the others by 1 / (1 - p); same shape as `x`.
+
+    On a CPU four 16-bit random numbers are cut from every 64-bit draw, which makes this several times faster than one
+    draw per element; `p` is rounded to a multiple of 2^-16 and the scale follows the rounded value.
+    """
+    if p == 0.0:
+        return x
+    if x.device.type != "cpu":
+        return F.dropout(x, p)
+    dropped_levels = round(p * _LEVELS)
+    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
+    kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped_levels - _LEVELS // 2
+    return x * kept.to(x.dtype).mul_(_LEVELS / (_LEVELS - dropped_levels))

@@ -1,0 +1,48 @@
+"""The encoder stack (Vaswani et al. 2017, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from torch import Tensor, nn
+
+from nmt.model.attention import MultiHeadAttention
+from nmt.model.layers import FeedForward, Residual, final_norm
+from nmt.packed import PackedSequences
+from nmt.recipe import ModelRecipe
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, recipe: ModelRecipe) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(recipe.d_model, recipe.num_heads, recipe.attention_dropout)
+        self.attention_residual = Residual(recipe)
+        self.feed_forward = FeedForward(recipe)
+        self.feed_forward_residual = Residual(recipe)
+
+    def forward(self, x: Tensor, src: PackedSequences) -> Tensor:
+        """x: (src.total, d_model) -> the same shape."""
+        x = self.attention_residual(x, lambda h: self.attention(h, src, causal=False))
+        out: Tensor = self.feed_forward_residual(x, self.feed_forward)
+        return out
+
+
+class Encoder(nn.Module):
+    """The layers one after the other."""
+
+    def __init__(self, recipe: ModelRecipe) -> None:
+        super().__init__()
+        self.layers = cast(
+            Sequence[EncoderLayer], nn.ModuleList(EncoderLayer(recipe) for _ in range(recipe.num_encoder_layers))
+        )
+        self.norm = final_norm(recipe)
+
+    def forward(self, x: Tensor, src: PackedSequences) -> Tensor:
+        """Embedded source (src.total, d_model) -> memory (src.total, d_model)."""
+        for layer in self.layers:
+            x = layer(x, src)
+        out: Tensor = self.norm(x)
+        return out

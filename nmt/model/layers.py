@@ -1,0 +1,95 @@
+"""The parts that both stacks are made of: embedding, positions, feed-forward, residual connection with norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import assert_never
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt.model.dropout import dropout
+from nmt.recipe import ModelRecipe
+
+
+def sinusoids(num_positions: int, d_model: int) -> Tensor:
+    """Sine and cosine position encodings, (num_positions, d_model) float32 (paper, section 3.5).
+
+    The paper's frequencies, laid out [all sines | all cosines] as Marian does, so that a model can be exported; the
+    order of dimensions means nothing to a model that is trained with it.
+    """
+    frequencies = 10_000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    angles = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequencies
+    return torch.cat([angles.sin(), angles.cos()], dim=1).float()
+
+
+class Embedding(nn.Module):
+    """Token embedding times sqrt(d_model), plus position, then dropout (paper, sections 3.4, 3.5 and 5.4)."""
+
+    def __init__(self, vocab_size: int, recipe: ModelRecipe) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, recipe.d_model))
+        self.scale = math.sqrt(recipe.d_model)
+        self.p = recipe.dropout
+        self.positions: Tensor
+        self.register_buffer("positions", sinusoids(recipe.max_positions, recipe.d_model), persistent=False)
+
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """tokens and positions of any one shape (...) -> (..., d_model)."""
+        x = F.embedding(tokens, self.weight) * self.scale + F.embedding(positions, self.positions)
+        return dropout(x, self.p) if self.training else x
+
+
+class FeedForward(nn.Module):
+    """activation(x W_1 + b_1) W_2 + b_2 (paper, section 3.3)."""
+
+    def __init__(self, recipe: ModelRecipe) -> None:
+        super().__init__()
+        self.inner = nn.Linear(recipe.d_model, recipe.d_ff)
+        self.outer = nn.Linear(recipe.d_ff, recipe.d_model)
+        self.activation = recipe.activation
+        self.p = recipe.activation_dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., d_model) -> (..., d_model)."""
+        h = self._activate(self.inner(x))
+        if self.training:
+            h = dropout(h, self.p)
+        out: Tensor = self.outer(h)
+        return out
+
+    def _activate(self, h: Tensor) -> Tensor:
+        match self.activation:
+            case "relu":
+                return F.relu(h)
+            case "gelu":
+                return F.gelu(h)
+            case "swish":
+                return F.silu(h)
+            case _:
+                assert_never(self.activation)
+
+
+class Residual(nn.Module):
+    """x + dropout(sub-layer(x)), normalised after the sum (the paper) or before the sub-layer (pre-norm)."""
+
+    def __init__(self, recipe: ModelRecipe) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(recipe.d_model)
+        self.pre_norm = recipe.norm_order == "pre"
+        self.p = recipe.dropout
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """(..., d_model) -> (..., d_model)."""
+        out = sublayer(self.norm(x) if self.pre_norm else x)
+        if self.training:
+            out = dropout(out, self.p)
+        summed = x + out
+        return summed if self.pre_norm else self.norm(summed)
+
+
+def final_norm(recipe: ModelRecipe) -> nn.Module:
+    """What closes a stack: a pre-norm stack needs one more norm, a post-norm stack has had it."""
+    return nn.LayerNorm(recipe.d_model) if recipe.norm_order == "pre" else nn.Identity()

@@ -1,0 +1,90 @@
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), one story from tokens to log-probabilities."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt.model.decoder import Decoder, DecoderState
+from nmt.model.encoder import Encoder
+from nmt.model.layers import Embedding
+from nmt.packed import PackedSequences
+from nmt.recipe import ModelRecipe
+
+
+class Transformer(nn.Module):
+    """Encoder, decoder and embeddings; `forward` for training, `start` and `step` for search."""
+
+    def __init__(self, recipe: ModelRecipe, src_vocab_size: int, tgt_vocab_size: int) -> None:
+        """Build with fresh weights; raises ValueError where three-way tying meets vocabularies of different size."""
+        super().__init__()
+        self.recipe = recipe
+        self.src_embedding = Embedding(src_vocab_size, recipe)
+        self.tgt_embedding = Embedding(tgt_vocab_size, recipe)
+        self.output_weight = nn.Parameter(torch.empty(tgt_vocab_size, recipe.d_model))
+        self.encoder = Encoder(recipe)
+        self.decoder = Decoder(recipe)
+        self._tie_embeddings()
+        self._initialise()
+
+    def forward(self, src: PackedSequences, tgt: PackedSequences) -> Tensor:
+        """What the decoder says at every target position: (tgt.total, d_model), to be read by `logits`.
+
+        src: source sentences closed by the end token; tgt: decoder input, opened by the begin token.
+        """
+        memory = self.encode(src)
+        x = self.tgt_embedding(tgt.tokens, tgt.positions)
+        hidden: Tensor = self.decoder(x, memory, tgt, src)
+        return hidden
+
+    def encode(self, src: PackedSequences) -> Tensor:
+        """The encoder's output for packed source sentences: (src.total, d_model)."""
+        memory: Tensor = self.encoder(self.src_embedding(src.tokens, src.positions), src)
+        return memory
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores over the target vocabulary: (..., d_model) -> (..., vocab)."""
+        return F.linear(hidden, self.output_weight)
+
+    def start(self, src: PackedSequences, beam_size: int) -> DecoderState:
+        """Encode the source sentences and make the state from which `step` goes on."""
+        return self.decoder.start(self.encode(src), src, beam_size)
+
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Log-probabilities of the next token, (batch, beam, vocab) float32, after the last `tokens` (batch, beam)."""
+        positions = torch.full_like(tokens, state.length)
+        x = self.tgt_embedding(tokens, positions).flatten(0, 1)  # (batch * beam, d_model)
+        logits = self.logits(self.decoder.step(x, state))  # (batch * beam, vocab)
+        return torch.log_softmax(logits.float(), dim=-1).view(*tokens.shape, -1)
+
+    def num_parameters(self) -> int:
+        """Number of trained weights, tied ones counted once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def _tie_embeddings(self) -> None:
+        """Let matrices be one and the same as the recipe asks (paper, section 3.4; Press and Wolf 2017)."""
+        match self.recipe.tied_embeddings:
+            case "three-way":
+                if self.src_embedding.weight.shape != self.tgt_embedding.weight.shape:
+                    raise ValueError("three-way tied embeddings need one vocabulary for both languages")
+                self.src_embedding.weight = self.tgt_embedding.weight
+                self.output_weight = self.tgt_embedding.weight
+            case "decoder":
+                self.output_weight = self.tgt_embedding.weight
+            case "none":
+                pass
+            case _:
+                assert_never(self.recipe.tied_embeddings)
+
+    def _initialise(self) -> None:
+        """Xavier uniform for matrices; embeddings N(0, 1/d_model), of unit variance once scaled by sqrt(d_model)."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+        embeddings = {id(w): w for w in (self.src_embedding.weight, self.tgt_embedding.weight, self.output_weight)}
+        for weight in embeddings.values():
+            nn.init.normal_(weight, std=self.recipe.d_model**-0.5)

@@ -1,0 +1,131 @@
+"""The one shape in which sentences travel: packed end to end, without padding.
+
+A side of a micro-batch is one row of tokens. Only attention needs to know where sentences end; every other part of the
+model, and the loss, works on `(total, ...)` rows and never sees a sentence boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Ids that every tokenizer of this project gives its special tokens.
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class PackedSequences:
+    """Sentences laid end to end.
+
+    tokens:     (total,)           int64
+    positions:  (total,)           int64, place within its own sentence, from 0
+    cu_seqlens: (num_sentences+1,) int32, where each sentence starts; the last entry is total
+    max_length: tokens of the longest sentence, known on the host so that nothing waits for the device
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    cu_seqlens: Tensor
+    max_length: int
+
+    @classmethod
+    def from_lists(cls, sentences: Sequence[Sequence[int]]) -> PackedSequences:
+        """Pack token lists, in their order; a sentence may be empty."""
+        lengths = np.fromiter((len(sentence) for sentence in sentences), dtype=np.int64, count=len(sentences))
+        tokens = np.concatenate(
+            [np.asarray(sentence, dtype=np.int64) for sentence in sentences] or [np.empty(0, np.int64)]
+        )
+        return cls.from_arrays(tokens, lengths)
+
+    @classmethod
+    def from_arrays(cls, tokens: np.ndarray, lengths: np.ndarray) -> PackedSequences:
+        """Pack a flat token array `(total,)` whose sentences have the given `lengths` `(num_sentences,)`."""
+        starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        assert starts[-1] == len(tokens), "the lengths must add up to the number of tokens"
+        positions = np.arange(len(tokens)) - np.repeat(starts[:-1], lengths)
+        return cls(
+            tokens=torch.from_numpy(tokens.astype(np.int64)),
+            positions=torch.from_numpy(positions),
+            cu_seqlens=torch.from_numpy(starts.astype(np.int32)),
+            max_length=int(lengths.max()) if len(lengths) else 0,
+        )
+
+    @property
+    def total(self) -> int:
+        """Number of tokens."""
+        return self.tokens.shape[0]
+
+    @property
+    def num_sentences(self) -> int:
+        """Number of sentences."""
+        return self.cu_seqlens.shape[0] - 1
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """Tokens of each sentence, `(num_sentences,)` int64."""
+        return self.cu_seqlens.diff().long()
+
+    @cached_property
+    def padded_index(self) -> Tensor:
+        """Where each token lies in a padded `(num_sentences * max_length,)` layout, `(total,)` int64."""
+        sentence = torch.repeat_interleave(
+            torch.arange(self.num_sentences, device=self.tokens.device), self.lengths, output_size=self.total
+        )
+        return sentence * self.max_length + self.positions
+
+    @cached_property
+    def padding_bias(self) -> Tensor:
+        """Added to attention scores: 0 at a token, -inf behind the end, `(num_sentences, max_length)`."""
+        places = torch.arange(self.max_length, device=self.tokens.device)
+        behind_end = places >= self.lengths[:, None]
+        return torch.zeros(behind_end.shape, device=self.tokens.device).masked_fill_(behind_end, float("-inf"))
+
+    def to(self, device: torch.device) -> PackedSequences:
+        """The same sentences on `device`; the copy does not block the host when this side is pinned."""
+        if self.tokens.device == device:
+            return self
+        return PackedSequences(
+            tokens=self.tokens.to(device, non_blocking=True),
+            positions=self.positions.to(device, non_blocking=True),
+            cu_seqlens=self.cu_seqlens.to(device, non_blocking=True),
+            max_length=self.max_length,
+        )
+
+    def to_lists(self) -> list[list[int]]:
+        """The token lists again; the inverse of `from_lists`."""
+        flat, starts = self.tokens.tolist(), self.cu_seqlens.tolist()
+        return [flat[start:end] for start, end in pairwise(starts)]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch: sentence pairs for one forward and backward pass.
+
+    src:     source sentences, each closed by the end token
+    tgt:     decoder input, each sentence opened by the begin token
+    labels:  (tgt.total,) int64, what the decoder must predict: the target sentence closed by the end token
+    """
+
+    src: PackedSequences
+    tgt: PackedSequences
+    labels: Tensor
+
+    @property
+    def num_sentences(self) -> int:
+        """Number of sentence pairs."""
+        return self.src.num_sentences
+
+    @property
+    def tgt_tokens(self) -> int:
+        """Number of predicted tokens, the end tokens included: the unit of loss and speed."""
+        return self.labels.shape[0]
+
+    def to(self, device: torch.device) -> Batch:
+        """The same pairs on `device`."""
+        return Batch(self.src.to(device), self.tgt.to(device), self.labels.to(device, non_blocking=True))

@@ -1,0 +1,58 @@
+"""The recipe: every choice of a run in one typed tree, read from and written to one TOML file.
+
+Each section is a frozen pydantic model, and the text under a field is that option's documentation:
+`nmt config RECIPE` prints it, so nothing is documented twice. What can be computed (vocabulary size, gradient
+accumulation, number of processes) is never an option.
+"""
+
+from nmt.recipe.corpora import (
+    Corpus,
+    EmbeddedCorpus,
+    HuggingFaceCorpus,
+    JsonLinesCorpus,
+    ParquetCorpus,
+    SacrebleuCorpus,
+    Section,
+    SgmCorpus,
+    TextCorpus,
+    TsvCorpus,
+)
+from nmt.recipe.errors import RecipeError, UserError
+from nmt.recipe.sections import (
+    DataRecipe,
+    DecodeRecipe,
+    EvaluateRecipe,
+    Metric,
+    ModelRecipe,
+    Recipe,
+    TokenizerRecipe,
+    TrainRecipe,
+)
+from nmt.recipe.toml import describe_recipe, dump_recipe, load_recipe, parse_recipe
+
+__all__ = [
+    "Corpus",
+    "DataRecipe",
+    "DecodeRecipe",
+    "EmbeddedCorpus",
+    "EvaluateRecipe",
+    "HuggingFaceCorpus",
+    "JsonLinesCorpus",
+    "Metric",
+    "ModelRecipe",
+    "ParquetCorpus",
+    "Recipe",
+    "RecipeError",
+    "SacrebleuCorpus",
+    "Section",
+    "SgmCorpus",
+    "TextCorpus",
+    "TokenizerRecipe",
+    "TrainRecipe",
+    "TsvCorpus",
+    "UserError",
+    "describe_recipe",
+    "dump_recipe",
+    "load_recipe",
+    "parse_recipe",
+]

@@ -1,0 +1,124 @@
+"""Where sentence pairs come from: one section for each kind of corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+
+
+class Section(BaseModel):
+    """A frozen group of options; unknown names are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class TextCorpus(Section):
+    """Two aligned text files, one sentence a line, plain or compressed (.gz, .xz, .zst)."""
+
+    kind: Literal["text"] = "text"
+    src: Path
+    """File of source sentences."""
+    tgt: Path
+    """File of target sentences, line by line the translation of `src`."""
+
+
+class TsvCorpus(Section):
+    """One tab-separated file with source and target in two columns."""
+
+    kind: Literal["tsv"] = "tsv"
+    path: Path
+    """The file, plain or compressed."""
+    src_column: NonNegativeInt = 0
+    """Column of the source sentence, counted from 0."""
+    tgt_column: NonNegativeInt = 1
+    """Column of the target sentence, counted from 0."""
+
+
+class SgmCorpus(Section):
+    """A WMT test set: a pair of SGM files (source, reference), or one XML file that holds both."""
+
+    kind: Literal["sgm"] = "sgm"
+    src: Path
+    """The source .sgm file, or the one .xml file."""
+    tgt: Path | None = None
+    """The reference .sgm file; left out for .xml."""
+
+
+class ParquetCorpus(Section):
+    """A Parquet file; a dot in a field name steps into a nested record (`translation.en`)."""
+
+    kind: Literal["parquet"] = "parquet"
+    path: Path
+    """The file."""
+    src_field: str
+    """Name of the source field."""
+    tgt_field: str
+    """Name of the target field."""
+
+
+class JsonLinesCorpus(Section):
+    """A JSON Lines file, plain or compressed; a dot in a field name steps into a nested object."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    path: Path
+    """The file."""
+    src_field: str
+    """Name of the source field."""
+    tgt_field: str
+    """Name of the target field."""
+
+
+class HuggingFaceCorpus(Section):
+    """A Hugging Face dataset, streamed from the hub or from a local folder of the same layout."""
+
+    kind: Literal["huggingface"] = "huggingface"
+    dataset: str
+    """Name on the hub (`wmt/wmt14`) or a local folder."""
+    config: str | None = None
+    """Configuration of the dataset (`de-en`)."""
+    split: str = "train"
+    """Split of the dataset."""
+    src_field: str | None = None
+    """Field of the source sentence; by default `translation.<src_lang>`."""
+    tgt_field: str | None = None
+    """Field of the target sentence; by default `translation.<tgt_lang>`."""
+
+
+class SacrebleuCorpus(Section):
+    """A test set known to sacreBLEU by name, downloaded by it when it is not cached yet."""
+
+    kind: Literal["sacrebleu"] = "sacrebleu"
+    test_set: str
+    """Name such as `wmt14/full`."""
+
+
+class EmbeddedCorpus(Section):
+    """Pairs made by the English-German grammar that comes with nmt; needs no file at all."""
+
+    kind: Literal["embedded"] = "embedded"
+    split: Literal["train", "valid", "test", "nested"] = "train"
+    """`test` holds word combinations that `train` never shows; `nested` nests clauses deeper than `train` does."""
+    pairs: PositiveInt = 100_000
+    """How many distinct pairs."""
+    seed: int = 1
+    """Seed of the generator."""
+
+
+Corpus = Annotated[
+    TextCorpus
+    | TsvCorpus
+    | SgmCorpus
+    | ParquetCorpus
+    | JsonLinesCorpus
+    | HuggingFaceCorpus
+    | SacrebleuCorpus
+    | EmbeddedCorpus,
+    Field(discriminator="kind"),
+]
+
+# The sections by the `kind` that a recipe writes.
+CORPUS_KINDS: dict[str, type[Section]] = {
+    member.model_fields["kind"].default: member for member in get_args(get_args(Corpus)[0])
+}

@@ -1,0 +1,278 @@
+"""The sections of the recipe and their defaults; what can be computed is never an option."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from nmt.recipe.corpora import Corpus, Section
+
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Metric = Literal["bleu", "chrf", "chrf++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"]
+
+
+class DataRecipe(Section):
+    """Which text, and which pairs of it are kept for training."""
+
+    root: Path = Path()
+    """Folder that relative corpus paths start from; by default the current folder."""
+    train: tuple[Corpus, ...] = Field(min_length=1)
+    """Training corpora, used one after the other."""
+    valid: tuple[Corpus, ...] = Field(min_length=1)
+    """Development text: chooses the best checkpoint, never reported as a result. It is not filtered."""
+    test: dict[str, Corpus] = Field(default_factory=dict)
+    """Test sets by name; translated and scored at the end of `nmt run`, never looked at before."""
+    unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
+    """Unicode normalisation of all text, also at translation."""
+    invalid_utf8: Literal["error", "replace"] = "error"
+    """What to do with bytes that are not UTF-8: stop with file and line, or put U+FFFD in their place."""
+    max_tokens: PositiveInt = 256
+    """Longest training sentence, in subword tokens of either side; longer pairs are dropped and counted."""
+    max_length_ratio: PositiveFloat = 9.0
+    """A pair is dropped when one side has more than this many times the words of the other (only beyond 10 words)."""
+    drop_duplicates: bool = True
+    """Keep only the first of several equal pairs."""
+    drop_identical: bool = True
+    """Drop pairs whose two sides are the same text of more than 3 words: untranslated passages teach copying."""
+    drop_wrong_script: bool = True
+    """Drop pairs in which most letters of a side are of another script than its language is written in."""
+    workers: NonNegativeInt = 0
+    """Processes that clean and encode text; 0 means one for each processor core."""
+
+
+class TokenizerRecipe(Section):
+    """The SentencePiece subword model."""
+
+    algorithm: Literal["bpe", "unigram"] = "bpe"
+    """Byte-pair encoding (Sennrich et al. 2016, the paper's) or unigram language model (Kudo 2018)."""
+    vocab_size: PositiveInt = 32_000
+    """Number of pieces, special tokens and 256 byte pieces included."""
+    joint: bool = True
+    """One model for both languages (needed for three-way tied embeddings), or one each of `vocab_size`."""
+    character_coverage: Annotated[float, Field(gt=0.9, le=1.0)] = 1.0
+    """Share of characters that get their own piece; the others are spelled in bytes."""
+    user_symbols: tuple[str, ...] = ()
+    """Strings that are always one token, such as tags."""
+    training_pairs: PositiveInt = 2_000_000
+    """At most this many pairs, spread evenly over the corpus, train the subword model."""
+
+
+class ModelRecipe(Section):
+    """The Transformer (Vaswani et al. 2017, section 3); the defaults are the paper's base model."""
+
+    d_model: PositiveInt = 512
+    """Width of the residual stream."""
+    d_ff: PositiveInt = 2048
+    """Inner width of the feed-forward sub-layer."""
+    num_heads: PositiveInt = 8
+    """Attention heads; must divide `d_model`."""
+    num_encoder_layers: PositiveInt = 6
+    """Layers of the encoder."""
+    num_decoder_layers: PositiveInt = 6
+    """Layers of the decoder."""
+    dropout: Probability = 0.1
+    """Dropout on each sub-layer's output and on the sum of embeddings and positions (paper, section 5.4)."""
+    attention_dropout: Probability = 0.0
+    """Dropout on attention weights; not in the paper, tensor2tensor used 0.1."""
+    activation_dropout: Probability = 0.0
+    """Dropout after the activation of the feed-forward sub-layer; not in the paper."""
+    activation: Literal["relu", "gelu", "swish"] = "relu"
+    """Activation of the feed-forward sub-layer."""
+    norm_order: Literal["post", "pre"] = "post"
+    """Layer normalisation after the residual sum (the paper) or before the sub-layer (easier to train deep)."""
+    tied_embeddings: Literal["three-way", "decoder", "none"] = "three-way"
+    """One matrix for source, target and output (the paper), for target and output, or three matrices."""
+    max_positions: PositiveInt = 1024
+    """Longest sentence in tokens that the model accepts."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> ModelRecipe:
+        if self.d_model % self.num_heads:
+            step = math.lcm(self.num_heads, 2)
+            raise ValueError(
+                f"model.d_model is {self.d_model}; it must be a multiple of model.num_heads ({self.num_heads}); "
+                f"try {max(self.d_model // step, 1) * step}"
+            )
+        if self.d_model % 2:
+            raise ValueError(f"model.d_model is {self.d_model}; it must be even, half sine and half cosine")
+        return self
+
+
+class TrainRecipe(Section):
+    """How the weights are found (paper, section 5)."""
+
+    max_steps: PositiveInt = 100_000
+    """Number of updates."""
+    max_minutes: PositiveFloat | None = None
+    """Stop after this many minutes of training, whatever the step; the schedule still reckons with `max_steps`."""
+    max_epochs: PositiveInt | None = None
+    """Stop after this many passes over the training pairs."""
+    batch_tokens: PositiveInt = 25_000
+    """Target tokens of one update, over all processes and micro-batches."""
+    micro_batch_tokens: PositiveInt = 4_096
+    """Most source tokens, and most target tokens, in one forward and backward pass: what must fit in memory."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    """Adam (the paper) or Adam with decoupled weight decay."""
+    adam_betas: tuple[Probability, Probability] = (0.9, 0.98)
+    """Decay of the two moment estimates."""
+    adam_epsilon: PositiveFloat = 1e-9
+    """Added to the denominator."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Weight decay of matrices (not of biases and norms); needs `adamw`."""
+    schedule: Literal["noam", "inverse-sqrt", "cosine", "linear", "constant"] = "noam"
+    """Learning rate over time: the paper's, or warm-up to `learning_rate` and then one of the named decays."""
+    learning_rate: PositiveFloat = 1.0
+    """Factor on the paper's rate for `noam`; the peak rate for every other schedule."""
+    warmup_steps: NonNegativeInt = 4_000
+    """Updates of linear warm-up."""
+    final_rate_ratio: Probability = 0.0
+    """`cosine` and `linear` end at this share of the peak rate, at `max_steps`."""
+    label_smoothing: Probability = 0.1
+    """Mass of the target distribution spread evenly over the whole vocabulary, gold token included."""
+    clip_norm: NonNegativeFloat = 0.0
+    """Largest gradient norm; 0 does not clip (the paper)."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic of matrix products; `auto` takes bf16 where the processor or GPU computes it natively."""
+    device: str = "auto"
+    """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
+    threads: NonNegativeInt = 0
+    """Processor threads of the computation on a CPU; 0 shares the cores evenly among the processes."""
+    compile: bool = False
+    """Compile each layer with torch.compile: faster steps after a wait of a minute or so."""
+    log_every: PositiveInt = 50
+    """Updates between two lines of metrics."""
+    validate_every: PositiveInt = 1_000
+    """Updates between two measurements of validation loss."""
+    validate_bleu_every: NonNegativeInt = 0
+    """Updates between two decodings of the development text; a multiple of `validate_every`; 0 means never."""
+    validate_bleu_sentences: PositiveInt = 500
+    """How many development sentences are decoded for it."""
+    save_every: PositiveInt = 1_000
+    """Updates between two checkpoints."""
+    keep_last: PositiveInt = 5
+    """How many of the newest checkpoints stay on disk."""
+    keep_best: NonNegativeInt = 1
+    """How many of the best checkpoints stay on disk besides."""
+    best_metric: Literal["loss", "bleu"] = "loss"
+    """What makes a checkpoint the best: validation loss or validation BLEU."""
+    patience: NonNegativeInt = 0
+    """Stop after this many validations without a new best; 0 means never."""
+    average_last: PositiveInt = 5
+    """`nmt run` translates with the average of this many last checkpoints."""
+
+    @model_validator(mode="after")
+    def _choices_fit_together(self) -> TrainRecipe:
+        if self.weight_decay and self.optimizer != "adamw":
+            raise ValueError("train.weight_decay needs decoupled decay; set train.optimizer to 'adamw'")
+        if self.schedule == "noam" and not self.warmup_steps:
+            raise ValueError(
+                "train.warmup_steps is 0, but the noam schedule divides by it; "
+                "set it to 1 or more, or train.schedule to 'inverse-sqrt'"
+            )
+        if self.validate_bleu_every % self.validate_every:
+            raise ValueError(
+                f"train.validate_bleu_every is {self.validate_bleu_every}; "
+                f"it must be a multiple of train.validate_every ({self.validate_every}), or 0"
+            )
+        if self.best_metric == "bleu" and self.validate_bleu_every != self.validate_every:
+            raise ValueError(
+                "train.best_metric is 'bleu'; BLEU must then be measured at every validation; "
+                f"set train.validate_bleu_every to {self.validate_every}"
+            )
+        if self.average_last > self.keep_last:
+            raise ValueError(
+                f"train.average_last is {self.average_last}, but only {self.keep_last} checkpoints stay on disk; "
+                f"set train.keep_last to {self.average_last} or more"
+            )
+        return self
+
+
+class DecodeRecipe(Section):
+    """How translations are searched (paper, section 6.1)."""
+
+    beam_size: PositiveInt = 4
+    """Hypotheses kept at each step; 1 is greedy search."""
+    length_penalty: Literal["gnmt", "power", "none"] = "gnmt"
+    """Divisor of the log-probability: ((5+n)/6)^alpha (the paper), n^alpha (fairseq, CTranslate2), or 1."""
+    length_alpha: NonNegativeFloat = 0.6
+    """Exponent of the length penalty."""
+    max_extra_tokens: NonNegativeInt = 50
+    """Longest output: this many tokens more than the input."""
+    n_best: PositiveInt = 1
+    """Translations per sentence, best first; at most `beam_size`."""
+    batch_tokens: PositiveInt = 2_048
+    """Most source tokens decoded at a time (times the beam in memory)."""
+
+    @model_validator(mode="after")
+    def _n_best_fits_beam(self) -> DecodeRecipe:
+        if self.n_best > self.beam_size:
+            raise ValueError(
+                f"decode.n_best is {self.n_best}; it must be at most decode.beam_size ({self.beam_size}); "
+                "widen the beam"
+            )
+        return self
+
+
+class EvaluateRecipe(Section):
+    """How test translations are scored."""
+
+    metrics: tuple[Metric, ...] = ("bleu", "chrf", "ter")
+    """sacreBLEU's metrics, and BLEU of Moses tokens as older publications give it: cased, lower-cased (`-lc`), or with
+    compounds split at hyphens; each is reported with its signature."""
+    samples: NonNegativeInt = 10
+    """Sample translations shown in the report."""
+
+
+class Recipe(Section):
+    """A whole run, from text to scores."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the run; its files go to `runs/<name>` unless `run_dir` says otherwise."""
+    src_lang: str = Field(pattern=r"^[a-z]{2,3}$")
+    """Source language, ISO 639 code."""
+    tgt_lang: str = Field(pattern=r"^[a-z]{2,3}$")
+    """Target language, ISO 639 code."""
+    seed: int = 1
+    """Seed of data order, initial weights and dropout."""
+    run_dir: Path | None = None
+    """Folder of the run; by default `runs/<name>`."""
+    data: DataRecipe
+    tokenizer: TokenizerRecipe = TokenizerRecipe()
+    model: ModelRecipe = ModelRecipe()
+    train: TrainRecipe = TrainRecipe()
+    decode: DecodeRecipe = DecodeRecipe()
+    evaluate: EvaluateRecipe = EvaluateRecipe()
+
+    @model_validator(mode="after")
+    def _sections_fit_together(self) -> Recipe:
+        if self.model.tied_embeddings == "three-way" and not self.tokenizer.joint:
+            raise ValueError(
+                "tokenizer.joint is false, but three-way tied embeddings need one vocabulary; "
+                "set tokenizer.joint to true or model.tied_embeddings to 'decoder'"
+            )
+        if self.data.max_tokens + 1 > self.model.max_positions:
+            raise ValueError(
+                f"data.max_tokens is {self.data.max_tokens}; the model must also hold the end token; "
+                f"set model.max_positions to {self.data.max_tokens + 1} or more"
+            )
+        if self.data.max_tokens + 1 > self.train.micro_batch_tokens:
+            raise ValueError(
+                f"train.micro_batch_tokens is {self.train.micro_batch_tokens}; the longest sentence must fit; "
+                f"set it to {self.data.max_tokens + 1} or more, or lower data.max_tokens"
+            )
+        return self
+
+    @property
+    def directory(self) -> Path:
+        """The folder of the run."""
+        return self.run_dir if self.run_dir is not None else Path("runs") / self.name
+
+    @property
+    def data_directory(self) -> Path:
+        """The folder of the prepared corpus."""
+        return self.directory / "data"

@@ -1,0 +1,160 @@
+"""The recipe as TOML: read, override, write, document."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import tomli_w
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from nmt.recipe.corpora import CORPUS_KINDS, Section
+from nmt.recipe.errors import RecipeError
+from nmt.recipe.sections import Recipe
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a TOML recipe and apply overrides such as `train.max_steps=100`.
+
+    Raises RecipeError for a missing file, TOML that does not parse, an unknown option or a value that does not fit.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a byte order mark before UTF-8
+    except OSError as error:
+        raise RecipeError(f"cannot read recipe {path}: {error.strerror}; give the path of a TOML file") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"recipe {path} is not UTF-8 text; save it as UTF-8") from error
+    return parse_recipe(text, overrides, where=str(path))
+
+
+def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe") -> Recipe:
+    """The recipe that a TOML text describes; see `load_recipe`."""
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{where} is not valid TOML: {error}; mend that line") from error
+    for override in overrides:
+        _apply_override(tree, override)
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        raise RecipeError(f"{where}: " + " | ".join(_explain(error))) from error
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The recipe as TOML, every option written out, such that `parse_recipe` gives the same recipe back."""
+    return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
+
+
+def describe_recipe(recipe: Recipe) -> str:
+    """The resolved recipe as TOML with each option's documentation as a comment above it."""
+    return "\n".join(_describe_section(recipe, prefix="")) + "\n"
+
+
+def _apply_override(tree: dict[str, Any], override: str) -> None:
+    """Set `section.key=value` in the tree; the value is read as TOML, and as a plain string where it is not TOML."""
+    key, equals, raw = override.partition("=")
+    if not equals or not key:
+        raise RecipeError(f"override {override!r} has no value; it must look like train.max_steps=1000")
+    *sections, name = key.strip().split(".")
+    for section in sections:
+        inner = tree.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise RecipeError(
+                f"override {override!r}: {section!r} is not a section; run `nmt config` to see the options"
+            )
+        tree = inner
+    try:
+        tree[name] = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        tree[name] = raw
+
+
+def _explain(error: ValidationError) -> Iterator[str]:
+    """One phrase for each problem that pydantic found, with the nearest right name for an unknown option."""
+    for problem in error.errors():
+        location = [part for part in problem["loc"] if isinstance(part, (str, int))]
+        where = ".".join(_written_names(location))
+        if problem["type"] in ("union_tag_not_found", "union_tag_invalid"):
+            yield f"{where}.kind is {problem['input'].get('kind')!r}; it must be one of {', '.join(CORPUS_KINDS)}"
+        elif problem["type"] == "extra_forbidden":
+            known = _known_names(location[:-1])
+            near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(known)}"
+            yield f"unknown option {where!r}; {hint}"
+        elif problem["type"] == "missing":
+            yield f"option {where!r} is missing; it has no default"
+        elif problem["type"] == "value_error":
+            yield problem["msg"].removeprefix("Value error, ")
+        else:
+            yield f"{where} = {problem['input']!r}; {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def _written_names(location: Sequence[str | int]) -> list[str]:
+    """A place in the tree as it is written in the file: `data.train.0.src`, without the corpus kind behind the 0."""
+    is_corpus = location[:1] == ["data"] and len(location) > 3 and location[3] in CORPUS_KINDS
+    return [str(part) for place, part in enumerate(location) if not (is_corpus and place == 3)]
+
+
+def _known_names(location: Sequence[str | int]) -> list[str]:
+    """Option names at a place in the tree; pydantic adds the tag of a corpus union to the place."""
+    section: type[BaseModel] = Recipe
+    for part in location:
+        if part in CORPUS_KINDS:
+            section = CORPUS_KINDS[str(part)]
+        elif part in section.model_fields:
+            annotation = section.model_fields[str(part)].annotation
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+                section = annotation
+    return list(section.model_fields)
+
+
+def _describe_section(section: Section, prefix: str) -> Iterator[str]:
+    fields = type(section).model_fields
+    simple = {name: field for name, field in fields.items() if not isinstance(getattr(section, name), Section)}
+    if prefix:
+        yield ""
+        yield f"# {(type(section).__doc__ or '').splitlines()[0]}"
+        yield f"[{prefix}]"
+    for name, field in simple.items():
+        yield from _describe_option(name, field, getattr(section, name))
+    for name in fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            yield from _describe_section(value, f"{prefix}.{name}" if prefix else name)
+
+
+def _describe_option(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
+    is_list = get_origin(field.annotation) is tuple
+    annotation = get_args(field.annotation)[0] if is_list else field.annotation
+    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+    documentation = " ".join((field.description or "").split())
+    yield f"# {documentation}" + (f" {'Any' if is_list else 'One'} of: {', '.join(choices)}." if choices else "")
+    if value is None:
+        yield f"# {name} ="
+    else:
+        yield f"{name} = {_toml_value(value)}"
+
+
+def _toml_value(value: Any) -> str:
+    """One option's value as inline TOML."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case Section():
+            return _toml_value(value.model_dump(mode="json", exclude_none=True))
+        case dict():
+            return "{ " + ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items()) + " }"
+        case tuple() | list():
+            return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+        case _:
+            plain = str(value) if isinstance(value, Path) else value
+            return tomli_w.dumps({"value": plain}).removeprefix("value = ").strip()
+
+
+def _toml_key(key: str) -> str:
+    return tomli_w.dumps({key: 0}).removesuffix(" = 0\n")

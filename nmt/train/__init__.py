@@ -1,0 +1,1 @@
+"""Training: loss, optimiser, schedule, validation and the loop that joins them."""

@@ -1,0 +1,46 @@
+"""Validation loss over the development text, shared out among the processes and counted once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from nmt.data.loader import make_batch
+from nmt.data.packing import plan_in_order
+from nmt.data.store import PairStore
+from nmt.distributed import World
+from nmt.train.loss import TrainingLoss
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Means over the target tokens of the development text, in nats.
+
+    loss: with label smoothing, as in training; nll: without
+    """
+
+    loss: float
+    nll: float
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean negative log-likelihood; infinite rather than an overflow."""
+        return math.exp(min(self.nll, 700.0))
+
+
+@torch.no_grad()
+def validate(loss: TrainingLoss, store: PairStore, world: World, micro_batch_tokens: int) -> Validation:
+    """The loss of the model, in evaluation mode, on every pair of `store`; the same figures on every process."""
+    was_training = loss.training
+    loss.eval()
+    plan = plan_in_order(store.src.lengths, store.tgt.lengths, micro_batch_tokens=micro_batch_tokens)
+    sums = torch.zeros(3, dtype=torch.float64, device=world.device)
+    for ids in plan[world.rank :: world.size]:
+        batch = make_batch(store, ids).to(world.device)
+        smoothed, nll = loss(batch)
+        sums += torch.stack([smoothed.double(), nll.double(), sums.new_tensor(batch.tgt_tokens)])
+    loss.train(was_training)
+    smoothed_sum, nll_sum, tokens = world.sum(sums).tolist()
+    return Validation(loss=smoothed_sum / tokens, nll=nll_sum / tokens)

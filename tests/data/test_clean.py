@@ -1,0 +1,136 @@
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt.data.clean import DROP_REASONS, Cleaner, normalize, valid_unicode
+from nmt.recipe import DataRecipe, TextCorpus
+
+ANY_TEXT = st.text(st.characters(codec=None), max_size=60)
+FORMS = ("NFC", "NFKC", "none")
+
+
+def cleaner(src_lang: str = "en", tgt_lang: str = "de", **options: object) -> Cleaner:
+    corpus = (TextCorpus(src="a", tgt="b"),)
+    return Cleaner(DataRecipe(train=corpus, valid=corpus, **options), src_lang, tgt_lang)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("  a\t b \r", "a b"),
+        ("a\u2028b\u0085c\x1cd\x00e\nf\u2029g", "a b c d e f g"),
+        ("\ufeffa\u200bb\u00adc", "abc"),
+        ("a\u00a0b\u3000c\u2009d", "a b c d"),
+        ("e\u0301", "é"),
+        ("e\u200b\u0301", "é"),
+        ("\u202eab\u202c", "ab"),
+        ("क\u094d\u200dष", "क\u094d\u200dष"),
+        ("\ud800x", "\ufffdx"),
+        ("\ud83d\ude00", "\U0001f600"),
+        (" \x00\u200b ", ""),
+        ("", ""),
+    ],
+)
+def test_normalize(text: str, expected: str) -> None:
+    assert normalize(text, "NFC") == expected
+
+
+def test_unicode_forms() -> None:
+    assert normalize("ﬁ e\u0301 ½", "NFKC") == "fi é 1\u20442"
+    assert normalize("ﬁ e\u0301", "NFC") == "ﬁ é"
+    assert normalize("ﬁ e\u0301", "none") == "ﬁ e\u0301"
+
+
+@given(ANY_TEXT, st.sampled_from(FORMS))
+def test_normalized_text_is_one_clean_line(text: str, form: str) -> None:
+    result = normalize(text, form)
+    assert normalize(result, form) == result
+    assert result == " ".join(result.split())
+    assert not any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in result)
+    result.encode()
+    if form != "none":
+        assert unicodedata.is_normalized(form, result)
+
+
+@given(ANY_TEXT)
+def test_valid_unicode_changes_only_surrogates(text: str) -> None:
+    result = valid_unicode(text)
+    result.encode()
+    if not any("\ud800" <= c <= "\udfff" for c in text):
+        assert result == text
+
+
+LONG = "one two three four five six seven eight nine ten eleven twelve"
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "reason"),
+    [
+        ("A cat.", "Eine Katze.", None),
+        ("A cat.", " \u200b\t", "empty"),
+        ("", "", "empty"),
+        ("A\x00cat.", "Eine Katze.", "control characters"),
+        ("A cat.", "Eine K\x8atze.", "control characters"),
+        ("A cat.", "Eine K\ufffdtze.", "control characters"),
+        ("A cat.\r", "\tEine\u2028Katze.\u00a0", None),
+        ("a" * 161, "b", "too long"),
+        (LONG, "eins", "length ratio"),
+        (LONG, "eins zwei", None),
+        ("one two three four five six seven eight nine ten", "eins", None),
+        ("This was not translated", "This was not translated ", "identical sides"),
+        ("New York City", "New York City", None),
+        ("A cat.", "Кошка спит.", "wrong script"),
+        ("猫が好き", "Eine Katze.", "wrong script"),
+        ("The word Кошка means cat.", "Das Wort Кошка bedeutet Katze.", None),
+        ("1 2 3 !", "1½ ² ①", None),
+    ],
+)
+def test_reason_to_drop(src: str, tgt: str, reason: str | None) -> None:
+    assert cleaner(max_tokens=10).reason_to_drop(src, tgt) == reason
+    assert reason is None or reason in DROP_REASONS
+
+
+def test_filters_can_be_switched_off() -> None:
+    lenient = cleaner(drop_identical=False, drop_wrong_script=False, max_length_ratio=100.0)
+    assert lenient.reason_to_drop("This was not translated", "This was not translated") is None
+    assert lenient.reason_to_drop("A cat.", "Кошка спит.") is None
+    assert lenient.reason_to_drop(LONG, "eins") is None
+
+
+def test_clean_gives_the_normalised_pair() -> None:
+    assert cleaner().clean(" A  cat.\r", "Eine\u00a0Katze.") == ("A cat.", "Eine Katze.")
+
+
+SAMPLES = {
+    "en de fr es it pt nl pl cs tr sv da no fi ro hu": "Zażółć ça größer İstanbul",
+    "ru uk bg": "Быстрая лисица їде",
+    "el": "Γρήγορη αλεπού",
+    "zh": "敏捷的狐狸",
+    "ja": "すばやいキツネはとぶ",
+    "ko": "빠른 여우",
+    "ar": "الثعلب السريع",
+    "he": "השועל המהיר",
+    "hi": "तेज़ लोमड़ी कूदती है",
+}
+
+
+@pytest.mark.parametrize(("languages", "text"), SAMPLES.items())
+def test_each_language_accepts_its_own_script_and_no_other(languages: str, text: str) -> None:
+    for language in languages.split():
+        assert cleaner(language, language, drop_identical=False).reason_to_drop(text, text) is None
+        for other in SAMPLES.values():
+            # Chinese characters are letters of Japanese and Korean too.
+            if other != text and not (language in ("ja", "ko") and other == SAMPLES["zh"]):
+                assert cleaner(language, "xx", max_length_ratio=99.0).reason_to_drop(other, "x") == "wrong script"
+
+
+def test_unknown_language_is_not_checked() -> None:
+    assert cleaner("xx", "yy").reason_to_drop("Быстрая лисица", "敏捷的狐狸") is None
+
+
+def test_languages_without_spaces_are_measured_in_characters() -> None:
+    english = "I would like to know how much this small red umbrella costs today"
+    assert cleaner("en", "zh").reason_to_drop(english, "我想知道这把红色的小雨伞今天多少钱") is None
+    assert cleaner("en", "zh").reason_to_drop(english, "钱") == "length ratio"

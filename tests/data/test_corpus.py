@@ -1,0 +1,342 @@
+import gzip
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import sacrebleu
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt.data.corpus import count_pairs, input_files, read_lines, read_pairs
+from nmt.recipe import (
+    Corpus,
+    DataRecipe,
+    EmbeddedCorpus,
+    HuggingFaceCorpus,
+    JsonLinesCorpus,
+    ParquetCorpus,
+    SacrebleuCorpus,
+    SgmCorpus,
+    TextCorpus,
+    TsvCorpus,
+    UserError,
+)
+
+HOSTILE = [
+    "plain",
+    "a\u2028b",
+    "c\u0085d",
+    "e\rf",
+    "g\x1ch",
+    "i\x00j",
+    "k\x0bl\x0cm",
+    "",
+    " ",
+    "שלום",
+    "crlf\r",
+    "\u2029",
+]
+SRC = [f"source {line}" for line in HOSTILE]
+TGT = [f"{line} target" for line in HOSTILE]
+COMPRESSORS = {"txt": bytes, "gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.compress}
+
+
+def recipe(root: Path, **options: Any) -> DataRecipe:
+    corpus = (EmbeddedCorpus(),)
+    return DataRecipe(root=root, train=corpus, valid=corpus, **options)
+
+
+def read(corpus: Corpus, root: Path, **options: Any) -> list[tuple[str, str]]:
+    return list(read_pairs(corpus, recipe(root, **options), "en", "de"))
+
+
+def write(path: Path, lines: list[str], compress: str = "txt") -> None:
+    path.write_bytes(COMPRESSORS[compress]("".join(f"{line}\n" for line in lines).encode()))
+
+
+def one_line_error(corpus: Corpus, root: Path, match: str, **options: Any) -> None:
+    with pytest.raises(UserError, match=match) as caught:
+        read(corpus, root, **options)
+    assert "\n" not in str(caught.value)
+
+
+# --- Lines ---
+
+
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+def test_lines_end_at_line_feeds_only(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"lines.{suffix}"
+    write(path, HOSTILE, suffix)
+    assert list(read_lines(path)) == HOSTILE
+
+
+@given(st.lists(st.text(max_size=10).map(lambda text: text.replace("\n", "")), max_size=10))
+def test_any_lines_come_back(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    path = tmp_path_factory.mktemp("lines") / "lines.txt"
+    write(path, lines)
+    expected = [line.removeprefix("\ufeff") if number == 0 else line for number, line in enumerate(lines)]
+    assert list(read_lines(path)) == expected
+
+
+def test_byte_order_mark_and_missing_last_line_feed(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"\xef\xbb\xbffirst\n\xef\xbb\xbfsecond")
+    assert list(read_lines(path)) == ["first", "\ufeffsecond"]
+    path.write_bytes(b"")
+    assert list(read_lines(path)) == []
+
+
+def test_invalid_utf8_names_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"fine\nfine\nna\xefve\nfine\n")
+    with pytest.raises(UserError, match=r"lines\.txt, line 3: byte 0xef is not UTF-8"):
+        list(read_lines(path))
+    assert list(read_lines(path, "replace")) == ["fine", "fine", "na\ufffdve", "fine"]
+
+
+@pytest.mark.parametrize("suffix", ["gz", "xz", "zst"])
+def test_compressed_file_that_is_cut_short(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"lines.{suffix}"
+    whole = COMPRESSORS[suffix](bytes(range(1, 128)) * 1000 + b"\n")
+    for size in (len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(UserError, match="damaged or cut short"):
+            list(read_lines(path))
+
+
+def test_several_compressed_parts_are_one_file(tmp_path: Path) -> None:
+    for suffix, compress in COMPRESSORS.items():
+        path = tmp_path / f"lines.{suffix}"
+        path.write_bytes(compress(b"one\ntw") + compress(b"o\nthree\n"))
+        assert list(read_lines(path)) == ["one", "two", "three"]
+
+
+def test_compression_is_recognised_without_its_suffix(tmp_path: Path) -> None:
+    write(tmp_path / "lines", HOSTILE, "gz")
+    assert list(read_lines(tmp_path / "lines")) == HOSTILE
+
+
+# --- Text ---
+
+
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+def test_text(suffix: str, tmp_path: Path) -> None:
+    write(tmp_path / f"a.{suffix}", SRC, suffix)
+    write(tmp_path / "b", TGT)
+    corpus = TextCorpus(src=f"a.{suffix}", tgt=tmp_path / "b")
+    assert read(corpus, tmp_path) == list(zip(SRC, TGT, strict=True))
+    assert count_pairs(corpus, recipe(tmp_path)) == len(SRC)
+    assert input_files(corpus, recipe(tmp_path)) == [tmp_path / f"a.{suffix}", tmp_path / "b"]
+
+
+@pytest.mark.parametrize(("src_count", "tgt_count"), [(3, 1204), (1204, 3), (0, 2)])
+def test_sides_of_different_length_name_both_files_and_counts(src_count: int, tgt_count: int, tmp_path: Path) -> None:
+    write(tmp_path / "a", ["x"] * src_count)
+    write(tmp_path / "b", ["y"] * tgt_count)
+    expected = rf"a has {src_count:,} sentences and .*b has {tgt_count:,}"
+    one_line_error(TextCorpus(src="a", tgt="b"), tmp_path, expected)
+    with pytest.raises(UserError, match=expected):
+        count_pairs(TextCorpus(src="a", tgt="b"), recipe(tmp_path))
+
+
+def test_missing_file_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    one_line_error(TextCorpus(src="a", tgt="b"), tmp_path / "nowhere", r"nowhere/a: No such file.*data\.root")
+    with pytest.raises(UserError, match=r"No such file.*data\.root"):
+        count_pairs(TextCorpus(src="a", tgt="b"), recipe(tmp_path))
+    one_line_error(TextCorpus(src=".", tgt="."), tmp_path, "Is a directory")
+
+
+def test_invalid_utf8_can_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\xff\n")
+    write(tmp_path / "b", ["b"])
+    one_line_error(TextCorpus(src="a", tgt="b"), tmp_path, "a, line 1")
+    assert read(TextCorpus(src="a", tgt="b"), tmp_path, invalid_utf8="replace") == [("\ufffd", "b")]
+
+
+# --- Columns, records ---
+
+
+def test_tsv(tmp_path: Path) -> None:
+    lines = [f"{number}\t{tgt}\t{src}" for number, (src, tgt) in enumerate(zip(SRC, TGT, strict=True))]
+    write(tmp_path / "pairs.tsv", lines)
+    corpus = TsvCorpus(path="pairs.tsv", src_column=2, tgt_column=1)
+    assert read(corpus, tmp_path) == list(zip(SRC, TGT, strict=True))
+    assert count_pairs(corpus, recipe(tmp_path)) == len(SRC)
+    write(tmp_path / "pairs.tsv", ["a\tb\tc", "a\tb"])
+    one_line_error(corpus, tmp_path, r"pairs\.tsv, line 2 has 2 columns; it must have at least 3")
+
+
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+def test_json_lines(suffix: str, tmp_path: Path) -> None:
+    records = [{"translation": {"en": src, "de": tgt}, "id": 7} for src, tgt in zip(SRC, TGT, strict=True)]
+    write(tmp_path / f"pairs.{suffix}", [json.dumps(record, ensure_ascii=False) for record in records], suffix)
+    corpus = JsonLinesCorpus(path=f"pairs.{suffix}", src_field="translation.en", tgt_field="translation.de")
+    assert read(corpus, tmp_path) == list(zip(SRC, TGT, strict=True))
+
+
+def test_json_strings_can_hold_what_text_cannot(tmp_path: Path) -> None:
+    (tmp_path / "pairs").write_text('{"s": "two\\nlines", "t": "\\ud800 lone"}\n\n{"s": null, "t": "\\ud83d\\ude00"}\n')
+    corpus = JsonLinesCorpus(path="pairs", src_field="s", tgt_field="t")
+    assert read(corpus, tmp_path) == [("two lines", "\ufffd lone"), ("", "\U0001f600")]
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        ('{"s": "a"}', "line 1 has no field 't'; there are 's'"),
+        ('{"s": "a", "t": 3}', "field 't' is of type int"),
+        ("[1]", "line 1 has no field 's'"),
+        ("{broken", "line 1 is not JSON"),
+    ],
+)
+def test_bad_json_lines(line: str, match: str, tmp_path: Path) -> None:
+    write(tmp_path / "pairs", [line])
+    one_line_error(JsonLinesCorpus(path="pairs", src_field="s", tgt_field="t"), tmp_path, match)
+
+
+def write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=5)
+
+
+def test_parquet(tmp_path: Path) -> None:
+    nested = [{"en": src, "de": tgt} for src, tgt in zip(SRC, TGT, strict=True)]
+    write_parquet(tmp_path / "pairs.parquet", {"translation": nested, "src": SRC, "tgt": TGT})
+    for src_field, tgt_field in (("src", "tgt"), ("translation.en", "translation.de")):
+        corpus = ParquetCorpus(path="pairs.parquet", src_field=src_field, tgt_field=tgt_field)
+        assert read(corpus, tmp_path) == list(zip(SRC, TGT, strict=True))
+        assert count_pairs(corpus, recipe(tmp_path)) == len(SRC)
+
+
+def test_bad_parquet(tmp_path: Path) -> None:
+    corpus = ParquetCorpus(path="pairs.parquet", src_field="src", tgt_field="tgt")
+    one_line_error(corpus, tmp_path, "No such file")
+    write_parquet(tmp_path / "pairs.parquet", {"src": SRC})
+    one_line_error(corpus, tmp_path, "has no field 'tgt'; there are 'src'")
+    (tmp_path / "pairs.parquet").write_bytes(b"PAR1 and nothing else")
+    one_line_error(corpus, tmp_path, "must be a Parquet file")
+
+
+# --- WMT test sets ---
+
+SGM = """<{set}set setid="newstest" srclang="any">
+<DOC sysid="ref" docid="one" genre="news">
+<P>
+<SEG id="1">{a}</SEG>
+<seg id=2> R&D &amp; &lt;b&gt; &#8364;
+over two lines </seg>
+</P>
+</DOC>
+<doc docid="two"><p><seg id="1">{b}\u2028c</seg></p></doc>
+</{set}set>
+"""
+
+
+@pytest.mark.parametrize("suffix", ["txt", "gz"])
+def test_sgm(suffix: str, tmp_path: Path) -> None:
+    write(tmp_path / "src.sgm", [SGM.format(set="src", a="first", b="last")], suffix)
+    write(tmp_path / "ref.sgm", [SGM.format(set="ref", a="erstes", b="letztes")], suffix)
+    middle = "R&D & <b> € over two lines"
+    expected = [("first", "erstes"), (middle, middle), ("last\u2028c", "letztes\u2028c")]
+    assert read(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path) == expected
+
+
+def test_bad_sgm(tmp_path: Path) -> None:
+    write(tmp_path / "src.sgm", [SGM.format(set="src", a="first", b="last")])
+    write(tmp_path / "ref.sgm", ["<seg>only one</seg>"])
+    one_line_error(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path, r"src\.sgm has 3 .*ref\.sgm has 1")
+    write(tmp_path / "ref.sgm", ["no segments"])
+    one_line_error(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path, r"ref\.sgm has no <seg>")
+
+
+XML = """<?xml version='1.0' encoding='utf-8'?>
+<dataset id="newstest"><collection id="general">
+<doc origlang="en" id="one">
+<src lang="en"><p><seg id="1">A &amp; B</seg></p><p><seg id="2">two</seg></p></src>
+<ref lang="de" translator="A"><p><seg id="2">zwei</seg><seg id="1">A und B</seg></p></ref>
+<ref lang="de" translator="B"><p><seg id="1">other</seg><seg id="2">other</seg></p></ref>
+<hyp system="x" lang="de"><p><seg id="1">no</seg><seg id="2">no</seg></p></hyp>
+</doc>
+<doc origlang="en" id="two"><src lang="en"><p><seg id="1">three</seg></p></src>
+<ref lang="fr"><p><seg id="1">trois</seg></p></ref><ref lang="de"><p><seg id="1">drei</seg></p></ref></doc>
+</collection></dataset>"""
+
+
+def test_xml(tmp_path: Path) -> None:
+    write(tmp_path / "test.xml", [XML])
+    corpus = SgmCorpus(src="test.xml")
+    assert read(corpus, tmp_path) == [("A & B", "A und B"), ("two", "zwei"), ("three", "drei")]
+    assert input_files(corpus, recipe(tmp_path)) == [tmp_path / "test.xml"]
+
+
+def test_bad_xml(tmp_path: Path) -> None:
+    corpus = SgmCorpus(src="test.xml")
+    write(tmp_path / "test.xml", [XML.replace('<seg id="2">zwei</seg>', "")])
+    one_line_error(corpus, tmp_path, "document 'one' has 2 source and 1 reference segments in en and de")
+    write(tmp_path / "test.xml", [XML.replace("&amp;", "&")])
+    one_line_error(corpus, tmp_path, "not well-formed XML")
+    write(tmp_path / "test.xml", ["<dataset/>"])
+    one_line_error(corpus, tmp_path, "no <src> segments in 'en'")
+
+
+# --- By name ---
+
+
+def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "json").mkdir()
+    (tmp_path / "parquet").mkdir()
+    nested = [{"en": src, "de": tgt} for src, tgt in zip(SRC, TGT, strict=True)]
+    write(tmp_path / "json" / "train.jsonl", [json.dumps({"translation": record}) for record in nested])
+    write_parquet(tmp_path / "parquet" / "train.parquet", {"a": SRC, "b": TGT})
+    assert read(HuggingFaceCorpus(dataset="json"), tmp_path) == list(zip(SRC, TGT, strict=True))
+    parquet = HuggingFaceCorpus(dataset="parquet", src_field="b", tgt_field="a")
+    assert read(parquet, tmp_path) == list(zip(TGT, SRC, strict=True))
+    assert input_files(parquet, recipe(tmp_path)) == [tmp_path / "parquet" / "train.parquet"]
+    one_line_error(HuggingFaceCorpus(dataset="json", split="nope"), tmp_path, "Bad split: nope")
+    one_line_error(HuggingFaceCorpus(dataset="parquet"), tmp_path, "no field 'translation.en'")
+
+
+def test_hugging_face_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    one_line_error(
+        HuggingFaceCorpus(dataset="wmt/wmt14", config="de-en"), tmp_path, "wmt/wmt14.*give the folder's path"
+    )
+
+
+def test_sacrebleu_reads_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_set = sacrebleu.dataset.DATASETS["wmt14/full"]
+    monkeypatch.setattr(test_set, "_outdir", str(tmp_path))
+    for field in test_set.fieldnames("en-de"):
+        write(Path(test_set._get_txt_file_path("en-de", field)), TGT if field == "ref" else SRC)
+    assert read(SacrebleuCorpus(test_set="wmt14/full"), tmp_path) == list(zip(SRC, TGT, strict=True))
+
+
+def test_sacrebleu_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError("no network")
+
+    test_set = sacrebleu.dataset.DATASETS["wmt14/full"]
+    monkeypatch.setattr(test_set, "_outdir", str(tmp_path))
+    monkeypatch.setattr(test_set, "_rawdir", str(tmp_path))
+    monkeypatch.setattr("urllib.request.urlopen", fail)
+    one_line_error(SacrebleuCorpus(test_set="wmt14/full"), tmp_path, "cannot download wmt14/full .no network.")
+
+
+def test_sacrebleu_knows_its_names(tmp_path: Path) -> None:
+    one_line_error(SacrebleuCorpus(test_set="wmt1814"), tmp_path, "no test set 'wmt1814'")
+    with pytest.raises(UserError, match=r"wmt14/full has no en-xx; it has .*en-de"):
+        list(read_pairs(SacrebleuCorpus(test_set="wmt14/full"), recipe(tmp_path), "en", "xx"))
+
+
+def test_embedded(tmp_path: Path) -> None:
+    corpus = EmbeddedCorpus(split="valid", pairs=30, seed=3)
+    pairs = read(corpus, tmp_path)
+    assert len(set(pairs)) == count_pairs(corpus, recipe(tmp_path)) == 30
+    assert pairs == read(corpus, tmp_path)
+    assert input_files(corpus, recipe(tmp_path)) == []

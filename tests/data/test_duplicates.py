@@ -1,0 +1,41 @@
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt.data.duplicates import Bitmap, DuplicateFinder
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 300), max_size=40), max_size=5))
+def test_first_of_equal_hashes_is_kept(tmp_path_factory, chunks: list[list[int]]) -> None:
+    directory = tmp_path_factory.mktemp("hashes")
+    with DuplicateFinder(directory) as finder:
+        for chunk in chunks:
+            finder.add(np.array(chunk, dtype=np.uint64) << np.uint64(5))
+        kept = finder.first_occurrences()
+    values = [value for chunk in chunks for value in chunk]
+    expected = [value not in values[:i] for i, value in enumerate(values)]
+    assert kept[0 : len(values)].tolist() == expected
+    assert kept.num_kept == sum(expected)
+    assert list(directory.iterdir()) == []
+
+
+def test_files_go_when_the_work_fails(tmp_path: Path) -> None:
+    try:
+        with DuplicateFinder(tmp_path) as finder:
+            finder.add(np.arange(100, dtype=np.uint64))
+            raise RuntimeError
+    except RuntimeError:
+        assert list(tmp_path.iterdir()) == []
+
+
+@given(st.integers(0, 40), st.sets(st.integers(0, 39)), st.integers(0, 40), st.integers(0, 40))
+def test_bitmap(length: int, cleared: set[int], start: int, stop: int) -> None:
+    cleared = {place for place in cleared if place < length}
+    bitmap = Bitmap(length)
+    bitmap.clear(np.array(sorted(cleared), dtype=np.int64))
+    expected = [place not in cleared for place in range(length)]
+    assert bitmap[start : max(start, stop)].tolist() == expected[start : max(start, stop)]
+    assert bitmap.num_kept == sum(expected)

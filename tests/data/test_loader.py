@@ -1,0 +1,156 @@
+import threading
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nmt.data.loader import TrainingBatches, Update, make_batch
+from nmt.data.packing import plan_epoch
+from nmt.data.store import PairStore, PairWriter, token_dtype
+from nmt.packed import BOS_ID, EOS_ID
+from nmt.recipe import TrainRecipe
+
+RECIPE = TrainRecipe(batch_tokens=60, micro_batch_tokens=20)
+Sentences = list[list[int]]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[tuple[PairStore, Sentences, Sentences]]:
+    random = np.random.default_rng(0)
+    src, tgt = ([random.integers(4, 99, random.integers(0, 12)).tolist() for _ in range(40)] for _ in range(2))
+    with PairWriter(tmp_path, "train", {"src": token_dtype(100), "tgt": token_dtype(100)}) as writer:
+        for side, sentences in (("src", src), ("tgt", tgt)):
+            flat = np.array([token for sentence in sentences for token in sentence])
+            writer.append(side, flat, np.array([len(sentence) for sentence in sentences]))
+    yield PairStore(tmp_path, "train"), src, tgt
+
+
+def test_batches_have_begin_and_end_tokens(data: tuple[PairStore, Sentences, Sentences]) -> None:
+    store, src, tgt = data
+    for ids in ([0], [5, 3, 3, 39], list(range(40))):
+        batch = make_batch(store, np.array(ids))
+        assert batch.src.to_lists() == [[*src[i], EOS_ID] for i in ids]
+        assert batch.tgt.to_lists() == [[BOS_ID, *tgt[i]] for i in ids]
+        assert batch.labels.tolist() == [token for i in ids for token in (*tgt[i], EOS_ID)]
+        assert batch.labels.dtype == batch.src.tokens.dtype == torch.int64
+        assert batch.src.positions.tolist() == [place for i in ids for place in range(len(src[i]) + 1)]
+
+
+def pairs_of(update: Update) -> list[tuple[list[int], list[int]]]:
+    """The pairs that a process learns from."""
+    batches = [part.batch for part in update.micro_batches if part.counts]
+    return [pair for b in batches for pair in zip(b.src.to_lists(), b.tgt.to_lists(), strict=True)]
+
+
+def test_epochs_follow_each_other_without_loss(data: tuple[PairStore, Sentences, Sentences]) -> None:
+    store, src, tgt = data
+    with TrainingBatches(store, RECIPE, seed=1) as batches:
+        updates = list(islice(batches, 3 * batches.updates_per_epoch))
+        assert batches.epoch == updates[-1].epoch
+    for epoch in (0, 1):
+        mine = [update for update in updates if update.epoch == epoch]
+        assert [update.index for update in mine] == list(range(mine[0].updates_in_epoch))
+        seen = [pair for update in mine for pair in pairs_of(update)]
+        assert sorted(seen) == sorted(([*s, EOS_ID], [BOS_ID, *t]) for s, t in zip(src, tgt, strict=True))
+    for update in updates:
+        assert update.tgt_tokens == sum(part.batch.tgt_tokens for part in update.micro_batches) <= 60
+        assert update.num_sentences == len(pairs_of(update))
+        assert [part.number for part in update.micro_batches] == list(range(update.num_micro_batches))
+
+
+def as_values(update: Update) -> tuple[object, ...]:
+    contents = [(part.number, part.counts, part.batch.labels.tolist()) for part in update.micro_batches]
+    return (update.epoch, update.index, update.tgt_tokens, update.num_sentences, pairs_of(update), contents)
+
+
+def test_any_position_can_be_resumed_from(data: tuple[PairStore, Sentences, Sentences]) -> None:
+    store, _, _ = data
+    with TrainingBatches(store, RECIPE, seed=3) as batches:
+        whole = [as_values(update) for update in islice(batches, 20)]
+    for start in (0, 1, 7, 13):
+        epoch, index = whole[start][:2]
+        with TrainingBatches(store, RECIPE, seed=3, start_epoch=epoch, start_update=index) as batches:
+            assert [as_values(update) for update in islice(batches, 5)] == whole[start : start + 5]
+
+
+def test_resuming_behind_the_last_update_begins_the_next_epoch(data: tuple[PairStore, Sentences, Sentences]) -> None:
+    store, _, _ = data
+    with TrainingBatches(store, RECIPE, seed=3) as batches:
+        last = batches.updates_per_epoch
+    with TrainingBatches(store, RECIPE, seed=3, start_epoch=0, start_update=last) as batches:
+        first = next(batches)
+    assert (first.epoch, first.index) == (1, 0)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_processes_share_out_each_update(world_size: int, data: tuple[PairStore, Sentences, Sentences]) -> None:
+    store, _, _ = data
+    shares: list[list[Update]] = []
+    for rank in range(world_size):
+        with TrainingBatches(store, RECIPE, seed=1, rank=rank, world_size=world_size) as batches:
+            shares.append(list(islice(batches, 9)))
+    with TrainingBatches(store, RECIPE, seed=1) as batches:
+        alone = list(islice(batches, 9))
+    for update, *parts in zip(alone, *shares, strict=True):
+        assert {part.tgt_tokens for part in parts} == {update.tgt_tokens}
+        assert {part.num_sentences for part in parts} == {update.num_sentences}
+        assert {part.num_micro_batches for part in parts} == {update.num_micro_batches}
+        numbers = [micro.number for part in parts for micro in part.micro_batches if micro.counts]
+        assert sorted(numbers) == list(range(update.num_micro_batches))
+        for rank, part in enumerate(parts):
+            assert all(micro.number % world_size == rank for micro in part.micro_batches)
+            # Every process must take part in the same number of passes.
+            assert len(part.micro_batches) == -(-update.num_micro_batches // world_size)
+        assert sorted(pair for part in parts for pair in pairs_of(part)) == sorted(pairs_of(update))
+
+
+def test_updates_follow_the_plan(data: tuple[PairStore, Sentences, Sentences]) -> None:
+    store, src, _ = data
+    plan = plan_epoch(store.src.lengths, store.tgt.lengths, batch_tokens=60, micro_batch_tokens=20, seed=5, epoch=2)
+    with TrainingBatches(store, RECIPE, seed=5, start_epoch=2) as batches:
+        for k in range(len(plan)):
+            update = next(batches)
+            expected = [[[*src[i], EOS_ID] for i in ids] for ids in plan.micro_batches(k)]
+            assert [part.batch.src.to_lists() for part in update.micro_batches] == expected
+
+
+def batch_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "batches"]
+
+
+def test_reading_ahead_is_bounded_and_ends_with_close(data: tuple[PairStore, Sentences, Sentences]) -> None:
+    store, _, _ = data
+    batches = TrainingBatches(store, RECIPE, seed=1)
+    time.sleep(0.05)
+    assert len(batch_threads()) == 1
+    batches.close()
+    batches.close()
+    assert batch_threads() == []
+    assert list(batches) == []
+
+
+def test_errors_reach_the_consumer(
+    data: tuple[PairStore, Sentences, Sentences], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _, _ = data
+
+    def fail(ids: object) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(store.src, "gather", fail)
+    batches = TrainingBatches(store, RECIPE, seed=1)
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(batches)
+    assert batch_threads() == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory needs a GPU")
+def test_batches_for_a_gpu_are_pinned(data: tuple[PairStore, Sentences, Sentences]) -> None:
+    store, _, _ = data
+    with TrainingBatches(store, RECIPE, seed=1, device=torch.device("cuda")) as batches:
+        batch = next(batches).micro_batches[0].batch
+    assert all(tensor.is_pinned() for tensor in (batch.src.tokens, batch.tgt.cu_seqlens, batch.labels))

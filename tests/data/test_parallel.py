@@ -1,0 +1,84 @@
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from nmt.data.parallel import map_in_order, num_cores
+from nmt.recipe import UserError
+
+
+class Squarer:
+    """Squares numbers, the earlier ones more slowly; it was made in the process `parent` unless that is its own."""
+
+    def __init__(self, parent: int) -> None:
+        self.elsewhere = os.getpid() != parent
+
+    def __call__(self, number: int) -> tuple[int, bool]:
+        time.sleep(0.02 if number % 2 == 0 else 0.0)
+        return number**2, self.elsewhere
+
+
+def failing_worker() -> Callable[[int], int]:
+    return partial(divmod_by, 1)
+
+
+def divmod_by(numerator: int, denominator: int) -> int:
+    return numerator // denominator
+
+
+def refusing_worker() -> Callable[[int], int]:
+    return refuse
+
+
+def refuse(number: int) -> int:
+    raise UserError(f"number {number} is not welcome")
+
+
+def ending_worker() -> Callable[[int], None]:
+    return os._exit
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_results_come_in_order(num_processes: int) -> None:
+    results = list(map_in_order(partial(Squarer, os.getpid()), range(20), num_processes))
+    assert [square for square, _ in results] == [number**2 for number in range(20)]
+    assert all(elsewhere == (num_processes > 1) for _, elsewhere in results)
+
+
+def test_few_jobs_are_taken_ahead() -> None:
+    taken = 0
+
+    def jobs() -> Iterator[int]:
+        nonlocal taken
+        for number in range(100):
+            taken += 1
+            yield number
+
+    results = map_in_order(partial(Squarer, os.getpid()), jobs(), 2)
+    for done in range(1, 20):
+        next(results)
+        assert taken - done < 2 * 3
+    results.close()
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_errors_of_workers_are_raised(num_processes: int) -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(map_in_order(failing_worker, [1, 0, 1], num_processes))
+    with pytest.raises(UserError, match="number 7 is not welcome"):
+        list(map_in_order(refusing_worker, [7], num_processes))
+
+
+def test_killed_worker_is_an_error_not_a_hang() -> None:
+    with pytest.raises(UserError, match=r"ended by the system.*data\.workers"):
+        list(map_in_order(ending_worker, [9], 2))
+
+
+def test_no_jobs() -> None:
+    assert list(map_in_order(failing_worker, [], 1)) == []
+
+
+def test_at_least_one_core() -> None:
+    assert num_cores() >= 1

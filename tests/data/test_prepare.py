@@ -1,0 +1,378 @@
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nmt.data import prepare as preparation
+from nmt.data.chunks import PAIRS_PER_CHUNK
+from nmt.data.clean import normalize
+from nmt.data.prepare import load_prepared, prepare
+from nmt.data.store import PairStore
+from nmt.recipe import Recipe, UserError, dump_recipe, parse_recipe
+
+ROOT = Path(__file__).parents[2]
+RECIPE = """
+name = "test"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+train = [{ kind = "text", src = "train.en", tgt = "train.de" }]
+valid = [{ kind = "text", src = "valid.en", tgt = "valid.de" }]
+max_tokens = 40
+workers = 1
+[tokenizer]
+vocab_size = 340
+[model]
+max_positions = 41
+"""
+DIRTY = [
+    ("", "leer"),
+    ("damaged \x00 text", "kaputter Text"),
+    ("x" * 641, "zu lang"),
+    (" ".join("abcdefghijkl"), "a"),
+    ("this stayed as it was", "this stayed as it was"),
+    ("хорошо", "gut"),
+    ("twice", "doppelt"),
+    ("twice\r", "doppelt\u200b"),
+    ("\u2581", "nur ein Leerzeichen"),
+    ("ab " * 60, "cd " * 60),
+]
+EXPECTED_DROPS = {
+    "empty": 2,
+    "control characters": 1,
+    "too long": 1,
+    "length ratio": 1,
+    "identical sides": 1,
+    "wrong script": 1,
+    "duplicate": 1,
+    "too many tokens": 1,
+}
+HOSTILE = [
+    ("a\u2028b", "c\u0085d"),
+    ("\ufeffe\r", "f\x1cg"),
+    ("", ""),
+    ("g" * 90, "too long for the model"),
+    ("h\x00", ""),
+]
+
+
+def sentence_pairs(count: int) -> list[tuple[str, str]]:
+    words = random.Random(1)
+    numbers = words.sample(range(10 * count), count)
+    return [(f"the cat sees {n} mice", f"die Katze sieht {n} Mäuse") for n in numbers]
+
+
+def write_corpus(folder: Path, train: list[tuple[str, str]], valid: list[tuple[str, str]]) -> None:
+    folder.mkdir(exist_ok=True)
+    for split, pairs in (("train", train), ("valid", valid)):
+        for side, language in enumerate(("en", "de")):
+            text = "".join(f"{pair[side]}\n" for pair in pairs)
+            (folder / f"{split}.{language}").write_bytes(text.encode())
+
+
+def recipe_for(folder: Path, name: str = "run", *overrides: str) -> Recipe:
+    places = [f"run_dir='{folder / name}'", f"data.root='{folder / 'text'}'"]
+    return parse_recipe(RECIPE, [*places, *overrides])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_corpus(tmp_path / "text", [*sentence_pairs(200), *DIRTY], [*sentence_pairs(20), *HOSTILE])
+    return tmp_path
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_store_holds_the_clean_pairs_in_order(folder: Path) -> None:
+    prepared = prepare(recipe_for(folder))
+    store = PairStore(prepared.directory, "train")
+    expected = [*sentence_pairs(200), ("twice", "doppelt")]
+    assert len(store) == len(expected)
+    for side, tokenizer, place in ((store.src, prepared.tokenizers.src, 0), (store.tgt, prepared.tokenizers.tgt, 1)):
+        for i, pair in enumerate(expected):
+            ids = side.gather(np.array([i]))[0]
+            assert tokenizer.decode(ids.tolist()) == pair[place]
+            assert ids.tolist() == tokenizer.encode(pair[place])
+
+
+def test_report_counts_everything(folder: Path) -> None:
+    report = prepare(recipe_for(folder)).report
+    assert report["train"]["pairs_read"] == 210
+    assert report["train"]["drops"] == EXPECTED_DROPS
+    assert report["train"]["pairs"] == 201 == 210 - sum(EXPECTED_DROPS.values())
+    store = PairStore(folder / "run" / "data", "train")
+    source = report["train"]["src"]
+    assert source["tokens"] == store.src.lengths.sum()
+    assert source["words"] == 5 * 200 + 1
+    assert source["average_length"] == pytest.approx(store.src.lengths.mean(), abs=1e-4)
+    assert source["pieces_per_word"] == pytest.approx(source["tokens"] / source["words"], abs=1e-4)
+    text = (folder / "run" / "data" / "prepare.json").read_text()
+    assert str(folder) not in text
+    assert [entry["name"] for entry in report["inputs"]] == ["train.en", "train.de", "valid.en", "valid.de"]
+    assert report["inputs"][0]["bytes"] == (folder / "text" / "train.en").stat().st_size
+
+
+def test_every_reason_is_reported_when_nothing_is_dropped(folder: Path) -> None:
+    write_corpus(folder / "text", sentence_pairs(50), sentence_pairs(5))
+    report = prepare(recipe_for(folder)).report
+    assert report["train"]["drops"] == dict.fromkeys(EXPECTED_DROPS, 0)
+
+
+def test_development_text_is_kept_whole(folder: Path) -> None:
+    prepared = prepare(recipe_for(folder))
+    expected = [*sentence_pairs(20), *HOSTILE]
+    valid = prepared.valid_set()
+    # A byte order mark in the middle of a file is text; the first line has none.
+    assert list(zip(valid.src, valid.ref, strict=True)) == expected
+    assert prepared.report["valid"]["pairs_read"] == 25
+    assert prepared.report["valid"]["too_long_for_model"] == 1
+    store = PairStore(prepared.directory, "valid")
+    assert len(store) == prepared.report["valid"]["pairs"] == 24
+    tokenizer = prepared.tokenizers.src
+    held = [normalize(src, "NFC") for src, _ in expected if len(src) < 90]
+    assert [tokenizer.decode(store.src.gather(np.array([i]))[0].tolist()) for i in range(24)] == held
+
+
+def test_same_input_gives_the_same_bytes_anywhere(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    shutil.copytree(folder / "text", elsewhere / "text")  # Keeps the times of change.
+    first, second = prepare(recipe_for(folder)), prepare(recipe_for(elsewhere))
+    assert contents(first.directory) == contents(second.directory)
+
+
+def test_worker_processes_change_nothing(folder: Path) -> None:
+    write_corpus(folder / "text", [*sentence_pairs(2 * PAIRS_PER_CHUNK + 100), *DIRTY], sentence_pairs(5))
+    alone = prepare(recipe_for(folder, "alone"))
+    together = prepare(recipe_for(folder, "together", "data.workers=2"))
+    assert contents(alone.directory) == contents(together.directory)
+    assert alone.report["train"]["pairs"] == 2 * PAIRS_PER_CHUNK + 101
+
+
+def changes(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in [directory, *directory.iterdir()]}
+
+
+def test_nothing_is_done_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = prepare(recipe_for(folder)).directory
+    before = changes(directory)
+    monkeypatch.setattr("nmt.data.fingerprint.read_inputs", None)  # Nor is the input read.
+    again = prepare(recipe_for(folder, "run", "train.max_steps=7", "data.workers=2"))
+    assert changes(directory) == before
+    assert again.tokenizers.src.vocab_size == 340
+    assert "up to date" in capsys.readouterr().err
+
+
+def test_touched_but_equal_input_is_recognised(folder: Path) -> None:
+    directory = prepare(recipe_for(folder)).directory
+    before = changes(directory)
+    os.utime(folder / "text" / "train.en", (1, 1))
+    prepare(recipe_for(folder))
+    after = changes(directory)
+    assert {name for name in after if after[name] != before[name]} <= {"stamps.json"}
+
+
+@pytest.mark.parametrize("option", ["data.max_tokens=30", "tokenizer.vocab_size=330", "data.drop_duplicates=false"])
+def test_other_options_prepare_anew(option: str, folder: Path) -> None:
+    before = contents(prepare(recipe_for(folder)).directory)
+    assert contents(prepare(recipe_for(folder, "run", option)).directory) != before
+    assert contents(prepare(recipe_for(folder)).directory) == before
+
+
+def test_other_input_prepares_anew(folder: Path) -> None:
+    prepare(recipe_for(folder))
+    write_corpus(folder / "text", sentence_pairs(150), sentence_pairs(5))
+    assert prepare(recipe_for(folder)).report["train"]["pairs"] == 150
+
+
+def test_input_that_is_gone_is_not_needed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = prepare(recipe_for(folder)).directory
+    before = changes(directory)
+    shutil.rmtree(folder / "text")
+    prepare(recipe_for(folder))
+    assert changes(directory) == before
+    assert "is not there any more" in capsys.readouterr().err
+
+
+def test_damaged_folder_is_made_anew(folder: Path) -> None:
+    directory = prepare(recipe_for(folder)).directory
+    before = contents(directory)
+    (directory / "train.src.tokens.npy").write_bytes(b"short")
+    with pytest.raises(UserError, match="damaged"):
+        load_prepared(directory)
+    prepare(recipe_for(folder))
+    assert contents(directory) == before
+
+
+def test_separate_tokenizers(folder: Path) -> None:
+    options = ["tokenizer.joint=false", "model.tied_embeddings='none'", "tokenizer.vocab_size=320"]
+    prepared = prepare(recipe_for(folder, "run", *options))
+    assert not prepared.tokenizers.joint
+    assert set(prepared.report["tokenizers"]) == {"tokenizer.src.model", "tokenizer.tgt.model"}
+
+
+def test_tokenizer_learns_from_an_even_sample(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples: list[list[tuple[str, str]]] = []
+    train = preparation.train_tokenizers
+
+    def spy(sample: Any, *arguments: Any) -> Any:
+        samples.append(list(sample()))
+        return train(sample, *arguments)
+
+    monkeypatch.setattr(preparation, "train_tokenizers", spy)
+    write_corpus(folder / "text", sentence_pairs(200), sentence_pairs(5))
+    prepare(recipe_for(folder, "run", "tokenizer.training_pairs=50"))
+    places = [sentence_pairs(200).index(pair) for pair in samples[0]]
+    assert len(places) == 50
+    assert set(np.diff(places)) == {4}
+
+
+# --- What goes wrong ---
+
+
+DYING_PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+from nmt.data import prepare
+from nmt.recipe import load_recipe
+
+write_frame = prepare.write_frame
+
+def write_and_die(*arguments):
+    write_frame(*arguments)
+    print("dies", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    prepare.write_frame = write_and_die
+    prepare.prepare(load_recipe(Path(sys.argv[1])))
+"""
+
+
+def test_killed_preparation_leaves_nothing_that_is_taken_for_good(folder: Path) -> None:
+    write_corpus(folder / "text", sentence_pairs(2 * PAIRS_PER_CHUNK), sentence_pairs(5))
+    recipe = recipe_for(folder, "killed", "data.workers=2")
+    (folder / "recipe.toml").write_text(dump_recipe(recipe))
+    (folder / "program.py").write_text(DYING_PROGRAM)
+    command = [sys.executable, str(folder / "program.py"), str(folder / "recipe.toml")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    victim = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.PIPE, text=True)
+    assert victim.stdout is not None
+    assert victim.stdout.read() == "dies\n"  # Comes to an end only when the worker processes have gone too.
+    assert victim.wait() == -signal.SIGKILL
+    assert [path.name for path in (folder / "killed").iterdir()] == [".data.unfinished"]
+    assert_session_ends(victim.pid)
+    prepare(recipe_for(folder, "killed"))
+    prepare(recipe_for(folder, "whole"))
+    assert contents(folder / "killed" / "data") == contents(folder / "whole" / "data")
+    assert [path.name for path in (folder / "killed").iterdir()] == ["data"]
+
+
+def assert_session_ends(session: int) -> None:
+    """No process that the killed one started may go on."""
+    if not Path("/proc").is_dir():
+        return
+    for _ in range(100):
+        if not any(session_of(path) == session for path in Path("/proc").glob("[0-9]*/stat")):
+            return
+        time.sleep(0.1)
+    pytest.fail("processes outlived the killed one")
+
+
+def session_of(stat: Path) -> int:
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[3])
+    except OSError:
+        return -1
+
+
+def one_line_error(recipe: Recipe, match: str) -> None:
+    with pytest.raises(UserError, match=match) as caught:
+        prepare(recipe)
+    assert "\n" not in str(caught.value)
+    assert not recipe.data_directory.exists()
+    assert not recipe.directory.exists() or list(recipe.directory.iterdir()) == []
+
+
+def test_errors_of_the_input_leave_nothing_behind(folder: Path) -> None:
+    (folder / "text" / "train.de").write_text("one line\n")
+    one_line_error(recipe_for(folder), r"train\.en has 210 sentences and .*train\.de has 1")
+    (folder / "text" / "train.de").unlink()
+    one_line_error(recipe_for(folder), "cannot read .*No such file")
+    (folder / "text" / "train.de").write_bytes(b"\xff\n" * 210)
+    one_line_error(recipe_for(folder), r"train\.de, line 1: byte 0xff is not UTF-8")
+
+
+def test_everything_dropped(folder: Path) -> None:
+    write_corpus(folder / "text", [("кошка", "Katze"), ("собака", "Hund"), ("", "")], sentence_pairs(5))
+    one_line_error(recipe_for(folder), "all 3 training pairs were dropped, 2 of them as 'wrong script'")
+    write_corpus(folder / "text", [], sentence_pairs(5))
+    one_line_error(recipe_for(folder), r"data\.train has no sentences")
+    write_corpus(folder / "text", sentence_pairs(100), [])
+    one_line_error(recipe_for(folder, "run"), r"data\.valid has no sentence")
+    one_line_error(recipe_for(folder, "run", "data.max_tokens=2"), "100 of them as 'too many tokens'")
+
+
+def test_vocabulary_that_does_not_fit(folder: Path) -> None:
+    one_line_error(recipe_for(folder, "run", "tokenizer.vocab_size=30000"), r"allows at most \d+ pieces")
+
+
+def test_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(preparation, "write_frame", fail)
+    one_line_error(recipe_for(folder), "the disk of .* is full; .*make room")
+
+
+def test_folder_that_cannot_be_written(folder: Path) -> None:
+    (folder / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write .*Not a directory"):
+        prepare(recipe_for(folder, "file"))
+    assert (folder / "file").read_text() == ""
+
+
+def test_folder_of_something_else_is_left_alone(folder: Path) -> None:
+    directory = recipe_for(folder).data_directory
+    directory.mkdir(parents=True)
+    (directory / "thesis.txt").write_text("irreplaceable")
+    with pytest.raises(UserError, match="no prepared corpus"):
+        prepare(recipe_for(folder))
+    assert (directory / "thesis.txt").read_text() == "irreplaceable"
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="run `nmt prepare`"):
+        load_prepared(tmp_path)
+
+
+# --- Test sets ---
+
+
+def test_test_sets_are_as_they_stand_in_their_files(folder: Path) -> None:
+    news = "data.test={news={kind='text',src='valid.en',tgt='valid.de'},made={kind='embedded',split='test',pairs=10}}"
+    sets = preparation.test_sets(recipe_for(folder, "run", news))
+    assert list(sets) == ["news", "made"]
+    assert list(zip(sets["news"].src, sets["news"].ref, strict=True)) == [*sentence_pairs(20), *HOSTILE]
+    assert sets["news"].phenomena is None
+    phenomena = sets["made"].phenomena
+    assert phenomena is not None and len(phenomena) == len(sets["made"].src) == len(sets["made"].ref) == 10
+
+
+def test_empty_test_set(folder: Path) -> None:
+    (folder / "text" / "valid.en").write_bytes(b"")
+    (folder / "text" / "valid.de").write_bytes(b"")
+    with pytest.raises(UserError, match=r"data\.test\.news has no sentences"):
+        preparation.test_sets(recipe_for(folder, "run", "data.test={news={kind='text',src='valid.en',tgt='valid.de'}}"))

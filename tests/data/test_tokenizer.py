@@ -1,0 +1,113 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt.data.clean import normalize
+from nmt.data.tokenizer import Tokenizer, Tokenizers, train_tokenizer, train_tokenizers
+from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.recipe import TokenizerRecipe, UserError
+
+LINES = [f"the {a} {b} sees the {c}" for a in ("old", "new") for b in ("cat", "dog") for c in ("house", "garden")] * 5
+RECIPE = TokenizerRecipe(vocab_size=320, user_symbols=("<2de>", "a,b"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return train_tokenizer(LINES, RECIPE, tmp_path_factory.mktemp("tokenizer") / "tokenizer.model")
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_training_is_reproducible_and_numbers_the_special_tokens(algorithm: str, tmp_path: Path) -> None:
+    recipe = TokenizerRecipe(vocab_size=277, algorithm=algorithm)
+    first = train_tokenizer(LINES, recipe, tmp_path / "1.model")
+    again = train_tokenizer(iter(LINES), recipe, tmp_path / "2.model")
+    assert (tmp_path / "1.model").read_bytes() == (tmp_path / "2.model").read_bytes() == first.model == again.model
+    assert first.vocab_size == 277
+    assert first.pieces([PAD_ID, UNK_ID, BOS_ID, EOS_ID]) == ["<pad>", "<unk>", "<s>", "</s>"]
+
+
+def test_text_comes_back(tokenizer: Tokenizer) -> None:
+    for text in [*LINES[:8], "größer 漢字 \U0001f600", "<s> </s> <unk> <pad>", "the <2de> a,b house", ""]:
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert not {PAD_ID, UNK_ID, BOS_ID, EOS_ID} & set(ids)
+
+
+@settings(max_examples=50)
+@given(st.text(max_size=30))
+def test_any_normalised_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+    # U+2581 is SentencePiece's own sign for a space.
+    text = normalize(text.replace("\u2581", ""), "NFC")
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@given(st.lists(st.text(st.characters(codec=None), max_size=20), max_size=5))
+def test_batches_are_the_sentences(tokenizer: Tokenizer, texts: list[str]) -> None:
+    ids = tokenizer.encode_batch(texts)
+    assert ids == [tokenizer.encode(text) for text in texts] == tokenizer.encode_batch(texts, num_threads=2)
+    assert tokenizer.decode_batch(ids) == [tokenizer.decode(sentence) for sentence in ids]
+
+
+@given(st.lists(st.integers(-5, 400) | st.integers(-(2**70), 2**70), max_size=20))
+def test_any_ids_decode_to_one_line(tokenizer: Tokenizer, ids: list[int]) -> None:
+    assert "\n" not in tokenizer.decode(ids)
+    assert len(tokenizer.pieces(ids)) == len(ids)
+
+
+def test_line_feed_bytes_stay_on_the_line(tokenizer: Tokenizer) -> None:
+    line_feed = next(i for i in range(tokenizer.vocab_size) if tokenizer.pieces([i]) == ["<0x0A>"])
+    assert tokenizer.decode([*tokenizer.encode("cat"), line_feed, *tokenizer.encode("dog")]) == "cat  dog"
+
+
+def test_lone_surrogate_is_the_replacement_character(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb")
+
+
+def test_user_symbols_are_one_token(tokenizer: Tokenizer) -> None:
+    assert "<2de>" in tokenizer.pieces(tokenizer.encode("<2de>the cat"))
+    assert "a,b" in tokenizer.pieces(tokenizer.encode("a,b"))
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_vocabulary_that_does_not_fit(algorithm: str, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.model"
+    with pytest.raises(UserError, match=r"vocab_size is 5000; this text allows at most (\d+) pieces") as caught:
+        train_tokenizer(LINES, TokenizerRecipe(vocab_size=5000, algorithm=algorithm), path)
+    most = int(str(caught.value).split("at most ")[1].split()[0])
+    assert train_tokenizer(LINES, TokenizerRecipe(vocab_size=most, algorithm=algorithm), path).vocab_size == most
+    with pytest.raises(UserError, match=r"vocab_size is 100; .* need 2[0-9][0-9]"):
+        train_tokenizer(LINES, TokenizerRecipe(vocab_size=100, algorithm=algorithm), path)
+
+
+def test_nothing_to_train_on(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be trained") as caught:
+        train_tokenizer([], RECIPE, tmp_path / "tokenizer.model")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x00" * 100])
+def test_damaged_model_file(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(content)
+    with pytest.raises(UserError, match=r"tokenizer\.model"):
+        Tokenizer.load(tmp_path / "tokenizer.model")
+
+
+def test_missing_model_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot read tokenizer"):
+        Tokenizers.load(tmp_path)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_tokenizers_of_both_sides(joint: bool, tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    pairs = [(line, line.replace("the", "das")) for line in LINES]
+    made = train_tokenizers(lambda: pairs, TokenizerRecipe(vocab_size=300, joint=joint), tmp_path)
+    assert made.joint == joint
+    assert (made.src.model == made.tgt.model) == joint
+    made.save(tmp_path / "copy")
+    loaded = Tokenizers.load(tmp_path / "copy")
+    assert loaded.joint == joint
+    assert loaded.files() == made.files() == Tokenizers.load(tmp_path).files()
+    assert sorted(loaded.files()) == (["tokenizer.model"] if joint else ["tokenizer.src.model", "tokenizer.tgt.model"])

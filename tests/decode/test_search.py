@@ -1,0 +1,462 @@
+"""Beam search against exhaustive enumeration, against a plain-Python beam, and against tables of other systems."""
+
+import itertools
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nmt.decode.search import Hypothesis, LengthPenalty, SearchOptions, beam_search, length_penalty
+from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID, PackedSequences
+from nmt.recipe import DecodeRecipe, UserError
+
+VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"
+NEG_INF = float("-inf")
+
+Prefix = tuple[int, ...]
+Table = Callable[[Prefix, Prefix], list[float]]  # (source, prefix) -> log-probability of every token
+
+
+# --- Models that are tables ------------------------------------------------------------------------------------------
+
+
+def random_table(seed: int, words: int, zeros: float = 0.0) -> Table:
+    """A distribution drawn afresh for every source and prefix; a token is impossible with probability `zeros`."""
+
+    @cache
+    def log_probs(source: Prefix, prefix: Prefix) -> list[float]:
+        rng = random.Random(repr((seed, source, prefix)))
+        weights = [0.0 if rng.random() < zeros else rng.random() ** 3 for _ in range(4 + words)]
+        total = sum(weights) or 1.0
+        return [math.log(w / total) if w > 0 else NEG_INF for w in weights]
+
+    return log_probs
+
+
+class PrefixState:
+    """Remembers the true prefix of every hypothesis, so that a wrong reorder or keep cannot go unnoticed."""
+
+    def __init__(self, sources: list[Prefix], beam_size: int) -> None:
+        self.sources = sources
+        self.prefixes: list[list[Prefix]] = [[()] * beam_size for _ in sources]
+
+    def reorder(self, beam_index: Tensor) -> None:
+        assert beam_index.dtype == torch.int64
+        places = beam_index.tolist()
+        assert any(row != list(range(len(row))) for row in places), "reordering with the identity is wasted work"
+        self.prefixes = [[row[j] for j in order] for row, order in zip(self.prefixes, places, strict=True)]
+
+    def keep(self, sentence_index: Tensor) -> None:
+        kept = sentence_index.tolist()
+        assert 0 < len(kept) < len(self.sources), "keep is for a batch that shrinks"
+        self.sources = [self.sources[i] for i in kept]
+        self.prefixes = [self.prefixes[i] for i in kept]
+
+
+class TableModel:
+    """The StepModel that a table makes."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.rows_per_step: list[int] = []
+
+    def start(self, src: PackedSequences, beam_size: int) -> PrefixState:
+        return PrefixState([tuple(sentence) for sentence in src.to_lists()], beam_size)
+
+    def step(self, tokens: Tensor, state: PrefixState) -> Tensor:
+        assert tokens.dtype == torch.int64 and tokens.shape == (len(state.sources), len(state.prefixes[0]))
+        self.rows_per_step.append(tokens.shape[0])
+        state.prefixes = [
+            [(*prefix, token) for prefix, token in zip(row, new, strict=True)]
+            for row, new in zip(state.prefixes, tokens.tolist(), strict=True)
+        ]
+        assert all(prefix[0] == BOS_ID for row in state.prefixes for prefix in row)
+        table = [
+            [self.table(source, prefix[1:]) for prefix in row]
+            for source, row in zip(state.sources, state.prefixes, strict=True)
+        ]
+        return torch.tensor(table, dtype=torch.float32)
+
+
+def search(table: Table, sources: Sequence[Sequence[int]], options: SearchOptions) -> list[list[Hypothesis]]:
+    return beam_search(TableModel(table), PackedSequences.from_lists(sources), options)
+
+
+# --- References in plain Python, one sentence at a time, in double precision ------------------------------------------
+
+Scored = tuple[float, float, Prefix]  # score, log-probability, tokens without the end token
+
+
+def reference_penalty(n: int, options: SearchOptions) -> float:
+    divisors = {"gnmt": (5 + n) / 6, "power": float(n), "none": 1.0}
+    return divisors[options.length_penalty] ** options.length_alpha
+
+
+def reference_limit(source: Sequence[int], options: SearchOptions) -> int:
+    limit = len(source) - 1 + options.max_extra_tokens
+    return limit if options.max_tokens is None else min(limit, options.max_tokens)
+
+
+def all_outputs(table: Table, source: Prefix, options: SearchOptions) -> list[Scored]:
+    """Every possible output with its score, best first."""
+    limit = reference_limit(source, options)
+    words = range(4, len(table(source, ())))
+    outputs: list[Scored] = []
+    for length in range(limit + 1):
+        for tokens in itertools.product(words, repeat=length):
+            steps = [table(source, tokens[:i])[token] for i, token in enumerate((*tokens, EOS_ID))]
+            log_prob = sum(steps)
+            if log_prob > NEG_INF:
+                outputs.append((log_prob / reference_penalty(length + 1, options), log_prob, tokens))
+    return sorted(outputs, reverse=True)
+
+
+def reference_beam(table: Table, source: Prefix, options: SearchOptions) -> list[Scored]:
+    """Beam search that never stops early: it goes to the limit, then picks the best of all that ever finished."""
+    beam, limit = options.beam_size, reference_limit(source, options)
+    live: list[tuple[float, Prefix]] = [(0.0, ())]
+    finished: list[Scored] = []
+    for length in range(1, limit + 2):
+        candidates = [
+            (log_prob + more, (*prefix, token))
+            for log_prob, prefix in live
+            for token, more in enumerate(table(source, prefix))
+            if token not in (PAD_ID, UNK_ID, BOS_ID) and (token == EOS_ID or length <= limit)
+        ]
+        candidates = [candidate for candidate in candidates if candidate[0] > NEG_INF]
+        candidates = sorted(candidates, reverse=True)[: 2 * beam if beam > 1 else 1]
+        for log_prob, prefix in candidates:
+            if prefix[-1] == EOS_ID:
+                finished.append((log_prob / reference_penalty(length, options), log_prob, prefix[:-1]))
+        live = [candidate for candidate in candidates if candidate[1][-1] != EOS_ID][:beam]
+    return sorted(finished, reverse=True)[: options.n_best]
+
+
+def assert_same(found: list[Hypothesis], expected: list[Scored], table: Table, source: Prefix) -> None:
+    assert [tuple(h.tokens) for h in found] == [tokens for _, _, tokens in expected]
+    for hypothesis, (score, log_prob, tokens) in zip(found, expected, strict=True):
+        steps = [table(source, tokens[:i])[token] for i, token in enumerate((*tokens, EOS_ID))]
+        assert hypothesis.score == pytest.approx(score, rel=1e-5, abs=1e-6)
+        assert hypothesis.log_prob == pytest.approx(log_prob, rel=1e-5, abs=1e-6)
+        assert hypothesis.token_log_probs == pytest.approx(steps, rel=1e-5, abs=1e-6)
+
+
+def source_of(length: int, name: int) -> Prefix:
+    """A source of `length` words and the end token; `name` tells sentences of one length apart."""
+    return (*[4 + name] * length, EOS_ID)
+
+
+penalties = st.sampled_from(("gnmt", "power", "none"))
+alphas = st.sampled_from((0.0, 0.3, 0.6, 1.0, 2.5))
+zeros = st.sampled_from((0.0, 0.0, 0.4))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    words=st.integers(1, 3),
+    lengths=st.lists(st.integers(0, 3), min_size=1, max_size=3),
+    n_best=st.integers(1, 5),
+    penalty=penalties,
+    alpha=alphas,
+    zeros=zeros,
+)
+def test_a_beam_that_drops_nothing_finds_the_true_optimum(
+    seed: int, words: int, lengths: list[int], n_best: int, penalty: LengthPenalty, alpha: float, zeros: float
+) -> None:
+    table = random_table(seed, words, zeros)
+    options = SearchOptions(max(5, words**4), n_best, penalty, alpha, max_extra_tokens=1)
+    sources = [source_of(length, name) for name, length in enumerate(lengths)]
+    for source, found in zip(sources, search(table, sources, options), strict=True):
+        assert_same(found, all_outputs(table, source, options)[:n_best], table, source)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    words=st.integers(1, 7),
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=5),
+    beam_size=st.integers(1, 6),
+    data=st.data(),
+    penalty=penalties,
+    alpha=alphas,
+    zeros=zeros,
+)
+def test_equals_a_plain_beam_that_never_stops_early(
+    seed: int,
+    words: int,
+    lengths: list[int],
+    beam_size: int,
+    data: st.DataObject,
+    penalty: LengthPenalty,
+    alpha: float,
+    zeros: float,
+) -> None:
+    table = random_table(seed, words, zeros)
+    n_best = data.draw(st.integers(1, beam_size))
+    extra = data.draw(st.integers(0, 6))
+    max_tokens = data.draw(st.sampled_from((None, 0, 4, 7)))
+    options = SearchOptions(beam_size, n_best, penalty, alpha, extra, max_tokens)
+    sources = [source_of(length, name) for name, length in enumerate(lengths)]
+    for source, found in zip(sources, search(table, sources, options), strict=True):
+        assert_same(found, reference_beam(table, source, options), table, source)
+
+
+# --- One property at a time ------------------------------------------------------------------------------------------
+
+
+def test_neighbours_change_nothing() -> None:
+    table = random_table(5, words=6)
+    options = SearchOptions(beam_size=4, n_best=3, max_extra_tokens=6)
+    sources = [source_of(length, name) for name, length in enumerate([3, 0, 7, 1, 3, 5, 2, 2, 9, 4])]
+    alone = {source: search(table, [source], options)[0] for source in sources}
+    rng = random.Random(0)
+    for _ in range(5):
+        batch = rng.sample(sources, k=rng.randint(2, len(sources)))
+        assert search(table, batch, options) == [alone[source] for source in batch]  # to the last bit
+    doubled = [sources[2], sources[2], sources[1], sources[2]]
+    assert search(table, doubled, options) == [alone[source] for source in doubled]
+
+
+def test_equal_candidates_rank_by_parent_then_token() -> None:
+    def uniform(source: Prefix, prefix: Prefix) -> list[float]:
+        return [math.log(0.1)] * 10 if len(prefix) < 2 else [0.0 if token == EOS_ID else NEG_INF for token in range(10)]
+
+    # After one step the beam is 4, 5, 6; after two 44, 45, 46, all equal; the early ends 4 and "" score lower.
+    options = SearchOptions(beam_size=3, n_best=3, length_penalty="power", length_alpha=1.0, max_extra_tokens=3)
+    for neighbours in (0, 1, 6):
+        sources = [source_of(1, name) for name in range(1 + neighbours)]
+        for found in search(uniform, sources, options):
+            assert [h.tokens for h in found] == [[4, 4], [4, 5], [4, 6]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_greedy_is_the_argmax_loop(seed: int) -> None:
+    table = random_table(seed, words=8)
+    source = source_of(4, seed)
+    options = SearchOptions(beam_size=1, max_extra_tokens=4)
+    tokens: Prefix = ()
+    while True:
+        log_probs = table(source, tokens)
+        token = max(range(EOS_ID, len(log_probs)), key=log_probs.__getitem__)
+        if token == EOS_ID or len(tokens) == 8:
+            break
+        tokens = (*tokens, token)
+    model = TableModel(table)
+    [[found]] = beam_search(model, PackedSequences.from_lists([source]), options)
+    assert tuple(found.tokens) == tokens
+    assert len(model.rows_per_step) == len(tokens) + 1, "greedy search stops where the end is most probable"
+
+
+def test_the_end_is_forced_at_the_limit_at_its_true_probability() -> None:
+    def never_ends(source: Prefix, prefix: Prefix) -> list[float]:
+        return [NEG_INF, NEG_INF, NEG_INF, math.log(0.01), math.log(0.99)]
+
+    options = SearchOptions(beam_size=2, length_penalty="none", max_extra_tokens=2)
+    for length in range(4):
+        [[found]] = search(never_ends, [source_of(length, 0)], options)
+        # The shortest output is the most probable: 0.01 against 0.99^n * 0.01.
+        assert found.tokens == []
+        [[found]] = search(never_ends, [source_of(length, 0)], SearchOptions(beam_size=1, max_extra_tokens=2))
+        assert found.tokens == [4] * (length + 2)
+        assert found.log_prob == pytest.approx((length + 2) * math.log(0.99) + math.log(0.01), rel=1e-5)
+
+
+def test_it_stops_as_soon_as_nothing_can_change_and_not_before() -> None:
+    """Best is the long output, which looks bad at first; and the sure output is found in two steps of a hundred."""
+
+    def sure(source: Prefix, prefix: Prefix) -> list[float]:
+        return [NEG_INF] * 3 + ([math.log(0.999), math.log(0.001)] if prefix else [math.log(0.001), math.log(0.999)])
+
+    model = TableModel(sure)
+    [[found]] = beam_search(model, PackedSequences.from_lists([source_of(50, 0)]), SearchOptions(beam_size=3))
+    assert found.tokens == [4]
+    assert len(model.rows_per_step) == 2
+
+    def late(source: Prefix, prefix: Prefix) -> list[float]:
+        if not prefix:
+            return [NEG_INF] * 3 + [NEG_INF, math.log(0.9), math.log(0.1)]
+        if prefix[0] == 4:
+            return [NEG_INF] * 3 + [math.log(0.3), math.log(0.35), math.log(0.35)]
+        return [NEG_INF] * 3 + ([0.0, NEG_INF, NEG_INF] if len(prefix) == 9 else [NEG_INF, NEG_INF, 0.0])
+
+    # log 0.27 / 2 = -0.65 for [4] against log 0.1 / 10 = -0.23 for nine times 5.
+    options = SearchOptions(beam_size=8, length_penalty="power", length_alpha=1.0, max_extra_tokens=9)
+    [[found]] = search(late, [source_of(0, 0)], options)
+    assert found.tokens == [5] * 9
+    assert found.score == pytest.approx(math.log(0.1) / 10, rel=1e-5)
+
+
+def test_finished_sentences_leave_the_batch_at_once() -> None:
+    def as_long_as_the_source(source: Prefix, prefix: Prefix) -> list[float]:
+        ends = len(prefix) == len(source) - 1
+        return [NEG_INF] * 3 + [math.log(0.98 if ends else 0.01), math.log(0.01 if ends else 0.98), math.log(0.01)]
+
+    model = TableModel(as_long_as_the_source)
+    sources = [source_of(length, 0) for length in (3, 1, 5, 1)]
+    found = beam_search(model, PackedSequences.from_lists(sources), SearchOptions(beam_size=2, length_penalty="none"))
+    assert [len(h.tokens) for [h] in found] == [3, 1, 5, 1]
+    assert model.rows_per_step == [4, 4, 2, 2, 1, 1]
+
+
+def test_special_tokens_are_never_produced() -> None:
+    def tempting(source: Prefix, prefix: Prefix) -> list[float]:
+        return [math.log(0.3), math.log(0.3), math.log(0.3), math.log(0.04), math.log(0.06)]
+
+    for found in search(tempting, [source_of(3, 0), source_of(1, 0)], SearchOptions(beam_size=4, n_best=4)):
+        assert len(found) == 4
+        assert all(set(h.tokens) <= {4} for h in found)
+
+
+def test_impossible_outputs_are_not_found_and_give_no_nan() -> None:
+    def only_one_output(source: Prefix, prefix: Prefix) -> list[float]:
+        certain = [4, 5, EOS_ID][len(prefix)] if prefix in ((), (4,), (4, 5)) else PAD_ID
+        return [0.0 if token == certain else NEG_INF for token in range(6)]
+
+    for beam_size in (1, 4):
+        options = SearchOptions(beam_size, n_best=beam_size, max_extra_tokens=9)
+        [[found]] = search(only_one_output, [source_of(2, 0)], options)
+        assert found == Hypothesis([4, 5], 0.0, 0.0, [0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("value", [NEG_INF, float("nan")])
+def test_a_model_that_says_nothing_gets_no_hypothesis(value: float) -> None:
+    found = search(lambda source, prefix: [value] * 6, [source_of(2, 0), source_of(0, 0)], SearchOptions())
+    assert found == [[], []]
+
+
+def test_no_sentences() -> None:
+    assert search(random_table(0, 2), [], SearchOptions()) == []
+
+
+def test_no_output_tokens_allowed() -> None:
+    table = random_table(1, words=3)
+    source = source_of(2, 0)
+    [[found]] = search(table, [source], SearchOptions(max_tokens=0))
+    assert found.tokens == []
+    assert found.log_prob == pytest.approx(table(source, ())[EOS_ID], rel=1e-5)
+
+
+# --- Options and length penalties ------------------------------------------------------------------------------------
+
+
+def test_options_are_the_recipes() -> None:
+    assert SearchOptions.from_recipe(DecodeRecipe()) == SearchOptions()
+    recipe = DecodeRecipe(beam_size=7, n_best=3, length_penalty="power", length_alpha=1.5, max_extra_tokens=9)
+    assert SearchOptions.from_recipe(recipe, max_tokens=11) == SearchOptions(7, 3, "power", 1.5, 9, 11)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"beam_size": 0}, {"n_best": 0}, {"beam_size": 2, "n_best": 3}, {"length_alpha": -0.1}]
+)
+def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r";.*;"):
+        SearchOptions(**wrong)
+
+
+def test_length_penalty_is_the_papers() -> None:
+    assert length_penalty(1, "gnmt", 0.6) == 1.0
+    assert length_penalty(13, "gnmt", 0.6) == pytest.approx(3**0.6)
+    assert length_penalty(13, "power", 0.6) == pytest.approx(13**0.6)
+    assert length_penalty(13, "none", 0.6) == 1.0
+
+
+def vectors(name: str) -> Any:
+    path = VECTORS / name
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    return json.loads(path.read_text())
+
+
+def test_length_penalty_equals_sockeyes() -> None:
+    """Sockeye's ((beta + n) / (beta + 1))^alpha is `power` with beta 0 and `gnmt` with beta 5."""
+    tables = vectors("sockeye.json")
+    for key, name, alpha in (
+        ("length_penalty_alpha1_beta0", "power", 1.0),
+        ("length_penalty_alpha.2_beta5", "gnmt", 0.2),
+    ):
+        ours = [length_penalty(n, name, alpha) for n in tables[key]["len"]]
+        assert ours == pytest.approx(tables[key]["lp"], rel=1e-6)
+
+
+def test_scores_equal_fairseqs_scorer() -> None:
+    table = vectors("fairseq_scorer.json")
+    for probs, score in zip(table["expected_positional_probs"], table["score"], strict=True):
+        log_prob = sum(math.log(p) for p in probs)
+        assert log_prob / length_penalty(len(probs), "power", 1.0) == pytest.approx(score, rel=1e-6)
+
+
+class SlotTableModel:
+    """fairseq's test model: the distribution depends on step, sentence and place in the beam alone.
+
+    Our beam is in the order that the table supposes: live hypotheses by log-probability, finished ones taken out.
+    """
+
+    def __init__(self, probs: list[list[list[float]]], columns: list[str]) -> None:
+        rows = torch.tensor(probs)  # (steps, 2 sentences * 2 places, columns)
+        ids = [{"eos": EOS_ID, "unk": UNK_ID, "w1": 4, "w2": 5}[name] for name in columns]
+        self.log_probs = torch.zeros(rows.shape[0], 2, 2, 6)
+        self.log_probs[:, :, :, ids] = rows.view(-1, 2, 2, len(columns))
+        self.log_probs.log_()
+
+    def start(self, src: PackedSequences, beam_size: int) -> "SlotTableState":
+        return SlotTableState(torch.arange(src.num_sentences))
+
+    def step(self, tokens: Tensor, state: "SlotTableState") -> Tensor:
+        state.length += 1
+        return self.log_probs[state.length - 1, state.sentences]
+
+
+class SlotTableState:
+    def __init__(self, sentences: Tensor) -> None:
+        self.sentences = sentences
+        self.length = 0
+
+    def reorder(self, beam_index: Tensor) -> None:
+        pass
+
+    def keep(self, sentence_index: Tensor) -> None:
+        self.sentences = self.sentences[sentence_index]
+
+
+@pytest.mark.parametrize(
+    ("name", "penalty", "alpha", "extra", "better"),
+    [
+        ("normalized_lenpen1", "power", 1.0, 1, {}),
+        ("lenpen0.6", "power", 0.6, 1, {}),
+        ("unnormalized", "none", 1.0, 1, {1: ["w1", "w1 w2"]}),
+        ("lenpen5.0", "power", 5.0, 1, {1: ["w1 w2 w1", "w2 w2 w2"]}),
+        ("max_len_b=2", "power", 1.0, 0, {1: ["w1 w2", "w1"]}),
+    ],
+)
+def test_fairseqs_tables(
+    name: str, penalty: LengthPenalty, alpha: float, extra: int, better: dict[int, list[str]]
+) -> None:
+    """The outputs that fairseq's own test expects, and better ones where its rules miss them.
+
+    fairseq lets a hypothesis end only when its end is among the first `beam` candidates, and leaves a sentence when
+    `beam` hypotheses have ended. Here the first 2 * `beam` count, and a sentence goes on while anything can improve.
+    So at every rank the score must be at least fairseq's, and what both find must have the same probabilities.
+    """
+    table = vectors("fairseq_beam.json")
+    model = SlotTableModel(table["probs"], table["columns"])
+    options = SearchOptions(table["beam"], 2, penalty, alpha, max_extra_tokens=extra)
+    found = beam_search(model, PackedSequences.from_lists([[4, 5, EOS_ID]] * 2), options)
+    for sentence, hypotheses in enumerate(found):
+        rows = table["expect"][name][2 * sentence : 2 * sentence + 2]
+        theirs = {" ".join(tokens[:-1]): probs for tokens, probs in rows}
+        ours = {" ".join("w1" if token == 4 else "w2" for token in h.tokens): h for h in hypotheses}
+        assert list(ours) == better.get(sentence, list(theirs))
+        for hypothesis, probs in zip(hypotheses, theirs.values(), strict=True):
+            assert hypothesis.score >= sum(map(math.log, probs)) / reference_penalty(len(probs), options) - 1e-6
+        for both in ours.keys() & theirs.keys():
+            assert [math.exp(x) for x in ours[both].token_log_probs] == pytest.approx(theirs[both], abs=1e-4)

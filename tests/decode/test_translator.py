@@ -1,0 +1,349 @@
+"""The translator with a model that copies, so that any slip in order, cutting or joining shows; and with a real one."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nmt.checkpoint import ModelFacts, load_model, model_files, model_tensors, write_directory
+from nmt.data.clean import normalize
+from nmt.data.tokenizer import Tokenizers, train_tokenizer
+from nmt.decode.search import StepModel
+from nmt.decode.translator import MAX_SENTENCE_TOKENS, Translation, Translator, cut_text
+from nmt.model.transformer import Transformer
+from nmt.packed import EOS_ID, PackedSequences
+from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+
+CPU = torch.device("cpu")
+WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "tree",
+    "sees",
+    "likes",
+    "old",
+    "red",
+    "quickly,",
+    "slowly.",
+    "Then",
+    "he",
+    "said:",
+    "go!",
+]
+
+
+def text_lines(count: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, 12))) for _ in range(count)]
+
+
+def nasty_lines() -> list[str]:
+    """200 lines of what people and machines send."""
+    lines = [
+        "",
+        " ",
+        "\t",
+        "\u3000 \u00a0",
+        "\x00",
+        "\x00\x00 a\x00b",
+        "\ufeffcat",
+        "\ud800 lone \udfff surrogates",
+        "\u200b",
+    ]
+    lines += ["cat\rdog", "cat\x85dog", "cat\u2028dog\u2029", "cat\x0b\x0c\x1c\x1d\x1edog", "  the  cat  ", "▁▁ cat ▁"]
+    lines += [
+        "<s> </s> <unk> <pad> <0x0A>",
+        "\\n \\t %s {0} $HOME `rm`",
+        "&amp; <b>cat</b>",
+        "😀🇩🇪👩‍👩‍👧‍👦🏳️‍🌈",
+        "ﷺ ﬁ ½ Å",
+    ]
+    lines += ["שלום עולם", "مرحبا بالعالم؟ نعم.", "\u202etac\u202c", "日本語の文。二番目の文。", "नमस्ते दुनिया", "Z͑ͫ̓ͪ̂ͫ̽͏̴̙̤̞͉͚̯̞̠͍A̴̵̜̰͔ͫ͗͢"]
+    lines += [
+        "word " * 10_000,
+        "x" * 3_000,
+        "cat. " * 300,
+        "猫" * 700,
+        "a," * 500,
+        "https://example.org/" + "path/" * 80,
+        "0" * 257,
+    ]
+    rng = random.Random(1)
+    while len(lines) < 150:
+        lines.append(
+            "".join(chr(rng.choice([rng.randrange(0x250), rng.randrange(0x110000)])) for _ in range(rng.randrange(60)))
+        )
+    return lines + text_lines(200 - len(lines), seed=2)
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
+    tokenizer = train_tokenizer(text_lines(300), TokenizerRecipe(vocab_size=320), path)
+    return Tokenizers(tokenizer, tokenizer)
+
+
+class CopyState:
+    def __init__(self, sentences: list[list[int]], beam_size: int) -> None:
+        self.sentences, self.beam_size, self.length = sentences, beam_size, 0
+
+    def reorder(self, beam_index: Tensor) -> None:
+        pass
+
+    def keep(self, sentence_index: Tensor) -> None:
+        self.sentences = [self.sentences[i] for i in sentence_index.tolist()]
+
+
+class CopyModel:
+    """Says at each place what stands there in the source; `too_many` sentences at once exhaust its memory."""
+
+    def __init__(self, vocab: int, too_many: int = 10**9) -> None:
+        self.vocab, self.too_many = vocab, too_many
+        self.batches: list[list[int]] = []  # lengths of the sentences of each batch
+
+    def start(self, src: PackedSequences, beam_size: int) -> CopyState:
+        if src.num_sentences >= self.too_many:
+            raise torch.OutOfMemoryError("no")
+        self.batches.append(src.lengths.tolist())
+        return CopyState(src.to_lists(), beam_size)
+
+    def step(self, tokens: Tensor, state: CopyState) -> Tensor:
+        log_probs = torch.full((*tokens.shape, self.vocab), 0.1 / self.vocab).log()
+        for row, sentence in enumerate(state.sentences):
+            log_probs[row, :, sentence[min(state.length, len(sentence) - 1)]] = -0.1
+        state.length += 1
+        return log_probs
+
+
+def make_translator(
+    model: StepModel[CopyState], tokenizers: Tokenizers, max_positions: int = 1024, **decode: int
+) -> Translator:
+    recipe = DecodeRecipe.model_validate({"beam_size": 2, "max_extra_tokens": 3} | decode)
+    return Translator(model, tokenizers, recipe, max_positions=max_positions, unicode_form="NFC", device=CPU)
+
+
+# --- With the model that copies --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_positions", [40, 1024])
+def test_every_line_comes_out_in_its_place(tokenizers: Tokenizers, max_positions: int) -> None:
+    lines = nasty_lines()
+    assert len(lines) == 200
+    model = CopyModel(tokenizers.src.vocab_size)
+    translator = make_translator(model, tokenizers, max_positions, batch_tokens=20_000)
+    cut = 0
+    for line, out in zip(lines, translator.translate(lines), strict=True):
+        tokens = tokenizers.src.encode(normalize(line, "NFC"))
+        expected = tokenizers.src.decode(tokens)
+        assert len(out.splitlines()) <= 1
+        if len(tokens) < min(max_positions, MAX_SENTENCE_TOKENS + 1):
+            assert out == expected
+        else:
+            cut += 1
+            assert out.replace(" ", "") == expected.replace(" ", "")
+    assert translator.lines_cut == cut > 5
+
+
+def test_lines_of_nothing_do_not_touch_the_model(tokenizers: Tokenizers) -> None:
+    model = CopyModel(tokenizers.src.vocab_size)
+    translator = make_translator(model, tokenizers)
+    assert translator.translate([" ", "", "\x00", "\u200b\u2028"]) == [""] * 4
+    assert translator.translate_n_best(["\t"], n_best=2) == [[Translation("", 0.0, 0.0, [])]]
+    assert translator.translate([]) == []
+    assert model.batches == []
+
+
+def test_batches_are_of_similar_length_and_within_the_budget(tokenizers: Tokenizers) -> None:
+    model = CopyModel(tokenizers.src.vocab_size)
+    translator = make_translator(model, tokenizers, batch_tokens=100)
+    lines = text_lines(150) + ["cat"] * 50
+    assert translator.translate(lines) == lines
+    assert sum(map(len, model.batches)) == 200
+    for lengths in model.batches:
+        assert sum(max(length, 16) for length in lengths) <= 100 or len(lengths) == 1
+    in_order = [length for lengths in model.batches for length in sorted(lengths, reverse=True)]
+    assert in_order == sorted(in_order, reverse=True)
+
+
+def test_too_little_memory_halves_the_batch(tokenizers: Tokenizers) -> None:
+    model = CopyModel(tokenizers.src.vocab_size, too_many=4)
+    lines = text_lines(30)
+    assert make_translator(model, tokenizers).translate(lines) == lines
+    assert max(map(len, model.batches)) == 3
+    with pytest.raises(UserError, match=r"memory.*;.*;"):
+        make_translator(CopyModel(tokenizers.src.vocab_size, too_many=1), tokenizers).translate(["cat"])
+
+
+def test_stream_reads_no_further_than_its_window(tokenizers: Tokenizers) -> None:
+    lines = ["cat", "", "the old dog", "x " * 600, "tree", "a", "he said"]
+    translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers)
+    expected = translator.translate_n_best(lines)
+    for window in (1, 2, 3, 100):
+        asked: list[str] = []
+
+        def reader(asked: list[str] = asked) -> Iterator[str]:
+            for line in lines:
+                asked.append(line)
+                yield line
+
+        answers = translator.stream(reader(), window)
+        for number, translations in enumerate(expected, start=1):
+            found = next(answers)
+            assert [t.text for t in found] == [t.text for t in translations]
+            assert len(asked) <= -(-number // window) * window
+        assert next(answers, None) is None
+
+
+def test_a_model_that_says_nan_is_an_error_of_one_line(tokenizers: Tokenizers) -> None:
+    class Damaged(CopyModel):
+        def step(self, tokens: Tensor, state: CopyState) -> Tensor:
+            return super().step(tokens, state) * float("nan")
+
+    with pytest.raises(UserError, match=r"^[^\n]*;[^\n]*;[^\n]*$"):
+        make_translator(Damaged(tokenizers.src.vocab_size), tokenizers).translate(["cat"])
+
+
+def test_line_breaks_spelled_in_bytes_stay_inside_the_line(tokenizers: Tokenizers) -> None:
+    tokenizer = tokenizers.tgt
+    spelled = [f"<0x{byte:02X}>" for byte in "a\nb\rc\x0bd\x0ce\x1cf\x85g\u2028h\u2029i".encode()]
+    ids = {tokenizer.pieces([i])[0]: i for i in range(tokenizer.vocab_size)}
+
+    class BreaksLines(CopyModel):
+        def start(self, src: PackedSequences, beam_size: int) -> CopyState:
+            return CopyState([[*(ids[piece] for piece in spelled), EOS_ID]] * src.num_sentences, beam_size)
+
+    translator = make_translator(BreaksLines(tokenizer.vocab_size), tokenizers, max_extra_tokens=50)
+    [[translation]] = translator.translate_n_best(["cat"])
+    assert translation.text == "a b c d e f g h i"
+    assert translation.pieces == spelled
+
+
+def test_a_cut_line_is_scored_as_the_sum_of_its_pieces(tokenizers: Tokenizers) -> None:
+    first, second = "the cat sees the old red tree slowly.", "the dog likes the tree."
+    limit = max(len(tokenizers.src.encode(part)) for part in (first, second))
+    model = CopyModel(tokenizers.src.vocab_size)
+    translator = make_translator(model, tokenizers, max_positions=limit + 1, beam_size=3)
+    [joined] = translator.translate_n_best([f"{first} {second}"], n_best=3)
+    parts = translator.translate_n_best([first, second], n_best=3)
+    assert translator.lines_cut == 1
+    assert len(joined) == 3
+    assert joined[0].text == f"{first} {second}"
+    for rank, translation in enumerate(joined):
+        a, b = parts[0][rank], parts[1][rank]
+        assert translation.pieces == a.pieces + b.pieces
+        assert translation.log_prob == pytest.approx(a.log_prob + b.log_prob)
+        assert translation.score == pytest.approx((a.score + b.score) / 2)
+
+
+# --- Cutting ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(alphabet="ab .,!?。、\u0301", max_size=80), st.integers(1, 20))
+def test_pieces_fit_and_hold_the_whole_line(text: str, limit: int) -> None:
+    line = " ".join(text.split())
+    pieces = cut_text(line, lambda piece: len(piece) <= limit)
+    assert all(0 < len(piece) <= limit and piece == piece.strip() for piece in pieces)
+    assert "".join(pieces).replace(" ", "") == line.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "pieces"),
+    [
+        ("One two. Three four.", 20, ["One two. Three four."]),
+        ("One, two three. Four five", 20, ["One, two three.", "Four five"]),
+        ('He said: "Go!" Then he, too, went.', 25, ['He said: "Go!"', "Then he, too, went."]),
+        ("At 3.14 it is one and a half, no more", 30, ["At 3.14 it is one and a half,", "no more"]),
+        ("A. B. C. D. E. F. G. H.", 12, ["A. B. C. D.", "E. F. G. H."]),
+        ("one two three four", 10, ["one two", "three four"]),
+        ("1,000,000.50 and", 13, ["1,000,000.50", "and"]),
+        ("一二三。四五六七八。九", 8, ["一二三。", "四五六七八。九"]),
+        ("abcdefgh", 3, ["ab", "cd", "ef", "gh"]),
+        ("", 3, []),
+    ],
+)
+def test_where_lines_are_cut(text: str, limit: int, pieces: list[str]) -> None:
+    assert cut_text(text, lambda piece: len(piece) <= limit) == pieces
+
+
+def test_a_character_that_cannot_fit_is_left_alone() -> None:
+    assert cut_text("ab", lambda piece: False) == ["a", "b"]
+
+
+# --- With a real model -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model_directory(tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    recipe = ModelRecipe.model_validate(sizes | {"max_positions": 48})
+    vocab = tokenizers.src.vocab_size
+    model = Transformer(recipe, vocab, vocab)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    decode = DecodeRecipe(beam_size=2, n_best=2, max_extra_tokens=4)
+    facts = ModelFacts("en", "de", vocab, vocab, "NFC", decode)
+    directory = tmp_path_factory.mktemp("run") / "model"
+    write_directory(directory, model_files(recipe, model_tensors(model), tokenizers.files(), facts))
+    return directory
+
+
+def test_neither_batch_size_nor_neighbours_nor_order_matter(model_directory: Path) -> None:
+    lines = [line[:200] for line in nasty_lines()]
+    outputs = []
+    for batch_tokens in (150, 5_000):
+        loaded = load_model(model_directory, CPU)
+        translator = Translator(
+            loaded.model.double(),  # rounding, which does depend on the batch, is then too small to tip a balance
+            Tokenizers.load(model_directory),
+            DecodeRecipe(beam_size=2, max_extra_tokens=4, batch_tokens=batch_tokens),
+            max_positions=48,
+            unicode_form="NFC",
+            device=CPU,
+        )
+        outputs.append(translator.translate(lines))
+    assert len(outputs[0]) == 200
+    assert all(len(out.splitlines()) <= 1 for out in outputs[0])
+    assert len(set(outputs[0])) > 100
+    assert outputs[0] == outputs[1]
+    order = random.Random(0).sample(range(200), 60)
+    assert translator.translate([lines[i] for i in order]) == [outputs[0][i] for i in order]
+    assert translator.translate([lines[20]]) == [outputs[0][20]]
+
+
+def test_load_takes_the_directory_as_it_says(model_directory: Path) -> None:
+    translator = Translator.load(str(model_directory), device="cpu", precision="fp32")
+    lines = text_lines(5)
+    for translations in translator.translate_n_best(lines):
+        assert len(translations) == 2  # as the directory's own recipe says
+        assert translations[0].score >= translations[1].score
+        assert all(translation.text and translation.pieces for translation in translations)
+    assert translator.translate(lines) == [translations[0].text for translations in translator.translate_n_best(lines)]
+    greedy = Translator.load(model_directory, device="cpu", precision="fp32", decode=DecodeRecipe(beam_size=1))
+    assert [len(translations) for translations in greedy.translate_n_best(lines)] == [1] * 5
+    with pytest.raises(UserError, match="beam"):
+        greedy.translate_n_best(lines, n_best=2)
+
+
+def test_bf16_is_near_fp32_but_not_equal(model_directory: Path) -> None:
+    scores = []
+    for precision in ("fp32", "bf16"):
+        translator = Translator.load(model_directory, device="cpu", precision=precision)
+        scores.append([translations[0].score for translations in translator.translate_n_best(text_lines(20))])
+    differences = (torch.tensor(scores[0]) - torch.tensor(scores[1])).abs()
+    assert 0.0 < differences.median() < 0.5  # of random weights, whose search is easily led elsewhere
+
+
+def test_load_says_what_is_missing(tmp_path: Path, model_directory: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        Translator.load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="abacus"):
+        Translator.load(model_directory, device="abacus")

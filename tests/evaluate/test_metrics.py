@@ -1,0 +1,273 @@
+"""Scores against a plain reimplementation of BLEU and chrF, hand-counted TER, and the published files of Multi30k."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from nmt.evaluate.metrics import (
+    MosesText,
+    check_aligned,
+    make_scorer,
+    score_by_group,
+    score_corpus,
+    score_tokenized,
+    split_compounds,
+)
+from nmt.recipe import EvaluateRecipe, Metric, UserError
+
+MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
+needs_multi30k = pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k files are not beside the project")
+
+HYPOTHESES = [
+    "the cat sat on the mat today",
+    "there is a dog in the small garden",
+    "he reads the old book in the evening",
+    "they went home",
+]
+REFERENCES = [
+    "the cat sat on the red mat today",
+    "there is a dog in the garden",
+    "she reads the old book every evening",
+    "then they all went home early",
+]
+
+
+def read_lines(name: str) -> list[str]:
+    return (MULTI30K / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+def ngrams(items: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(items[i : i + order]) for i in range(len(items) - order + 1))
+
+
+def plain_bleu(hypotheses: list[str], references: list[str]) -> float:
+    """Papineni et al. 2002 over space-separated tokens, one reference; every precision must be above zero."""
+    pairs = [(hyp.split(), ref.split()) for hyp, ref in zip(hypotheses, references, strict=True)]
+    log_precision = 0.0
+    for order in range(1, 5):
+        matched = sum((ngrams(hyp, order) & ngrams(ref, order)).total() for hyp, ref in pairs)
+        log_precision += math.log(matched / sum(ngrams(hyp, order).total() for hyp, _ in pairs)) / 4
+    hyp_length, ref_length = (sum(len(pair[side]) for pair in pairs) for side in (0, 1))
+    return 100 * math.exp(log_precision + min(0.0, 1 - ref_length / hyp_length))
+
+
+def plain_chrf(hypotheses: list[str], references: list[str], word_order: int) -> float:
+    """Popovic 2015 and 2017: F2 of the mean n-gram precision and recall, characters without spaces."""
+    precisions, recalls = [], []
+    views = [(6, lambda line: line.replace(" ", "")), (word_order, str.split)]
+    for highest, view in views:
+        for order in range(1, highest + 1):
+            pairs = [
+                (ngrams(view(h), order), ngrams(view(r), order)) for h, r in zip(hypotheses, references, strict=True)
+            ]
+            matched = sum((h & r).total() for h, r in pairs)
+            precisions.append(matched / sum(h.total() for h, _ in pairs))
+            recalls.append(matched / sum(r.total() for _, r in pairs))
+    precision, recall = sum(precisions) / len(precisions), sum(recalls) / len(recalls)
+    return 100 * 5 * precision * recall / (4 * precision + recall)
+
+
+def value(metric: str, hypotheses: list[str], references: list[str]) -> float:
+    return score_corpus(hypotheses, [references], [metric], tgt_lang="en")[0].value
+
+
+@pytest.mark.parametrize("metric", ["bleu", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"])
+def test_bleu_equals_a_plain_implementation(metric: str) -> None:
+    # Without punctuation, capitals and hyphens all tokenizers agree on the spaces.
+    assert value(metric, HYPOTHESES, REFERENCES) == pytest.approx(plain_bleu(HYPOTHESES, REFERENCES), abs=1e-9)
+
+
+@pytest.mark.parametrize(("metric", "word_order"), [("chrf", 0), ("chrf++", 2)])
+def test_chrf_equals_a_plain_implementation(metric: str, word_order: int) -> None:
+    expected = plain_chrf(HYPOTHESES, REFERENCES, word_order)
+    assert value(metric, HYPOTHESES, REFERENCES) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "reference", "edits", "length"),
+    [
+        ("a b c d", "a b c d", 0, 4),
+        ("a b x d", "a b c d", 1, 4),  # one substitution
+        ("d a b c", "a b c d", 1, 4),  # one shift
+        ("a b", "a b c d", 2, 4),  # two insertions
+        ("A B C D", "a b c d", 0, 4),  # TER does not mind case
+    ],
+)
+def test_ter_counts_edits(hypothesis: str, reference: str, edits: int, length: int) -> None:
+    assert value("ter", [hypothesis], [reference]) == pytest.approx(100 * edits / length)
+
+
+def test_several_references_can_only_help() -> None:
+    one = score_corpus(HYPOTHESES, [REFERENCES], ["bleu"], tgt_lang="en")[0]
+    two = score_corpus(HYPOTHESES, [REFERENCES, HYPOTHESES], ["bleu"], tgt_lang="en")[0]
+    assert one.value < two.value == pytest.approx(100)
+    assert "nrefs:1|" in one.signature
+    assert "nrefs:2|" in two.signature
+
+
+def test_signatures_name_everything_that_changes_a_score() -> None:
+    signatures = {
+        score.name: score.signature for score in score_corpus(HYPOTHESES, [REFERENCES], get_args(Metric), tgt_lang="de")
+    }
+    ours, theirs = version("sacremoses"), version("sacrebleu")
+    moses = f"tok:moses.de.norm.sacremoses-{ours}"
+    assert signatures == {
+        "bleu": f"BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{theirs}",
+        "chrf": f"chrF2|nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{theirs}",
+        "chrf++": f"chrF2++|nrefs:1|case:mixed|eff:yes|nc:6|nw:2|space:no|version:{theirs}",
+        "ter": f"TER|nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:{theirs}",
+        "bleu-tokenized": f"BLEU|nrefs:1|case:mixed|eff:no|{moses}|smooth:exp|version:{theirs}",
+        "bleu-tokenized-lc": f"BLEU|nrefs:1|case:lc|eff:no|{moses}|smooth:exp|version:{theirs}",
+        "bleu-compound-split": f"BLEU|nrefs:1|case:mixed|eff:no|{moses}|smooth:exp|compounds:split|version:{theirs}",
+    }
+
+
+def test_tokenize_and_lowercase_reach_the_metric_and_its_signature() -> None:
+    upper = [line.upper() for line in HYPOTHESES]
+    for metric in ("bleu", "chrf", "chrf++"):
+        cased, lowered = (
+            score_corpus(upper, [HYPOTHESES], [metric], tgt_lang="en", lowercase=lowercase)[0]
+            for lowercase in (False, True)
+        )
+        assert cased.value < 50
+        assert lowered.value == pytest.approx(100)
+        assert "case:lc" in lowered.signature
+    characters = score_corpus(HYPOTHESES, [REFERENCES], ["bleu"], tgt_lang="en", tokenize="char")[0]
+    assert "tok:char" in characters.signature
+    assert characters.value > value("bleu", HYPOTHESES, REFERENCES)
+
+
+def test_only_the_lower_cased_family_member_ignores_case() -> None:
+    upper = [line.upper() for line in HYPOTHESES]
+    assert value("bleu-tokenized-lc", upper, HYPOTHESES) == pytest.approx(100)
+    assert value("bleu-tokenized", upper, HYPOTHESES) < 1
+
+
+def test_compounds_are_split_as_the_reference_script_splits_them() -> None:
+    # The example in tensor2tensor's get_ende_bleu.sh; a hyphen that stands alone stays as it is.
+    assert split_compounds("rich-text format") == "rich ##AT##-##AT## text format"
+    assert split_compounds("a - b -c d-") == "a - b -c d-"
+    assert split_compounds("Nord-Süd-Achse") == "Nord ##AT##-##AT## Süd ##AT##-##AT## Achse"
+
+
+def test_detail_tells_the_reference_length() -> None:
+    score = score_corpus(HYPOTHESES, [REFERENCES], ["bleu"], tgt_lang="en")[0]
+    assert score.detail.endswith(f"ref_len = {sum(len(line.split()) for line in REFERENCES)})")
+
+
+# --- Moses text -----------------------------------------------------------------------------------------------------
+
+
+@needs_multi30k
+@pytest.mark.parametrize("split", ["test_2016_flickr", "val"])
+@pytest.mark.parametrize("lang", ["en", "de", "fr"])
+def test_moses_text_reproduces_the_published_files(split: str, lang: str) -> None:
+    moses = MosesText(lang)
+    ours = [moses.tokens(line.lower()) for line in read_lines(f"{split}.{lang}")]
+    assert ours == read_lines(f"{split}.lc.norm.tok.{lang}")
+
+
+@needs_multi30k
+def test_published_reference_length_of_test2016() -> None:
+    references = read_lines("test_2016_flickr.de")
+    (score,) = score_corpus(references, [references], ["bleu-tokenized-lc"], tgt_lang="de")
+    assert score.value == pytest.approx(100)
+    assert "ref_len = 12103" in score.detail  # Wu et al. 2021
+
+
+@needs_multi30k
+def test_raw_and_tokenized_references_give_one_score() -> None:
+    references = read_lines("test_2016_flickr.de")
+    hypotheses = references[:500] + references[499:999]
+    raw = score_corpus(hypotheses, [references], ["bleu-tokenized-lc"], tgt_lang="de")[0]
+    tokenized = score_tokenized(hypotheses, [read_lines("test_2016_flickr.lc.norm.tok.de")], tgt_lang="de")
+    assert 45 < raw.value < 60
+    assert tokenized.value == raw.value
+    assert "|ref:tokenized|" in tokenized.signature
+
+
+def test_moses_text_escapes_and_keeps_hyphens() -> None:
+    line = "Ein schwarz-weißer „Hund“ & Herr."
+    assert MosesText("de").tokens(line) == "Ein schwarz-weißer &quot; Hund &quot; &amp; Herr ."
+    assert MosesText("fr").tokens("l\u2019œil") == "l &quot; œil"  # as the Perl script has it, right or wrong
+    assert MosesText("en").tokens("") == ""
+
+
+# --- Groups ---------------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_scored_over_their_own_sentences() -> None:
+    hypotheses = [*HYPOTHESES, "all right here at last"]
+    references = [*REFERENCES, "all right here at last"]
+    groups = [["long", "animal"], ["long", "animal"], ["long"], [], ["right", "right"]]
+    long, animal, right = (
+        next(group for group in score_by_group(hypotheses, [references], groups, tgt_lang="en") if group.group == name)
+        for name in ("long", "animal", "right")
+    )
+    assert (long.sentences, animal.sentences, right.sentences) == (3, 2, 1)
+    assert long.scores[0].value == pytest.approx(plain_bleu(HYPOTHESES[:3], REFERENCES[:3]))
+    assert animal.scores[1].value == pytest.approx(plain_chrf(HYPOTHESES[:2], REFERENCES[:2], 0))
+    assert (long.exact, right.exact) == (0.0, 100.0)
+
+
+def test_a_group_counts_a_translation_as_exact_when_any_reference_agrees() -> None:
+    (group,) = score_by_group(
+        ["a", "b", "c"], [["a", "x", "x"], ["x", "b", "x"]], [["all"]] * 3, ["chrf"], tgt_lang="en"
+    )
+    assert group.exact == pytest.approx(200 / 3)
+
+
+# --- What a user can do wrong -----------------------------------------------------------------------------------------
+
+
+def test_streams_of_different_length_are_refused_with_names_and_counts() -> None:
+    with pytest.raises(UserError, match=r"the hypothesis has 3 lines and reference 2 has 4"):
+        score_corpus(HYPOTHESES[:3], [REFERENCES[:3], REFERENCES], ["bleu"], tgt_lang="en")
+    with pytest.raises(UserError, match=r"out\.de has 2 lines and ref\.de has 1,500"):
+        check_aligned({"out.de": ["a", "b"], "ref.de": ["a"] * 1500})
+    with pytest.raises(UserError, match="groups has 1"):
+        score_by_group(HYPOTHESES, [REFERENCES], [["x"]], tgt_lang="en")
+    with pytest.raises(UserError, match="reference 1 has 3"):
+        score_tokenized(HYPOTHESES, [REFERENCES[:3]], tgt_lang="en")
+
+
+def test_empty_streams_are_refused() -> None:
+    with pytest.raises(UserError, match="the hypothesis has no lines"):
+        score_corpus([], [[]], ["bleu"], tgt_lang="en")
+    with pytest.raises(UserError, match=r"ref\.de has no lines"):
+        check_aligned({"out.de": ["a"], "ref.de": []})
+
+
+def test_empty_sentences_are_fine() -> None:
+    for metric in get_args(Metric):
+        assert value(metric, ["", *HYPOTHESES], ["x", *REFERENCES]) > 0
+        assert value(metric, ["", ""], ["", ""]) >= 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "blue"}, "unknown metric 'blue'; it must be one of bleu, chrf,"),
+        ({"name": "bleu", "tokenize": "14a"}, "unknown tokenizer '14a'; it must be one of none, zh, 13a,"),
+    ],
+)
+def test_unknown_names_are_refused_in_one_line(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        make_scorer(options.pop("name"), tgt_lang="de", **options)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_a_tokenized_reference_needs_a_metric_that_leaves_it_alone() -> None:
+    with pytest.raises(UserError, match="chrf makes tokens of its own"):
+        score_tokenized(HYPOTHESES, [REFERENCES], "chrf", tgt_lang="en")
+
+
+def test_every_metric_of_the_recipe_can_be_computed() -> None:
+    for metric in EvaluateRecipe(metrics=get_args(Metric)).metrics:
+        assert make_scorer(metric, tgt_lang="de").score(HYPOTHESES, [HYPOTHESES]).name == metric

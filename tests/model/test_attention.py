@@ -1,0 +1,115 @@
+"""Attention kernels against a plain loop in float64, dropout by its statistics, sinusoids by the paper's formula."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.model.attention import Kernel, attend, attention_weights, choose_kernel, pad, unpad
+from nmt.model.dropout import dropout
+from nmt.model.layers import sinusoids
+from nmt.packed import PackedSequences
+
+HEADS, D_HEAD = 3, 4
+QUERIES = PackedSequences.from_lists([[1] * n for n in (4, 1, 7)])
+KEYS = PackedSequences.from_lists([[1] * n for n in (2, 5, 3)])
+
+
+def rows(layout: PackedSequences, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(layout.total, HEADS, D_HEAD, generator=generator, dtype=torch.float64)
+
+
+def attend_by_loops(
+    q: Tensor, k: Tensor, v: Tensor, queries: PackedSequences, keys: PackedSequences, causal: bool
+) -> Tensor:
+    out = torch.zeros_like(q)
+    for sentence in range(queries.num_sentences):
+        q_start, q_end = queries.cu_seqlens[sentence : sentence + 2].tolist()
+        k_start, k_end = keys.cu_seqlens[sentence : sentence + 2].tolist()
+        for head in range(HEADS):
+            for i in range(q_start, q_end):
+                last = k_start + (i - q_start) + 1 if causal else k_end
+                scores = [
+                    math.fsum((q[i, head] * k[j, head]).tolist()) / math.sqrt(D_HEAD) for j in range(k_start, last)
+                ]
+                exponentials = [math.exp(s) for s in scores]
+                for j, e in zip(range(k_start, last), exponentials, strict=True):
+                    out[i, head] += e / math.fsum(exponentials) * v[j, head]
+    return out
+
+
+@pytest.mark.parametrize("kernel", ["matmul", "sdpa"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_kernels_equal_plain_loops(kernel: Kernel, causal: bool) -> None:
+    keys = QUERIES if causal else KEYS
+    q, k, v = rows(QUERIES, 1), rows(keys, 2), rows(keys, 3)
+    got = attend(q, k, v, QUERIES, keys, causal=causal, kernel=kernel)
+    torch.testing.assert_close(got, attend_by_loops(q, k, v, QUERIES, keys, causal), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="varlen attention needs a CUDA GPU")
+@pytest.mark.parametrize("causal", [False, True])
+def test_varlen_equals_matmul_on_a_gpu(causal: bool) -> None:
+    device = torch.device("cuda")
+    queries = PackedSequences.from_lists([[1] * n for n in (40, 1, 70)]).to(device)
+    keys = queries if causal else PackedSequences.from_lists([[1] * n for n in (20, 50, 30)]).to(device)
+    generator = torch.Generator(device).manual_seed(0)
+    q, k, v = (
+        torch.randn(side.total, 8, 64, generator=generator, device=device).bfloat16() for side in (queries, keys, keys)
+    )
+    assert choose_kernel(q, 0.0) == "varlen"
+    fast = attend(q, k, v, queries, keys, causal=causal)
+    plain = attend(q.float(), k.float(), v.float(), queries, keys, causal=causal, kernel="matmul")
+    torch.testing.assert_close(fast.float(), plain, rtol=2e-2, atol=2e-2)
+
+
+def test_attention_weights_are_distributions_over_the_sentence() -> None:
+    weights = attention_weights(rows(QUERIES, 1), rows(KEYS, 2), QUERIES, KEYS, causal=False)
+    assert weights.shape == (3, HEADS, 7, 5)
+    for sentence, length in enumerate([2, 5, 3]):
+        assert (weights[sentence, ..., length:] == 0).all()
+        torch.testing.assert_close(weights[sentence].sum(-1), torch.ones(HEADS, 7, dtype=weights.dtype))
+
+
+def test_pad_and_unpad_are_inverse_and_leave_zeros() -> None:
+    q = rows(QUERIES, 4)
+    padded = pad(q, QUERIES)
+    assert padded.shape == (3, HEADS, 7, D_HEAD)
+    assert (padded[1, :, 1:] == 0).all()
+    assert torch.equal(unpad(padded, QUERIES), q)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
+def test_dropout_zeroes_the_right_share_keeps_the_mean_and_passes_the_same_gradient(p: float) -> None:
+    torch.manual_seed(1)
+    x = torch.ones(1000, 1001, requires_grad=True)
+    y = dropout(x, p)
+    dropped = (y == 0).float()
+    assert dropped.mean().item() == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / x.numel()) + 2**-16)
+    assert y.mean().item() == pytest.approx(1.0, abs=0.005)
+    for lane in range(4):  # the four numbers of one draw are equally random and independent
+        assert dropped.flatten()[lane::4].mean().item() == pytest.approx(p, abs=0.005)
+    assert (dropped[:, 1:] * dropped[:, :-1]).mean().item() == pytest.approx(p * p, abs=0.005)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+
+
+def test_dropout_repeats_with_the_seed_and_does_nothing_at_zero() -> None:
+    x = torch.randn(33, 7)
+    torch.manual_seed(5)
+    first = dropout(x, 0.2)
+    torch.manual_seed(5)
+    assert torch.equal(first, dropout(x, 0.2))
+    assert dropout(x, 0.0) is x
+
+
+def test_sinusoids_follow_the_formula_of_the_paper() -> None:
+    d_model = 12
+    table = sinusoids(50, d_model)
+    for position in (0, 1, 7, 49):
+        for i in range(d_model // 2):
+            angle = position / 10_000 ** (2 * i / d_model)
+            assert table[position, i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            assert table[position, d_model // 2 + i].item() == pytest.approx(math.cos(angle), abs=1e-6)

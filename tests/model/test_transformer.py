@@ -1,0 +1,254 @@
+"""The whole model against torch.nn.Transformer, against itself one sentence at a time, and by perturbation."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt.model.attention import MultiHeadAttention
+from nmt.model.layers import sinusoids
+from nmt.model.transformer import Transformer
+from nmt.packed import BOS_ID, PackedSequences
+from nmt.recipe import ModelRecipe
+
+VOCAB = 29
+
+
+def tiny(**changes: object) -> ModelRecipe:
+    sizes = {
+        "d_model": 16,
+        "d_ff": 24,
+        "num_heads": 4,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+        "dropout": 0.0,
+    }
+    return ModelRecipe.model_validate(sizes | {"max_positions": 40} | changes)
+
+
+def double_model(recipe: ModelRecipe, seed: int = 0) -> Transformer:
+    torch.manual_seed(seed)
+    model = Transformer(recipe, VOCAB, VOCAB).double()
+    for parameter in model.parameters():  # biases and norms away from 0 and 1, so that none can hide
+        parameter.data.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def random_sentences(lengths: list[int], seed: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(4, VOCAB, (length,), generator=generator).tolist() for length in lengths]
+
+
+SRC = random_sentences([5, 1, 9, 3], seed=1)
+TGT = [[BOS_ID, *rest] for rest in random_sentences([3, 6, 0, 8], seed=2)]
+
+
+# --- An independent reference: torch.nn.Transformer with the same weights, padded, with masks -----------------------
+
+
+def copy_attention(source: MultiHeadAttention, target: nn.MultiheadAttention) -> None:
+    target.in_proj_weight.data = torch.cat([source.q.weight, source.k.weight, source.v.weight]).detach().clone()
+    target.in_proj_bias.data = torch.cat([source.q.bias, source.k.bias, source.v.bias]).detach().clone()
+    target.out_proj.weight.data = source.out.weight.detach().clone()
+    target.out_proj.bias.data = source.out.bias.detach().clone()
+
+
+def torch_reference(model: Transformer) -> nn.Transformer:
+    recipe = model.recipe
+    pre = recipe.norm_order == "pre"
+    options = {"activation": recipe.activation, "batch_first": True, "norm_first": pre, "dtype": torch.float64}
+    sizes = (recipe.d_model, recipe.num_heads, recipe.d_ff, 0.0)
+
+    def final() -> nn.LayerNorm | None:
+        return nn.LayerNorm(recipe.d_model, dtype=torch.float64) if pre else None
+
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(*sizes, **options), recipe.num_encoder_layers, final(), enable_nested_tensor=False
+    )
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(*sizes, **options), recipe.num_decoder_layers, final())
+    reference = nn.Transformer(  # made before the weights are copied, because it draws fresh ones
+        recipe.d_model, recipe.num_heads, custom_encoder=encoder, custom_decoder=decoder, batch_first=True
+    )
+    for ours, theirs in zip(model.encoder.layers, encoder.layers, strict=True):
+        copy_attention(ours.attention, theirs.self_attn)
+        pairs = [(ours.feed_forward.inner, theirs.linear1), (ours.feed_forward.outer, theirs.linear2)]
+        pairs += [(ours.attention_residual.norm, theirs.norm1), (ours.feed_forward_residual.norm, theirs.norm2)]
+        for a, b in pairs:
+            b.load_state_dict(a.state_dict())
+    for ours, theirs in zip(model.decoder.layers, decoder.layers, strict=True):
+        copy_attention(ours.attention, theirs.self_attn)
+        copy_attention(ours.cross_attention, theirs.multihead_attn)
+        pairs = [(ours.feed_forward.inner, theirs.linear1), (ours.feed_forward.outer, theirs.linear2)]
+        pairs += [(ours.attention_residual.norm, theirs.norm1), (ours.cross_attention_residual.norm, theirs.norm2)]
+        pairs += [(ours.feed_forward_residual.norm, theirs.norm3)]
+        for a, b in pairs:
+            b.load_state_dict(a.state_dict())
+    if pre:
+        encoder.norm.load_state_dict(model.encoder.norm.state_dict())
+        decoder.norm.load_state_dict(model.decoder.norm.state_dict())
+    return reference
+
+
+def reference_logits(model: Transformer, reference: nn.Transformer, weight: Tensor) -> list[Tensor]:
+    def padded(sentences: list[list[int]]) -> tuple[Tensor, Tensor]:
+        tokens = nn.utils.rnn.pad_sequence([torch.tensor(s) for s in sentences], batch_first=True)
+        lengths = torch.tensor([len(s) for s in sentences])
+        return tokens, torch.arange(tokens.shape[1]) >= lengths[:, None]
+
+    def embed(tokens: Tensor) -> Tensor:
+        d_model = model.recipe.d_model
+        return F.embedding(tokens, weight) * math.sqrt(d_model) + sinusoids(tokens.shape[1], d_model).double()
+
+    (src, src_padding), (tgt, tgt_padding) = padded(SRC), padded(TGT)
+    causal = torch.ones(tgt.shape[1], tgt.shape[1]).triu(1).bool()
+    out = reference(
+        embed(src),
+        embed(tgt),
+        tgt_mask=causal,
+        src_key_padding_mask=src_padding,
+        memory_key_padding_mask=src_padding,
+        tgt_key_padding_mask=tgt_padding,
+    )
+    return [F.linear(row[: len(sentence)], weight) for row, sentence in zip(out, TGT, strict=True)]
+
+
+@pytest.mark.parametrize("norm_order", ["post", "pre"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_outputs_and_gradients_equal_torch_nn_transformer(norm_order: str, activation: str) -> None:
+    model = double_model(tiny(norm_order=norm_order, activation=activation))
+    reference = torch_reference(model)
+    weight = model.output_weight.detach().clone().requires_grad_(True)
+
+    ours = model.logits(model(PackedSequences.from_lists(SRC), PackedSequences.from_lists(TGT)))
+    theirs = torch.cat(reference_logits(model, reference, weight))
+    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+
+    direction = torch.randn_like(ours)
+    (ours * direction).sum().backward()
+    (theirs * direction).sum().backward()
+    torch.testing.assert_close(model.output_weight.grad, weight.grad, rtol=1e-10, atol=1e-10)
+    for mine, other in zip(model.decoder.layers, reference.decoder.layers, strict=True):
+        torch.testing.assert_close(
+            mine.feed_forward.inner.weight.grad, other.linear1.weight.grad, rtol=1e-9, atol=1e-10
+        )
+        cross = mine.cross_attention
+        grads = torch.cat([cross.q.weight.grad, cross.k.weight.grad, cross.v.weight.grad])
+        torch.testing.assert_close(grads, other.multihead_attn.in_proj_weight.grad, rtol=1e-9, atol=1e-10)
+    for mine, other in zip(model.encoder.layers, reference.encoder.layers, strict=True):
+        grads = torch.cat([mine.attention.q.bias.grad, mine.attention.k.bias.grad, mine.attention.v.bias.grad])
+        torch.testing.assert_close(grads, other.self_attn.in_proj_bias.grad, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(
+            mine.attention_residual.norm.weight.grad, other.norm1.weight.grad, rtol=1e-9, atol=1e-10
+        )
+
+
+# --- Packed rows, masks, search ---------------------------------------------------------------------------------------
+
+
+def test_packed_equals_one_sentence_at_a_time() -> None:
+    model = double_model(tiny())
+    together = model(PackedSequences.from_lists(SRC), PackedSequences.from_lists(TGT))
+    alone = [
+        model(PackedSequences.from_lists([s]), PackedSequences.from_lists([t])) for s, t in zip(SRC, TGT, strict=True)
+    ]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-12, atol=1e-12)
+
+
+def test_no_position_sees_its_future_and_no_sentence_sees_another() -> None:
+    model = double_model(tiny())
+    src, tgt = PackedSequences.from_lists(SRC), PackedSequences.from_lists(TGT)
+    src_rows = model.src_embedding(src.tokens, src.positions).detach().requires_grad_(True)
+    tgt_rows = model.tgt_embedding(tgt.tokens, tgt.positions).detach().requires_grad_(True)
+    out = model.decoder(tgt_rows, model.encoder(src_rows, src), tgt, src)
+    src_of = torch.repeat_interleave(torch.arange(4), src.lengths)
+    tgt_of = torch.repeat_interleave(torch.arange(4), tgt.lengths)
+    for row in range(tgt.total):
+        by_src, by_tgt = torch.autograd.grad(out[row].sin().sum(), (src_rows, tgt_rows), retain_graph=True)
+        same_sentence = tgt_of == tgt_of[row]
+        may_see = same_sentence & (tgt.positions <= tgt.positions[row])
+        assert torch.equal(by_tgt.abs().sum(1) > 0, may_see)
+        assert torch.equal(by_src.abs().sum(1) > 0, src_of == tgt_of[row])
+
+
+@pytest.mark.parametrize("norm_order", ["post", "pre"])
+def test_incremental_decoding_equals_full_forward(norm_order: str) -> None:
+    model = double_model(tiny(norm_order=norm_order)).eval()
+    src = PackedSequences.from_lists(SRC)
+    steps, beam = 20, 3  # more steps than the cache holds at first
+    tokens = torch.randint(4, VOCAB, (len(SRC), beam, steps), generator=torch.Generator().manual_seed(5))
+    tokens[..., 0] = BOS_ID
+    state = model.start(src, beam)
+    incremental = torch.stack([model.step(tokens[..., t], state) for t in range(steps)], dim=2)
+    for hypothesis in range(beam):
+        tgt = PackedSequences.from_lists(tokens[:, hypothesis].tolist())
+        full = torch.log_softmax(model.logits(model(src, tgt)), dim=-1).unflatten(0, (len(SRC), steps))
+        torch.testing.assert_close(incremental[:, hypothesis], full.float(), rtol=1e-5, atol=1e-5)
+
+
+def test_state_follows_reordering_and_leaving_sentences() -> None:
+    model = double_model(tiny()).eval()
+    generator = torch.Generator().manual_seed(7)
+    beam, live = 3, [0, 1, 2, 3]
+    histories = torch.full((4, beam, 1), BOS_ID)
+    state = model.start(PackedSequences.from_lists(SRC), beam)
+    for step in range(6):
+        got = model.step(histories[..., -1], state)
+        sources = PackedSequences.from_lists([SRC[b] for b in live for _ in range(beam)])
+        full = model(sources, PackedSequences.from_lists(histories.flatten(0, 1).tolist()))
+        wanted = torch.log_softmax(model.logits(full), -1).unflatten(0, (len(live), beam, -1))[:, :, -1]
+        torch.testing.assert_close(got, wanted.float(), rtol=1e-5, atol=1e-5)
+        beam_index = torch.randint(0, beam, (len(live), beam), generator=generator)
+        state.reorder(beam_index)
+        histories = histories.gather(1, beam_index[..., None].expand_as(histories))
+        if step in (1, 3):
+            keep = torch.tensor([2, 0])[: len(live) - 1] if step == 1 else torch.tensor([1])
+            state.keep(keep)
+            histories, live = histories[keep], [live[i] for i in keep.tolist()]
+        new = torch.randint(4, VOCAB, (len(live), beam, 1), generator=generator)
+        histories = torch.cat([histories, new], dim=2)
+
+
+# --- Size and beginnings ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("recipe", "millions"),
+    [(ModelRecipe(), 63.1), (ModelRecipe(d_model=1024, d_ff=4096, num_heads=16), 214.2)],
+    ids=["base (the paper says 65 M)", "big (the paper says 213 M)"],
+)
+def test_parameter_counts_of_the_paper_at_a_vocabulary_of_37000(recipe: ModelRecipe, millions: float) -> None:
+    with torch.device("meta"):
+        model = Transformer(recipe, 37_000, 37_000)
+    d, f, layers = recipe.d_model, recipe.d_ff, 6
+    attention, feed_forward, norm = 4 * (d * d + d), 2 * d * f + f + d, 2 * d
+    by_hand = (
+        37_000 * d + layers * (attention + feed_forward + 2 * norm) + layers * (2 * attention + feed_forward + 3 * norm)
+    )
+    assert model.num_parameters() == by_hand
+    assert round(by_hand / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize(("tying", "matrices"), [("three-way", 1), ("decoder", 2), ("none", 3)])
+def test_tying_shares_matrices(tying: str, matrices: int) -> None:
+    model = Transformer(tiny(tied_embeddings=tying), VOCAB, VOCAB)
+    assert (
+        len({id(w) for w in (model.src_embedding.weight, model.tgt_embedding.weight, model.output_weight)}) == matrices
+    )
+
+
+def test_vocabularies_of_different_size_cannot_be_tied_three_ways() -> None:
+    with pytest.raises(ValueError, match="one vocabulary"):
+        Transformer(tiny(), VOCAB, VOCAB + 1)
+    assert Transformer(tiny(tied_embeddings="decoder"), VOCAB, VOCAB + 1).output_weight.shape[0] == VOCAB + 1
+
+
+def test_fresh_model_predicts_almost_uniformly_and_embeds_with_unit_variance() -> None:
+    torch.manual_seed(3)
+    model = Transformer(tiny(d_model=256, num_heads=4), 1000, 1000).eval()
+    scaled = model.src_embedding.weight * model.src_embedding.scale
+    assert scaled.std().item() == pytest.approx(1.0, abs=0.02)
+    linear = model.encoder.layers[0].feed_forward.inner
+    assert linear.weight.abs().max().item() <= math.sqrt(6 / (256 + 24))
+    assert linear.weight.std().item() == pytest.approx(math.sqrt(2 / (256 + 24)), rel=0.05)

@@ -1,0 +1,297 @@
+"""The rules of the house, read from the source text; each rule is shown to be able to fail."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nmt.recipe import load_recipe
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Imports go down only, and rooms on one floor do not see each other. The recipe lies under the other modules of the
+# ground floor, which need its UserError. "nmt" is what `import nmt` itself gives, such as `nmt.Translator`.
+FLOORS = (
+    ("recipe",),
+    ("packed", "distributed", "logs"),
+    ("data", "model"),
+    ("checkpoint",),
+    ("train", "decode"),
+    ("evaluate", "export", "plots"),
+    ("bench", "serve"),
+    ("pipeline",),
+    ("nmt",),
+    ("cli",),
+    ("__main__",),
+)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+MOST_FILE_LINES = 500
+MOST_FUNCTION_LINES = 60
+SHAPELESS_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "constants"}
+PICKLING_MODULES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+PICKLING_CALLS = {"torch.load", "torch.save"}
+# Folders that name one machine. Kernel interfaces such as those under "proc" are the same on every Linux.
+MACHINE_PATH = re.compile(r"(?:^|[^A-Za-z0-9_.])/(?:home|root|opt|mnt|work|farm|Users|tmp|srv)/[A-Za-z]")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file: its dotted name from the project root, its text and its syntax tree."""
+
+    name: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def room(self) -> str:
+        """`data` for `nmt.data.corpus`; `nmt` for the package's own `__init__`."""
+        return self.name.split(".")[1] if "." in self.name else self.name
+
+
+def read_modules(root: Path) -> list[Module]:
+    modules = []
+    for path in sorted((root / "nmt").rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        text = path.read_text(encoding="utf-8")
+        modules.append(Module(".".join(parts).removesuffix(".__init__"), text, ast.parse(text)))
+    return modules
+
+
+# --- Rules: each yields what is wrong with a module -------------------------------------------------------------------
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Dotted names of the modules of this project that a piece of code imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "nmt")
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            yield "." * node.level + (node.module or "")
+        elif isinstance(node, ast.ImportFrom) and node.module == "nmt":
+            yield from (f"nmt.{alias.name}" if alias.name in FLOOR_OF else "nmt" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nmt."):
+            yield node.module or ""
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def imports_go_down(module: Module) -> Iterator[str]:
+    if module.room not in FLOOR_OF:
+        yield f"{module.name} stands on no floor: give {module.room!r} a place in FLOORS"
+        return
+    for target in imports(module.tree):
+        if target.startswith("."):
+            yield f"{module.name} imports {target}: write the whole name, so that the floor shows"
+            continue
+        room = (target + ".nmt").split(".")[1]
+        if room not in FLOOR_OF:
+            yield f"{module.name} imports {target}, which stands on no floor"
+        elif room != module.room and FLOOR_OF[room] >= FLOOR_OF[module.room]:
+            yield f"{module.name} (floor {FLOOR_OF[module.room]}) imports {target} (floor {FLOOR_OF[room]})"
+
+
+def imports_stand_at_the_top(module: Module) -> Iterator[str]:
+    for function in functions(module.tree):
+        for target in imports(function):
+            yield f"{module.name}.{function.name} hides an import of {target}"
+
+
+def files_and_functions_are_short(module: Module) -> Iterator[str]:
+    lines = module.text.count("\n")
+    if lines > MOST_FILE_LINES:
+        yield f"{module.name} has {lines} lines"
+    for function in functions(module.tree):
+        length = (function.end_lineno or 0) - function.lineno + 1
+        if length > MOST_FUNCTION_LINES:
+            yield f"{module.name}.{function.name} has {length} lines"
+
+
+def public_things_are_documented(module: Module) -> Iterator[str]:
+    if not ast.get_docstring(module.tree):
+        yield f"{module.name} has no docstring"
+    yield from undocumented(module.tree, module.name)
+
+
+def undocumented(owner: ast.Module | ast.ClassDef, name: str) -> Iterator[str]:
+    for node in owner.body:
+        if not isinstance(node, (Function, ast.ClassDef)) or node.name.startswith("_"):
+            continue
+        if not (ast.get_docstring(node) or "").strip():
+            yield f"{name}.{node.name} has no docstring"
+        if isinstance(node, ast.ClassDef):
+            yield from undocumented(node, f"{name}.{node.name}")
+
+
+def modules_have_telling_names(module: Module) -> Iterator[str]:
+    for part in module.name.split("."):
+        if part.strip("_") in SHAPELESS_NAMES:
+            yield f"{module.name}: {part!r} says nothing about what is inside"
+
+
+def nothing_is_pickled_or_evaluated(module: Module) -> Iterator[str]:
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Import(names=names) if bad := {alias.name.split(".")[0] for alias in names} & PICKLING_MODULES:
+                yield f"{module.name} imports {', '.join(sorted(bad))}"
+            case ast.ImportFrom(module=str(source)) if source.split(".")[0] in PICKLING_MODULES:
+                yield f"{module.name} imports from {source}"
+            case ast.ImportFrom(module="torch", names=names) if {alias.name for alias in names} & {"load", "save"}:
+                yield f"{module.name} imports torch's load or save"
+            case ast.Call(func=ast.Name(id="eval" | "exec" as name)):
+                yield f"{module.name} calls {name}"
+            case ast.Attribute() if ast.unparse(node) in PICKLING_CALLS:
+                yield f"{module.name} uses {ast.unparse(node)}"
+            case ast.keyword(arg="allow_pickle", value=value) if not is_false(value):
+                yield f"{module.name} allows pickle"
+
+
+def is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def no_path_of_one_machine(module: Module) -> Iterator[str]:
+    for number, line in enumerate(module.text.split("\n"), start=1):
+        if MACHINE_PATH.search(line):
+            yield f"{module.name}, line {number}, names a path of one machine"
+
+
+RULES: list[Callable[[Module], Iterator[str]]] = [
+    imports_go_down,
+    imports_stand_at_the_top,
+    files_and_functions_are_short,
+    public_things_are_documented,
+    modules_have_telling_names,
+    nothing_is_pickled_or_evaluated,
+    no_path_of_one_machine,
+]
+
+
+# --- The house keeps the rules ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_house_keeps_its_rules(rule: Callable[[Module], Iterator[str]]) -> None:
+    modules = read_modules(ROOT)
+    assert len(modules) > 10
+    assert [problem for module in modules for problem in rule(module)] == []
+
+
+@pytest.mark.parametrize("folder", ["recipes", "tools", "tests", ".ci"])
+def test_no_other_file_names_a_path_of_one_machine(folder: str) -> None:
+    for path in sorted((ROOT / folder).rglob("*")):
+        if path.suffix in ("", ".py", ".toml", ".txt") and path.is_file():
+            module = Module(str(path), path.read_text(encoding="utf-8"), ast.Module([], []))
+            assert list(no_path_of_one_machine(module)) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_recipe_loads(path: Path) -> None:
+    load_recipe(path)
+
+
+# --- Each rule can fail -----------------------------------------------------------------------------------------------
+
+LONG_FUNCTION = "def f():\n    '''D.'''\n" + "    x = 1\n" * 59
+GOOD = '''"""A module."""
+
+import numpy as np
+from nmt.packed import Batch
+from nmt.data.store import PairStore
+
+
+def load(path, model):
+    """Read."""
+    model.eval()
+    return np.load(path, allow_pickle=False), "/proc/cpuinfo", "and/or", "a/home/b"
+
+
+class Store:
+    """A store."""
+
+    def __len__(self):
+        return 0
+
+    def _inner(self):
+        return 0
+'''
+
+BAD = [
+    (imports_go_down, "nmt/data/x.py", "import nmt.train.loss"),
+    (imports_go_down, "nmt/data/x.py", "from nmt.model.layers import Embedding"),  # same floor, other room
+    (imports_go_down, "nmt/decode/x.py", "from nmt import train"),
+    (imports_go_down, "nmt/decode/x.py", "from nmt import Translator"),
+    (imports_go_down, "nmt/decode/x.py", "import nmt"),
+    (imports_go_down, "nmt/logs.py", "def f():\n    from nmt.cli import main"),
+    (imports_go_down, "nmt/logs.py", "from nmt.packed import Batch"),
+    (imports_go_down, "nmt/logs.py", "from . import packed"),
+    (imports_go_down, "nmt/data/x.py", "from ..model.layers import Embedding"),
+    (imports_go_down, "nmt/data/x.py", "from nmt.attic import box"),
+    (imports_go_down, "nmt/attic/x.py", "x = 1"),
+    (imports_stand_at_the_top, "nmt/cli.py", "def f():\n    from nmt.train import trainer"),
+    (imports_stand_at_the_top, "nmt/cli.py", "class A:\n    async def f(self):\n        import nmt.packed"),
+    (imports_stand_at_the_top, "nmt/cli.py", "def f():\n    from . import packed"),
+    (files_and_functions_are_short, "nmt/cli.py", "x = 1\n" * 501),
+    (files_and_functions_are_short, "nmt/cli.py", LONG_FUNCTION),
+    (public_things_are_documented, "nmt/cli.py", "x = 1"),
+    (public_things_are_documented, "nmt/cli.py", "'''M.'''\ndef f():\n    pass"),
+    (public_things_are_documented, "nmt/cli.py", "'''M.'''\nclass A:\n    pass"),
+    (public_things_are_documented, "nmt/cli.py", "'''M.'''\nclass A:\n    '''C.'''\n    def f(self):\n        pass"),
+    (public_things_are_documented, "nmt/cli.py", "'''M.'''\nasync def f():\n    '''   '''"),
+    (modules_have_telling_names, "nmt/data/utils.py", ""),
+    (modules_have_telling_names, "nmt/model/_helpers.py", ""),
+    (modules_have_telling_names, "nmt/common/text.py", ""),
+    (nothing_is_pickled_or_evaluated, "nmt/cli.py", "import pickle"),
+    (nothing_is_pickled_or_evaluated, "nmt/cli.py", "import os, joblib.memory"),
+    (nothing_is_pickled_or_evaluated, "nmt/cli.py", "from pickle import loads"),
+    (nothing_is_pickled_or_evaluated, "nmt/cli.py", "torch.load('x')"),
+    (nothing_is_pickled_or_evaluated, "nmt/cli.py", "save = torch.save"),
+    (nothing_is_pickled_or_evaluated, "nmt/cli.py", "from torch import load"),
+    (nothing_is_pickled_or_evaluated, "nmt/cli.py", "eval('1')"),
+    (nothing_is_pickled_or_evaluated, "nmt/cli.py", "exec('1')"),
+    (nothing_is_pickled_or_evaluated, "nmt/cli.py", "np.load('x', allow_pickle=True)"),
+    (nothing_is_pickled_or_evaluated, "nmt/cli.py", "np.load('x', allow_pickle=flag)"),
+    (no_path_of_one_machine, "nmt/cli.py", "x = '/" + "home/me'"),
+    (no_path_of_one_machine, "nmt/cli.py", "# see /" + "opt/data"),
+]
+
+
+def build(root: Path, name: str, text: str) -> Module:
+    path = root / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text, encoding="utf-8")
+    (module,) = read_modules(root)
+    return module
+
+
+@pytest.mark.parametrize(("rule", "name", "text"), BAD)
+def test_a_breach_is_found(rule: Callable[[Module], Iterator[str]], name: str, text: str, tmp_path: Path) -> None:
+    assert list(rule(build(tmp_path, name, text)))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_been_seen_to_fail_and_to_pass(rule: Callable[[Module], Iterator[str]], tmp_path: Path) -> None:
+    assert rule in {breach[0] for breach in BAD}
+    assert list(rule(build(tmp_path, "nmt/train/x.py", GOOD))) == []
+
+
+def test_the_limits_themselves_are_allowed(tmp_path: Path) -> None:
+    shorter = LONG_FUNCTION.removesuffix("    x = 1\n")
+    text = shorter + "x = 1\n" * (MOST_FILE_LINES - shorter.count("\n"))
+    assert list(files_and_functions_are_short(build(tmp_path, "nmt/cli.py", text))) == []
+
+
+def test_packages_and_their_modules_get_their_names(tmp_path: Path) -> None:
+    for name in ("nmt/__init__.py", "nmt/data/__init__.py", "nmt/data/embedded/nouns.py", "nmt/__main__.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("", encoding="utf-8")
+    found = {module.name: module.room for module in read_modules(tmp_path)}
+    assert found == {"nmt": "nmt", "nmt.__main__": "__main__", "nmt.data": "data", "nmt.data.embedded.nouns": "data"}

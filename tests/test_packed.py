@@ -1,0 +1,116 @@
+"""Packed sentences against plain Python lists."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt.packed import Batch, PackedSequences
+
+sentences_strategy = st.lists(st.lists(st.integers(0, 65_535), max_size=9), max_size=9)
+EXAMPLES = [
+    [],
+    [[]],
+    [[], [], []],
+    [[5]],
+    [[7, 8, 9], [], [4], [1, 2]],
+    [[], [3, 3], []],
+]
+DEVICES = ["meta", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@given(sentences_strategy)
+def test_round_trip(sentences: list[list[int]]) -> None:
+    assert PackedSequences.from_lists(sentences).to_lists() == sentences
+
+
+@given(sentences_strategy)
+def test_fields(sentences: list[list[int]]) -> None:
+    packed = PackedSequences.from_lists(sentences)
+    assert packed.tokens.tolist() == [token for sentence in sentences for token in sentence]
+    assert packed.positions.tolist() == [place for sentence in sentences for place in range(len(sentence))]
+    assert packed.cu_seqlens.tolist() == [sum(map(len, sentences[:count])) for count in range(len(sentences) + 1)]
+    assert packed.lengths.tolist() == [len(sentence) for sentence in sentences]
+    assert packed.max_length == max(map(len, sentences), default=0)
+    assert packed.total == sum(map(len, sentences))
+    assert packed.num_sentences == len(sentences)
+
+
+@given(sentences_strategy)
+def test_padded_index_lays_tokens_out_in_a_rectangle(sentences: list[list[int]]) -> None:
+    packed = PackedSequences.from_lists(sentences)
+    padded = torch.full((packed.num_sentences * packed.max_length,), -1)
+    padded[packed.padded_index] = packed.tokens
+    rows = padded.view(packed.num_sentences, packed.max_length).tolist()
+    assert rows == [sentence + [-1] * (packed.max_length - len(sentence)) for sentence in sentences]
+
+
+@given(sentences_strategy)
+def test_padding_bias_closes_exactly_what_lies_behind_the_end(sentences: list[list[int]]) -> None:
+    packed = PackedSequences.from_lists(sentences)
+    minus_infinity = float("-inf")
+    assert packed.padding_bias.tolist() == [
+        [0.0 if place < len(sentence) else minus_infinity for place in range(packed.max_length)]
+        for sentence in sentences
+    ]
+
+
+@pytest.mark.parametrize("sentences", EXAMPLES)
+def test_types(sentences: list[list[int]]) -> None:
+    packed = PackedSequences.from_lists(sentences)
+    assert packed.tokens.dtype == packed.positions.dtype == packed.lengths.dtype == torch.int64
+    assert packed.cu_seqlens.dtype == torch.int32
+    assert packed.padded_index.dtype == torch.int64
+    assert packed.padding_bias.dtype == torch.float32
+    assert isinstance(packed.max_length, int)
+
+
+@pytest.mark.parametrize("sentences", EXAMPLES)
+@pytest.mark.parametrize("token_type", [np.uint16, np.int32, np.int64])
+def test_from_arrays_equals_from_lists(sentences: list[list[int]], token_type: type) -> None:
+    tokens = np.array([token for sentence in sentences for token in sentence], dtype=token_type)
+    lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
+    packed = PackedSequences.from_arrays(tokens, lengths)
+    assert packed.to_lists() == sentences
+    assert packed.tokens.dtype == torch.int64
+
+
+def test_from_arrays_copies_the_tokens() -> None:
+    tokens = np.array([1, 2, 3], dtype=np.int64)
+    packed = PackedSequences.from_arrays(tokens, np.array([3]))
+    tokens[:] = 0
+    assert packed.to_lists() == [[1, 2, 3]]
+
+
+def test_lengths_that_do_not_add_up_are_refused() -> None:
+    with pytest.raises(AssertionError, match="add up"):
+        PackedSequences.from_arrays(np.arange(5), np.array([2, 2]))
+
+
+@pytest.mark.parametrize("device_name", DEVICES)
+def test_to_moves_every_tensor(device_name: str) -> None:
+    device = torch.device(device_name)
+    moved = PackedSequences.from_lists([[7, 8, 9], [], [4]]).to(device)
+    tensors = (moved.tokens, moved.positions, moved.cu_seqlens, moved.padding_bias, moved.lengths, moved.padded_index)
+    assert {tensor.device.type for tensor in tensors} == {device.type}
+    assert moved.max_length == 3
+    if device_name != "meta":
+        assert moved.to_lists() == [[7, 8, 9], [], [4]]
+
+
+def test_to_the_same_device_is_free() -> None:
+    packed = PackedSequences.from_lists([[1, 2]])
+    assert packed.to(torch.device("cpu")) is packed
+
+
+@pytest.mark.parametrize("device_name", DEVICES)
+def test_batch(device_name: str) -> None:
+    batch = Batch(
+        src=PackedSequences.from_lists([[5, 3], [3]]),
+        tgt=PackedSequences.from_lists([[2, 6, 7], [2]]),
+        labels=torch.tensor([6, 7, 3, 3]),
+    )
+    assert (batch.num_sentences, batch.tgt_tokens) == (2, 4)
+    moved = batch.to(torch.device(device_name))
+    assert {moved.src.tokens.device.type, moved.tgt.tokens.device.type, moved.labels.device.type} == {device_name}

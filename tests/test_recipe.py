@@ -1,0 +1,398 @@
+"""Recipes: reading, overriding, writing back, and the words for what is wrong with one."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from nmt import recipe as recipe_room
+from nmt.recipe import (
+    EmbeddedCorpus,
+    HuggingFaceCorpus,
+    JsonLinesCorpus,
+    ParquetCorpus,
+    Recipe,
+    RecipeError,
+    SacrebleuCorpus,
+    Section,
+    SgmCorpus,
+    TextCorpus,
+    TsvCorpus,
+    UserError,
+    describe_recipe,
+    dump_recipe,
+    load_recipe,
+    parse_recipe,
+)
+
+RECIPES = sorted((Path(__file__).resolve().parents[1] / "recipes").glob("*.toml"))
+SECTIONS = [item for item in vars(recipe_room).values() if isinstance(item, type) and issubclass(item, Section)]
+
+SMALL = """\
+name = "small"
+src_lang = "en"
+tgt_lang = "de"
+
+[[data.train]]
+kind = "embedded"
+
+[[data.valid]]
+kind = "embedded"
+split = "valid"
+"""
+
+# Every kind of corpus, optional options set, and strings that are hard to write in TOML.
+WIDE = (
+    SMALL
+    + r"""
+[[data.train]]
+kind = "text"
+src = "a \"b\".en"
+tgt = 'c\d.de.xz'
+[[data.train]]
+kind = "tsv"
+path = "pairs.tsv"
+src_column = 3
+[[data.train]]
+kind = "parquet"
+path = "p.parquet"
+src_field = "translation.en"
+tgt_field = "translation.de"
+[[data.train]]
+kind = "jsonl"
+path = "p.jsonl.gz"
+src_field = "en"
+tgt_field = "de"
+[[data.train]]
+kind = "huggingface"
+dataset = "wmt/wmt14"
+config = "de-en"
+[data.test."news 1.2"]
+kind = "sgm"
+src = "n.sgm"
+tgt = "r.sgm"
+[data.test.newstest]
+kind = "sacrebleu"
+test_set = "wmt14/full"
+[tokenizer]
+user_symbols = ["<2de>", "ä|\"'\\"]
+[train]
+max_minutes = 12.5
+max_epochs = 3
+adam_betas = [0.8, 0.95]
+learning_rate = 1e-7
+"""
+)
+
+
+def message_for(text: str, *overrides: str) -> str:
+    with pytest.raises(RecipeError) as error:
+        parse_recipe(text, overrides)
+    assert isinstance(error.value, UserError)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+# --- Reading and writing ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipes_of_the_project_load_and_are_named_as_their_files(path: Path) -> None:
+    recipe = load_recipe(path)
+    assert recipe.name == path.stem
+    assert recipe.data.test, "a recipe without a test set reports nothing"
+
+
+def test_the_promised_recipes_are_there() -> None:
+    pairs = {f"wmt14-en-{lang}-{size}" for lang in ("de", "fr") for size in ("base", "big")}
+    others = {"quickstart", "multi30k-en-de", "multi30k-en-fr", "tatoeba-en-de", "iwslt14-de-en"}
+    assert pairs | others <= {path.stem for path in RECIPES}
+
+
+@pytest.mark.parametrize("text", [SMALL, WIDE, *(path.read_text(encoding="utf-8") for path in RECIPES)])
+@pytest.mark.parametrize("write", [dump_recipe, describe_recipe])
+def test_written_recipes_read_back_as_the_same_recipe(text: str, write: object) -> None:
+    recipe = parse_recipe(text)
+    assert callable(write)
+    written = write(recipe)
+    again = parse_recipe(written)
+    assert again == recipe
+    assert write(again) == written
+
+
+def test_every_kind_of_corpus_is_read_as_its_own_section() -> None:
+    data = parse_recipe(WIDE).data
+    kinds = [EmbeddedCorpus, TextCorpus, TsvCorpus, ParquetCorpus, JsonLinesCorpus, HuggingFaceCorpus]
+    assert [type(corpus) for corpus in data.train] == kinds
+    assert [type(corpus) for corpus in data.test.values()] == [SgmCorpus, SacrebleuCorpus]
+    assert data.train[1] == TextCorpus(src=Path('a "b".en'), tgt=Path("c\\d.de.xz"))
+    assert list(data.test) == ["news 1.2", "newstest"]
+
+
+def test_a_dumped_recipe_spells_out_every_default() -> None:
+    tree = tomllib.loads(dump_recipe(parse_recipe(SMALL)))
+    assert tree["train"]["warmup_steps"] == 4_000
+    assert tree["model"]["tied_embeddings"] == "three-way"
+    assert set(tree) == {*Recipe.model_fields} - {"run_dir"}  # None has no form in TOML
+
+
+def test_defaults_are_the_papers_base_model() -> None:
+    recipe = parse_recipe(SMALL)
+    paper = {
+        "model": {"num_encoder_layers": 6, "num_decoder_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8}
+        | {"dropout": 0.1, "attention_dropout": 0.0, "activation": "relu", "norm_order": "post"},
+        "train": {"max_steps": 100_000, "batch_tokens": 25_000, "label_smoothing": 0.1, "average_last": 5}
+        | {
+            "adam_betas": (0.9, 0.98),
+            "adam_epsilon": 1e-9,
+            "schedule": "noam",
+            "learning_rate": 1,
+            "warmup_steps": 4_000,
+        },
+        "decode": {"beam_size": 4, "length_penalty": "gnmt", "length_alpha": 0.6, "max_extra_tokens": 50},
+    }
+    for section, options_of_paper in paper.items():
+        defaults = getattr(recipe, section).model_dump()
+        assert {name: defaults[name] for name in options_of_paper} == options_of_paper
+
+
+def test_a_recipe_with_a_byte_order_mark_or_windows_line_ends_loads(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + SMALL.replace("\n", "\r\n").encode())
+    assert load_recipe(path) == parse_recipe(SMALL)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in RECIPES if path.stem.startswith("wmt14")], ids=lambda path: path.stem
+)
+def test_the_local_files_that_a_comment_offers_are_a_valid_choice(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    before, hub, rest = re.split(r"(?m)^(?=\[\[data\.train\]\]|# The same text)", text, maxsplit=2)
+    assert "huggingface" in hub
+    offered = re.sub(r"(?m)^#( (?=\[|\w+ = )|$)", "", rest)
+    corpora = parse_recipe(before + offered).data.train
+    assert len(corpora) == (3 if "-de-" in path.stem else 5)
+    assert all(isinstance(corpus, TextCorpus) for corpus in corpora)
+    assert parse_recipe(before + offered).data.root == Path("data/wmt14")
+
+
+def test_folders_of_a_run() -> None:
+    assert parse_recipe(SMALL).directory == Path("runs/small")
+    assert parse_recipe(SMALL, ["run_dir=elsewhere"]).data_directory == Path("elsewhere/data")
+
+
+def test_recipes_are_frozen() -> None:
+    recipe = parse_recipe(SMALL)
+    with pytest.raises(ValidationError, match="frozen"):
+        recipe.train.max_steps = 5
+
+
+# --- Overrides --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("train.max_steps=7", 7),
+        ("train.max_steps = 7", 7),
+        ("train.max_steps=1_000", 1000),
+        ("train.learning_rate=5e-4", 5e-4),
+        ("train.learning_rate=2", 2.0),
+        ("train.compile=true", True),
+        ("data.drop_duplicates=false", False),
+        ("train.schedule=inverse-sqrt", "inverse-sqrt"),
+        ('train.schedule="cosine"', "cosine"),
+        ("train.device=cuda:0", "cuda:0"),
+        ("train.adam_betas=[0.8, 0.9]", (0.8, 0.9)),
+        ("train.max_minutes=2.5", 2.5),
+        ("run_dir=some folder/x", Path("some folder/x")),
+        ("data.root=../elsewhere", Path("../elsewhere")),
+        ('evaluate.metrics=["chrf++", "ter"]', ("chrf++", "ter")),
+        ("tgt_lang=fr", "fr"),
+        ('data.valid=[{kind = "sacrebleu", test_set = "wmt13"}]', (SacrebleuCorpus(test_set="wmt13"),)),
+        ('data.test.new={kind = "embedded", pairs = 5}', {"new": EmbeddedCorpus(pairs=5)}),
+    ],
+)
+def test_overrides_of_each_type(override: str, expected: object) -> None:
+    value: object = parse_recipe(SMALL, [override])
+    for name in override.partition("=")[0].strip().replace("data.test.new", "data.test").split("."):
+        value = getattr(value, name)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+def test_a_later_override_wins_and_overrides_reach_sections_that_the_file_lacks() -> None:
+    recipe = parse_recipe(SMALL, ["seed=3", "seed=4", "decode.beam_size=9"])
+    assert (recipe.seed, recipe.decode.beam_size) == (4, 9)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.max_steps", "override 'train.max_steps' has no value; it must look like train.max_steps=1000"),
+        ("=5", "override '=5' has no value; it must look like train.max_steps=1000"),
+        ("name.x=5", "override 'name.x=5': 'name' is not a section; run `nmt config` to see the options"),
+        ("train.max_step=5", "recipe: unknown option 'train.max_step'; did you mean 'max_steps'?"),
+        ("train.max_steps=many", "recipe: train.max_steps = 'many'; input should be a valid integer"),
+    ],
+)
+def test_overrides_that_do_not_work_are_explained(override: str, message: str) -> None:
+    assert message_for(SMALL, override).startswith(message)
+
+
+# --- Errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("addition", "message"),
+    [
+        ("[trian]\nmax_steps = 1", "recipe: unknown option 'trian'; did you mean 'train'?"),
+        ("[train]\nmax_step = 1", "recipe: unknown option 'train.max_step'; did you mean 'max_steps'?"),
+        ("[model]\nxyzzy = 1", "recipe: unknown option 'model.xyzzy'; known options: d_model, d_ff, num_heads,"),
+        (
+            "[data.test.t]\nkind = 'text'\nsrc = 'a'\ntgt = 'b'\nsource = 'c'",
+            "recipe: unknown option 'data.test.t.source'; did you mean 'src'?",
+        ),
+        ("[data.test.t]\nkind = 'text'\nsrc = 'a'", "recipe: option 'data.test.t.tgt' is missing; it has no default"),
+        (
+            "[data.test.t]\nkind = 'txt'",
+            "recipe: data.test.t.kind is 'txt'; it must be one of text, tsv, sgm, parquet, jsonl, hugging",
+        ),
+        ("[[data.valid]]\npath = 'x'", "recipe: data.valid.1.kind is None; it must be one of text, tsv,"),
+        (
+            "[model]\nactivation = 'rule'",
+            "recipe: model.activation = 'rule'; input should be 'relu', 'gelu' or 'swish'",
+        ),
+        ("[model]\ndropout = 1.0", "recipe: model.dropout = 1.0; input should be less than 1"),
+        ("[train]\nmax_steps = 0", "recipe: train.max_steps = 0; input should be greater than 0"),
+        ("[train]\nlearning_rate = inf", "recipe: train.learning_rate = inf; input should be a finite number"),
+        ("[train]\nadam_betas = [0.9]", "recipe: option 'train.adam_betas.1' is missing; it has no default"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> None:
+    assert message_for(SMALL + addition).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.num_heads=7"], "model.d_model is 512; it must be a multiple of model.num_heads (7); try 504"),
+        (["model.num_heads=1000"], "model.d_model is 512; it must be a multiple of model.num_heads (1000); try 1000"),
+        (["model.d_model=33", "model.num_heads=1"], "model.d_model is 33; it must be even, half sine and half cosine"),
+        (["train.weight_decay=0.1"], "train.weight_decay needs decoupled decay; set train.optimizer to 'adamw'"),
+        (["train.warmup_steps=0"], "train.warmup_steps is 0, but the noam schedule divides by it; set it to 1 or more"),
+        (["train.validate_bleu_every=1500"], "train.validate_bleu_every is 1500; it must be a multiple of"),
+        (["train.best_metric=bleu"], "train.best_metric is 'bleu'; BLEU must then be measured at every validation;"),
+        (
+            ["train.average_last=6"],
+            "train.average_last is 6, but only 5 checkpoints stay on disk; set train.keep_last to 6",
+        ),
+        (["decode.n_best=5"], "decode.n_best is 5; it must be at most decode.beam_size (4); widen the beam"),
+        (["tokenizer.joint=false"], "tokenizer.joint is false, but three-way tied embeddings need one vocabulary;"),
+        (
+            ["model.max_positions=256"],
+            "data.max_tokens is 256; the model must also hold the end token; set model.max_pos",
+        ),
+        (
+            ["train.micro_batch_tokens=256"],
+            "train.micro_batch_tokens is 256; the longest sentence must fit; set it to 257",
+        ),
+    ],
+)
+def test_choices_that_do_not_fit_together_are_refused(overrides: list[str], message: str) -> None:
+    assert message_for(SMALL, *overrides).startswith("recipe: " + message)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.num_heads=7", "model.d_model=504"],  # what the message above advises
+        ["model.num_heads=1000", "model.d_model=1000"],
+        ["train.weight_decay=0.1", "train.optimizer=adamw"],
+        ["train.warmup_steps=0", "train.schedule=inverse-sqrt"],
+        ["train.best_metric=bleu", "train.validate_bleu_every=1000"],
+        ["train.average_last=6", "train.keep_last=6"],
+        ["tokenizer.joint=false", "model.tied_embeddings=decoder"],
+        ["model.max_positions=257"],
+        ["train.micro_batch_tokens=257"],
+    ],
+)
+def test_the_advice_of_these_messages_works(overrides: list[str]) -> None:
+    parse_recipe(SMALL, overrides)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    message = message_for(SMALL, "train.max_step=1", "decode.n_best=10", "seed=x")
+    assert message.count(" | ") == 2
+
+
+@pytest.mark.parametrize("name", ["name", "src_lang", "tgt_lang", "data"])
+def test_a_missing_option_is_named(name: str) -> None:
+    tree = tomllib.loads(SMALL)
+    lines = [line for line in SMALL.splitlines() if not line.startswith(name)]
+    text = "\n".join(lines) if name != "data" else "\n".join(lines[:3])
+    assert name in tree
+    assert message_for(text) == f"recipe: option '{name}' is missing; it has no default"
+
+
+def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
+    missing, broken, latin = tmp_path / "none.toml", tmp_path / "broken.toml", tmp_path / "latin.toml"
+    broken.write_text("[train\n")
+    latin.write_bytes('name = "ä"'.encode("latin-1"))
+    with pytest.raises(
+        RecipeError, match=r"^cannot read recipe .*none\.toml: No such file or directory; give the path"
+    ):
+        load_recipe(missing)
+    with pytest.raises(RecipeError, match=r"^cannot read recipe .*: Is a directory; give the path"):
+        load_recipe(tmp_path)
+    with pytest.raises(
+        RecipeError, match=r"broken\.toml is not valid TOML: .*\(at line 1, column 7\); mend that line$"
+    ):
+        load_recipe(broken)
+    with pytest.raises(RecipeError, match=r"latin\.toml is not UTF-8 text; save it as UTF-8$"):
+        load_recipe(latin)
+
+
+# --- Documentation ----------------------------------------------------------------------------------------------------
+
+
+def test_all_sections_are_exported() -> None:
+    assert len(SECTIONS) == 16
+    assert {Recipe, EmbeddedCorpus} <= set(SECTIONS)
+
+
+@pytest.mark.parametrize("section", [section for section in SECTIONS if section is not Section])
+def test_every_section_and_option_is_documented(section: type[Section]) -> None:
+    assert section.__doc__
+    assert section.__doc__ != Section.__doc__
+    # The discriminator `kind` and the sections themselves speak through their classes.
+    silent = [name for name, field in section.model_fields.items() if not (field.description or "").strip()]
+    assert set(silent) <= {"kind", "data", "tokenizer", "model", "train", "decode", "evaluate"}
+
+
+def options(tree: dict[str, object], prefix: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        if isinstance(value, dict) and name != "test":
+            yield from options(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def test_the_described_recipe_documents_every_option_above_it() -> None:
+    lines = describe_recipe(parse_recipe(SMALL)).splitlines()
+    documented = [line.removeprefix("# ").split(" =")[0] for above, line in pairwise(lines) if above.startswith("# ")]
+    for option in options(tomllib.loads(dump_recipe(parse_recipe(SMALL)))):
+        assert option.rpartition(".")[2] in documented
+    for unset in ("run_dir", "max_minutes", "max_epochs"):
+        assert f"# {unset} =" in lines
+
+
+def test_the_described_recipe_lists_choices() -> None:
+    text = describe_recipe(parse_recipe(SMALL))
+    assert "One of: relu, gelu, swish." in text
+    assert "Any of: bleu, chrf, chrf++, ter, bleu-tokenized, bleu-tokenized-lc, bleu-compound-split." in text

@@ -1,0 +1,91 @@
+"""The scripts and the pinned versions that everybody's environment is made from."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ("tools/environment", "tools/quickstart", "tools/test", ".ci/run")
+CONSTRAINTS = [
+    line
+    for line in (ROOT / "tools/constraints.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+PINNED = dict(line.split("==") for line in CONSTRAINTS)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_are_executable_strict_bash(script: str) -> None:
+    path = ROOT / script
+    assert os.access(path, os.X_OK)
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("#!/usr/bin/env bash\n")
+    assert "\nset -euo pipefail\n" in text
+    subprocess.run(["bash", "-n", path], check=True)
+
+
+def test_continuous_integration_runs_what_developers_run() -> None:
+    assert "tools/test" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+def test_constraints_are_exact_and_sorted() -> None:
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", line) for line in CONSTRAINTS)
+    assert [name.lower() for name in PINNED] == sorted(name.lower() for name in PINNED)
+    assert len(PINNED) == len(CONSTRAINTS)
+    assert PINNED["torch"] == "2.13.0"
+
+
+def test_constraints_pin_a_fitting_version_of_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"].values()
+    wanted = [*project["project"]["dependencies"], *(name for extra in extras for name in extra)]
+    pinned = {canonicalize_name(name): version for name, version in PINNED.items()}
+    for requirement in map(Requirement, [*wanted, *project["build-system"]["requires"]]):
+        assert pinned[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+def test_the_environment_is_made_once(tmp_path: Path) -> None:
+    # A stand-in for Python that only notes how it was called: nothing is installed.
+    venv, log = tmp_path / "venv", tmp_path / "log"
+    (venv / "bin").mkdir(parents=True)
+    python = venv / "bin" / "python"
+    python.write_text(f'#!/usr/bin/env bash\nprintf "%s\\n" "$*" >>"{log}"\n')
+    python.chmod(0o755)
+    environment = {**os.environ, "NMT_VENV": str(venv)}
+
+    def make() -> tuple[str, list[str]]:
+        log.write_text("")
+        done = subprocess.run(
+            [ROOT / "tools/environment"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout, [line for line in log.read_text().splitlines() if "pip install" in line]
+
+    printed, installs = make()
+    assert printed == f"{venv}\n"
+    assert "torch==2.13.0" in installs[0], "torch comes first, by its exact version"
+    assert "--editable" in installs[1]
+    assert all(f"--constraint {ROOT / 'tools/constraints.txt'}" in line for line in installs)
+    assert make() == (f"{venv}\n", [])
+
+
+def test_an_old_python_is_refused_in_one_line(tmp_path: Path) -> None:
+    for tool in ("bash", "cat", "cksum", "dirname"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or pytest.fail(f"{tool} is missing"))
+    old = tmp_path / "python3"
+    old.write_text(f"#!{sys.executable}\nraise SystemExit(1)\n")
+    old.chmod(0o755)
+    environment = {"PATH": str(tmp_path), "NMT_VENV": str(tmp_path / "venv")}
+    done = subprocess.run(
+        ["bash", ROOT / "tools/environment"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("environment: found no Python 3.11 or newer")
+    assert done.stderr.count("\n") == 1
