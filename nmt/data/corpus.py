@@ -317,7 +317,7 @@ def _read_parquet(corpus: ParquetCorpus, path: Path) -> Iterator[Pair]:
 @contextmanager
 def _parquet_file(path: Path) -> Iterator[Any]:
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:  # type: ignore[no-untyped-call]
+        with pyarrow.parquet.ParquetFile(path) as file:
             yield file
     except (ArrowException, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())

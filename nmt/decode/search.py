@@ -13,7 +13,8 @@ Stop    A sentence is done when no live hypothesis can overtake its worst kept f
         only falls and the penalty only grows, so a live hypothesis reaches at most log_prob / penalty at the limit.
         So a beam that never drops a hypothesis finds the true optimum.
 Tokens  Padding, unknown and begin tokens are never produced.
-Order   Equal candidates rank by parent, then by token id: nothing that stands beside a sentence can change its result.
+Order   Equal candidates rank by parent, then by token id. Which of many equals topk takes at its edge depends on that
+        hypothesis alone, so nothing that stands beside a sentence can change its result.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from nmt.data.duplicates import Bitmap, DuplicateFinder
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.lists(st.integers(0, 300), max_size=40), max_size=5))
 def test_first_of_equal_hashes_is_kept(tmp_path_factory, chunks: list[list[int]]) -> None:
     directory = tmp_path_factory.mktemp("hashes")

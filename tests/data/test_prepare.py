@@ -43,6 +43,7 @@ DIRTY = [
     ("хорошо", "gut"),
     ("twice", "doppelt"),
     ("twice\r", "doppelt\u200b"),
+    ("twice", "zweimal"),
     ("\u2581", "nur ein Leerzeichen"),
     ("ab " * 60, "cd " * 60),
 ]
@@ -56,13 +57,9 @@ EXPECTED_DROPS = {
     "duplicate": 1,
     "too many tokens": 1,
 }
-HOSTILE = [
-    ("a\u2028b", "c\u0085d"),
-    ("\ufeffe\r", "f\x1cg"),
-    ("", ""),
-    ("g" * 90, "too long for the model"),
-    ("h\x00", ""),
-]
+# Three bytes each and one for the space before: 40 tokens, as many as the model holds beside the end token. Then 41.
+LONGEST, TOO_LONG = "漢" * 13, "漢" * 13 + "Q"
+HOSTILE = [("a\u2028b", "c\u0085d"), ("\ufeffe\r", "f\x1cg"), ("", ""), (TOO_LONG, "x"), ("h\x00", ""), (LONGEST, "y")]
 
 
 def sentence_pairs(count: int) -> list[tuple[str, str]]:
@@ -97,7 +94,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 def test_store_holds_the_clean_pairs_in_order(folder: Path) -> None:
     prepared = prepare(recipe_for(folder))
     store = PairStore(prepared.directory, "train")
-    expected = [*sentence_pairs(200), ("twice", "doppelt")]
+    expected = [*sentence_pairs(200), ("twice", "doppelt"), ("twice", "zweimal")]
     assert len(store) == len(expected)
     for side, tokenizer, place in ((store.src, prepared.tokenizers.src, 0), (store.tgt, prepared.tokenizers.tgt, 1)):
         for i, pair in enumerate(expected):
@@ -108,13 +105,13 @@ def test_store_holds_the_clean_pairs_in_order(folder: Path) -> None:
 
 def test_report_counts_everything(folder: Path) -> None:
     report = prepare(recipe_for(folder)).report
-    assert report["train"]["pairs_read"] == 210
+    assert report["train"]["pairs_read"] == 211
     assert report["train"]["drops"] == EXPECTED_DROPS
-    assert report["train"]["pairs"] == 201 == 210 - sum(EXPECTED_DROPS.values())
+    assert report["train"]["pairs"] == 202 == 211 - sum(EXPECTED_DROPS.values())
     store = PairStore(folder / "run" / "data", "train")
     source = report["train"]["src"]
     assert source["tokens"] == store.src.lengths.sum()
-    assert source["words"] == 5 * 200 + 1
+    assert source["words"] == 5 * 200 + 2
     assert source["average_length"] == pytest.approx(store.src.lengths.mean(), abs=1e-4)
     assert source["pieces_per_word"] == pytest.approx(source["tokens"] / source["words"], abs=1e-4)
     text = (folder / "run" / "data" / "prepare.json").read_text()
@@ -135,13 +132,14 @@ def test_development_text_is_kept_whole(folder: Path) -> None:
     valid = prepared.valid_set()
     # A byte order mark in the middle of a file is text; the first line has none.
     assert list(zip(valid.src, valid.ref, strict=True)) == expected
-    assert prepared.report["valid"]["pairs_read"] == 25
+    assert prepared.report["valid"]["pairs_read"] == 26
     assert prepared.report["valid"]["too_long_for_model"] == 1
     store = PairStore(prepared.directory, "valid")
-    assert len(store) == prepared.report["valid"]["pairs"] == 24
+    assert len(store) == prepared.report["valid"]["pairs"] == 25
     tokenizer = prepared.tokenizers.src
-    held = [normalize(src, "NFC") for src, _ in expected if len(src) < 90]
-    assert [tokenizer.decode(store.src.gather(np.array([i]))[0].tolist()) for i in range(24)] == held
+    held = [normalize(src, "NFC") for src, _ in expected if src != TOO_LONG]
+    assert [tokenizer.decode(store.src.gather(np.array([i]))[0].tolist()) for i in range(25)] == held
+    assert store.src.lengths.max() == 40
 
 
 def test_same_input_gives_the_same_bytes_anywhere(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -156,7 +154,7 @@ def test_worker_processes_change_nothing(folder: Path) -> None:
     alone = prepare(recipe_for(folder, "alone"))
     together = prepare(recipe_for(folder, "together", "data.workers=2"))
     assert contents(alone.directory) == contents(together.directory)
-    assert alone.report["train"]["pairs"] == 2 * PAIRS_PER_CHUNK + 101
+    assert alone.report["train"]["pairs"] == 2 * PAIRS_PER_CHUNK + 102
 
 
 def changes(directory: Path) -> dict[str, int]:
@@ -252,7 +250,6 @@ write_frame = prepare.write_frame
 
 def write_and_die(*arguments):
     write_frame(*arguments)
-    print("dies", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
@@ -268,9 +265,7 @@ def test_killed_preparation_leaves_nothing_that_is_taken_for_good(folder: Path) 
     (folder / "program.py").write_text(DYING_PROGRAM)
     command = [sys.executable, str(folder / "program.py"), str(folder / "recipe.toml")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    victim = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.PIPE, text=True)
-    assert victim.stdout is not None
-    assert victim.stdout.read() == "dies\n"  # Comes to an end only when the worker processes have gone too.
+    victim = subprocess.Popen(command, env=environment, start_new_session=True)
     assert victim.wait() == -signal.SIGKILL
     assert [path.name for path in (folder / "killed").iterdir()] == [".data.unfinished"]
     assert_session_ends(victim.pid)
@@ -288,6 +283,7 @@ def assert_session_ends(session: int) -> None:
         if not any(session_of(path) == session for path in Path("/proc").glob("[0-9]*/stat")):
             return
         time.sleep(0.1)
+    os.killpg(session, signal.SIGKILL)
     pytest.fail("processes outlived the killed one")
 
 
@@ -308,10 +304,10 @@ def one_line_error(recipe: Recipe, match: str) -> None:
 
 def test_errors_of_the_input_leave_nothing_behind(folder: Path) -> None:
     (folder / "text" / "train.de").write_text("one line\n")
-    one_line_error(recipe_for(folder), r"train\.en has 210 sentences and .*train\.de has 1")
+    one_line_error(recipe_for(folder), r"train\.en has 211 sentences and .*train\.de has 1")
     (folder / "text" / "train.de").unlink()
     one_line_error(recipe_for(folder), "cannot read .*No such file")
-    (folder / "text" / "train.de").write_bytes(b"\xff\n" * 210)
+    (folder / "text" / "train.de").write_bytes(b"\xff\n" * 211)
     one_line_error(recipe_for(folder), r"train\.de, line 1: byte 0xff is not UTF-8")
 
 

@@ -61,8 +61,8 @@ _OF_PLACES = ("the",) * 22 + ("a",) * 4 + ("my", "your", "his", "her", "our", "t
 
 _PLACES = nouns("place")
 _INSIDES = tuple(noun for noun in _PLACES if noun.preposition == ("in", "in"))
-_GOALS = (*_PLACES, *nouns("doctor baker friend neighbor teacher lawyer uncle aunt farmer bus train car"))
-_SIGHTS = nouns("lake mountain island beach village city castle river forest bridge")
+_GOALS = (*nouns("place -city"), *nouns("doctor baker friend neighbor teacher lawyer uncle aunt farmer bus train car"))
+_SIGHTS = nouns("lake mountain island beach castle river bridge")
 _HOMES = nouns("house village city castle forest island hotel")
 _SEATS = nouns("chair sofa bench armchair bed")
 _SURFACES = nouns("table chair bed sofa bench desk shelf cupboard")

@@ -31,7 +31,6 @@ from nmt.data.embedded.syntax import (
     Phrase,
     PrepositionalPhrase,
     Pronoun,
-    person,
 )
 from nmt.data.embedded.verbs import MODAL
 from nmt.data.embedded.vocabulary import WEIGHTS, Pattern, spread
@@ -45,7 +44,7 @@ told: simple past alone; timeless: simple present alone; anterior: had done; unb
 PATTERNS = spread(WEIGHTS)
 
 _PRESENT_MODALS = tuple(MODAL.values())
-_PAST_MODALS = tuple(modal for modal in MODAL.values() if modal.en_past)
+_MODALS_OF_THINGS = tuple(MODAL[modal] for modal in ("can", "must", "should", "have to"))
 _PEOPLE = nouns("person")
 _MOVERS = frozenset((None, *_PEOPLE))
 _COMPANY = nouns("person -baby dog")
@@ -84,12 +83,12 @@ class ClauseSampler(CircumstanceSampler):
         verb = verb or self._verb(pattern, subject)
         subject = subject or self._subject(pattern, verb, described == "subject")
         clause = Clause(subject.phrase, verb, passive=pattern == "passive")
-        self._set_tense(clause, pattern, sphere)
+        self._set_tense(clause, pattern, sphere, subject.noun)
         if moved is None:
             self._add_objects(clause, pattern, subject, described == "object")
         else:
             self._add_moved(clause, pattern, moved)
-        if sphere != "unbound":
+        if sphere in ("past", "present", "future"):
             self._negate(clause)
         self._add_circumstances(clause, pattern, sphere, trailing, main)
         return clause
@@ -129,22 +128,23 @@ class ClauseSampler(CircumstanceSampler):
                 return Filler(phrase._replace(determiner="no"), filler.noun)
         return filler
 
-    def _set_tense(self, clause: Clause, pattern: Pattern, sphere: Sphere) -> None:
+    def _set_tense(self, clause: Clause, pattern: Pattern, sphere: Sphere, noun: Noun | None) -> None:
+        modals = _PRESENT_MODALS if noun is None or noun.kind in ("person", "animal") else _MODALS_OF_THINGS
         stative = "stative" in clause.verb.traits
         match sphere:
             case "past":
                 if not stative and pattern != "weather" and self._chance(0.14):
-                    clause.modal = self._pick(_PAST_MODALS)
+                    clause.modal = self._pick([modal for modal in modals if modal.en_past])
                 clause.tense = "perfect" if not stative and not clause.modal and self._chance(0.2) else "past"
             case "present":
                 roll = self._random()
                 if pattern == "weather" or (not stative and not clause.passive and 0.2 < roll < 0.55):
                     clause.tense = "progressive"
                 elif not stative and roll < 0.2:
-                    clause.modal = self._pick(_PRESENT_MODALS)
+                    clause.modal = self._pick(modals)
             case "future":
                 if not stative and pattern != "weather" and self._chance(0.22):
-                    clause.modal = self._pick(_PRESENT_MODALS)
+                    clause.modal = self._pick(modals)
                 else:
                     clause.tense = "future"
             case "told":
@@ -155,7 +155,7 @@ class ClauseSampler(CircumstanceSampler):
                 pass
             case _:
                 assert_never(sphere)
-        if clause.tense == "past" and clause.verb.past_is_base and not clause.modal and person(clause.subject) != "3s":
+        if clause.tense == "past" and clause.verb.past_is_base and not clause.modal and clause.subject.person != "3s":
             clause.tense = "pluperfect" if sphere == "told" else "perfect"
 
     # --- Objects ----------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class ClauseSampler(CircumstanceSampler):
         if roll < 0.18 and "manner" in traits and not clause.passive and not clause.negated:
             clause.manner = self._pick(MANNERS)
         elif roll < 0.4 and "vehicle" in traits:
-            clause.manner = self._pick(BY_VEHICLE)
+            clause.companion = self._pick(BY_VEHICLE)
         elif 0.4 < roll < 0.6 and "benefit" in traits and pattern == "acc":
             clause.companion = PrepositionalPhrase(FOR, self._companion())
         elif roll > 0.88 and pattern in _WITH_COMPANY:

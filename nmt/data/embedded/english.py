@@ -33,7 +33,6 @@ from nmt.data.embedded.syntax import (
     Pronoun,
     RelativePronoun,
     Sentence,
-    person,
 )
 
 _PHRASES_CACHED = 1 << 15
@@ -183,7 +182,7 @@ def _complement(complement: Complement) -> str:
 def _verb_group(clause: Clause, do: bool) -> tuple[str, str]:
     """Auxiliary and the rest; without an auxiliary the rest is finite. With `do`, full verbs take the auxiliary do."""
     verb = clause.verb
-    who = person(clause.subject)
+    who = clause.subject.person
     if clause.modal is not None:
         return _modal_group(clause, do)
     if clause.passive:
@@ -211,7 +210,7 @@ def _verb_group(clause: Clause, do: bool) -> tuple[str, str]:
 
 def _be_group(clause: Clause, participle: str) -> tuple[str, str]:
     """The forms of be, as a verb of its own or before a passive participle."""
-    who = person(clause.subject)
+    who = clause.subject.person
     match clause.tense:
         case "present" | "progressive":
             return be_present(who), participle
@@ -231,7 +230,7 @@ def _modal_group(clause: Clause, do: bool) -> tuple[str, str]:
     modal, verb = clause.modal, clause.verb
     assert modal is not None
     infinitive = f"be {verb.en_participle}" if clause.passive else verb.en
-    who = person(clause.subject)
+    who = clause.subject.person
     past = clause.tense == "past"
     if not modal.full_verb:
         auxiliary, _, rest = (modal.en_past if past else modal.en_present).partition(" ")

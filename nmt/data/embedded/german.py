@@ -50,7 +50,6 @@ from nmt.data.embedded.syntax import (
     Pronoun,
     RelativePronoun,
     Sentence,
-    person,
 )
 
 _PHRASES_CACHED = 1 << 16
@@ -129,7 +128,7 @@ class _German:
 
     def _verb_first(self, clause: Clause, subject_said: bool) -> str:
         """The clause from its finite verb on."""
-        verbs = self._verbs(clause, person(clause.subject))
+        verbs = self._verbs(clause, clause.subject.person)
         closing = " ".join(filter(None, (verbs.prefix, verbs.infinite)))
         words = [verbs.finite]
         behind = self._add_middle(words, clause, subject_said, bracket=bool(closing))
@@ -138,7 +137,7 @@ class _German:
     def _verb_final(self, clause: Clause) -> str:
         """A subordinate clause after what introduces it: the finite verb comes last, behind the infinite forms."""
         self.phenomena.add("verb-final")
-        verbs = self._verbs(clause, person(clause.subject))
+        verbs = self._verbs(clause, clause.subject.person)
         closing = f"{verbs.infinite} {verbs.prefix}{verbs.finite}" if verbs.infinite else verbs.prefix + verbs.finite
         words: list[str] = []
         behind = self._add_middle(words, clause, subject_said=clause.front == "subject", bracket=True)
@@ -199,32 +198,30 @@ class _German:
     def _add_middle(self, words: list[str], clause: Clause, subject_said: bool, bracket: bool) -> str:
         """Add the middle field to the words and return what must wait until after the closing verb forms.
 
-        Order: subject, pronouns, time, frequency, dative, accusative, nicht, agent or company, manner (before an
-        accusative that is new: langsam ein Buch), place, predicate. A prepositional object of the verb comes last, and
-        place before nicht then. A relative clause does not keep a closing verb form from its noun: it moves behind it.
+        Order: subject, pronouns, time, dative, accusative, nicht, agent or company, adverb (but before an accusative
+        that is new: langsam ein Buch), place, predicate. A prepositional object of the verb comes last, and place
+        before nicht then. A relative clause does not keep a closing verb form from its noun: it moves behind it.
         """
         front = clause.front
         self._add_subject_and_pronouns(words, clause, subject_said)
         if clause.time is not None and front != "time":
             words.append(self._adverbial(clause.time))
-        if clause.frequency is not None:
-            words.append(self._adverbial(clause.frequency))
         negation, direct = self._negation(clause)
-        manner = clause.manner.de if clause.manner is not None else ""
+        adverb = self._adverb(clause)
+        extrapose = bracket or bool(negation) or clause.frequency is not None
         behind = ""
         if isinstance(clause.indirect, (NounPhrase, Name, Coordination)) and front != "indirect":
-            extrapose = clause.direct is None and (bracket or bool(negation))
-            behind = self._add_object(words, clause.indirect, "dat", extrapose)
+            behind = self._add_object(words, clause.indirect, "dat", extrapose and clause.direct is None)
         if isinstance(direct, (NounPhrase, Name, Coordination, Interrogative)) and front != "direct":
-            if manner and isinstance(direct, NounPhrase) and _is_new(direct):
-                words.append(manner)
-                manner = ""
-            behind = self._add_object(words, direct, "acc", bracket or bool(negation))
+            if adverb and isinstance(direct, NounPhrase) and _is_new(direct):
+                words.append(adverb)
+                adverb = ""
+            behind = self._add_object(words, direct, "acc", extrapose)
         place = self._place(clause.place) if clause.place is not None and front != "place" else ""
         if clause.oblique is None or front == "oblique":
-            words += filter(None, (negation, self._company(clause), manner, place))
+            words += filter(None, (negation, self._company(clause), adverb, place))
         else:
-            words += filter(None, (place, negation, self._company(clause), manner))
+            words += filter(None, (place, negation, self._company(clause), adverb))
             behind = self._add_oblique(words, clause, bracket)
         if clause.predicate is not None:
             words.append(self._predicate(clause.predicate))
@@ -238,7 +235,7 @@ class _German:
         if clause.verb.reflexive:
             self.phenomena.add("reflexive")
             place = len(words) if subject_said or isinstance(subject, Pronoun) else len(words) - 1
-            words.insert(place, REFLEXIVE[person(subject)])
+            words.insert(place, REFLEXIVE[subject.person])
         if isinstance(clause.direct, Pronoun):
             words.append(self._phrase(clause.direct, "acc"))
         if clause.indirect is not None:
@@ -278,6 +275,13 @@ class _German:
         else:
             words += (verb.de_preposition, *found)
         return behind
+
+    def _adverb(self, clause: Clause) -> str:
+        """How often and how."""
+        often = self._adverbial(clause.frequency) if clause.frequency is not None else ""
+        if clause.manner is None:
+            return often
+        return f"{often} {clause.manner.de}" if often else clause.manner.de
 
     def _company(self, clause: Clause) -> str:
         """Agent or companion, who never meet."""
@@ -371,29 +375,33 @@ class _German:
 
     def _noun_phrase(self, phrase: NounPhrase, case: Case) -> str:
         """A noun phrase without its relative clause."""
-        possessor = phrase.possessor
-        article = "the" if isinstance(possessor, NounPhrase) else phrase.determiner
-        if phrase.adjective is not None:
+        noun, determiner, _, adjective, degree, number, possessor, _ = phrase
+        if adjective is not None:
             self.phenomena.add("adjective-agreement")
-        if phrase.degree != "positive":
-            self.phenomena.add("comparison")
-        core = _core(phrase.noun, article, phrase.adjective, phrase.degree, phrase.column, case)
-        if phrase.number:
+            if degree != "positive":
+                self.phenomena.add("comparison")
+        if possessor is not None:
+            return self._owned(phrase, possessor, case)
+        core = _core(noun, determiner, adjective, degree, phrase.column, case)
+        if number:
             self.phenomena.add("numbers")
-            return f"{german_cardinal(phrase.number)} {core}"
-        if article == "no":
+            return f"{german_cardinal(number)} {core}"
+        if determiner == "no":
             self.phenomena.add("negation")
+        return core
+
+    def _owned(self, phrase: NounPhrase, possessor: NounPhrase | Name | RelativePronoun, case: Case) -> str:
+        """Annas Hund, der Hund des Nachbarn, dessen Hund: before a noun, an owner takes the place of the article."""
+        self.phenomena.add("possessive")
+        article = "the" if isinstance(possessor, NounPhrase) else ""
+        core = _core(phrase.noun, article, phrase.adjective, phrase.degree, phrase.column, case)
         match possessor:
-            case None:
-                return core
             case Name():
-                self.phenomena |= {"names", "possessive"}
+                self.phenomena.add("names")
                 return f"{possessor.name}s {core}"
             case NounPhrase():
-                self.phenomena.add("possessive")
                 return f"{core} {self._noun_phrase(possessor, 'gen')}"
             case RelativePronoun():
-                self.phenomena.add("possessive")
                 return f"{RELATIVE_PRONOUN['gen', possessor.column]} {core}"
             case _:
                 assert_never(possessor)

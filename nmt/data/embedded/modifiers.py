@@ -8,9 +8,11 @@ from nmt.data.embedded.nouns import nouns
 # English degrees | German degrees (the superlative without its ending) | its nouns, and whether the quality passes.
 # A dash where there is no degree; a plus for more and most. An indented line continues the one before.
 _ADJECTIVES = """
-big bigger biggest | groß größer größt | animal food clothes vehicle furniture object place -mouse
+big bigger biggest | groß größer größt |
+    animal food clothes vehicle furniture object place -mouse -bread -cheese -meat -chocolate -rice
 small smaller smallest | klein kleiner kleinst |
-    child boy girl baby animal food clothes vehicle furniture object place mistake -mountain
+    child boy girl baby animal food clothes vehicle furniture object place mistake -mountain -bread -cheese -meat
+    -chocolate -rice
 old older oldest | alt älter ältest |
     person animal text clothes vehicle furniture object house church castle bridge city hotel school -baby -child
 young younger youngest | jung jünger jüngst | person animal -baby -child -boy -girl

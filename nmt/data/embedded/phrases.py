@@ -77,7 +77,10 @@ class PhraseSampler:
         if roll < 0.74:
             return self._described(noun, self._pick(_SINGULAR), plural=False)
         if roll < 0.93:
-            return self._described(noun, self._pick(_PLURAL), plural=True)
+            determiner = self._pick(_PLURAL)
+            if not determiner and noun.kind in ("person", "place"):
+                determiner = "the"
+            return self._described(noun, determiner, plural=True)
         return self._described(noun, "", plural=True)._replace(number=self._count(noun))
 
     def _described(self, noun: Noun, determiner: str, plural: bool) -> NounPhrase:

@@ -33,16 +33,37 @@ Conjunction = Literal[
 Coordinator = Literal["and", "but"]
 
 
+_PERSONS: dict[PronounWord, Person] = {
+    "I": "1s",
+    "you": "2s",
+    "he": "3s",
+    "she": "3s",
+    "it": "3s",
+    "we": "1p",
+    "they": "3p",
+}
+
+
 class Pronoun(NamedTuple):
     """A personal pronoun; `it` is the it of the weather alone."""
 
     word: PronounWord
+
+    @property
+    def person(self) -> Person:
+        """Person and number that a verb must agree with."""
+        return _PERSONS[self.word]
 
 
 class Name(NamedTuple):
     """A first name."""
 
     name: str
+
+    @property
+    def person(self) -> Person:
+        """Person and number that a verb must agree with."""
+        return "3s"
 
 
 class RelativePronoun(NamedTuple):
@@ -51,11 +72,21 @@ class RelativePronoun(NamedTuple):
     column: Column
     human: bool
 
+    @property
+    def person(self) -> Person:
+        """Person and number that a verb must agree with."""
+        return "3p" if self.column == "p" else "3s"
+
 
 class Interrogative(NamedTuple):
     """who or what."""
 
     human: bool
+
+    @property
+    def person(self) -> Person:
+        """Person and number that a verb must agree with."""
+        return "3s"
 
 
 class NounPhrase(NamedTuple):
@@ -78,12 +109,22 @@ class NounPhrase(NamedTuple):
         """The column of the German tables."""
         return "p" if self.plural else self.noun.gender
 
+    @property
+    def person(self) -> Person:
+        """Person and number that a verb must agree with."""
+        return "3p" if self.plural else "3s"
+
 
 class Coordination(NamedTuple):
     """Two phrases joined by and."""
 
     first: NounPhrase | Name
     second: NounPhrase | Name
+
+    @property
+    def person(self) -> Person:
+        """Person and number that a verb must agree with."""
+        return "3p"
 
 
 Phrase = NounPhrase | Pronoun | Name | Coordination | RelativePronoun | Interrogative
@@ -160,7 +201,7 @@ class Clause:
     predicate: Predicate | None = None
     frequency: Adverbial | None = None
     manner: Adverbial | None = None
-    companion: PrepositionalPhrase | None = None
+    companion: PrepositionalPhrase | Adverbial | None = None
     place: PrepositionalPhrase | Adverbial | None = None
     time: Adverbial | None = None
     front: Slot | None = None
@@ -179,48 +220,3 @@ class Sentence(NamedTuple):
     coordinator: Coordinator | None = None
     second: Clause | None = None
     please: bool = False
-
-
-def person(phrase: Phrase) -> Person:
-    """Person and number that a verb must agree with."""
-    match phrase:
-        case NounPhrase():
-            return "3p" if phrase.plural else "3s"
-        case Pronoun():
-            return _PERSONS[phrase.word]
-        case Coordination():
-            return "3p"
-        case RelativePronoun():
-            return "3p" if phrase.column == "p" else "3s"
-        case Name() | Interrogative():
-            return "3s"
-
-
-_PERSONS: dict[PronounWord, Person] = {
-    "I": "1s",
-    "you": "2s",
-    "he": "3s",
-    "she": "3s",
-    "it": "3s",
-    "we": "1p",
-    "they": "3p",
-}
-
-
-def front_phrase(clause: Clause) -> Phrase | PrepositionalPhrase | Adverbial:
-    """What stands in the slot that is put in front."""
-    match clause.front:
-        case "subject" | None:
-            return clause.subject
-        case "direct":
-            found: Phrase | PrepositionalPhrase | Adverbial | None = clause.direct
-        case "indirect":
-            found = clause.indirect
-        case "oblique":
-            found = clause.oblique
-        case "place":
-            found = clause.place
-        case "time":
-            found = clause.time
-    assert found is not None, "the slot in front must be filled"
-    return found

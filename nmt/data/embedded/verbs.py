@@ -71,7 +71,8 @@ build built built building | bauen gebaut | acc benefit | person -baby |
     house school church castle bridge ship hotel factory shelf
 paint painted painted painting | malen gemalt | acc benefit manner | person -baby |
     picture flower horse castle bridge bird mountain
-draw drew drawn drawing | zeichnen gezeichnet | acc benefit manner | person -baby | dog house cat ship island church lion
+draw drew drawn drawing | zeichnen gezeichnet | acc benefit manner | person -baby |
+    dog house cat ship island church lion
 carry carried carried carrying | tragen/träg getragen | acc manner | person -baby donkey |
     suitcase box basket bag chair bottle baby table
 take took taken taking | nehmen/nimm genommen | acc | person | object text clothes bus train taxi

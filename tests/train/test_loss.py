@@ -1,0 +1,138 @@
+"""The loss against torch's own, against the published tables of other systems, and by finite differences."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nmt.model.transformer import Transformer
+from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
+from nmt.recipe import ModelRecipe
+from nmt.train import loss as loss_module
+from nmt.train.loss import TrainingLoss, linear_cross_entropy
+
+VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("rows_in_chunk", [1, 10, 1000])
+def test_loss_and_gradients_equal_torch_in_float64(
+    smoothing: float, rows_in_chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocab, d_model, total = 53, 16, 37
+    monkeypatch.setitem(loss_module.CHUNK_BYTES, "cpu", 4 * vocab * rows_in_chunk)
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(total, d_model, dtype=torch.float64, generator=generator, requires_grad=True)
+    weight = torch.randn(vocab, d_model, dtype=torch.float64, generator=generator, requires_grad=True)
+    labels = torch.randint(0, vocab, (total,), generator=generator)
+    loss, nll = linear_cross_entropy(hidden, weight, labels, smoothing)
+    ours = torch.autograd.grad(loss * 0.37, (hidden, weight))
+    reference = F.cross_entropy(hidden @ weight.T, labels, label_smoothing=smoothing, reduction="sum")
+    theirs = torch.autograd.grad(reference * 0.37, (hidden, weight))
+    torch.testing.assert_close(loss, reference, rtol=1e-13, atol=0)
+    torch.testing.assert_close(nll, F.cross_entropy(hidden @ weight.T, labels, reduction="sum"), rtol=1e-13, atol=0)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+
+
+def test_extreme_logits_stay_finite() -> None:
+    hidden = torch.tensor([[1e4], [-1e4]], requires_grad=True)
+    weight = torch.tensor([[1.0], [0.0], [-1.0]], requires_grad=True)
+    loss, nll = linear_cross_entropy(hidden, weight, torch.tensor([0, 2]), 0.1)
+    loss.backward()
+    assert nll.item() == pytest.approx(0.0, abs=1e-6)
+    assert loss.item() == pytest.approx(2 * 0.1 * 1e4, rel=1e-5)
+    assert torch.isfinite(hidden.grad).all()
+    assert torch.isfinite(weight.grad).all()
+
+
+def test_under_bf16_autocast_the_loss_is_close_and_gradients_have_the_weights_dtype() -> None:
+    torch.manual_seed(2)
+    hidden, weight = torch.randn(50, 32, requires_grad=True), torch.randn(100, 32, requires_grad=True)
+    labels = torch.randint(0, 100, (50,))
+    exact, _ = linear_cross_entropy(hidden, weight, labels, 0.1)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough, _ = linear_cross_entropy(hidden, weight, labels, 0.1)
+    rough.backward()
+    assert rough.item() == pytest.approx(exact.item(), rel=2e-2)
+    assert weight.grad.dtype == hidden.grad.dtype == torch.float32
+
+
+def load_vectors(name: str) -> dict:
+    path = VECTORS / name
+    if not path.is_file():
+        pytest.skip(f"{name} lies in the folder of test vectors beside the project, which is absent")
+    return json.loads(path.read_text())
+
+
+def loss_of_log_probs(log_probs: torch.Tensor, labels: torch.Tensor, smoothing: float) -> float:
+    """Our loss where the logits are given: the identity matrix as the output projection."""
+    loss, _ = linear_cross_entropy(log_probs, torch.eye(log_probs.shape[1], dtype=log_probs.dtype), labels, smoothing)
+    return loss.item()
+
+
+def test_joeynmt_label_smoothing_after_converting_the_convention() -> None:
+    """JoeyNMT gives gold 1 - e, pad 0 and e / (V - 2) to each other, and subtracts the entropy of that target (KL)."""
+    table = load_vectors("joeynmt_label_smoothing.json")
+    p_row, pad, vocab = table["p_row"], table["pad"], table["V"]
+    labels = torch.tensor([label for row in table["targets"] for label in row if label != pad])
+    kept = [i for i in range(vocab) if i != pad]
+    log_probs = torch.tensor(p_row, dtype=torch.float64).log()
+    # Without the pad entry the vocabulary has V - 1 entries. Theirs: e to V - 2 entries; ours: E to V - 1, gold too.
+    # So E = e (V - 1) / (V - 2) makes the same target. log p of the pad entry must not enter our log-sum-exp: the
+    # other entries sum to less than 1, which adds a constant that is taken off again.
+    e = 0.4
+    ours_e = e * (vocab - 1) / (vocab - 2)
+    rows = log_probs[kept].expand(len(labels), -1)
+    missing = len(labels) * math.log(sum(p_row[i] for i in kept))
+    cross_entropy = loss_of_log_probs(rows, labels - 1, ours_e) - missing
+    entropy = -((1 - e) * math.log(1 - e) + e * math.log(e / (vocab - 2))) * len(labels)
+    assert cross_entropy - entropy == pytest.approx(table["smoothing0.4"]["recomputed"], abs=1e-12)
+    plain = loss_of_log_probs(rows, labels - 1, 0.0) - missing
+    assert plain == pytest.approx(table["smoothing0"]["recomputed"], abs=1e-12)
+
+
+def test_sockeye_cross_entropy_and_gradient() -> None:
+    """Sockeye averages over rows that are not padding; a packed row has none, so the padded row is left out."""
+    table = load_vectors("sockeye.json")["cross_entropy"]
+    rows = [i for i, label in enumerate(table["labels"]) if label != table["pad"]]
+    logits = torch.tensor(table["logits"], dtype=torch.float64)[rows].requires_grad_(True)
+    labels = torch.tensor(table["labels"])[rows]
+    loss, _ = linear_cross_entropy(logits, torch.eye(4, dtype=torch.float64), labels, 0.0)
+    mean = loss / len(rows)
+    mean.backward()
+    assert mean.item() == pytest.approx(table["loss_mean_nonpad"], abs=1e-12)
+    wanted = torch.tensor(table["grad"], dtype=torch.float64)[rows]
+    torch.testing.assert_close(logits.grad, wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_training_loss_is_the_models_and_its_gradient_passes_finite_differences() -> None:
+    torch.manual_seed(0)
+    recipe = ModelRecipe(d_model=8, d_ff=12, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, dropout=0.0)
+    model = Transformer(recipe, 11, 11).double()
+    tgt = [[5, 6, 7], [8]]
+    batch = Batch(
+        src=PackedSequences.from_lists([[4, 5, EOS_ID], [6, EOS_ID]]),
+        tgt=PackedSequences.from_lists([[BOS_ID, *t] for t in tgt]),
+        labels=PackedSequences.from_lists([[*t, EOS_ID] for t in tgt]).tokens,
+    )
+    module = TrainingLoss(model, 0.1)
+    loss, _ = module(batch)
+    logits = model.logits(model(batch.src, batch.tgt))
+    assert loss.item() == pytest.approx(
+        F.cross_entropy(logits, batch.labels, label_smoothing=0.1, reduction="sum").item(), rel=1e-12
+    )
+    loss.backward()
+    for name in ("output_weight", "decoder.layers.0.cross_attention.k.weight", "encoder.layers.0.feed_forward.inner.bias"):
+        parameter = dict(model.named_parameters())[name]
+        flat, index, step = parameter.data.view(-1), 3, 1e-6
+        values = []
+        for sign in (1, -1):
+            flat[index] += sign * step
+            values.append(module(batch)[0].item())
+            flat[index] -= sign * step
+        slope = (values[0] - values[1]) / (2 * step)
+        assert parameter.grad.view(-1)[index].item() == pytest.approx(slope, rel=1e-5, abs=1e-8)

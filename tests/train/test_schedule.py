@@ -1,0 +1,55 @@
+"""Schedules against the paper's formula, its published figures, and other systems' tables."""
+
+import math
+
+import pytest
+
+from nmt.recipe import TrainRecipe
+from nmt.train.schedule import learning_rate
+
+
+def recipe(**changes: object) -> TrainRecipe:
+    return TrainRecipe.model_validate(changes)
+
+
+def test_the_papers_schedule_peaks_at_warmup_with_the_papers_rate() -> None:
+    base = recipe()
+    rates = {step: learning_rate(base, 512, step) for step in (1, 100, 3_999, 4_000, 4_001, 16_000, 100_000)}
+    for step, rate in rates.items():
+        assert rate == pytest.approx(512**-0.5 * min(step**-0.5, step * 4_000**-1.5), rel=1e-12)
+    assert max(rates, key=rates.__getitem__) == 4_000
+    assert rates[4_000] == pytest.approx(7.0e-4, rel=2e-3)
+    assert rates[16_000] == pytest.approx(rates[4_000] / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("warmup", [1, 20])
+def test_sockeyes_inverse_square_root_is_the_papers_without_the_width(warmup: int) -> None:
+    for step in range(1, 11):
+        wanted = min(step**-0.5, step * warmup**-1.5)
+        assert learning_rate(recipe(warmup_steps=warmup), 1, step) == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["inverse-sqrt", "cosine", "linear", "constant"])
+def test_every_other_schedule_warms_up_linearly_to_its_peak(name: str) -> None:
+    train = recipe(schedule=name, learning_rate=0.003, warmup_steps=10, max_steps=110)
+    assert [learning_rate(train, 512, step) for step in range(1, 11)] == pytest.approx(
+        [0.003 * step / 10 for step in range(1, 11)]
+    )
+
+
+def test_decays_pass_through_their_known_points() -> None:
+    def rate(name: str, step: int, **more: object) -> float:
+        return learning_rate(recipe(schedule=name, learning_rate=1.0, warmup_steps=10, max_steps=110, **more), 512, step)
+
+    assert rate("inverse-sqrt", 40) == pytest.approx(math.sqrt(10 / 40))
+    assert rate("linear", 60) == pytest.approx(0.5)
+    assert rate("cosine", 60) == pytest.approx(0.5)
+    assert rate("cosine", 35) == pytest.approx((1 + math.cos(math.pi / 4)) / 2)
+    assert rate("linear", 110) == rate("cosine", 110) == pytest.approx(0.0, abs=1e-12)
+    assert rate("linear", 110, final_rate_ratio=0.2) == pytest.approx(0.2)
+    assert rate("linear", 500) == pytest.approx(0.0, abs=1e-12)
+    assert rate("constant", 110) == 1.0
+
+
+def test_no_warmup_starts_at_the_peak() -> None:
+    assert learning_rate(recipe(schedule="linear", learning_rate=1.0, warmup_steps=0, max_steps=11), 8, 1) == 1.0
