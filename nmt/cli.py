@@ -21,7 +21,7 @@ import typer
 from nmt import pipeline
 from nmt.checkpoint import find_model, load_model, read_model_facts
 from nmt.data.clean import normalize
-from nmt.data.corpus import read_lines
+from nmt.data.corpus import decode_lines, read_lines
 from nmt.data.prepare import prepare as prepare_corpus
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.scoring import score_pairs
@@ -273,7 +273,7 @@ def _with_changes(decode: DecodeRecipe, changes: dict[str, Any]) -> DecodeRecipe
 
 def _input_lines(path: Path) -> Iterator[str]:
     """Lines of a file or of standard input, which end at a line feed and nowhere else."""
-    return read_lines(Path("/dev/stdin")) if path == Path("-") else read_lines(path)
+    return decode_lines(sys.stdin.buffer, "standard input") if path == Path("-") else read_lines(path)
 
 
 @contextmanager

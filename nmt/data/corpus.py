@@ -22,7 +22,6 @@ from xml.etree import ElementTree
 
 import pyarrow.parquet
 import zstandard
-from datasets.load import load_dataset
 from pyarrow.lib import ArrowException
 from sacrebleu.dataset import DATASETS
 
@@ -88,16 +87,21 @@ def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error") -> Iterator[str]
     not UTF-8, unless they are to be replaced by U+FFFD.
     """
     with _decompressed(path) as file:
-        for number, line in enumerate(file, start=1):
-            raw = line.removesuffix(b"\n")
-            if number == 1:
-                raw = raw.removeprefix(b"\xef\xbb\xbf")
-            try:
-                yield raw.decode("utf-8", "replace" if invalid_utf8 == "replace" else "strict")
-            except UnicodeDecodeError as error:
-                found = f"{path}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8"
-                remedy = "convert the file (iconv -t UTF-8) or set data.invalid_utf8 to 'replace'"
-                raise UserError(f"{found}; text must be UTF-8; {remedy}") from error
+        yield from decode_lines(file, str(path), invalid_utf8)
+
+
+def decode_lines(lines: Iterable[bytes], name: str, invalid_utf8: InvalidUtf8 = "error") -> Iterator[str]:
+    """Lines of UTF-8 bytes, each closed by a line feed, as text; see `read_lines`. `name` stands in errors."""
+    for number, line in enumerate(lines, start=1):
+        raw = line.removesuffix(b"\n")
+        if number == 1:
+            raw = raw.removeprefix(b"\xef\xbb\xbf")
+        try:
+            yield raw.decode("utf-8", "replace" if invalid_utf8 == "replace" else "strict")
+        except UnicodeDecodeError as error:
+            found = f"{name}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8"
+            remedy = "convert the file (iconv -t UTF-8) or set data.invalid_utf8 to 'replace'"
+            raise UserError(f"{found}; text must be UTF-8; {remedy}") from error
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:
@@ -348,6 +352,8 @@ def _read_json_lines(corpus: JsonLinesCorpus, path: Path, invalid_utf8: InvalidU
 def _read_hugging_face(corpus: HuggingFaceCorpus, data: DataRecipe, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
     folder = _locate(Path(corpus.dataset), data)
     name = str(folder) if folder.is_dir() else corpus.dataset
+    from datasets import load_dataset  # noqa: PLC0415 - takes a second, which only those who need it shall wait
+
     src_field = corpus.src_field or f"translation.{src_lang}"
     tgt_field = corpus.tgt_field or f"translation.{tgt_lang}"
     try:

@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.corpus import input_files, read_blocks
+from nmt.data.embedded import generate
 from nmt.logs import progress, say
-from nmt.recipe import Corpus, Recipe
+from nmt.recipe import Corpus, EmbeddedCorpus, Recipe
 
 REPORT_FILE = "prepare.json"
 _STAMPS_FILE = "stamps.json"
 
 # Grows when the same recipe and text would be prepared in another way than before.
 FORMAT = 1
+
+_SAMPLE_PAIRS = 200
 
 
 def recipe_part(recipe: Recipe) -> dict[str, Any]:
@@ -122,7 +125,13 @@ def _portable(corpus: Corpus) -> dict[str, Any]:
     """The options of a corpus without the place of its files on this machine."""
     values = corpus.model_dump(mode="json")
     paths = {name for name in values if isinstance(getattr(corpus, name), Path)} | {"dataset"}
-    return {name: _portable_path(value) if name in paths and value else value for name, value in values.items()}
+    values = {name: _portable_path(value) if name in paths and value else value for name, value in values.items()}
+    if isinstance(corpus, EmbeddedCorpus):
+        # The grammar is part of the program and may change with it; its first pairs tell.
+        sample = generate(corpus.split, min(corpus.pairs, _SAMPLE_PAIRS), corpus.seed)
+        text = "".join(f"{pair.src}\t{pair.tgt}\n" for pair in sample)
+        values["sample_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    return values
 
 
 def _portable_path(path: str) -> str:

@@ -17,7 +17,6 @@ from typing import assert_never, get_args
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
-from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from nmt.recipe import Metric, UserError
 
@@ -203,6 +202,9 @@ class MosesText:
 
     def __init__(self, lang: str) -> None:
         """`lang` is an ISO 639 code; Moses has rules for about thirty languages and takes English ones for others."""
+        # Importing it compiles its rules, which takes a second that only those who need them shall wait.
+        from sacremoses import MosesPunctNormalizer, MosesTokenizer  # noqa: PLC0415
+
         self._normalizer = MosesPunctNormalizer(lang, perl_parity=True)
         self._tokenizer = MosesTokenizer(lang)
         self.signature = f"moses.{lang}.norm.sacremoses-{version('sacremoses')}"

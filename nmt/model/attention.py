@@ -16,16 +16,19 @@ from typing import Any, Literal, assert_never, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention.varlen import varlen_attn
 
 from nmt.model.dropout import dropout
 from nmt.packed import PackedSequences
 
 Kernel = Literal["matmul", "sdpa", "varlen"]
 
-# torch 2.12 replaced `is_causal` of varlen_attn by the window (-1, 0).
-_HAS_WINDOW = "window_size" in inspect.signature(varlen_attn).parameters
-_VARLEN_CAUSAL: dict[str, Any] = {"window_size": (-1, 0)} if _HAS_WINDOW else {"is_causal": True}
+# Importing this kernel takes as long as importing torch itself, and only a GPU can use it.
+if torch.cuda.is_available():
+    from torch.nn.attention.varlen import varlen_attn
+
+    # torch 2.12 replaced `is_causal` by the window (-1, 0).
+    _HAS_WINDOW = "window_size" in inspect.signature(varlen_attn).parameters
+    _VARLEN_CAUSAL: dict[str, Any] = {"window_size": (-1, 0)} if _HAS_WINDOW else {"is_causal": True}
 
 
 def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, p: float = 0.0) -> tuple[Tensor, Tensor]:

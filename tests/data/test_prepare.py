@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nmt.data import fingerprint
 from nmt.data import prepare as preparation
 from nmt.data.chunks import PAIRS_PER_CHUNK
 from nmt.data.clean import normalize
@@ -193,6 +194,19 @@ def test_other_input_prepares_anew(folder: Path) -> None:
     prepare(recipe_for(folder))
     write_corpus(folder / "text", sentence_pairs(150), sentence_pairs(5))
     assert prepare(recipe_for(folder)).report["train"]["pairs"] == 150
+
+
+def test_other_grammar_prepares_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedded = "data.train=[{kind='embedded',pairs=300}]"
+    recipe = recipe_for(folder, "run", embedded)
+    prepare(recipe)
+    before = changes(recipe.data_directory)
+    prepare(recipe)
+    assert changes(recipe.data_directory) == before
+    generate = fingerprint.generate
+    monkeypatch.setattr(fingerprint, "generate", lambda split, pairs, seed: generate(split, pairs, seed + 1))
+    prepare(recipe)
+    assert changes(recipe.data_directory) != before
 
 
 def test_input_that_is_gone_is_not_needed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,7 +126,11 @@ def test_training_loss_is_the_models_and_its_gradient_passes_finite_differences(
         F.cross_entropy(logits, batch.labels, label_smoothing=0.1, reduction="sum").item(), rel=1e-12
     )
     loss.backward()
-    for name in ("output_weight", "decoder.layers.0.cross_attention.k.weight", "encoder.layers.0.feed_forward.inner.bias"):
+    for name in (
+        "output_weight",
+        "decoder.layers.0.cross_attention.k.weight",
+        "encoder.layers.0.feed_forward.inner.bias",
+    ):
         parameter = dict(model.named_parameters())[name]
         flat, index, step = parameter.data.view(-1), 3, 1e-6
         values = []

@@ -39,7 +39,9 @@ def test_every_other_schedule_warms_up_linearly_to_its_peak(name: str) -> None:
 
 def test_decays_pass_through_their_known_points() -> None:
     def rate(name: str, step: int, **more: object) -> float:
-        return learning_rate(recipe(schedule=name, learning_rate=1.0, warmup_steps=10, max_steps=110, **more), 512, step)
+        return learning_rate(
+            recipe(schedule=name, learning_rate=1.0, warmup_steps=10, max_steps=110, **more), 512, step
+        )
 
     assert rate("inverse-sqrt", 40) == pytest.approx(math.sqrt(10 / 40))
     assert rate("linear", 60) == pytest.approx(0.5)

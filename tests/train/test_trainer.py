@@ -56,7 +56,11 @@ def test_the_model_learns_and_everything_is_noted(tiny_recipe: Recipe, tiny_data
         pytest.approx(learning_rate(recipe.train, 16, step)) for step in range(1, 151)
     ]
     assert all(speed > 0 for speed in metrics(recipe, "train/tokens_per_second"))
-    assert [path.name for path in list_checkpoints(recipe.directory)] == ["step-00000050", "step-00000100", "step-00000150"]
+    assert [path.name for path in list_checkpoints(recipe.directory)] == [
+        "step-00000050",
+        "step-00000100",
+        "step-00000150",
+    ]
     assert any((recipe.directory / "tensorboard").iterdir())
 
 
@@ -85,7 +89,9 @@ def test_one_update_equals_plain_torch_on_one_big_padded_free_batch(tiny_recipe:
         adam.step()
     trained = read_tensors(list_checkpoints(recipe.directory)[-1] / "model.safetensors")
     for name, parameter in model.named_parameters():
-        if not name.endswith(".k.bias"):  # softmax does not see it: its gradient is rounding noise, which Adam scales up
+        if not name.endswith(
+            ".k.bias"
+        ):  # softmax does not see it: its gradient is rounding noise, which Adam scales up
             torch.testing.assert_close(trained[name], parameter.detach(), rtol=1e-3, atol=1e-5)
 
 

@@ -46,7 +46,6 @@ PATTERNS = spread(WEIGHTS)
 _PRESENT_MODALS = tuple(MODAL.values())
 _MODALS_OF_THINGS = tuple(MODAL[modal] for modal in ("can", "must", "should", "have to"))
 _PEOPLE = nouns("person")
-_MOVERS = frozenset((None, *_PEOPLE))
 _COMPANY = nouns("person -baby dog")
 _NOT_NEGATED = frozenset(("every", "all", "many", "some", "no"))
 _OF_COMPANY = ("the", "the", "the", "a", "my", "your", "his", "her", "our", "their")
@@ -114,8 +113,8 @@ class ClauseSampler(CircumstanceSampler):
             noun = self._pick(entries)
             filler = Filler(self._pointed_out(noun), noun)
         else:
-            filler = self._one_of(entries, person=(pattern, verb) in self._words.personal)
-            filler = self._as_subject(filler)
+            person = (pattern, verb) in self._words.personal
+            filler = self._as_subject(self._one_of(entries, person=person, pairs=bool(verb.frames) and pattern != "to"))
         return filler
 
     def _as_subject(self, filler: Filler) -> Filler:
@@ -135,7 +134,8 @@ class ClauseSampler(CircumstanceSampler):
             case "past":
                 if not stative and pattern != "weather" and self._chance(0.14):
                     clause.modal = self._pick([modal for modal in modals if modal.en_past])
-                clause.tense = "perfect" if not stative and not clause.modal and self._chance(0.2) else "past"
+                is_perfect = clause.verb.frames and not clause.modal and self._chance(0.2)
+                clause.tense = "perfect" if is_perfect else "past"
             case "present":
                 roll = self._random()
                 if pattern == "weather" or (not stative and not clause.passive and 0.2 < roll < 0.55):
@@ -188,7 +188,7 @@ class ClauseSampler(CircumstanceSampler):
                 pass
             case _:
                 assert_never(pattern)
-        if pattern == "motion" and not described and subject.noun in _MOVERS and self._chance(0.12):
+        if pattern == "motion" and _may_have_purpose(subject) and self._chance(0.12):
             clause.complement = Complement(self._action(subject), purpose=True)
 
     def _object(self, clause: Clause, subject: Filler, described: bool) -> Phrase:
@@ -360,6 +360,11 @@ def _is_passing(clause: Clause, pattern: Pattern) -> bool:
 def _may_be_frequent(clause: Clause, pattern: Pattern) -> bool:
     is_simple = clause.tense in ("present", "past") and clause.modal is None and not clause.passive
     return is_simple and not clause.negated and pattern != "weather"
+
+
+def _may_have_purpose(subject: Filler) -> bool:
+    is_pair = isinstance(subject.phrase, Coordination)  # two people may not be fit for the same actions
+    return not is_pair and (subject.noun is None or subject.noun.kind == "person")
 
 
 def _age_limits(noun: Noun | None) -> tuple[int, int]:

@@ -22,7 +22,8 @@ _PLURAL = ("the",) * 6 + ("",) * 3 + ("this", "some", "many", "all", *_POSSESSIV
 _MASS = ("the",) * 6 + ("",) * 5 + ("this", *_POSSESSIVES)
 _OF_OWNERS = ("the", "the", "the", *_POSSESSIVES)
 _OF_POINTED_OUT = ("the", "the", "the", "a", "a")
-PRONOUNS = (Pronoun("I"), Pronoun("you"), Pronoun("he"), Pronoun("she"), Pronoun("we"), Pronoun("they"))
+_ALL_PRONOUNS = (Pronoun("I"), Pronoun("you"), Pronoun("he"), Pronoun("she"), Pronoun("we"), Pronoun("they"))
+_PRONOUNS = (*_ALL_PRONOUNS, *_ALL_PRONOUNS[:2] * 2)  # I and you have verb forms of their own, so let them come often
 NAMED = tuple(map(Name, NAMES))
 _OWNERS = nouns("person")
 
@@ -94,12 +95,8 @@ class PhraseSampler:
         return NounPhrase(noun, determiner, plural, adjective, self._degree(adjective, determiner))
 
     def _degree(self, adjective: Adjective, determiner: str) -> Degree:
-        roll = self._random()
-        if roll < 0.85 or not adjective.gradable:
-            return "positive"
-        if determiner == "the":
-            return "superlative"
-        return "comparative" if determiner == "a" else "positive"
+        is_superlative = determiner == "the" and adjective.gradable and self._chance(0.2)
+        return "superlative" if is_superlative else "positive"
 
     def _owned(self, noun: Noun) -> NounPhrase:
         """Anna's dog, the neighbor's dog."""
@@ -121,15 +118,15 @@ class PhraseSampler:
         determiner = self._pick(_OF_POINTED_OUT) if noun.countable else "the"
         return self._described(noun, "the" if plural else determiner, plural)
 
-    def _one_of(self, entries: Sequence[Noun], *, person: bool) -> Filler:
-        """A phrase for any of these nouns; `person` also allows a name or a pronoun."""
+    def _one_of(self, entries: Sequence[Noun], *, person: bool, pairs: bool = True) -> Filler:
+        """A phrase for any of these nouns; `person` also allows a name or a pronoun, `pairs` two things at once."""
         roll = self._random()
         if person and roll < 0.16:
             return Filler(self._pick(NAMED), None)
-        if person and roll < 0.36:
-            return Filler(self._pick(PRONOUNS), None)
+        if person and roll < 0.4:
+            return Filler(self._pick(_PRONOUNS), None)
         noun = self._pick(entries)
-        if roll < 0.93:
+        if roll < 0.93 or not pairs:
             return Filler(self._noun_phrase(noun), noun)
         return Filler(self._pair(noun, entries, person=person), noun)
 

@@ -1,0 +1,242 @@
+"""Sealed directories against damage, models against loss, averages against published figures."""
+
+import errno
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from nmt import checkpoint
+from nmt.checkpoint import (
+    Checkpoint,
+    CorruptError,
+    ModelFacts,
+    average_checkpoints,
+    average_tensors,
+    find_model,
+    list_checkpoints,
+    load_model,
+    model_files,
+    model_tensors,
+    newest_checkpoint,
+    prune_checkpoints,
+    save_checkpoint,
+    verify_directory,
+    write_directory,
+)
+from nmt.model.transformer import Transformer
+from nmt.packed import PackedSequences
+from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
+
+VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
+CPU = torch.device("cpu")
+TINY = ModelRecipe(d_model=8, d_ff=12, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, max_positions=16)
+FACTS = ModelFacts("en", "de", 11, 11, "NFC", DecodeRecipe(beam_size=3), {"recipe": "tiny", "step": 7})
+
+
+def write_model(directory: Path, seed: int) -> Transformer:
+    torch.manual_seed(seed)
+    model = Transformer(TINY, 11, 11).eval()
+    write_directory(directory, model_files(TINY, model_tensors(model), {"tokenizer.model": b"pieces"}, FACTS))
+    return model
+
+
+def write_run(run: Path, steps: list[int]) -> None:
+    for step in steps:
+        torch.manual_seed(step)
+        model = Transformer(TINY, 11, 11)
+        files = model_files(TINY, model_tensors(model), {"tokenizer.model": b"pieces"}, FACTS)
+        state = Checkpoint(model_tensors(model), {"exp_avg/x": torch.ones(3)}, {"step": step})
+        save_checkpoint(run, step, state, files, "name = 'x'\n")
+
+
+# --- Models -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tying", ["three-way", "decoder", "none"])
+def test_a_loaded_model_says_what_the_saved_one_said(tmp_path: Path, tying: str) -> None:
+    torch.manual_seed(1)
+    recipe = TINY.model_copy(update={"tied_embeddings": tying})
+    model = Transformer(recipe, 11, 11).eval()
+    write_directory(tmp_path / "m", model_files(recipe, model_tensors(model), {"tokenizer.model": b"t"}, FACTS))
+    loaded = load_model(tmp_path / "m", CPU)
+    src, tgt = PackedSequences.from_lists([[4, 5, 3]]), PackedSequences.from_lists([[2, 6]])
+    assert torch.equal(loaded.model(src, tgt), model(src, tgt))
+    assert loaded.model.num_parameters() == model.num_parameters()
+    assert loaded.facts == FACTS
+    assert (tmp_path / "m" / "tokenizer.model").read_bytes() == b"t"
+
+
+def test_find_model_takes_a_model_a_checkpoint_or_a_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_run(run, [5, 10])
+    assert find_model(run).name == "step-00000010"
+    assert find_model(run / "checkpoints" / "step-00000005").name == "step-00000005"
+    write_model(run / "model", 1)
+    assert find_model(run) == run / "model"
+    with pytest.raises(UserError, match="does not exist"):
+        find_model(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="holds no model"):
+        find_model(tmp_path)
+
+
+def test_weights_that_do_not_fit_are_all_named(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m", 1)
+    tensors = model_tensors(model)
+    tensors["extra"] = torch.zeros(1)
+    del tensors["decoder.layers.0.attention.q.bias"]
+    tensors["output_weight"] = torch.zeros(3, 8)
+    with pytest.raises(UserError) as caught:
+        checkpoint.load_tensors(model, tensors)
+    for part in ("extra is unknown", "decoder.layers.0.attention.q.bias is missing", "must be (11, 8)"):
+        assert part in str(caught.value)
+
+
+# --- Damage -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_flipped_bit_and_every_truncation_is_found(tmp_path: Path) -> None:
+    write_run(tmp_path, [3])
+    (directory,) = list_checkpoints(tmp_path)
+    verify_directory(directory)
+    generator = torch.Generator().manual_seed(0)
+    for file in sorted(directory.iterdir()):
+        content = file.read_bytes()
+        for _ in range(15):
+            place = int(torch.randint(len(content), (), generator=generator))
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << int(torch.randint(8, (), generator=generator))
+            for damaged in (bytes(flipped), content[:place]):
+                file.write_bytes(damaged)
+                with pytest.raises(CorruptError):
+                    verify_directory(directory)
+        file.unlink()
+        with pytest.raises(CorruptError):
+            verify_directory(directory)
+        file.write_bytes(content)
+    verify_directory(directory)
+
+
+def test_the_newest_whole_checkpoint_is_used_and_the_corrupt_one_set_aside(tmp_path: Path) -> None:
+    write_run(tmp_path, [1, 2])
+    (tmp_path / "checkpoints" / "step-00000002" / "optimizer.safetensors").write_bytes(b"")
+    said: list[str] = []
+    found = newest_checkpoint(tmp_path, said.append)
+    assert found is not None
+    assert found[1].state == {"step": 1}
+    assert "optimizer.safetensors" in said[0]
+    assert (tmp_path / "checkpoints" / "corrupt-step-00000002").is_dir()
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000001"]
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("exploded",)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.toml", "manifest.json"])
+def test_a_pickle_in_place_of_a_file_is_refused_and_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "m", 1)
+    (tmp_path / "m" / name).write_bytes(pickle.dumps(Bomb()))
+    if name != "manifest.json":  # an attacker can make a manifest that fits
+        files = {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir() if path.name != "manifest.json"}
+        write_directory(tmp_path / "evil", files)
+        with pytest.raises(CorruptError):
+            load_model(tmp_path / "evil", CPU)
+    with pytest.raises(CorruptError):
+        load_model(tmp_path / "m", CPU)
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("failing_write", [1, 2, 3, 4])
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_write: int
+) -> None:
+    write_run(tmp_path, [1])
+    real, calls = checkpoint._write_synced, []
+
+    def write(path: Path, data: bytes) -> None:
+        calls.append(path)
+        if len(calls) == failing_write:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, data)
+
+    monkeypatch.setattr(checkpoint, "_write_synced", write)
+    with pytest.raises(UserError, match="disk is full"):
+        write_run(tmp_path, [2])
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+    verify_directory(list_checkpoints(tmp_path)[0])
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    write_model(tmp_path / "m", 1)
+    before = (tmp_path / "m" / "model.safetensors").read_bytes()
+    with pytest.raises(UserError, match="exists already"):
+        write_model(tmp_path / "m", 2)
+    assert (tmp_path / "m" / "model.safetensors").read_bytes() == before
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(UserError, match="cannot write"):
+        write_model(tmp_path / "file" / "m", 1)
+
+
+def test_pruning_keeps_the_last_and_the_named(tmp_path: Path) -> None:
+    write_run(tmp_path, [1, 2, 3, 4, 5])
+    prune_checkpoints(tmp_path, keep_last=2, keep_steps=[1])
+    assert [path.name[-1] for path in list_checkpoints(tmp_path)] == ["1", "4", "5"]
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 3
+
+
+# --- Averages ---------------------------------------------------------------------------------------------------------
+
+
+def test_average_is_the_mean_and_is_a_model_again(tmp_path: Path) -> None:
+    models = [write_model(tmp_path / f"m{seed}", seed) for seed in (1, 2, 3)]
+    average_checkpoints([tmp_path / f"m{seed}" for seed in (1, 2, 3)], tmp_path / "mean")
+    loaded = load_model(tmp_path / "mean", CPU)
+    for name, parameter in loaded.model.named_parameters():
+        parts = torch.stack([dict(model.named_parameters())[name].detach().double() for model in models])
+        torch.testing.assert_close(parameter.detach().double(), parts.mean(0), rtol=1e-7, atol=1e-9)
+    assert loaded.facts.origin["averaged"] == ["m1", "m2", "m3"]
+    assert (tmp_path / "mean" / "tokenizer.model").read_bytes() == b"pieces"
+
+
+def seal_tensors(directory: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    directory.mkdir()
+    save_file(tensors, directory / "model.safetensors")
+    content = (directory / "model.safetensors").read_bytes()
+    (directory / "model.safetensors").unlink()
+    directory.rmdir()
+    write_directory(directory, {"model.safetensors": content})
+    return directory
+
+
+def test_fairseqs_table_of_averages(tmp_path: Path) -> None:
+    if not (VECTORS / "fairseq_average.json").is_file():
+        pytest.skip("the folder of test vectors beside the project is absent")
+    table = json.loads((VECTORS / "fairseq_average.json").read_text())
+    kinds = {"a_f64": torch.float64, "b_f32": torch.float32, "c_i32": torch.int32}
+    places = [
+        seal_tensors(tmp_path / key, {name: torch.tensor(table[key][name], dtype=kinds[name]) for name in kinds})
+        for key in ("m0", "m1")
+    ]
+    mean = average_tensors(places)
+    assert mean["a_f64"].tolist() == table["avg"]["a_f64"]
+    assert mean["b_f32"].tolist() == table["avg"]["b_f32"]
+    assert mean["c_i32"].tolist() == table["avg"]["c_i32_trunc"]
+    assert mean["c_i32"].dtype == torch.int32
+
+
+def test_models_of_different_shape_cannot_be_averaged(tmp_path: Path) -> None:
+    places = [seal_tensors(tmp_path / str(size), {"w": torch.zeros(size)}) for size in (2, 3)]
+    with pytest.raises(UserError, match="one shape"):
+        average_tensors(places)

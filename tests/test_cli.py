@@ -1,0 +1,345 @@
+"""The commands as a user types them: the whole path on a tiny corpus, and what happens when the input is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+from nmt import Translator, cli
+from nmt.checkpoint import list_checkpoints
+from nmt.recipe import parse_recipe
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TINY_RECIPE = """
+name = "tiny"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+workers = 1
+max_tokens = 60
+train = [{ kind = "embedded", pairs = 400 }]
+valid = [{ kind = "embedded", split = "valid", pairs = 30 }]
+[data.test]
+heldout = { kind = "embedded", split = "test", pairs = 20 }
+[tokenizer]
+vocab_size = 700
+[model]
+d_model = 16
+d_ff = 32
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+max_positions = 64
+[train]
+max_steps = 12
+batch_tokens = 500
+micro_batch_tokens = 500
+schedule = "linear"
+learning_rate = 0.01
+warmup_steps = 4
+validate_every = 6
+validate_bleu_every = 6
+validate_bleu_sentences = 10
+save_every = 4
+average_last = 2
+device = "cpu"
+[decode]
+beam_size = 2
+max_extra_tokens = 5
+[evaluate]
+samples = 10
+"""
+
+Result = tuple[int, str, str]
+Nmt = Callable[..., Result]
+
+
+@pytest.fixture
+def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Nmt:
+    """Run a command in this process; gives exit status, stdout and stderr."""
+
+    def call(*arguments: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+            sys.exit(0)
+        out, err = capfd.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return call
+
+
+def call_in_process(*arguments: object, stdin: str = "") -> Result:
+    command = [sys.executable, "-m", "nmt", *map(str, arguments)]
+    done = subprocess.run(command, input=stdin.encode(), capture_output=True, cwd=ROOT, env=os.environ, timeout=120)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.fixture(scope="session")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished tiny run, made by `nmt run`; its folder also holds the recipe and what the command printed."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "tiny.toml").write_text(TINY_RECIPE)
+    status, out, err = call_in_process("run", folder / "tiny.toml", f"run_dir={folder / 'run'}")
+    assert status == 0, err
+    (folder / "out.md").write_text(out)
+    return folder / "run"
+
+
+def one_line(err: str) -> str:
+    """The only line on stderr, without `nmt: `; no traceback."""
+    (line,) = err.strip().splitlines()
+    assert line.startswith("nmt: ")
+    return line.removeprefix("nmt: ")
+
+
+# --- The whole path ---------------------------------------------------------------------------------------------------
+
+
+def test_run_prints_the_report_and_leaves_every_file(run_dir: Path) -> None:
+    printed = (run_dir.parent / "out.md").read_text()
+    assert printed.strip() == (run_dir / "report.md").read_text().strip()
+    report = json.loads((run_dir / "report.json").read_text())
+    assert report["training"]["steps"] == 12
+    assert report["training"]["averaged"] == 2
+    (test,) = report["tests"]
+    translations = (run_dir / "translations" / "heldout.de").read_text().splitlines()
+    assert len(translations) == test["sentences"] == 20
+    assert len(test["samples"]) == 10
+    assert {score["name"] for score in test["scores"]} == {"bleu", "chrf", "ter"}
+    assert all("version:" in score["signature"] for score in test["scores"])
+    assert test["groups"]
+    assert [path.name for path in list_checkpoints(run_dir)][-1] == "step-00000012"
+    assert "valid/bleu" in (run_dir / "metrics.jsonl").read_text()
+
+
+def test_run_again_does_nothing_twice(run_dir: Path, nmt: Nmt) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*.safetensors")}
+    before |= {path: path.stat().st_mtime_ns for path in (run_dir / "data").iterdir()}
+    status, _, err = nmt("run", run_dir.parent / "tiny.toml", f"run_dir={run_dir}")
+    assert status == 0
+    assert "training is complete" in err
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_every_kind_of_line_comes_back_as_one_line_in_order(run_dir: Path) -> None:
+    nasty = [
+        "The woman buys a car.",
+        "",
+        "   \t ",
+        "word " * 10_000,
+        "\U0001f600\U0001f680",
+        "a\u2028b\u0085c",
+        "nul \x00 byte",
+        "\u05e9\u05dc\u05d5\u05dd",
+        "The woman buys a car.",
+    ]
+    status, out, err = call_in_process("translate", run_dir, stdin="".join(f"{line}\n" for line in nasty))
+    assert status == 0, err
+    lines = out.split("\n")
+    assert lines.pop() == ""
+    assert len(lines) == len(nasty)
+    assert lines[1] == lines[2] == ""
+    assert lines[0] == lines[-1]
+    assert "too long" in err
+
+
+def test_bad_utf8_on_standard_input_names_the_line_after_answering_those_before(run_dir: Path) -> None:
+    command = [sys.executable, "-m", "nmt", "translate", str(run_dir), "--window", "1"]
+    done = subprocess.run(command, input=b"fine\n\xff\n", capture_output=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 1
+    assert done.stdout.count(b"\n") == 1
+    assert "standard input, line 2" in one_line(done.stderr.decode())
+
+
+def test_translate_from_file_to_file_equals_python_and_a_last_line_may_lack_its_end(
+    run_dir: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    (tmp_path / "in.txt").write_text("The man sleeps.\nA dog sees the house.")
+    status, out, _ = nmt("translate", run_dir, tmp_path / "in.txt", "-o", tmp_path / "out.txt", "--device", "cpu")
+    assert (status, out) == (0, "")
+    translator = Translator.load(run_dir, device="cpu")
+    assert (tmp_path / "out.txt").read_text().splitlines() == translator.translate(
+        ["The man sleeps.", "A dog sees the house."]
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+
+def test_n_best_and_scores_are_columns(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
+    _, plain, _ = nmt("translate", run_dir, tmp_path / "in.txt")
+    _, scored, _ = nmt("translate", run_dir, tmp_path / "in.txt", "--with-scores")
+    _, listed, _ = nmt("translate", run_dir, tmp_path / "in.txt", "--n-best", 2)
+    scores, texts = zip(*(line.split("\t") for line in scored.splitlines()), strict=True)
+    assert list(texts) == plain.splitlines()
+    rows = [line.split("\t") for line in listed.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
+    assert rows[0][1] == scores[0]
+    assert float(rows[0][1]) >= float(rows[1][1])
+
+
+def test_score_gives_what_the_beam_gave(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "src").write_text("The man sleeps.\nA dog sees the house.\n")
+    _, out, _ = nmt("translate", run_dir, tmp_path / "src", "--with-scores", "--length-penalty", "none")
+    log_probs, texts = zip(*(line.split("\t") for line in out.splitlines()), strict=True)
+    (tmp_path / "tgt").write_text("".join(f"{text}\n" for text in texts))
+    _, scored, _ = nmt("score", run_dir, tmp_path / "src", tmp_path / "tgt")
+    assert [float(value) for value in scored.split()] == pytest.approx([float(p) for p in log_probs], abs=2e-4)
+
+
+def test_average_makes_a_model_directory(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+    status, out, _ = nmt("average", run_dir, "--last", 3, "-o", tmp_path / "mean")
+    assert (status, out.strip()) == (0, str(tmp_path / "mean"))
+    assert Translator.load(tmp_path / "mean", device="cpu").translate([""]) == [""]
+    status, _, err = nmt("average", run_dir, "--last", 30, "-o", tmp_path / "more")
+    assert status == 1
+    assert "to average 30" in one_line(err)
+
+
+def test_evaluate_gives_sacrebleus_figures(tmp_path: Path, nmt: Nmt) -> None:
+    ref = ["Das ist ein kleiner Test.", "Noch ein Satz, bitte!"]
+    hyp = ["Das ist ein Test.", "Noch ein Satz bitte!"]
+    (tmp_path / "ref").write_text("\n".join(ref) + "\n")
+    (tmp_path / "hyp").write_text("\n".join(hyp) + "\n")
+    status, out, _ = nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp", "--json", "--lang", "de")
+    assert status == 0
+    (scores,) = json.loads(out).values()
+    assert scores[0]["value"] == sacrebleu.corpus_bleu(hyp, [ref]).score
+    assert scores[1]["value"] == sacrebleu.corpus_chrf(hyp, [ref]).score
+    assert scores[2]["value"] == sacrebleu.corpus_ter(hyp, [ref]).score
+    _, table, _ = nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp")
+    assert "BLEU|nrefs:1" in table
+
+
+def test_config_prints_a_recipe_that_can_be_read_again(tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "r.toml").write_text(TINY_RECIPE)
+    status, out, _ = nmt("config", tmp_path / "r.toml", "train.max_steps=77")
+    assert status == 0
+    assert parse_recipe(out) == parse_recipe(TINY_RECIPE, ["train.max_steps=77"])
+
+
+def test_every_command_has_a_help_that_teaches(nmt: Nmt) -> None:
+    for command in ("run", "prepare", "train", "average", "config", "translate", "score", "evaluate"):
+        status, out, _ = nmt(command, "--help")
+        assert status == 0
+        assert len(out.splitlines()) > 8
+
+
+# --- Wrong input: one line each, and nothing lost ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """A folder with a text recipe and its four files, all right until a test spoils one."""
+    for name, lines in {"train.en": 60, "train.de": 60, "valid.en": 5, "valid.de": 5}.items():
+        (tmp_path / name).write_text("".join(f"line number {i} of {name}\n" for i in range(lines)))
+    corpus = '{{ kind = "text", src = "{0}.en", tgt = "{0}.de" }}'
+    recipe = TINY_RECIPE.split("[data.test]")[0] + "[tokenizer]" + TINY_RECIPE.split("[tokenizer]")[1]
+    recipe = recipe.replace('{ kind = "embedded", pairs = 400 }', corpus.format("train"))
+    recipe = recipe.replace('{ kind = "embedded", split = "valid", pairs = 30 }', corpus.format("valid"))
+    recipe = recipe.replace("[data]", f'[data]\nroot = "{tmp_path}"').replace("vocab_size = 700", "vocab_size = 300")
+    (tmp_path / "recipe.toml").write_text(recipe.replace('name = "tiny"', f'name = "tiny"\nrun_dir = "{tmp_path}/run"'))
+    return tmp_path
+
+
+def test_sides_of_different_length_name_both_files_and_counts(texts: Path, nmt: Nmt) -> None:
+    with (texts / "train.en").open("a") as file:
+        file.write("one more\n")
+    status, _, err = nmt("prepare", texts / "recipe.toml")
+    assert status == 1
+    line = err.strip().splitlines()[-1]
+    assert "train.en has 61" in line
+    assert "train.de has 60" in line
+    assert "Traceback" not in err
+    assert not (texts / "run" / "data").exists()
+
+
+def test_invalid_utf8_names_file_and_line(texts: Path, nmt: Nmt) -> None:
+    (texts / "valid.de").write_bytes(b"fine\nbad \xff byte\n" + b"x\n" * 3)
+    status, _, err = nmt("prepare", texts / "recipe.toml")
+    assert status == 1
+    assert "valid.de, line 2" in err.strip().splitlines()[-1]
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "status", "expected"),
+    [
+        (["data.root=/nonexistent"], 1, "train.en"),
+        (["train.max_stepz=3"], 2, "did you mean 'max_steps'"),
+        (["nothing"], 2, "train.max_steps=1000"),
+        (["tokenizer.vocab_size=20000"], 1, "tokenizer.vocab_size is 20000"),
+        (["train.device=cuda:77"], 1, "cuda:77"),
+        (["model.num_heads=3"], 2, "num_heads"),
+        (["data.max_tokens=64"], 2, "max_positions"),
+    ],
+)
+def test_wrong_options_are_one_line(texts: Path, nmt: Nmt, overrides: list[str], status: int, expected: str) -> None:
+    got, _, err = nmt("train", texts / "recipe.toml", *overrides)
+    last = err.strip().splitlines()[-1]
+    assert got == status
+    assert expected in last
+    assert last.startswith("nmt: ")
+    assert "Traceback" not in err
+
+
+def test_a_missing_recipe_model_or_file_is_one_line(tmp_path: Path, run_dir: Path, nmt: Nmt) -> None:
+    assert nmt("run", tmp_path / "no.toml")[0] == 2
+    for arguments in (
+        ("translate", tmp_path / "no-model"),
+        ("translate", run_dir, tmp_path / "no-file"),
+        ("score", run_dir, tmp_path / "no", tmp_path / "no"),
+        ("evaluate", "--ref", tmp_path / "no", tmp_path / "no"),
+    ):
+        status, out, err = nmt(*arguments)
+        assert (status, out) == (1, "")
+        assert str(tmp_path) in one_line(err)
+
+
+def test_a_corrupt_model_is_named_and_not_used(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+    nmt("average", run_dir, "--last", 1, "-o", tmp_path / "m")
+    content = bytearray((tmp_path / "m" / "model.safetensors").read_bytes())
+    content[-5] ^= 4
+    (tmp_path / "m" / "model.safetensors").write_bytes(content)
+    (tmp_path / "in").write_text("hello\n")
+    status, out, err = nmt("translate", tmp_path / "m", tmp_path / "in")
+    assert (status, out) == (1, "")
+    assert "model.safetensors is missing or corrupt" in one_line(err)
+
+
+def test_output_that_cannot_be_written_is_one_line(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "in").write_text("hello\n")
+    status, _, err = nmt("translate", run_dir, tmp_path / "in", "-o", tmp_path / "no" / "out")
+    assert status == 1
+    assert "cannot write" in one_line(err)
+
+
+def test_files_of_unequal_length_are_not_scored(tmp_path: Path, run_dir: Path, nmt: Nmt) -> None:
+    (tmp_path / "two").write_text("a\nb\n")
+    (tmp_path / "one").write_text("a\n")
+    (tmp_path / "none").write_text("")
+    for hyp, expected in (("one", "has 1 lines"), ("none", "is empty")):
+        status, _, err = nmt("evaluate", "--ref", tmp_path / "two", tmp_path / hyp)
+        assert status == 1
+        assert expected in one_line(err)
+    status, _, err = nmt("score", run_dir, tmp_path / "two", tmp_path / "one")
+    assert status == 1
+    assert "has 2 lines" in one_line(err)
+
+
+def test_a_sentence_longer_than_the_positions_is_refused_by_score_with_its_line(
+    run_dir: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    (tmp_path / "src").write_text("short\n" + "long " * 200 + "\n")
+    (tmp_path / "tgt").write_text("kurz\nlang\n")
+    status, _, err = nmt("score", run_dir, tmp_path / "src", tmp_path / "tgt")
+    assert status == 1
+    assert "line 2 has" in err

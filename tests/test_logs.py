@@ -1,0 +1,61 @@
+"""metrics.jsonl over interruptions, TensorBoard read back, durations as people read them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from nmt import logs
+from nmt.logs import MetricsWriter, format_duration, progress
+
+
+def test_metrics_go_on_after_an_interruption_without_repeating(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path)
+    for step in (1, 2, 3):
+        writer.write(step, {"train/loss": 10.0 - step})
+    writer.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "train/lo')  # killed while it wrote
+    writer = MetricsWriter(tmp_path, after_step=2)
+    writer.write(3, {"train/loss": 0.5})
+    writer.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [
+        {"step": 1, "train/loss": 9.0},
+        {"step": 2, "train/loss": 8.0},
+        {"step": 3, "train/loss": 0.5},
+    ]
+
+
+def test_tensorboard_holds_figures_and_texts(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path)
+    writer.write(5, {"valid/bleu": 33.25})
+    writer.text(5, "valid/samples", "| a | b |")
+    writer.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    (figure,) = events.Scalars("valid/bleu")
+    assert (figure.step, figure.value) == (5, 33.25)
+    assert events.Tags()["tensors"] == ["valid/samples/text_summary"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(5, "5.0 s"), (64, "1 min 04 s"), (3599, "59 min 59 s"), (3725, "1 h 02 min")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+def test_without_a_terminal_progress_is_plain_lines_with_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(logs, "monotonic", lambda: now[0])
+    with progress("counting", 100, "pairs") as bar:
+        bar.advance(10)
+        now[0] += 20
+        bar.advance(10)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.strip() == "counting: 20 of 100 pairs, 1/s, 1 min 20 s left"

@@ -1,0 +1,83 @@
+"""The README's commands are commands, its worked example works, and its table of places is true."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from nmt.cli import app
+from nmt.recipe import parse_recipe
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def nmt_commands() -> list[list[str]]:
+    commands = []
+    for line in "\n".join(blocks("bash")).splitlines():
+        words = shlex.split(line, comments=True)
+        if "nmt" in words:
+            commands.append(words[words.index("nmt") + 1 :])
+    return commands
+
+
+@pytest.mark.parametrize("words", nmt_commands(), ids=" ".join)
+def test_every_command_parses_and_its_recipes_exist(words: list[str]) -> None:
+    group = typer.main.get_command(app)
+    command = group.commands[words[0]]  # type: ignore[attr-defined]
+    context = command.make_context(words[0], words[1:])
+    for value in context.params.values():
+        if isinstance(value, Path) and value.parts[0] == "recipes":
+            assert (ROOT / value).is_file()
+
+
+def test_the_two_tools_are_there_and_can_be_started() -> None:
+    for line in blocks("bash")[0].splitlines():
+        assert (ROOT / line.split()[0]).stat().st_mode & 0o111
+
+
+def test_the_worked_example_works_as_it_stands(tmp_path: Path) -> None:
+    """Its recipe and commands, on text of the expected names; only size and length of the run are made small."""
+    (tmp_path / "mine.toml").write_text(blocks("toml")[0])
+    (tmp_path / "corpus").mkdir()
+    for name, lines in {"train": 80, "valid": 6, "news": 4}.items():
+        for side in ("en", "de"):
+            text = "".join(f"{side} word{i} of {name} number {i * 7 % 13}\n" for i in range(lines))
+            (tmp_path / "corpus" / f"{name}.{side}").write_text(text)
+    (tmp_path / "input.txt").write_text("word1 of train\n")
+    small = (
+        "tokenizer.vocab_size=310 data.workers=1 model.d_model=16 model.d_ff=16 model.num_heads=2 train.max_steps=4 "
+        "train.batch_tokens=400 train.micro_batch_tokens=400 train.save_every=1 train.average_last=2 train.device=cpu"
+    ).split()
+    for words in nmt_commands():
+        if words[0] not in ("run", "translate", "score", "evaluate") or "recipes" in " ".join(words):
+            continue
+        arguments = [*words, *small] if words[0] == "run" else words
+        done = subprocess.run(
+            [sys.executable, "-m", "nmt", *arguments], cwd=tmp_path, input=b"Good morning!\n", capture_output=True
+        )
+        assert done.returncode == 0, (words, done.stderr.decode())
+    assert (tmp_path / "output.txt").read_text().count("\n") == 1
+    python = blocks("python")[0]
+    done = subprocess.run([sys.executable, "-c", python], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(eval(done.stdout, {})) == 2  # noqa: S307 - the printed list of two translations
+
+
+def test_the_recipe_of_the_example_trains_the_papers_base_model() -> None:
+    recipe = parse_recipe(blocks("toml")[0])
+    assert (recipe.model.d_model, recipe.model.num_encoder_layers, recipe.train.schedule) == (512, 6, "noam")
+
+
+@pytest.mark.parametrize("row", re.findall(r"\| `(?:\w+\.)?(\w+)` in `(nmt/[\w/]+\.py)` \|", README), ids=str)
+def test_the_places_named_for_reading_exist(row: tuple[str, str]) -> None:
+    name, path = row
+    assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
