@@ -39,8 +39,8 @@ from nmt.evaluate.report import (
 )
 from nmt.logs import progress, say
 from nmt.model.transformer import Transformer
+from nmt.precision import choose_precision
 from nmt.recipe import Recipe, UserError, dump_recipe
-from nmt.train.precision import choose_precision
 from nmt.train.trainer import Position, Trainer, TranslateValidation, ValidationText
 
 # Sentences that are translated between two movements of the progress bar.

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # ground floor, which need its UserError. "nmt" is what `import nmt` itself gives, such as `nmt.Translator`.
 FLOORS = (
     ("recipe",),
-    ("packed", "distributed", "logs"),
+    ("packed", "distributed", "precision", "logs"),
     ("data", "model"),
     ("checkpoint",),
     ("train", "decode"),

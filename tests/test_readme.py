@@ -53,10 +53,9 @@ def test_the_worked_example_works_as_it_stands(tmp_path: Path) -> None:
             text = "".join(f"{side} word{i} of {name} number {i * 7 % 13}\n" for i in range(lines))
             (tmp_path / "corpus" / f"{name}.{side}").write_text(text)
     (tmp_path / "input.txt").write_text("word1 of train\n")
-    small = (
-        "tokenizer.vocab_size=310 data.workers=1 model.d_model=16 model.d_ff=16 model.num_heads=2 train.max_steps=4 "
-        "train.batch_tokens=400 train.micro_batch_tokens=400 train.save_every=1 train.average_last=2 train.device=cpu"
-    ).split()
+    small = ["tokenizer.vocab_size=310", "data.workers=1", "model.d_model=16", "model.d_ff=16", "model.num_heads=2"]
+    small += ["train.max_steps=4", "train.batch_tokens=400", "train.micro_batch_tokens=400", "train.save_every=1"]
+    small += ["train.average_last=2", "train.device=cpu"]
     for words in nmt_commands():
         if words[0] not in ("run", "translate", "score", "evaluate") or "recipes" in " ".join(words):
             continue

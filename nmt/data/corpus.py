@@ -350,10 +350,10 @@ def _read_json_lines(corpus: JsonLinesCorpus, path: Path, invalid_utf8: InvalidU
 
 
 def _read_hugging_face(corpus: HuggingFaceCorpus, data: DataRecipe, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
+    from datasets.load import load_dataset  # noqa: PLC0415 - takes a second that only those who need it shall wait
+
     folder = _locate(Path(corpus.dataset), data)
     name = str(folder) if folder.is_dir() else corpus.dataset
-    from datasets import load_dataset  # noqa: PLC0415 - takes a second, which only those who need it shall wait
-
     src_field = corpus.src_field or f"translation.{src_lang}"
     tgt_field = corpus.tgt_field or f"translation.{tgt_lang}"
     try:

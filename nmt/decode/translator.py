@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, assert_never, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,9 +20,8 @@ from nmt.data.tokenizer import Tokenizers
 from nmt.decode.search import Hypothesis, SearchOptions, StepModel, beam_search
 from nmt.distributed import choose_device
 from nmt.packed import EOS_ID, PackedSequences
+from nmt.precision import Precision, choose_precision
 from nmt.recipe import DecodeRecipe, UserError
-
-Precision = Literal["auto", "fp32", "bf16"]
 
 MAX_SENTENCE_TOKENS = 256
 """Longer lines are cut into pieces: a model translates badly what is longer than all that it has seen in training."""
@@ -103,7 +102,7 @@ class Translator:
         place = choose_device(device)
         loaded = load_model(Path(path), place)
         return cls(
-            loaded.model.to(_choose_dtype(precision, place)),
+            loaded.model.to(torch.bfloat16 if choose_precision(precision, place) == "bf16" else torch.float32),
             Tokenizers.load(loaded.directory),
             decode or loaded.facts.decode,
             max_positions=loaded.model.recipe.max_positions,
@@ -228,19 +227,3 @@ def _join(pieces: list[list[Translation]]) -> list[Translation]:
             )
         )
     return joined
-
-
-def _choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
-    """bfloat16 where it is asked for, or where the choice is free and the device multiplies it natively."""
-    match precision:
-        case "fp32":
-            return torch.float32
-        case "bf16":
-            return torch.bfloat16
-        case "auto" if device.type == "cuda":
-            native = torch.cuda.is_bf16_supported(including_emulation=False)
-        case "auto":
-            native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-        case _:
-            assert_never(precision)
-    return torch.bfloat16 if native else torch.float32

@@ -30,10 +30,10 @@ from nmt.data.store import PairStore
 from nmt.distributed import World
 from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say
 from nmt.model.transformer import Transformer
+from nmt.precision import autocast, choose_precision
 from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.train.loss import TrainingLoss
 from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
-from nmt.train.precision import autocast, choose_precision
 from nmt.train.schedule import learning_rate
 from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.validate import Validation, validate

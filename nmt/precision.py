@@ -9,12 +9,14 @@ import torch
 
 from nmt.recipe import UserError
 
+Precision = Literal["auto", "fp32", "bf16"]
 
-def choose_precision(name: Literal["auto", "fp32", "bf16"], device: torch.device) -> Literal["fp32", "bf16"]:
+
+def choose_precision(name: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
     """bf16 for `auto` where the device multiplies it natively (Ampere and newer, AVX-512-BF16, AMX), else fp32."""
     if name != "auto":
         if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-            raise UserError("this GPU has no bf16; train.precision must be fp32 on it; set train.precision=fp32")
+            raise UserError("this GPU has no bf16; precision must be fp32 on it; choose fp32")
         return name
     return "bf16" if _has_native_bf16(device) else "fp32"
 
@@ -27,8 +29,4 @@ def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> Abstra
 def _has_native_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and _processor_has_bf16()
-
-
-def _processor_has_bf16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

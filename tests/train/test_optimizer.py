@@ -1,0 +1,65 @@
+"""Adam against its definition written out, and its state through a save by name."""
+
+import pytest
+import torch
+from torch import nn
+
+from nmt.recipe import TrainRecipe, UserError
+from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
+
+
+def quadratic_steps(recipe: TrainRecipe, steps: int, rate: float) -> tuple[nn.Linear, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 2, dtype=torch.float64)
+    optimizer = build_optimizer(layer, recipe)
+    for step in range(steps):
+        optimizer.zero_grad()
+        (layer.weight.pow(2).sum() * (step + 1) + layer.bias.sum()).backward()
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+    return layer, optimizer
+
+
+def test_adam_is_the_papers_adam() -> None:
+    """Kingma and Ba 2015, algorithm 1, with the betas and the epsilon of Vaswani et al. 2017, section 5.3."""
+    recipe = TrainRecipe()
+    assert recipe.adam_betas == (0.9, 0.98)
+    assert recipe.adam_epsilon == 1e-9
+    torch.manual_seed(0)
+    w = nn.Linear(3, 2, dtype=torch.float64).weight.detach().clone()
+    m, v = torch.zeros_like(w), torch.zeros_like(w)
+    for t in range(1, 5):
+        g = 2 * w * t
+        m, v = 0.9 * m + 0.1 * g, 0.98 * v + 0.02 * g * g
+        w = w - 0.01 * (m / (1 - 0.9**t)) / ((v / (1 - 0.98**t)).sqrt() + 1e-9)
+    layer, _ = quadratic_steps(recipe, 4, 0.01)
+    torch.testing.assert_close(layer.weight.detach(), w, rtol=1e-12, atol=1e-12)
+
+
+def test_adamw_decays_matrices_and_spares_biases() -> None:
+    plain, _ = quadratic_steps(TrainRecipe(optimizer="adamw"), 1, 0.01)
+    decayed, _ = quadratic_steps(TrainRecipe(optimizer="adamw", weight_decay=0.5), 1, 0.01)
+    torch.manual_seed(0)
+    start = nn.Linear(3, 2, dtype=torch.float64).weight.detach()
+    torch.testing.assert_close(plain.weight - decayed.weight, 0.01 * 0.5 * start, rtol=1e-9, atol=1e-12)
+    assert torch.equal(plain.bias, decayed.bias)
+
+
+def test_state_by_name_goes_into_a_fresh_optimizer() -> None:
+    layer, optimizer = quadratic_steps(TrainRecipe(), 3, 0.01)
+    saved = optimizer_tensors(optimizer, layer)
+    assert {"exp_avg/weight", "exp_avg_sq/bias", "step/weight"} <= saved.keys()
+    fresh = build_optimizer(layer, TrainRecipe())
+    assert optimizer_tensors(fresh, layer) == {}
+    load_optimizer_tensors(fresh, layer, saved)
+    again = optimizer_tensors(fresh, layer)
+    assert all(torch.equal(saved[name], again[name]) for name in saved)
+
+
+def test_state_of_another_model_is_refused() -> None:
+    layer, optimizer = quadratic_steps(TrainRecipe(), 1, 0.01)
+    saved = optimizer_tensors(optimizer, layer)
+    other = nn.Linear(4, 2)
+    with pytest.raises(UserError, match="fits no weight"):
+        load_optimizer_tensors(build_optimizer(other, TrainRecipe()), other, saved)

@@ -1,0 +1,70 @@
+"""Validation loss against a direct computation; precision and signals as the trainer uses them."""
+
+import os
+import signal
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nmt.data.loader import make_batch
+from nmt.data.store import PairStore
+from nmt.distributed import World
+from nmt.model.transformer import Transformer
+from nmt.precision import autocast, choose_precision
+from nmt.recipe import Recipe
+from nmt.train.loss import TrainingLoss
+from nmt.train.signals import stop_requests
+from nmt.train.validate import Validation, validate
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("budget", [25, 10_000])
+def test_validation_is_the_mean_over_all_tokens_without_dropout(tiny_recipe: Recipe, tiny_data, budget: int) -> None:
+    model = Transformer(tiny_recipe.model, 40, 40)
+    loss = TrainingLoss(model, 0.1).train()
+    store = PairStore(tiny_data, "valid")
+    found = validate(loss, store, World(0, 1, CPU), budget)
+    assert loss.training
+    model.eval()
+    logits, labels = [], []
+    for pair in range(len(store)):
+        batch = make_batch(store, torch.tensor([pair]).numpy())
+        logits.append(model.logits(model(batch.src, batch.tgt)))
+        labels.append(batch.labels)
+    flat, gold = torch.cat(logits).detach(), torch.cat(labels)
+    assert found.nll == pytest.approx(F.cross_entropy(flat, gold).item(), rel=1e-5)
+    assert found.loss == pytest.approx(F.cross_entropy(flat, gold, label_smoothing=0.1).item(), rel=1e-5)
+    assert found.perplexity == pytest.approx(torch.tensor(found.nll).exp().item(), rel=1e-5)
+
+
+def test_a_hopeless_model_has_a_finite_perplexity() -> None:
+    assert Validation(loss=1e9, nll=1e9).perplexity < float("inf")
+
+
+def test_precision_is_chosen_by_what_the_processor_has() -> None:
+    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    assert choose_precision("auto", CPU) == ("bf16" if native else "fp32")
+    assert choose_precision("fp32", CPU) == "fp32"
+    a = torch.randn(4, 4)
+    with autocast("bf16", CPU):
+        assert (a @ a).dtype == torch.bfloat16
+    with autocast("fp32", CPU):
+        assert (a @ a).dtype == torch.float32
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)])
+def test_a_signal_is_noted_and_handlers_come_back(number: signal.Signals, status: int) -> None:
+    before = signal.getsignal(number)
+    with stop_requests() as request:
+        assert request.status == 0
+        os.kill(os.getpid(), number)
+        assert request.status == status
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_interrupt_acts_at_once() -> None:
+    with stop_requests(), pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
