@@ -98,9 +98,8 @@ class _Sums:
     loss: Tensor
     nll: Tensor
     tokens: int = 0
+    seconds: float = 0.0
     grad_norm: float = 0.0
-    updates: int = 0
-    started: float = field(default_factory=time.perf_counter)
 
 
 class Trainer:
@@ -171,30 +170,29 @@ class Trainer:
         if bar is not None:
             bar.advance(position.step)
         sums = self._fresh_sums()
+        clock = time.perf_counter()
         for update in batches:
-            started = time.perf_counter()
             self._update(update, sums)
-            position.seconds += time.perf_counter() - started
-            self._advance(update)
-            stop_status = self._agree(stop.status)
-            finished = self._finished() or bool(stop_status)
+            seconds = time.perf_counter() - clock  # waiting for data counts, validating and saving do not
+            self._advance(update, sums, seconds)
+            stop_status = self.world.max(stop.status)  # a signal to one process stops all of them at the same update
+            finished = self._finished() or stop_status != 0
             if position.step % recipe.log_every == 0 or finished:
-                figures = self._figures(sums)
+                self._show(self._figures(sums), writer, bar)
                 sums = self._fresh_sums()
-                self._show(figures, writer, bar)
             is_best = False
             if (position.step % recipe.validate_every == 0 or finished) and not stop_status:
                 is_best = self._validate(writer)
                 finished = finished or self._finished()
             if position.step % recipe.save_every == 0 or finished or (is_best and recipe.keep_best):
                 self._save()
-            sums.started = time.perf_counter() if sums.updates == 0 else sums.started
             if bar is not None:
                 bar.advance(1)
             if stop_status:
                 raise Stopped(stop_status)
             if finished:
                 return
+            clock = time.perf_counter()
 
     def _update(self, update: Update, sums: _Sums) -> None:
         """One optimiser update: forward and backward over the micro-batches, then one step along the mean gradient."""
@@ -220,7 +218,8 @@ class Trainer:
             self.position.skipped_in_a_row = 0
         else:
             self._skip_update(update)
-        sums.grad_norm, sums.tokens, sums.updates = norm, sums.tokens + update.tgt_tokens, sums.updates + 1
+        sums.grad_norm = norm
+        sums.tokens += update.tgt_tokens
 
     def _gradient_exchange(self, is_last: bool) -> AbstractContextManager[object]:
         """Processes exchange gradients once per update, during the last backward pass."""
@@ -246,27 +245,26 @@ class Trainer:
         if self.world.is_first:
             say(f"update {self.position.step + 1} ({place}) skipped: its gradient is not finite")
 
-    def _advance(self, update: Update) -> None:
+    def _advance(self, update: Update, sums: _Sums, seconds: float) -> None:
+        """Move on to the next update; `seconds` is what this one took."""
         position = self.position
         position.step += 1
         position.tgt_tokens += update.tgt_tokens
+        position.seconds += seconds
+        sums.seconds += seconds
         position.updates_in_epoch = update.updates_in_epoch
         at_end = update.index + 1 == update.updates_in_epoch
         position.epoch, position.update = (update.epoch + 1, 0) if at_end else (update.epoch, update.index + 1)
 
     def _finished(self) -> bool:
         position, recipe = self.position, self.train_recipe
-        too_long = recipe.max_minutes is not None and self._agree(int(position.seconds >= recipe.max_minutes * 60)) > 0
+        too_long = recipe.max_minutes is not None and self.world.max(position.seconds >= recipe.max_minutes * 60) > 0
         return (
             position.step >= recipe.max_steps
             or (recipe.max_epochs is not None and position.epoch >= recipe.max_epochs)
             or (recipe.patience > 0 and position.validations_without_best >= recipe.patience)
             or too_long
         )
-
-    def _agree(self, value: int) -> int:
-        """The largest of the values of all processes, so that all of them do the same."""
-        return self.world.max(value)
 
     # --- What is measured -----------------------------------------------------------------------------------------
 
@@ -282,7 +280,7 @@ class Trainer:
             "train/perplexity": math.exp(min(nll, 700.0)),
             "train/learning_rate": self.optimizer.param_groups[0]["lr"],
             "train/gradient_norm": sums.grad_norm,
-            "train/tokens_per_second": sums.tokens / (time.perf_counter() - sums.started),
+            "train/tokens_per_second": sums.tokens / sums.seconds,
             "train/epoch": self.position.epoch,
             "train/skipped_updates": self.position.skipped,
         }
