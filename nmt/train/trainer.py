@@ -31,7 +31,7 @@ from nmt.distributed import World
 from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say
 from nmt.model.transformer import Transformer
 from nmt.precision import autocast, choose_precision
-from nmt.recipe import Recipe, UserError, dump_recipe
+from nmt.recipe import Recipe, UserError, dump_recipe, load_recipe
 from nmt.train.loss import TrainingLoss
 from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
 from nmt.train.schedule import learning_rate
@@ -356,6 +356,7 @@ class Trainer:
         if found is None:
             return
         directory, checkpoint = found
+        _require_same_run(self.recipe, load_recipe(directory / "recipe.toml"), self.run_dir)
         load_tensors(self.model, checkpoint.model)
         load_optimizer_tensors(self.optimizer, self.model, checkpoint.optimizer)
         self.position = Position(**checkpoint.state)
@@ -374,6 +375,24 @@ class Trainer:
         """Compile layer by layer: all encoder layers share one graph, all decoder layers another."""
         for layer in (*self.model.encoder.layers, *self.model.decoder.layers):
             layer.compile(dynamic=True)
+
+
+def _require_same_run(recipe: Recipe, begun: Recipe, run_dir: Path) -> None:
+    """Raise UserError when what a run was begun with is not what it shall go on with; the rest may change."""
+
+    def identity(given: Recipe) -> dict[str, Any]:
+        data = given.data.model_dump(exclude={"root", "workers", "test", "valid"})
+        sections = {"data": data, "tokenizer": given.tokenizer.model_dump(), "model": given.model.model_dump()}
+        return {"seed": given.seed} | {
+            f"{s}.{key}": value for s, part in sections.items() for key, value in part.items()
+        }
+
+    now, then = identity(recipe), identity(begun)
+    if differences := [key for key in now if now[key] != then[key]]:
+        raise UserError(
+            f"{run_dir} holds a run that was begun with another {', '.join(differences)}; a run goes on as it began; "
+            "choose another name or run_dir, or remove that folder"
+        )
 
 
 def _stream_seed(seed: int, step: int, micro_batch: int) -> int:

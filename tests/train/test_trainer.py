@@ -121,6 +121,14 @@ def test_a_second_start_of_a_finished_run_does_nothing(tiny_recipe: Recipe, tiny
     assert (tiny_recipe.directory / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_run_is_not_continued_with_another_recipe(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
+    tree = tiny_recipe.model_dump(mode="json", exclude_none=True)
+    tree["model"]["d_ff"], tree["seed"] = 64, 5
+    with pytest.raises(UserError, match=r"another seed, model\.d_ff;"):
+        train_tiny(Recipe.model_validate(tree), tiny_data)
+
+
 def run_in_processes(recipe: Recipe, data: Path, processes: int) -> None:
     recipe.directory.mkdir(parents=True)
     path = recipe.directory / "given.toml"

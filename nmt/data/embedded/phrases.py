@@ -100,11 +100,11 @@ class PhraseSampler:
 
     def _owned(self, noun: Noun) -> NounPhrase:
         """Anna's dog, the neighbor's dog."""
-        described = self._described(noun, "", plural=False)
-        if self._chance(0.5):
-            return described._replace(possessor=self._pick(NAMED))
+        if self._chance(0.5):  # without an adjective, whose strong dative (Annas altem Hund) would be too rare to learn
+            return NounPhrase(noun, "", possessor=self._pick(NAMED))
         owner = self._pick(_OWNERS)
-        return described._replace(possessor=NounPhrase(owner, self._pick(_OF_OWNERS) if owner.owned else "the"))
+        possessor = NounPhrase(owner, self._pick(_OF_OWNERS) if owner.owned else "the")
+        return self._described(noun, "", plural=False)._replace(possessor=possessor)
 
     def _count(self, noun: Noun) -> int:
         roll = self._random()
