@@ -63,12 +63,9 @@ def test_other_seeds_and_splits_give_other_pairs() -> None:
 
 def test_pairs_do_not_depend_on_the_hash_seed(train: list[EmbeddedPair]) -> None:
     script = "from nmt.data.embedded import generate\nfor pair in generate('train', 100, 1): print(ascii(pair))"
-    for hash_seed in ("1", "2"):
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-        run = subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-        )
-        assert run.stdout.splitlines() == [ascii(pair) for pair in train[:100]]
+    environment = os.environ | {"PYTHONHASHSEED": "12345", "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == [ascii(pair) for pair in train[:100]]
 
 
 def test_english_has_one_german() -> None:
@@ -97,10 +94,11 @@ def test_digest_set_agrees_with_a_set() -> None:
             expected.add(value)
 
 
-def test_a_supply_that_ends_or_repeats_itself_is_the_users_error() -> None:
+def test_a_supply_that_ends_or_repeats_itself_is_the_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
     few = list(sentences("train", 20))
     with pytest.raises(UserError, match=r"ran out of train pairs; it has \d+ of the 30 asked for; ask for fewer"):
         list(distinct(iter(few), "train", 30))
+    monkeypatch.setattr("nmt.data.embedded._PATIENCE", 1_000)
     endless = (few[0] for _ in iter(int, 1))
     with pytest.raises(UserError, match="ran out of"):
         list(distinct(endless, "train", 2))
@@ -110,17 +108,13 @@ def test_a_supply_that_ends_or_repeats_itself_is_the_users_error() -> None:
 
 
 def test_no_sentence_is_in_two_splits(train: list[EmbeddedPair], test: list[EmbeddedPair]) -> None:
-    others: dict[str, Iterator[EmbeddedPair]] = {
-        "valid": generate("valid", 500, seed=1),
-        "valid of another seed": generate("valid", 200, seed=7),
-        "test": iter(test),
-        "nested": generate("nested", 500, seed=1),
-    }
     seen = {pair.src for pair in train}
+    others = {"test": test, "valid": generate("valid", 500, seed=1), "nested": generate("nested", 500, seed=1)}
     for name, pairs in others.items():
         sources = {pair.src for pair in pairs}
         assert not sources & seen, name
-        seen |= sources if "another" not in name else set()
+        seen |= sources
+    assert not {pair.src for pair in generate("valid", 200, seed=7)} & {pair.src for pair in train}
 
 
 def test_train_has_no_held_out_combination_and_nested_neither() -> None:
@@ -279,7 +273,7 @@ def test_every_word_of_the_lexicon_is_used(train: list[EmbeddedPair]) -> None:
     seen = Counter(word for pair in train for word in words(pair.src))
     entries = [noun.en for noun in NOUNS] + [adjective.en for adjective in ADJECTIVES]
     entries += [verb.en_participle.split()[0] for verb in VERBS if verb.en not in ("be", "have")]
-    assert min((seen[word], word) for word in entries) > (15, "")
+    assert min((seen[word], word) for word in entries) > (5, "")
 
 
 @pytest.mark.parametrize("with_held_out", [False, True])

@@ -155,6 +155,8 @@ GOLDEN: list[tuple[str, str, Clause | Sentence]] = [
      says(WOMAN, "kaufen", direct=BREAD, negated=True)),
     ("The woman does not buy an old car.", "Die Frau kauft kein altes Auto.",
      says(WOMAN, "kaufen", direct=np("a", "old car"), negated=True)),
+    ("She does not help a tourist.", "Sie hilft keinem Touristen.",
+     says(SHE, "helfen", indirect=np("a", "tourist"), negated=True)),
     ("I cannot drink milk.", "Ich kann keine Milch trinken.",
      says(ME, "trinken", direct=np("", "milk"), modal=MODAL["can"], negated=True)),
     ("He is not waiting for her at home.", "Er wartet zu Hause nicht auf sie.",

@@ -43,7 +43,7 @@ told: simple past alone; timeless: simple present alone; anterior: had done; unb
 
 PATTERNS = spread(WEIGHTS)
 
-_PRESENT_MODALS = tuple(MODAL.values())
+_MODALS = tuple(MODAL.values())
 _MODALS_OF_THINGS = tuple(MODAL[modal] for modal in ("can", "must", "should", "have to"))
 _PEOPLE = nouns("person")
 _COMPANY = nouns("person -baby dog")
@@ -80,7 +80,7 @@ class ClauseSampler(CircumstanceSampler):
         trailing: whether circumstances may follow the objects; `main`: whether one may stand in front
         """
         verb = verb or self._verb(pattern, subject)
-        subject = subject or self._subject(pattern, verb, described == "subject")
+        subject = subject or self._subject(pattern, verb, described == "subject", main)
         clause = Clause(subject.phrase, verb, passive=pattern == "passive")
         self._set_tense(clause, pattern, sphere, subject.noun)
         if moved is None:
@@ -105,17 +105,16 @@ class ClauseSampler(CircumstanceSampler):
                     return verb
         return self._pick(words.verbs_of_subject[pattern, subject.noun])
 
-    def _subject(self, pattern: Pattern, verb: Verb, described: bool) -> Filler:
+    def _subject(self, pattern: Pattern, verb: Verb, described: bool, main: bool) -> Filler:
         if pattern == "weather":
             return Filler(Pronoun("it"), None)
         entries = self._words.subjects[pattern, verb]
         if described:
             noun = self._pick(entries)
-            filler = Filler(self._pointed_out(noun), noun)
-        else:
-            person = (pattern, verb) in self._words.personal
-            filler = self._as_subject(self._one_of(entries, person=person, pairs=bool(verb.frames) and pattern != "to"))
-        return filler
+            return Filler(self._pointed_out(noun), noun)
+        is_personal = (pattern, verb) in self._words.personal
+        pronouns = (0.24 if main else 0.4) if is_personal else 0.0
+        return self._as_subject(self._one_of(entries, pronouns=pronouns, pairs=bool(verb.frames) and pattern != "to"))
 
     def _as_subject(self, filler: Filler) -> Filler:
         """A subject is never a bare plural, which would speak of the whole kind; sometimes it is no one at all."""
@@ -128,7 +127,9 @@ class ClauseSampler(CircumstanceSampler):
         return filler
 
     def _set_tense(self, clause: Clause, pattern: Pattern, sphere: Sphere, noun: Noun | None) -> None:
-        modals = _PRESENT_MODALS if noun is None or noun.kind in ("person", "animal") else _MODALS_OF_THINGS
+        modals = _MODALS if noun is None or noun.kind in ("person", "animal") else _MODALS_OF_THINGS
+        if isinstance(clause.subject, NounPhrase) and clause.subject.determiner == "no":
+            modals = tuple(modal for modal in modals if modal.negatable)
         stative = "stative" in clause.verb.traits
         match sphere:
             case "past":
@@ -150,7 +151,7 @@ class ClauseSampler(CircumstanceSampler):
             case "told":
                 clause.tense = "past"
             case "anterior":
-                clause.tense = "pluperfect"
+                clause.tense = "pluperfect" if clause.verb.frames else "past"
             case "timeless" | "unbound":
                 pass
             case _:
@@ -194,12 +195,13 @@ class ClauseSampler(CircumstanceSampler):
     def _object(self, clause: Clause, subject: Filler, described: bool) -> Phrase:
         """An object of the verb that is not the subject over again."""
         entries = self._words.objects[clause.verb]
+        pronouns = 0.24 if clause.verb in self._words.personal_objects else 0.0
         while True:
             if described:
                 noun = self._pick(entries)
                 filler = Filler(self._pointed_out(noun), noun)
             else:
-                filler = self._one_of(entries, person=clause.verb in self._words.personal_objects)
+                filler = self._one_of(entries, pronouns=pronouns)
             if not _overlaps(filler, subject):
                 break
         return filler.phrase
@@ -218,14 +220,14 @@ class ClauseSampler(CircumstanceSampler):
 
     def _add_gift(self, clause: Clause, subject: Filler, described: bool) -> None:
         """What is given and to whom; a bare noun needs `to`, for `gives her books` could be read in two ways."""
-        gift = self._one_of(self._words.objects[clause.verb], person=False)
+        gift = self._one_of(self._words.objects[clause.verb], pronouns=0.0)
         clause.direct = gift.phrase
         if described:
             clause.indirect = self._pointed_out(self._pick(_PEOPLE))
             return
-        receiver = self._one_of(_PEOPLE, person=True)
+        receiver = self._one_of(_PEOPLE, pronouns=0.24)
         while _overlaps(receiver, subject):
-            receiver = self._one_of(_PEOPLE, person=True)
+            receiver = self._one_of(_PEOPLE, pronouns=0.24)
         clause.indirect = receiver.phrase
         is_clear = isinstance(gift.phrase, NounPhrase) and gift.phrase.determiner != ""
         clause.double_object = is_clear and "to-only" not in clause.verb.traits and self._chance(0.6)

@@ -206,12 +206,12 @@ class _German:
         self._add_subject_and_pronouns(words, clause, subject_said)
         if clause.time is not None and front != "time":
             words.append(self._adverbial(clause.time))
-        negation, direct = self._negation(clause)
+        negation, direct, indirect = self._negation(clause)
         adverb = self._adverb(clause)
         extrapose = bracket or bool(negation) or clause.frequency is not None
         behind = ""
-        if isinstance(clause.indirect, (NounPhrase, Name, Coordination)) and front != "indirect":
-            behind = self._add_object(words, clause.indirect, "dat", extrapose and clause.direct is None)
+        if isinstance(indirect, (NounPhrase, Name, Coordination)) and front != "indirect":
+            behind = self._add_object(words, indirect, "dat", extrapose and direct is None)
         if isinstance(direct, (NounPhrase, Name, Coordination, Interrogative)) and front != "direct":
             if adverb and isinstance(direct, NounPhrase) and _is_new(direct):
                 words.append(adverb)
@@ -243,15 +243,17 @@ class _German:
             if isinstance(clause.indirect, Pronoun):
                 words.append(self._phrase(clause.indirect, "dat"))
 
-    def _negation(self, clause: Clause) -> tuple[str, Phrase | None]:
-        """nicht and the direct object; or nothing and the object with kein, if it is indefinite."""
+    def _negation(self, clause: Clause) -> tuple[str, Phrase | None, Phrase | None]:
+        """nicht, and both objects; or nothing, and one of them with kein, if it is indefinite."""
+        direct, indirect = clause.direct, clause.indirect
         if not clause.negated:
-            return "", clause.direct
+            return "", direct, indirect
         self.phenomena.add("negation")
-        direct = clause.direct
         if isinstance(direct, NounPhrase) and _is_indefinite(direct):
-            return "", direct._replace(determiner="no")
-        return "nicht", direct
+            return "", direct._replace(determiner="no"), indirect
+        if isinstance(indirect, NounPhrase) and _is_indefinite(indirect):
+            return "", direct, indirect._replace(determiner="no")
+        return "nicht", direct, indirect
 
     def _add_object(self, words: list[str], phrase: Phrase, case: Case, extrapose: bool) -> str:
         """Add an object; return its relative clause if that is to move."""

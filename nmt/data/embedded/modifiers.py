@@ -14,7 +14,8 @@ small smaller smallest | klein kleiner kleinst |
     child boy girl baby animal food clothes vehicle furniture object place mistake -mountain -bread -cheese -meat
     -chocolate -rice
 old older oldest | alt älter ältest |
-    person animal text clothes vehicle furniture object house church castle bridge city hotel school -baby -child
+    person animal text clothes vehicle furniture object house church castle bridge city hotel school -baby
+    -child -boy -girl
 young younger youngest | jung jünger jüngst | person animal -baby -child -boy -girl
 new newer newest | neu neuer neuest | text clothes vehicle furniture object thought
 beautiful + + | schön schöner schönst | clothes vehicle furniture object place event animal
@@ -45,24 +46,19 @@ hungry hungrier hungriest | hungrig hungriger hungrigst | person animal passing
 friendly friendlier friendliest | freundlich freundlicher freundlichst | person passing
 famous + + | berühmt berühmter berühmtest |
     person city castle church museum bridge hotel restaurant island mountain book novel poem song film -baby
-rich richer richest | reich reicher reichst | person -baby -child
+rich richer richest | reich reicher reichst | person -baby
 poor poorer poorest | arm ärmer ärmst | person
 clever cleverer cleverest | klug klüger klügst | person animal idea answer -baby
 brave braver bravest | mutig mutiger mutigst | person animal -baby
 quiet quieter quietest | ruhig ruhiger ruhigst |
     person village street garden park church library hotel room lake beach island passing
-dangerous + + | gefährlich gefährlicher gefährlichst | animal plan street trip idea
 interesting + + | interessant interessanter interessantest |
     text thought museum city castle village shop island church
 boring + + | langweilig langweiliger langweiligst | text event film game
 important + + | wichtig wichtiger wichtigst | text event thought
 difficult + + | schwierig schwieriger schwierigst | thought exam
-simple simpler simplest | einfach einfacher einfachst | thought
 strange stranger strangest | seltsam seltsamer seltsamst | person text thought
-modern + + | modern moderner modernst |
-    vehicle furniture house school hospital hotel office kitchen museum station airport bridge city
 dark darker darkest | dunkel dunkler dunkelst | forest cellar room street church clothes
-comfortable + + | bequem bequemer bequemst | furniture shoe
 dirty dirtier dirtiest | schmutzig schmutziger schmutzigst | clothes vehicle furniture object passing
 empty - - | leer - - | bottle cup glass plate bag suitcase box basket cupboard house passing
 full - - | voll - - | bottle cup glass plate bag suitcase box basket bus train passing
@@ -70,10 +66,8 @@ damaged - - | beschädigt - - | vehicle furniture object passing
 red - - | rot - - | clothes vehicle furniture flower ball apple umbrella
 blue - - | blau - - | clothes vehicle furniture bird vase ball door
 green - - | grün - - | clothes vehicle furniture apple bottle door
-yellow - - | gelb - - | clothes vehicle flower bird lemon
 white - - | weiß - - | clothes vehicle furniture cat horse house goose
 black - - | schwarz - - | clothes vehicle furniture cat dog horse umbrella
-brown - - | braun - - | clothes horse bear cow dog bag furniture
 """
 
 _MANNERS = """

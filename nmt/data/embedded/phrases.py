@@ -23,7 +23,7 @@ _MASS = ("the",) * 6 + ("",) * 5 + ("this", *_POSSESSIVES)
 _OF_OWNERS = ("the", "the", "the", *_POSSESSIVES)
 _OF_POINTED_OUT = ("the", "the", "the", "a", "a")
 _ALL_PRONOUNS = (Pronoun("I"), Pronoun("you"), Pronoun("he"), Pronoun("she"), Pronoun("we"), Pronoun("they"))
-_PRONOUNS = (*_ALL_PRONOUNS, *_ALL_PRONOUNS[:2] * 2)  # I and you have verb forms of their own, so let them come often
+_PRONOUNS = (*_ALL_PRONOUNS, *_ALL_PRONOUNS[:2] * 3)  # I and you have verb forms of their own, so let them come often
 NAMED = tuple(map(Name, NAMES))
 _OWNERS = nouns("person")
 
@@ -95,7 +95,7 @@ class PhraseSampler:
         return NounPhrase(noun, determiner, plural, adjective, self._degree(adjective, determiner))
 
     def _degree(self, adjective: Adjective, determiner: str) -> Degree:
-        is_superlative = determiner == "the" and adjective.gradable and self._chance(0.2)
+        is_superlative = determiner == "the" and adjective.gradable and self._chance(0.35)
         return "superlative" if is_superlative else "positive"
 
     def _owned(self, noun: Noun) -> NounPhrase:
@@ -118,17 +118,21 @@ class PhraseSampler:
         determiner = self._pick(_OF_POINTED_OUT) if noun.countable else "the"
         return self._described(noun, "the" if plural else determiner, plural)
 
-    def _one_of(self, entries: Sequence[Noun], *, person: bool, pairs: bool = True) -> Filler:
-        """A phrase for any of these nouns; `person` also allows a name or a pronoun, `pairs` two things at once."""
+    def _one_of(self, entries: Sequence[Noun], *, pronouns: float, pairs: bool = True) -> Filler:
+        """A phrase for any of these nouns.
+
+        pronouns: how often a personal pronoun, or a name, may stand for a person; 0 where neither can
+        pairs: whether two things at once are possible
+        """
         roll = self._random()
-        if person and roll < 0.16:
-            return Filler(self._pick(NAMED), None)
-        if person and roll < 0.4:
+        if roll < pronouns:
             return Filler(self._pick(_PRONOUNS), None)
+        if pronouns and roll < pronouns + 0.16:
+            return Filler(self._pick(NAMED), None)
         noun = self._pick(entries)
         if roll < 0.93 or not pairs:
             return Filler(self._noun_phrase(noun), noun)
-        return Filler(self._pair(noun, entries, person=person), noun)
+        return Filler(self._pair(noun, entries, person=pronouns > 0), noun)
 
     def _pair(self, noun: Noun, entries: Sequence[Noun], *, person: bool) -> Phrase:
         """Two phrases joined by and, or one where the second would repeat the first."""

@@ -91,7 +91,7 @@ _DESCRIBED: dict[Sphere, tuple[Sphere, ...]] = _SAID | {
     "present": ("present", "present", "past"),
     "timeless": ("present", "present", "past"),
 }
-_SPHERES: tuple[Sphere, ...] = ("past",) * 7 + ("present",) * 9 + ("future",) * 4
+_SPHERES: tuple[Sphere, ...] = ("past",) * 6 + ("present",) * 10 + ("future",) * 4
 
 _Kind = Literal["statement", "yes-no", "wh", "command", "two"]
 _DETAIL = (1.0, 0.8, 0.5, 0.3, 0.2)

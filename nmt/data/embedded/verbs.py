@@ -168,7 +168,7 @@ wait waited waited waiting for | warten gewartet auf+acc | bare prep | person do
 think thought thought thinking of | denken gedacht an+acc | prep that | person | person event problem house dog
 talk talked talked talking to | sprechen/sprich gesprochen mit+dat | prep manner | person -baby | person animal
 dream dreamed dreamed dreaming of | träumen geträumt von+dat | bare prep | person |
-    person animal trip castle island house ship chocolate
+    person animal trip island chocolate
 laugh laughed laughed laughing about | lachen gelacht über+acc | prep manner | person |
     story film mistake idea hat song question
 remember remembered remembered remembering | sich erinnern erinnert an+acc | prep stative | person -baby |

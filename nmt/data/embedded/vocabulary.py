@@ -25,7 +25,7 @@ Pattern = Literal[FramePattern, BePattern, "passive", "have", "cost", "weigh"]
 
 WEIGHTS: dict[Pattern, int] = {
     "acc": 26,
-    "bare": 9,
+    "bare": 14,
     "dat": 7,
     "give": 8,
     "prep": 10,
@@ -149,7 +149,7 @@ def _verbs(subjects: dict[tuple[Pattern, Verb], tuple[Noun, ...]]) -> dict[Patte
     verbs: dict[Pattern, list[Verb]] = defaultdict(list)
     for (pattern, verb), found in subjects.items():
         if found or pattern == "weather":
-            verbs[pattern].append(verb)
+            verbs[pattern] += [verb] * (2 if verb.prefix else 1)  # separable verbs have more forms to learn
     return {pattern: tuple(found) for pattern, found in verbs.items()}
 
 
