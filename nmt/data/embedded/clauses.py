@@ -330,7 +330,7 @@ class ClauseSampler(CircumstanceSampler):
             clause.companion = self._pick(BY_VEHICLE)
         elif 0.4 < roll < 0.6 and "benefit" in traits and pattern == "acc":
             clause.companion = PrepositionalPhrase(FOR, self._companion())
-        elif roll > 0.88 and pattern in _WITH_COMPANY:
+        elif roll > 0.88 and pattern in _WITH_COMPANY and "private" not in traits:
             preposition = WITH if roll > 0.91 else WITHOUT
             clause.companion = PrepositionalPhrase(preposition, self._companion())
 

@@ -43,6 +43,7 @@ Frame = Literal[
 Trait = Literal[
     "stative",  # a state: no progressive, no modal, no command
     "manner",  # may be done slowly, quietly, ...
+    "private",  # done without company
     "benefit",  # may be done for somebody
     "far",  # leads to towns and countries
     "vehicle",  # may be done by bus

@@ -11,8 +11,8 @@ _ADJECTIVES = """
 big bigger biggest | groß größer größt |
     animal food clothes vehicle furniture object place -mouse -bread -cheese -meat -chocolate -rice
 small smaller smallest | klein kleiner kleinst |
-    child boy girl baby animal food clothes vehicle furniture object place mistake -mountain -bread -cheese -meat
-    -chocolate -rice
+    child boy girl baby animal food clothes vehicle furniture object place mistake -mountain -bread -cheese
+    -meat -chocolate -rice
 old older oldest | alt älter ältest |
     person animal text clothes vehicle furniture object house church castle bridge city hotel school -baby
     -child -boy -girl
@@ -23,13 +23,13 @@ ugly uglier ugliest | hässlich hässlicher hässlichst |
     clothes vehicle furniture house church hotel factory station vase picture bridge
 good better best | gut besser best | food drink text thought event
 bad worse worst | schlecht schlechter schlechtest | food text thought
-long longer longest | lang länger längst | text clothes event
-short shorter shortest | kurz kürzer kürzest | text clothes event
+long longer longest | lang länger längst | text clothes event street river -shoe -hat -cap
+short shorter shortest | kurz kürzer kürzest | text clothes event street -shoe -hat -cap
 expensive + + | teuer teurer teuerst | food drink clothes vehicle furniture object
 cheap cheaper cheapest | billig billiger billigst | food drink clothes vehicle furniture object
 fresh fresher freshest | frisch frischer frischest | food passing
-cold colder coldest | kalt kälter kältest | drink soup room passing
-warm warmer warmest | warm wärmer wärmst | drink clothes soup blanket passing
+cold colder coldest | kalt kälter kältest | drink soup room lake river cellar kitchen passing
+warm warmer warmest | warm wärmer wärmst | drink clothes soup blanket room kitchen lake passing
 sweet sweeter sweetest | süß süßer süßest | food drink
 delicious - - | köstlich - - | food drink
 heavy heavier heaviest | schwer schwerer schwerst | furniture object
@@ -60,8 +60,9 @@ difficult + + | schwierig schwieriger schwierigst | thought exam
 strange stranger strangest | seltsam seltsamer seltsamst | person text thought
 dark darker darkest | dunkel dunkler dunkelst | forest cellar room street church clothes
 dirty dirtier dirtiest | schmutzig schmutziger schmutzigst | clothes vehicle furniture object passing
-empty - - | leer - - | bottle cup glass plate bag suitcase box basket cupboard house passing
-full - - | voll - - | bottle cup glass plate bag suitcase box basket bus train passing
+empty - - | leer - - |
+    bottle cup glass plate bag suitcase box basket cupboard house bus train church restaurant street passing
+full - - | voll - - | bottle cup glass plate bag suitcase box basket cupboard bus train restaurant hotel passing
 damaged - - | beschädigt - - | vehicle furniture object passing
 red - - | rot - - | clothes vehicle furniture flower ball apple umbrella
 blue - - | blau - - | clothes vehicle furniture bird vase ball door

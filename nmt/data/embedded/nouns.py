@@ -98,8 +98,6 @@ milk -                  f Milch Milch -
 coffee -                m Kaffee Kaffees -
 tea -                   m Tee Tees -
 juice -                 m Saft Saftes -
-wine -                  m Wein Weines -
-beer -                  n Bier Bieres -
 lemonade -              f Limonade Limonade -
 
 [text]

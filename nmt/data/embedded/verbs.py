@@ -13,7 +13,7 @@ from nmt.data.embedded.entries import Case, Frame, Modal, Trait, Verb
 from nmt.data.embedded.nouns import nouns
 
 _TABLE = """
-sleep slept slept sleeping | schlafen/schläf geschlafen | bare | person animal |
+sleep slept slept sleeping | schlafen/schläf geschlafen | bare private | person animal |
 work worked worked working | arbeiten gearbeitet | bare manner | person -baby |
 laugh laughed laughed laughing | lachen gelacht | bare manner | person |
 smile smiled smiled smiling | lächeln gelächelt | bare | person |
@@ -25,9 +25,9 @@ play played played playing | spielen gespielt | bare manner |
 swim swam swum swimming | schwimmen geschwommen sein | bare manner | person -baby duck goose dog |
 rest rested rested resting | sich aus-ruhen ausgeruht | bare | person |
 hurry hurried hurried hurrying | sich beeilen beeilt | bare | person -baby |
-get got got getting up | auf-stehen aufgestanden sein | bare manner | person |
-fall fell fallen falling asleep | ein-schlafen/schläf eingeschlafen sein | bare | person animal |
-wake woke woken waking up | auf-wachen aufgewacht sein | bare | person animal |
+get got got getting up | auf-stehen aufgestanden sein | bare manner private | person |
+fall fell fallen falling asleep | ein-schlafen/schläf eingeschlafen sein | bare private | person animal |
+wake woke woken waking up | auf-wachen aufgewacht sein | bare private | person animal |
 arrive arrived arrived arriving | an-kommen angekommen sein | bare | person vehicle -bicycle letter message gift |
 depart departed departed departing | ab-fahren/fähr abgefahren sein | bare |
     bus train ship truck taxi tram tourist guest |
@@ -111,7 +111,6 @@ wake woke woken waking | wecken geweckt | acc manner | person dog cat bird | per
 describe described described describing | beschreiben beschrieben | acc manner | person -baby |
     picture house problem idea plan man woman
 learn learned learned learning | lernen gelernt | acc | person -baby | word song poem game
-kiss kissed kissed kissing | küssen geküsst | acc | person | person
 
 call called called calling | an-rufen angerufen | acc | person -baby | person -baby
 invite invited invited inviting | ein-laden/läd eingeladen | acc | person -baby | person
@@ -121,7 +120,7 @@ open opened opened opening | auf-machen aufgemacht | acc manner | person -baby |
 close closed closed closing | zu-machen zugemacht | acc manner | person -baby |
     door window box bottle suitcase book cupboard shop
 bring brought brought bringing along | mit-bringen mitgebracht | acc benefit no-pronoun | person -baby |
-    cake wine juice gift flower dog friend blanket
+    cake juice gift flower dog friend blanket
 prepare prepared prepared preparing | vor-bereiten vorbereitet | acc manner | person -baby | event
 throw threw thrown throwing away | weg-werfen/wirf weggeworfen | acc | person -baby |
     newspaper letter shoe box egg bottle meat flower
@@ -161,14 +160,14 @@ tell told told telling | erzählen erzählt | give | person -baby | story secret
 explain explained explained explaining | erklären erklärt | give that manner to-only | person -baby |
     question answer problem plan idea game word mistake
 recommend recommended recommended recommending | empfehlen/empfiehl empfohlen | give to-only | person -baby |
-    book film hotel restaurant wine soup museum
+    book film hotel restaurant soup museum
 
 wait waited waited waiting for | warten gewartet auf+acc | bare prep | person dog cat |
     person bus train taxi tram answer letter
 think thought thought thinking of | denken gedacht an+acc | prep that | person | person event problem house dog
 talk talked talked talking to | sprechen/sprich gesprochen mit+dat | prep manner | person -baby | person animal
-dream dreamed dreamed dreaming of | träumen geträumt von+dat | bare prep | person |
-    person animal trip island chocolate
+dream dreamed dreamed dreaming of | träumen geträumt von+dat | bare prep private | person |
+    animal trip island chocolate queen king friend
 laugh laughed laughed laughing about | lachen gelacht über+acc | prep manner | person |
     story film mistake idea hat song question
 remember remembered remembered remembering | sich erinnern erinnert an+acc | prep stative | person -baby |
@@ -181,8 +180,9 @@ worry worried worried worrying about | sich sorgen gesorgt um+acc | prep | perso
 say said said saying goodbye to | sich verabschieden verabschiedet von+dat | prep | person -baby | person
 apologize apologized apologized apologizing to | sich entschuldigen entschuldigt bei+dat | prep manner |
     person -baby | person
-fall fell fallen falling in love with | sich verlieben verliebt in+acc | prep | person -baby -child |
-    person city island
+fall fell fallen falling in love with | sich verlieben verliebt in+acc | prep |
+    singer actress painter pilot king queen doctor nurse tourist |
+    actress waitress singer painter pilot nurse king queen city island
 
 go went gone going | gehen gegangen sein | motion into | person dog cat |
 drive drove driven driving | fahren/fähr gefahren sein | motion far manner | person -baby bus truck taxi |
