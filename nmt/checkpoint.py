@@ -19,7 +19,7 @@ import shutil
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from nmt.layout import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 
 MANIFEST = "manifest.json"
+AVERAGE = "average.safetensors"
 FORMAT = 1
 
 Tensors = Mapping[str, Tensor]
@@ -182,21 +184,9 @@ def read_model_facts(directory: Path) -> ModelFacts:
     return _read_model_toml(directory / "model.toml")[1]
 
 
-def find_model(path: Path) -> Path:
-    """The model directory that a path given by the user means; UserError where there is none."""
-    if (path / "model.toml").is_file():
-        return path
-    if (path / "model" / "model.toml").is_file():
-        return path / "model"
-    if checkpoints := list_checkpoints(path):
-        return checkpoints[-1]
-    what = "does not exist" if not path.exists() else "holds no model"
-    raise UserError(f"{path} {what}; it must be a model directory (with model.toml), a checkpoint or a run directory")
-
-
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The weights by name on the host, tied ones once."""
-    return {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
+    """A copy of the weights by name on the host, tied ones once."""
+    return {name: parameter.detach().to("cpu", copy=True) for name, parameter in model.named_parameters()}
 
 
 def load_tensors(model: nn.Module, tensors: Tensors) -> None:
@@ -261,32 +251,21 @@ def _read_model_toml(path: Path) -> tuple[ModelRecipe, ModelFacts]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What training needs to go on from where it was."""
+    """What training needs to go on from where it was; `average` is the moving average of the weights, or empty."""
 
     model: Tensors
     optimizer: Tensors
+    average: Tensors
     state: dict[str, Any]
-
-
-def checkpoint_directory(run: Path, step: int) -> Path:
-    """Where the checkpoint of an update lies; names sort by step."""
-    return run / "checkpoints" / f"step-{step:08d}"
-
-
-def list_checkpoints(run: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first, unverified."""
-    return sorted(path for path in (run / "checkpoints").glob("step-????????") if path.is_dir())
-
-
-def checkpoint_step(directory: Path) -> int:
-    """The update after which a checkpoint was saved."""
-    return int(directory.name.removeprefix("step-"))
 
 
 def save_checkpoint(
     run: Path, step: int, checkpoint: Checkpoint, model_files: Mapping[str, Any], recipe_toml: str
 ) -> Path:
-    """Write the checkpoint of an update, with the files of its model directory, and return where it is."""
+    """Write the checkpoint of an update, with the files of its model directory, and return where it is.
+
+    One of the same update that is there already gives way: what it lacks is a validation that was broken off.
+    """
     directory = checkpoint_directory(run, step)
     files: dict[str, bytes | Callable[[], bytes]] = {
         **model_files,
@@ -294,6 +273,10 @@ def save_checkpoint(
         "state.json": json.dumps(checkpoint.state, indent=1).encode(),
         "recipe.toml": recipe_toml.encode(),
     }
+    if checkpoint.average:
+        files[AVERAGE] = lambda: save(dict(checkpoint.average))
+    if directory.exists():
+        _remove(directory)
     write_directory(directory, files)
     return directory
 
@@ -304,6 +287,7 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     return Checkpoint(
         model=read_tensors(directory / "model.safetensors"),
         optimizer=read_tensors(directory / "optimizer.safetensors"),
+        average=read_tensors(directory / AVERAGE) if (directory / AVERAGE).exists() else {},
         state=json.loads((directory / "state.json").read_bytes()),
     )
 
@@ -321,13 +305,23 @@ def newest_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path, Chec
     return None
 
 
+def remove_leftovers(run: Path) -> None:
+    """Remove what a killed process left half written or half removed."""
+    for leftover in (run / "checkpoints").glob(".step-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
 def prune_checkpoints(run: Path, keep_last: int, keep_steps: Collection[int]) -> None:
     """Remove every checkpoint that is neither among the newest `keep_last` nor of one of `keep_steps`."""
     for directory in list_checkpoints(run)[:-keep_last]:
         if checkpoint_step(directory) not in keep_steps:
-            doomed = directory.with_name(f".{directory.name}.removed")
-            directory.rename(doomed)  # first out of sight, so that a half-removed one is never taken for whole
-            shutil.rmtree(doomed, ignore_errors=True)
+            _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    doomed = directory.with_name(f".{directory.name}.removed")
+    directory.rename(doomed)  # first out of sight, so that a half-removed one is never taken for whole
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 # --- Averages ---------------------------------------------------------------------------------------------------------
@@ -357,10 +351,21 @@ def average_tensors(directories: Sequence[Path]) -> dict[str, Tensor]:
 
 def average_checkpoints(directories: Sequence[Path], out: Path) -> None:
     """Write the average of checkpoints or model directories of one run as a new model directory at `out`."""
-    tensors = average_tensors(directories)
-    newest = directories[-1]
-    model_recipe, facts = _read_model_toml(newest / "model.toml")
-    origin = {**facts.origin, "averaged": [directory.name for directory in directories]}
-    tokenizer = {path.name: path.read_bytes() for path in sorted(newest.glob("tokenizer*.model"))}
-    facts = ModelFacts(**{**facts.__dict__, "origin": origin})
-    write_directory(out, model_files(model_recipe, tensors, tokenizer, facts))
+    origin = {"averaged": [directory.name for directory in directories]}
+    _write_derived(directories[-1], average_tensors(directories), origin, out)
+
+
+def write_moving_average(checkpoint: Path, out: Path) -> None:
+    """Write the moving average that a checkpoint holds as a new model directory at `out`; UserError without one."""
+    verify_directory(checkpoint)
+    if not (checkpoint / AVERAGE).exists():
+        raise UserError(f"{checkpoint} holds no moving average; its run must keep one; train with train.ema_decay set")
+    _write_derived(checkpoint, read_tensors(checkpoint / AVERAGE), {"moving_average": checkpoint.name}, out)
+
+
+def _write_derived(model: Path, tensors: Tensors, origin: dict[str, Any], out: Path) -> None:
+    """A model directory like `model`, with other weights and a note of where they come from."""
+    model_recipe, facts = _read_model_toml(model / "model.toml")
+    tokenizer = {path.name: path.read_bytes() for path in sorted(model.glob("tokenizer*.model"))}
+    derived = replace(facts, origin={**facts.origin, **origin})
+    write_directory(out, model_files(model_recipe, tensors, tokenizer, derived))

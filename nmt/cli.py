@@ -19,19 +19,20 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from nmt import pipeline
-from nmt.checkpoint import find_model, load_model, read_model_facts
+from nmt.checkpoint import load_model, read_model_facts
 from nmt.data.clean import normalize
 from nmt.data.corpus import decode_lines, read_lines
-from nmt.data.prepare import prepare as prepare_corpus
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.scoring import score_pairs
 from nmt.decode.translator import Translation, Translator
 from nmt.distributed import choose_device
 from nmt.evaluate.metrics import Score, score_corpus
+from nmt.layout import find_model
 from nmt.logs import ProgressBar, console, progress, say
 from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
 from nmt.recipe import DecodeRecipe, RecipeError, UserError, describe_recipe, load_recipe
 from nmt.train.signals import Stopped
+from nmt.watch import JobEnded
 
 app = typer.Typer(
     help="The encoder-decoder Transformer for machine translation: train, translate, score.",
@@ -86,7 +87,7 @@ def run(recipe: RecipeArgument, overrides: Overrides = None) -> None:
 @app.command()
 def prepare(recipe: RecipeArgument, overrides: Overrides = None) -> None:
     """Clean the corpora, train the subword tokenizer, and write the token store."""
-    prepare_corpus(load_recipe(recipe, overrides or ()))
+    pipeline.prepare(load_recipe(recipe, overrides or ()))
 
 
 @app.command()
@@ -103,13 +104,16 @@ def average(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
     last: Annotated[int | None, typer.Option(min=1, help="Average this many newest checkpoints (default: 5).")] = None,
     best: Annotated[int | None, typer.Option(min=1, help="Average this many best-validated checkpoints.")] = None,
+    ema: Annotated[bool, typer.Option("--ema", help="Take the moving average that training kept (ema_decay).")] = False,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="New model directory (default: in RUN).")] = None,
 ) -> None:
     """Average the weights of several checkpoints of a run into one model directory."""
-    if last and best:
-        raise typer.BadParameter("--last and --best exclude each other; give one")
-    target = out or run_dir / (f"average-best-{best}" if best else f"average-last-{last or 5}")
-    chosen = pipeline.average(run_dir, target, last=None if best else last or 5, best=best)
+    if sum([last is not None, best is not None, ema]) > 1:
+        raise typer.BadParameter("--last, --best and --ema exclude each other; give one")
+    kind: pipeline.AverageKind = "ema" if ema else "best" if best else "last"
+    count = 1 if ema else best or last or 5
+    target = out or run_dir / ("average-ema" if ema else f"average-{kind}-{count}")
+    chosen = pipeline.average(run_dir, target, kind, count)
     say(f"averaged {', '.join(directory.name for directory in chosen)}")
     typer.echo(target)
 
@@ -243,8 +247,10 @@ def main() -> None:
     """Run the command line and exit; every error that a user can cause is one line on stderr."""
     try:
         app()
-    except RecipeError as error:
-        sys.exit(_fail(str(error), 2))
+    except RecipeError as error:  # the same in every process that torchrun started; one of them says it
+        sys.exit(_fail(str(error), 2) if os.environ.get("RANK", "0") == "0" else 2)
+    except JobEnded:  # one of the processes has said why
+        sys.exit(1)
     except UserError as error:
         sys.exit(_fail(str(error), 1))
     except Stopped as stopped:

@@ -43,10 +43,13 @@ class _Rate(ProgressColumn):
 class ProgressBar:
     """A progress bar on a terminal; elsewhere one plain line every 15 seconds."""
 
-    def __init__(self, description: str, total: float | None, unit: str, silent: bool = False) -> None:
+    def __init__(
+        self, description: str, total: float | None, unit: str, *, done: float = 0.0, silent: bool = False
+    ) -> None:
+        """`done` units were done before this bar began: they count as done, but not towards the speed."""
         self._silent = silent
         self._description, self._total, self._unit = description, total, unit
-        self._done = 0.0
+        self._done = self._done_before = done
         self._started = self._last_line = monotonic()
         self._progress: Progress | None = None
         if console.is_terminal and not silent:
@@ -58,7 +61,7 @@ class ProgressBar:
                 TimeElapsedColumn(),
             )
             self._progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
-            self._task = self._progress.add_task(description, total=total, unit=unit)
+            self._task = self._progress.add_task(description, total=total, completed=int(done), unit=unit)
             self._progress.start()
 
     @classmethod
@@ -82,18 +85,20 @@ class ProgressBar:
             self._progress.stop()
 
     def _plain_line(self) -> str:
-        rate = self._done / max(monotonic() - self._started, 1e-9)
-        if self._total is None:
-            return f"{self._description}: {self._done:,.0f} {self._unit}, {rate:,.0f}/s"
-        left = (self._total - self._done) / max(rate, 1e-9)
-        share = f"{self._done:,.0f} of {self._total:,.0f} {self._unit}"
-        return f"{self._description}: {share}, {rate:,.0f}/s, {format_duration(left)} left"
+        total = "" if self._total is None else f" of {self._total:,.0f}"
+        parts = [f"{self._description}: {self._done:,.0f}{total} {self._unit}"]
+        rate = (self._done - self._done_before) / max(monotonic() - self._started, 1e-9)
+        if rate > 0:
+            parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
+            if self._total is not None:
+                parts.append(f"{format_duration((self._total - self._done) / rate)} left")
+        return ", ".join(parts)
 
 
 @contextmanager
-def progress(description: str, total: float | None, unit: str) -> Iterator[ProgressBar]:
-    """A progress bar with rate and time left for the length of a `with` block."""
-    bar = ProgressBar(description, total, unit)
+def progress(description: str, total: float | None, unit: str, *, done: float = 0.0) -> Iterator[ProgressBar]:
+    """A progress bar with rate and time left for the length of a `with` block; `done` units were done before it."""
+    bar = ProgressBar(description, total, unit, done=done)
     try:
         yield bar
     finally:

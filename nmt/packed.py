@@ -80,6 +80,16 @@ class PackedSequences:
         return sentence * self.max_length + self.positions
 
     @cached_property
+    def repeating_index(self) -> Tensor:
+        """The token at each place of a padded layout, the last one again behind the end: `(num_sentences, max_length)`.
+
+        A sentence without tokens repeats what stands before it, or the first token.
+        """
+        places = torch.arange(self.max_length, device=self.tokens.device)
+        ends = self.cu_seqlens[1:, None].long()
+        return torch.minimum(self.cu_seqlens[:-1, None] + places, ends - 1).clamp_(min=0)
+
+    @cached_property
     def padding_bias(self) -> Tensor:
         """Added to attention scores: 0 at a token, -inf behind the end, `(num_sentences, max_length)`."""
         places = torch.arange(self.max_length, device=self.tokens.device)

@@ -6,21 +6,23 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from nmt.checkpoint import (
     CorruptError,
     ModelFacts,
+    Tensors,
     average_checkpoints,
-    checkpoint_step,
-    list_checkpoints,
     model_files,
-    model_tensors,
     read_model_facts,
     verify_directory,
+    write_moving_average,
 )
-from nmt.data.prepare import Prepared, TestSet, load_prepared, prepare, test_sets
+from nmt.data import prepare as preparation
+from nmt.data.prepare import Prepared, TestSet, load_prepared, test_sets
+from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
 from nmt.decode.translator import Translator
 from nmt.distributed import World, start_world
@@ -37,15 +39,21 @@ from nmt.evaluate.report import (
     summarize,
     write_report,
 )
+from nmt.layout import checkpoint_step, list_checkpoints
 from nmt.logs import progress, say
 from nmt.model.transformer import Transformer
 from nmt.precision import choose_precision
 from nmt.recipe import Recipe, UserError, dump_recipe
-from nmt.train.trainer import Position, Trainer, TranslateValidation, ValidationText
+from nmt.train.position import Position, require_same_run
+from nmt.train.trainer import ModelFiles, Trainer, TrainingText, TranslateValidation, ValidationText
 
 # Sentences that are translated between two movements of the progress bar.
 TRANSLATION_WINDOW = 256
+# Development sentences that a process translates between two looks at whether training shall stop.
+VALIDATION_WINDOW = 32
 SHOWN_SAMPLES = 5
+
+AverageKind = Literal["last", "best", "ema"]
 
 
 def run(recipe: Recipe) -> None:
@@ -55,9 +63,13 @@ def run(recipe: Recipe) -> None:
     """
     with start_world(recipe.train.device) as world:
         position = _train(recipe, world)
-        if world.is_first:
-            _finish(recipe, world, position)
-        world.barrier()
+        world.once(lambda: _finish(recipe, world, position))
+
+
+def prepare(recipe: Recipe) -> Prepared:
+    """Clean the corpora, train the tokenizer, write the token store; UserError where a run would lose its data."""
+    require_same_run(recipe)
+    return preparation.prepare(recipe)
 
 
 def train(recipe: Recipe) -> Position:
@@ -66,28 +78,53 @@ def train(recipe: Recipe) -> Position:
         return _train(recipe, world)
 
 
-def average(run_dir: Path, out: Path, *, last: int | None = None, best: int | None = None) -> list[Path]:
-    """Write the average of the newest `last`, or of the `best` best, checkpoints of a run as a model directory.
+def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Path]:
+    """Write an average of a run's weights as a model directory, and return the checkpoints that it was made from.
 
-    Returns the averaged checkpoints, oldest first; raises UserError when there are not that many.
+    kind: of the newest or of the best-validated `count` checkpoints, or the moving average at the newest one. Raises
+    UserError when there are not that many, or no moving average is kept.
     """
-    found = list_checkpoints(run_dir)
-    wanted = best or last or 1
-    if len(found) < wanted:
-        raise UserError(
-            f"{run_dir} has {len(found)} checkpoints; to average {wanted} there must be as many; "
-            "raise train.keep_last (or keep_best), or average fewer"
-        )
-    chosen = _best_checkpoints(found, best) if best else found[-wanted:]
-    average_checkpoints(chosen, out)
+    chosen = _choose_checkpoints(run_dir, kind, count)
+    _write_average(chosen, kind, out)
     return chosen
+
+
+def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int) -> list[Path]:
+    """The checkpoints that an average is made of, oldest first; UserError when there are not so many."""
+    candidates, wanted = _candidates(run_dir, kind), 1 if kind == "ema" else count
+    if len(candidates) < wanted:
+        those, option = ("validated checkpoints", "keep_best") if kind == "best" else ("checkpoints", "keep_last")
+        raise UserError(
+            f"{run_dir} has {len(candidates)} {those}; to average {wanted} there must be as many; "
+            f"raise train.{option}, or average fewer"
+        )
+    return sorted(candidates[-wanted:])
+
+
+def _candidates(run_dir: Path, kind: AverageKind) -> list[Path]:
+    """The checkpoints that can be averaged, the most wanted last: the newest, or the one that validated best."""
+    found = list_checkpoints(run_dir)
+    if kind != "best" or not found:
+        return found
+    scores = Position.load(found[-1]).scores
+    validated = [directory for directory in found if str(checkpoint_step(directory)) in scores]
+    return sorted(validated, key=lambda directory: scores[str(checkpoint_step(directory))])
+
+
+def _write_average(checkpoints: Sequence[Path], kind: AverageKind, out: Path) -> None:
+    if kind == "ema":
+        write_moving_average(checkpoints[-1], out)
+    else:
+        average_checkpoints(checkpoints, out)
 
 
 # --- Training -------------------------------------------------------------------------------------------------------
 
 
 def _train(recipe: Recipe, world: World) -> Position:
-    prepared = _prepare_once(recipe, world)
+    require_same_run(recipe)
+    world.once(lambda: preparation.prepare(recipe))
+    prepared = load_prepared(recipe.data_directory)
     directory, tokenizers = prepared.directory, prepared.tokenizers
     if world.is_first:
         (recipe.directory / "recipe.toml").write_text(dump_recipe(recipe), encoding="utf-8")
@@ -101,26 +138,28 @@ def _train(recipe: Recipe, world: World) -> Position:
         recipe,
         world,
         model,
-        train=PairStore(directory, "train"),
-        valid=PairStore(directory, "valid"),
+        _training_text(recipe, prepared, world),
         model_files=_model_files_of(recipe, prepared),
         translate_validation=_validation_translator(recipe, prepared, world),
     )
     return trainer.run()
 
 
-def _prepare_once(recipe: Recipe, world: World) -> Prepared:
-    """The first process prepares, the others wait for it."""
-    if world.is_first:
-        prepare(recipe)
-    world.barrier()
-    return load_prepared(recipe.data_directory)
+def _training_text(recipe: Recipe, prepared: Prepared, world: World) -> TrainingText:
+    directory, epochs = prepared.directory, None
+    if recipe.train.subword_sampling:
+        longest, workers = recipe.data.max_tokens, recipe.data.workers
+        epochs = SampledEpochs(
+            directory, recipe.train, seed=recipe.seed, max_tokens=longest, workers=workers, builds=world.is_first
+        )
+    train, valid = PairStore(directory, "train"), PairStore(directory, "valid")
+    return TrainingText(train, valid, prepared.mixture(recipe), epochs)
 
 
-def _model_files_of(recipe: Recipe, prepared: Prepared) -> Callable[[Transformer, int], Mapping[str, object]]:
+def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
     tokenizers = prepared.tokenizers
 
-    def files(model: Transformer, step: int) -> Mapping[str, object]:
+    def files(tensors: Tensors, step: int) -> Mapping[str, object]:
         facts = ModelFacts(
             src_lang=recipe.src_lang,
             tgt_lang=recipe.tgt_lang,
@@ -130,7 +169,7 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> Callable[[Transformer
             decode=recipe.decode,
             origin={"recipe": recipe.name, "seed": recipe.seed, "step": step},
         )
-        return model_files(recipe.model, model_tensors(model), tokenizers.files(), facts)
+        return model_files(recipe.model, tensors, tokenizers.files(), facts)
 
     return files
 
@@ -142,14 +181,29 @@ def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> 
     valid = prepared.valid_set()
     src, ref = (side[: recipe.train.validate_bleu_sentences] for side in (valid.src, valid.ref))
 
-    def translate(model: Transformer) -> ValidationText:
-        lines = _translator_of(model, recipe, prepared, world).translate(src)
-        (bleu,) = score_corpus(lines, [ref], ["bleu"], tgt_lang=recipe.tgt_lang)
-        shown = choose_samples(src, ref, lines, SHOWN_SAMPLES)
-        rows = [f"| {s.src} | {s.translation} | {s.ref} |" for s in shown]
-        return ValidationText(bleu.value, "\n".join(["| source | translation | reference |", "|---|---|---|", *rows]))
+    def translate(model: Transformer, between: Callable[[], None]) -> ValidationText | None:
+        translator = _translator_of(model, recipe, prepared, world)
+        own: list[str] = []
+        for first in range(0, len(src), VALIDATION_WINDOW * world.size):
+            between()
+            window = src[first : first + VALIDATION_WINDOW * world.size]
+            own += translator.translate(window[world.rank :: world.size])
+        shares = world.gather_text(own)
+        return _validation_text(src, ref, shares, recipe.tgt_lang) if shares is not None else None
 
     return translate
+
+
+def _validation_text(
+    src: Sequence[str], ref: Sequence[str], shares: Sequence[Sequence[str]], tgt_lang: str
+) -> ValidationText:
+    """BLEU and samples from the translations of all processes, of which process r made every r-th of n."""
+    lines = [""] * len(src)
+    for rank, share in enumerate(shares):
+        lines[rank :: len(shares)] = share
+    (bleu,) = score_corpus(lines, [ref], ["bleu"], tgt_lang=tgt_lang)
+    rows = [f"| {s.src} | {s.translation} | {s.ref} |" for s in choose_samples(src, ref, lines, SHOWN_SAMPLES)]
+    return ValidationText(bleu.value, "\n".join(["| source | translation | reference |", "|---|---|---|", *rows]))
 
 
 def _translator_of(model: Transformer, recipe: Recipe, prepared: Prepared, world: World) -> Translator:
@@ -189,20 +243,23 @@ def _finish(recipe: Recipe, world: World, position: Position) -> None:
 
 
 def _average_of_run(recipe: Recipe) -> list[Path]:
-    """Make `model` in the run directory the average of its last checkpoints, unless it is that already."""
-    run_dir, out = recipe.directory, recipe.directory / "model"
-    chosen = list_checkpoints(run_dir)[-recipe.train.average_last :]
+    """Make `model` in the run directory the average that the recipe asks for, unless it is that already."""
+    kind, out = recipe.train.average, recipe.directory / "model"
+    available = len(_candidates(recipe.directory, kind))
+    chosen = _choose_checkpoints(recipe.directory, kind, min(recipe.train.average_count, available))
     names = [directory.name for directory in chosen]
+    origin = {"moving_average": names[-1]} if kind == "ema" else {"averaged": names}
     try:
         verify_directory(out)
-        if read_model_facts(out).origin.get("averaged") == names:
+        if origin.items() <= read_model_facts(out).origin.items():
             say(f"{out} is up to date")
             return chosen
     except CorruptError:
         pass
     shutil.rmtree(out, ignore_errors=True)
-    average_checkpoints(chosen, out)
-    say(f"averaged {len(chosen)} checkpoints ({names[0]} to {names[-1]}) into {out}")
+    _write_average(chosen, kind, out)
+    what = "the moving average at" if kind == "ema" else f"the average of {len(names)} checkpoints, {names[0]} to"
+    say(f"{out} is {what} {names[-1]}")
     return chosen
 
 
@@ -242,15 +299,3 @@ def _training_facts(recipe: Recipe, world: World, position: Position, averaged: 
         valid_loss_step=position.best_step or None,
         averaged=len(averaged),
     )
-
-
-def _best_checkpoints(found: Sequence[Path], count: int) -> list[Path]:
-    """The `count` checkpoints with the best validation score, oldest first."""
-    scores = Position.load(found[-1]).scores
-    scored = [directory for directory in found if str(checkpoint_step(directory)) in scores]
-    if len(scored) < count:
-        raise UserError(
-            f"only {len(scored)} checkpoints were validated; --best {count} needs as many; raise train.keep_best"
-        )
-    scored.sort(key=lambda directory: -scores[str(checkpoint_step(directory))])
-    return sorted(scored[:count])

@@ -9,10 +9,13 @@ import torch
 
 from nmt.recipe import UserError
 
-Precision = Literal["auto", "fp32", "bf16"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Arithmetic = Literal["fp32", "bf16", "fp16"]
+
+_REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def choose_precision(name: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
+def choose_precision(name: Precision, device: torch.device) -> Arithmetic:
     """bf16 for `auto` where the device multiplies it natively (Ampere and newer, AVX-512-BF16, AMX), else fp32."""
     if name != "auto":
         if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
@@ -21,9 +24,9 @@ def choose_precision(name: Precision, device: torch.device) -> Literal["fp32", "
     return "bf16" if _has_native_bf16(device) else "fp32"
 
 
-def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> AbstractContextManager[object]:
+def autocast(precision: Arithmetic, device: torch.device) -> AbstractContextManager[object]:
     """A context in which matrix products use `precision`; weights, sums and norms stay in float32."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+    return nullcontext() if precision == "fp32" else torch.autocast(device.type, _REDUCED[precision])
 
 
 def _has_native_bf16(device: torch.device) -> bool:

@@ -17,8 +17,6 @@ from nmt.checkpoint import (
     ModelFacts,
     average_checkpoints,
     average_tensors,
-    find_model,
-    list_checkpoints,
     load_model,
     model_files,
     model_tensors,
@@ -28,6 +26,7 @@ from nmt.checkpoint import (
     verify_directory,
     write_directory,
 )
+from nmt.layout import find_model, list_checkpoints
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
@@ -50,7 +49,7 @@ def write_run(run: Path, steps: list[int]) -> None:
         torch.manual_seed(step)
         model = Transformer(TINY, 11, 11)
         files = model_files(TINY, model_tensors(model), {"tokenizer.model": b"pieces"}, FACTS)
-        state = Checkpoint(model_tensors(model), {"exp_avg/x": torch.ones(3)}, {"step": step})
+        state = Checkpoint(model_tensors(model), {"exp_avg/x": torch.ones(3)}, {}, {"step": step})
         save_checkpoint(run, step, state, files, "name = 'x'\n")
 
 

@@ -11,7 +11,7 @@ import pytest
 import sacrebleu
 
 from nmt import Translator, cli
-from nmt.checkpoint import list_checkpoints
+from nmt.layout import list_checkpoints
 from nmt.recipe import parse_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,7 +47,7 @@ validate_every = 6
 validate_bleu_every = 6
 validate_bleu_sentences = 10
 save_every = 4
-average_last = 2
+average_count = 2
 device = "cpu"
 [decode]
 beam_size = 2
@@ -193,6 +193,15 @@ def test_score_gives_what_the_beam_gave(run_dir: Path, tmp_path: Path, nmt: Nmt)
     (tmp_path / "tgt").write_text("".join(f"{text}\n" for text in texts))
     _, scored, _ = nmt("score", run_dir, tmp_path / "src", tmp_path / "tgt")
     assert [float(value) for value in scored.split()] == pytest.approx([float(p) for p in log_probs], abs=2e-4)
+
+
+@pytest.mark.parametrize("command", ["prepare", "train", "run"])
+def test_another_recipe_is_refused_before_it_touches_the_run(run_dir: Path, nmt: Nmt, command: str) -> None:
+    before = (run_dir / "data" / "prepare.json").read_bytes(), (run_dir / "recipe.toml").read_bytes()
+    status, _, err = nmt(command, run_dir.parent / "tiny.toml", f"run_dir={run_dir}", "tokenizer.vocab_size=650")
+    assert status == 1
+    assert "begun with another tokenizer.vocab_size" in one_line(err)
+    assert ((run_dir / "data" / "prepare.json").read_bytes(), (run_dir / "recipe.toml").read_bytes()) == before
 
 
 def test_average_makes_a_model_directory(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:

@@ -1,10 +1,30 @@
-"""Devices that are there and are not; a world of one."""
+"""Devices that are there and are not; a world of one; several processes, of which one dies, stops, hangs or fails."""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from run_world import LINES, MISSING, run_forked
 
 from nmt.distributed import choose_device, start_world
 from nmt.recipe import UserError
+from nmt.watch import Peer, meet
+
+RUN_WORLD = Path(__file__).with_name("run_world.py")
+HOST = socket.gethostname()
+AGAIN = "; start the same command again, and it goes on from the last checkpoint"
+FIXED = {"PYTHONPATH": str(RUN_WORLD.parents[1]), "OMP_NUM_THREADS": "1", "NMT_WATCH_SECONDS": "2"}
 
 
 def test_auto_finds_a_device_and_cpu_is_always_there() -> None:
@@ -21,8 +41,242 @@ def test_a_device_that_is_not_there_is_one_line(name: str) -> None:
 
 
 def test_alone_every_exchange_is_the_identity() -> None:
+    worked: list[int] = []
     with start_world("cpu") as world:
         assert (world.rank, world.size, world.is_first) == (0, 1, True)
         assert world.sum(torch.tensor([1.0, 2.0])).tolist() == [1.0, 2.0]
-        assert world.max(7) == 7
+        assert (world.max(7), world.min(7)) == (7, 7)
+        assert world.gather_text(LINES[0]) == [LINES[0]]
+        assert world.gather_text([]) == [[]]
+        world.once(lambda: worked.append(1))
+        world.arrive()
         world.barrier()
+    assert worked == [1]
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "cannot join the other processes"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'; it must be a number"),
+        ({"WORLD_SIZE": "2", "NMT_TIMEOUT_SECONDS": "long"}, "NMT_TIMEOUT_SECONDS is 'long'; it must be a number"),
+    ],
+    ids=["no address", "size", "timeout"],
+)
+def test_an_environment_that_is_wrong_is_one_line(
+    variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=message) as caught, start_world("cpu"):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+# --- Meeting ----------------------------------------------------------------------------------------------------------
+
+
+def test_all_meet_though_the_store_still_holds_what_earlier_processes_wrote() -> None:
+    """Three meetings at one store; in the later ones rank 0 sees old cards of the others at first."""
+    store, meetings = dist.HashStore(), set()
+    for _ in range(3):
+        found: dict[int, tuple[str, list[Peer]]] = {}
+
+        def come(rank: int, delay: float, found: dict[int, tuple[str, list[Peer]]] = found) -> None:
+            time.sleep(delay)
+            found[rank] = meet(store, rank, 3, timeout=20)
+
+        threads = [threading.Thread(target=come, args=(rank, 0.2 * rank)) for rank in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        names = {name for name, _ in found.values()}
+        assert len(found) == 3
+        assert len(names) == 1, "all must be at the same meeting"
+        assert [peer.name for peer in found[2][1]] == [
+            f"rank {r} of 3 (host {HOST}, pid {os.getpid()})" for r in range(3)
+        ]
+        meetings |= names
+    assert len(meetings) == 3
+
+
+def test_who_does_not_come_is_named() -> None:
+    with pytest.raises(UserError, match=r"not all 3 processes came within 0 seconds \(missing ranks: 1, 2\)"):
+        meet(dist.HashStore(), 0, 3, timeout=0.2)
+
+
+# --- Several processes ------------------------------------------------------------------------------------------------
+
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["nmt.train.trainer"])
+
+
+class Job:
+    """Processes that this test started, by hand as Slurm would; what each wrote to stderr is in a file."""
+
+    def __init__(self, folder: Path, what: str, size: int, **variables: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.folder, self.size = folder, size
+        shared = {**FIXED, "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **variables}
+        self.processes = [
+            PROCESSES.Process(target=run_forked, args=(what, folder, {**shared, "RANK": str(rank)}))
+            for rank in range(size)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def wait_until_all_work(self) -> None:
+        deadline = time.monotonic() + 60
+        while len(list(self.folder.glob("*.pid"))) < self.size:
+            assert time.monotonic() < deadline, [self.stderr(rank) for rank in range(self.size)]
+            time.sleep(0.02)
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        os.kill(self.processes[rank].pid or 0, number)
+
+    def wait(self, rank: int, seconds: float) -> int | None:
+        """The exit status; None if it does not end in time."""
+        self.processes[rank].join(seconds)
+        return self.processes[rank].exitcode
+
+    def stderr(self, rank: int) -> str:
+        path = self.folder / f"{rank}.err"
+        return path.read_text() if path.exists() else ""
+
+    def said(self) -> list[str]:
+        """The lines that the toolkit itself wrote, of all processes."""
+        lines = "".join(self.stderr(rank) for rank in range(self.size)).splitlines()
+        return [line for line in lines if line.startswith("nmt: ")]
+
+    def name(self, rank: int) -> str:
+        return f"rank {rank} of {self.size} (host {HOST}, pid {self.processes[rank].pid})"
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+Start = Callable[..., Job]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    jobs: list[Job] = []
+
+    def start_job(what: str, size: int = 2, **variables: str) -> Job:
+        jobs.append(Job(tmp_path, what, size, **variables))
+        return jobs[-1]
+
+    yield start_job
+    for job in jobs:
+        job.end()
+
+
+def test_several_processes_exchange_numbers_and_text(start: Start, tmp_path: Path) -> None:
+    job = start("exchange", size=3, NMT_TIMEOUT_SECONDS="1")
+    assert [job.wait(rank, 60) for rank in range(3)] == [0, 0, 0], [job.stderr(rank) for rank in range(3)]
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+    assert all(result["once"] >= 1.4 for result in results)
+    assert [result["sum"] for result in results] == [[3, 30]] * 3
+    assert [(result["max"], result["min"]) for result in results] == [(5, 3)] * 3
+    assert [result["gather"] for result in results] == [[[], [0], [0, 1]], None, None]
+    assert [result["text"] for result in results] == [LINES, None, None]
+    assert [result["nothing"] for result in results] == [[[], [], []], None, None]
+    assert [result["empty lines"] for result in results] == [[[], [""], ["", ""]], None, None]
+    assert job.said() == []
+
+
+@pytest.mark.parametrize("what", ["work", "compute"])
+def test_a_process_that_is_killed_ends_the_job_and_is_named(start: Start, what: str) -> None:
+    job = start(what)
+    job.wait_until_all_work()
+    job.signal(1, signal.SIGKILL)
+    assert job.wait(0, 10) == 1
+    assert job.said() == [f"nmt: {job.name(1)} died{AGAIN}"]
+    assert "Traceback" not in job.stderr(0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize("what", ["work", "compute"])
+def test_the_process_that_holds_the_store_is_lost_and_named(start: Start, what: str, number: signal.Signals) -> None:
+    job = start(what)
+    job.wait_until_all_work()
+    job.signal(0, number)
+    assert job.wait(1, 10) == 1
+    (line,) = job.said()
+    assert "the store at 127.0.0.1:" in line
+    assert f"does not answer: {job.name(0)} died, was stopped or is cut off" in line
+    assert line.endswith(AGAIN)
+    assert "Traceback" not in job.stderr(1)
+
+
+@pytest.mark.parametrize("what", ["work", "compute"])
+def test_a_process_that_is_stopped_ends_the_job_and_is_named(start: Start, what: str) -> None:
+    job = start(what, size=3)
+    job.wait_until_all_work()
+    job.signal(1, signal.SIGSTOP)
+    assert [job.wait(rank, 15) for rank in (0, 2)] == [1, 1]
+    assert job.said() == [
+        f"nmt: {job.name(1)} has not answered for 2 seconds: it died, was stopped or is cut off{AGAIN}"
+    ]
+    job.signal(1, signal.SIGCONT)  # whoever is woken up again finds that the job has ended
+    assert job.wait(1, 15) == 1
+
+
+def test_a_process_that_hangs_while_others_wait_is_named(start: Start) -> None:
+    job = start("hang", NMT_TIMEOUT_SECONDS="1")
+    assert [job.wait(rank, 30) for rank in (0, 1)] == [1, 1]
+    assert job.said() == [
+        f"nmt: {job.name(1)} has kept the others waiting for 1 seconds: it hangs{AGAIN}, "
+        "or raise NMT_TIMEOUT_SECONDS if it only needs longer"
+    ]
+
+
+def test_a_process_that_fails_keeps_its_traceback_and_is_named_once(start: Start) -> None:
+    job = start("fail")
+    assert [job.wait(rank, 30) for rank in (0, 1)] == [1, 1]
+    assert job.said() == [f"nmt: {job.name(1)} failed: ValueError: boom{AGAIN}"]
+    assert "Traceback" in job.stderr(1)
+    assert "Traceback" not in job.stderr(0)
+
+
+@pytest.mark.parametrize("what", ["refuse", "refuse_all", "refuse_in_once"])
+def test_an_error_that_the_user_can_mend_is_shown_once(start: Start, what: str) -> None:
+    job = start(what, size=3)
+    assert [job.wait(rank, 30) for rank in range(3)] == [1, 1, 1]
+    (line,) = job.said()
+    assert line.startswith("nmt: ")
+    assert line.endswith(MISSING)
+    assert line == f"nmt: {MISSING}" or what == "refuse_all", "only others than rank 0 must say who they are"
+    assert all("Traceback" not in job.stderr(rank) for rank in range(3))
+
+
+@pytest.mark.parametrize("what", ["leave", "leave_first"])
+def test_who_leaves_in_order_is_not_missed(start: Start, what: str) -> None:
+    job = start(what)
+    assert [job.wait(rank, 30) for rank in (0, 1)] == [143, 143]
+    assert job.said() == []
+
+
+def test_torchrun_starts_all_again_after_one_was_killed(tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    done = subprocess.run(
+        [*launcher, str(RUN_WORLD), "die_once", str(tmp_path)],
+        env=os.environ | FIXED, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pids = sorted((path.name.split(".")[0], int(path.name.split(".")[1])) for path in tmp_path.glob("*.pid"))
+    said = [line for line in done.stderr.splitlines() if line.startswith("nmt: ")]
+    assert [rank for rank, _ in pids] == ["0", "0", "1", "1"]
+    assert {path.name for path in tmp_path.glob("*.done")} == {"0.done", "1.done"}
+    assert said in [[f"nmt: rank 1 of 2 (host {HOST}, pid {pid}) died{AGAIN}"] for rank, pid in pids if rank == "1"]
+    for _, pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # ground floor, which need its UserError. "nmt" is what `import nmt` itself gives, such as `nmt.Translator`.
 FLOORS = (
     ("recipe",),
-    ("packed", "distributed", "precision", "logs"),
+    ("watch",),
+    ("packed", "distributed", "precision", "logs", "layout"),
     ("data", "model"),
     ("checkpoint",),
     ("train", "decode"),

@@ -58,4 +58,18 @@ def test_without_a_terminal_progress_is_plain_lines_with_time_left(
         bar.advance(10)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.strip() == "counting: 20 of 100 pairs, 1/s, 1 min 20 s left"
+    assert err.strip() == "counting: 20 of 100 pairs, 1.0/s, 1 min 20 s left"
+
+
+def test_time_left_does_not_count_what_an_earlier_run_did_and_is_not_said_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(logs, "monotonic", lambda: now[0])
+    with progress("training", 1000, "updates", done=900) as bar:
+        now[0] += 20
+        bar.advance(0)
+        now[0] += 20
+        bar.advance(20)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["training: 900 of 1,000 updates", "training: 920 of 1,000 updates, 0.5/s, 2 min 40 s left"]

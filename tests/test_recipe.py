@@ -146,7 +146,7 @@ def test_defaults_are_the_papers_base_model() -> None:
     paper = {
         "model": {"num_encoder_layers": 6, "num_decoder_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8}
         | {"dropout": 0.1, "attention_dropout": 0.0, "activation": "relu", "norm_order": "post"},
-        "train": {"max_steps": 100_000, "batch_tokens": 25_000, "label_smoothing": 0.1, "average_last": 5}
+        "train": {"max_steps": 100_000, "batch_tokens": 25_000, "label_smoothing": 0.1, "average_count": 5}
         | {
             "adam_betas": (0.9, 0.98),
             "adam_epsilon": 1e-9,
@@ -289,8 +289,8 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
         (["train.validate_bleu_every=1500"], "train.validate_bleu_every is 1500; it must be a multiple of"),
         (["train.best_metric=bleu"], "train.best_metric is 'bleu'; BLEU must then be measured at every validation;"),
         (
-            ["train.average_last=6"],
-            "train.average_last is 6, but only 5 checkpoints stay on disk; set train.keep_last to 6",
+            ["train.average_count=6"],
+            "train.average_count is 6, but only 5 of these checkpoints stay on disk; set train.keep_last to 6",
         ),
         (["decode.n_best=5"], "decode.n_best is 5; it must be at most decode.beam_size (4); widen the beam"),
         (["tokenizer.joint=false"], "tokenizer.joint is false, but three-way tied embeddings need one vocabulary;"),
@@ -316,7 +316,7 @@ def test_choices_that_do_not_fit_together_are_refused(overrides: list[str], mess
         ["train.weight_decay=0.1", "train.optimizer=adamw"],
         ["train.warmup_steps=0", "train.schedule=inverse-sqrt"],
         ["train.best_metric=bleu", "train.validate_bleu_every=1000"],
-        ["train.average_last=6", "train.keep_last=6"],
+        ["train.average_count=6", "train.keep_last=6"],
         ["tokenizer.joint=false", "model.tied_embeddings=decoder"],
         ["model.max_positions=257"],
         ["train.micro_batch_tokens=257"],

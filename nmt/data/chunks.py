@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, islice
 from pathlib import Path
@@ -26,26 +26,38 @@ from nmt.recipe import DataRecipe
 
 PAIRS_PER_CHUNK = 4096
 _COMPRESSION_LEVEL = 1
-_FRAME_HEADER = struct.Struct("<QQ")  # Number of pairs, number of bytes.
+_FRAME_HEADER = struct.Struct("<QQQ")  # Place of the corpus, number of pairs, number of bytes.
 
 Pair = tuple[str, str]
 EncodingDropReason = Literal["empty", "too many tokens"]
 
 
 @dataclass(frozen=True)
+class Frame:
+    """The pairs of a chunk on their way from one pass to the other.
+
+    corpus:    place in the recipe of the corpus that all of them are from
+    num_pairs: how many they are
+    text:      compressed lines, all source sentences before all target sentences
+    """
+
+    corpus: int
+    num_pairs: int
+    text: bytes
+
+
+@dataclass(frozen=True)
 class CleanedChunk:
     """A chunk after cleaning.
 
-    num_read:  pairs that came in
-    num_kept:  pairs that are in `text`
-    text:      compressed lines, all source sentences before all target sentences
-    hashes:    (num_kept,) uint64, equal for equal pairs
-    drops:     how many pairs were dropped for each reason
+    num_read: pairs that came in
+    frame:    those of them that were not dropped
+    hashes:   (frame.num_pairs,) uint64, equal for equal pairs
+    drops:    how many pairs were dropped for each reason
     """
 
     num_read: int
-    num_kept: int
-    text: bytes
+    frame: Frame
     hashes: NDArray[np.uint64]
     drops: Counter[str]
 
@@ -61,8 +73,9 @@ class EncodedSide:
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """A chunk as token ids, without the pairs that were dropped for their number of tokens."""
+    """A chunk as token ids, without the pairs of its corpus that were dropped for their number of tokens."""
 
+    corpus: int
     src: EncodedSide
     tgt: EncodedSide
     drops: Counter[str]
@@ -76,14 +89,15 @@ def in_chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
 
 
 class ChunkCleaner:
-    """Normalises and filters a chunk of pairs."""
+    """Normalises and filters a chunk of pairs of one corpus."""
 
     def __init__(self, data: DataRecipe, src_lang: str, tgt_lang: str) -> None:
         self._cleaner = Cleaner(data, src_lang, tgt_lang)
         self._hashed = data.drop_duplicates
 
-    def __call__(self, pairs: Sequence[Pair]) -> CleanedChunk:
-        """Clean a chunk."""
+    def __call__(self, chunk: tuple[int, Sequence[Pair]]) -> CleanedChunk:
+        """Clean a chunk: the place of its corpus in the recipe, and its pairs."""
+        corpus, pairs = chunk
         drops: Counter[str] = Counter()
         kept: list[Pair] = []
         for pair in pairs:
@@ -93,59 +107,65 @@ class ChunkCleaner:
             else:
                 kept.append(cleaned)
         hashes = b"".join(map(_hash, kept)) if self._hashed else b""
-        return CleanedChunk(
-            len(pairs), len(kept), _compress(kept), np.frombuffer(hashes, dtype="<u8").astype(np.uint64), drops
-        )
+        frame = Frame(corpus, len(kept), _compress(kept))
+        return CleanedChunk(len(pairs), frame, np.frombuffer(hashes, dtype="<u8").astype(np.uint64), drops)
 
 
 class ChunkEncoder:
-    """Turns a chunk of normalised pairs into token ids; keeps pairs of `min_tokens` to `max_tokens` on both sides."""
+    """Turns a chunk of normalised pairs into token ids; keeps pairs of `min_tokens` to `max_tokens` on both sides.
 
-    def __init__(self, tokenizer_directory: Path, min_tokens: int, max_tokens: int) -> None:
+    `tags` gives, for the place of a corpus in the recipe, the token that is put before its source sentences. It counts
+    as a token of the sentence, but a sentence that has no other is empty.
+    """
+
+    def __init__(self, tokenizer_directory: Path, min_tokens: int, max_tokens: int, tags: Mapping[int, int]) -> None:
         self._tokenizers = Tokenizers.load(tokenizer_directory)
         self._min_tokens, self._max_tokens = min_tokens, max_tokens
+        self._tags = tags
 
-    def __call__(self, chunk: tuple[bytes, NDArray[np.bool_]]) -> EncodedChunk:
-        """Encode those pairs of a compressed chunk that a mask `(num_pairs,)` keeps."""
-        text, mask = chunk
-        return self.encode(list(compress(decompress_pairs(text), mask)))
+    def __call__(self, chunk: tuple[Frame, NDArray[np.bool_]]) -> EncodedChunk:
+        """Encode those pairs of a frame that a mask `(num_pairs,)` keeps."""
+        frame, mask = chunk
+        return self.encode(list(compress(decompress_pairs(frame), mask)), frame.corpus)
 
-    def encode(self, pairs: Sequence[Pair]) -> EncodedChunk:
-        """Encode pairs of normalised text."""
+    def encode(self, pairs: Sequence[Pair], corpus: int) -> EncodedChunk:
+        """Encode pairs of normalised text, all from the corpus at that place of the recipe."""
         src, tgt = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         src_ids, tgt_ids = self._tokenizers.src.encode_batch(src), self._tokenizers.tgt.encode_batch(tgt)
-        reasons = list(map(self._reason_to_drop, src_ids, tgt_ids))
+        # The id itself: before the text of a tag, SentencePiece would write a space.
+        tag = [self._tags[corpus]] if corpus in self._tags else []
+        reasons = [self._reason_to_drop(*ids, num_tags=len(tag)) for ids in zip(src_ids, tgt_ids, strict=True)]
         fits = [reason is None for reason in reasons]
         return EncodedChunk(
-            _encoded_side(self._tokenizers.src, src, src_ids, fits),
+            corpus,
+            _encoded_side(self._tokenizers.src, src, [tag + ids for ids in src_ids], fits),
             _encoded_side(self._tokenizers.tgt, tgt, tgt_ids, fits),
             Counter(reason for reason in reasons if reason is not None),
         )
 
-    def _reason_to_drop(self, src: Sequence[int], tgt: Sequence[int]) -> EncodingDropReason | None:
-        shorter, longer = sorted((len(src), len(tgt)))
-        if shorter < self._min_tokens:
+    def _reason_to_drop(self, src: Sequence[int], tgt: Sequence[int], num_tags: int) -> EncodingDropReason | None:
+        if min(len(src), len(tgt)) < self._min_tokens:
             return "empty"
-        return "too many tokens" if longer > self._max_tokens else None
+        return "too many tokens" if max(len(src) + num_tags, len(tgt)) > self._max_tokens else None
 
 
-def write_frame(file: BinaryIO, chunk: CleanedChunk) -> None:
-    """Append the text of a chunk to a file of chunks."""
-    file.write(_FRAME_HEADER.pack(chunk.num_kept, len(chunk.text)))
-    file.write(chunk.text)
+def write_frame(file: BinaryIO, frame: Frame) -> None:
+    """Append a frame to a file of frames."""
+    file.write(_FRAME_HEADER.pack(frame.corpus, frame.num_pairs, len(frame.text)))
+    file.write(frame.text)
 
 
-def read_frames(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Number of pairs and compressed text of each chunk in a file of chunks."""
+def read_frames(path: Path) -> Iterator[Frame]:
+    """The frames of a file in their order, one at a time in memory."""
     with path.open("rb") as file:
         while header := file.read(_FRAME_HEADER.size):
-            num_pairs, size = _FRAME_HEADER.unpack(header)
-            yield num_pairs, file.read(size)
+            corpus, num_pairs, size = _FRAME_HEADER.unpack(header)
+            yield Frame(corpus, num_pairs, file.read(size))
 
 
-def decompress_pairs(text: bytes) -> list[Pair]:
-    """The pairs of a compressed chunk."""
-    lines = zstandard.decompress(text).decode().split("\n")[:-1]
+def decompress_pairs(frame: Frame) -> list[Pair]:
+    """The pairs of a frame."""
+    lines = zstandard.decompress(frame.text).decode().split("\n")[:-1]
     middle = len(lines) // 2
     return list(zip(lines[:middle], lines[middle:], strict=True))
 

@@ -10,6 +10,7 @@ import gzip
 import html
 import io
 import json
+import logging
 import lzma
 import re
 import zlib
@@ -218,8 +219,8 @@ class _ZstdReader(io.RawIOBase):
 
 
 def _unreadable(path: Path, error: OSError) -> UserError:
-    where = "relative paths of corpora start from data.root, which is by default the current folder"
-    return UserError(f"cannot read {path}: {error.strerror or error}; {where}; correct the path or data.root")
+    remedy = "give a file that can be read (in a recipe, relative paths start from data.root)"
+    return UserError(f"cannot read {path}: {error.strerror or error}; {remedy}")
 
 
 def _count_lines(path: Path) -> int:
@@ -352,6 +353,7 @@ def _read_json_lines(corpus: JsonLinesCorpus, path: Path, invalid_utf8: InvalidU
 def _read_hugging_face(corpus: HuggingFaceCorpus, data: DataRecipe, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
     from datasets.load import load_dataset  # noqa: PLC0415 - takes a second that only those who need it shall wait
 
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it would announce every attempt to connect
     folder = _locate(Path(corpus.dataset), data)
     name = str(folder) if folder.is_dir() else corpus.dataset
     src_field = corpus.src_field or f"translation.{src_lang}"

@@ -16,6 +16,7 @@ from typing import Any
 
 from nmt.data.corpus import input_files, read_blocks
 from nmt.data.embedded import generate
+from nmt.data.start_from import start_models, taken_tokenizers, tokenizer_digests
 from nmt.logs import progress, say
 from nmt.recipe import Corpus, EmbeddedCorpus, Recipe
 
@@ -23,7 +24,7 @@ REPORT_FILE = "prepare.json"
 _STAMPS_FILE = "stamps.json"
 
 # Grows when the same recipe and text would be prepared in another way than before.
-FORMAT = 1
+FORMAT = 2
 
 _SAMPLE_PAIRS = 200
 
@@ -31,16 +32,18 @@ _SAMPLE_PAIRS = 200
 def recipe_part(recipe: Recipe) -> dict[str, Any]:
     """Those options that decide what the prepared corpus looks like, as JSON values.
 
-    Where files lie does not: `data.root` is left out and absolute paths are cut down to the name.
+    Where files lie does not: `data.root` is left out and absolute paths are cut down to the name. Nor does how often
+    the pairs of a corpus are shown, nor, when the tokenizers are taken from a model, how others would be trained.
     """
-    data = recipe.data.model_dump(mode="json", exclude={"root", "train", "valid", "test", "workers"})
-    data["train"] = [_portable(corpus) for corpus in recipe.data.train]
-    data["valid"] = [_portable(corpus) for corpus in recipe.data.valid]
+    data = recipe.data.model_dump(mode="json", exclude={"root", "train", "valid", "test", "temperature", "workers"})
+    data["train"] = [_portable(corpus, exclude={"weight"}) for corpus in recipe.data.train]
+    data["valid"] = [_portable(corpus, exclude={"weight", "tag"}) for corpus in recipe.data.valid]
+    trained = recipe.tokenizer.model_dump(mode="json", exclude={"start_from"})
     return {
         "src_lang": recipe.src_lang,
         "tgt_lang": recipe.tgt_lang,
         "data": data,
-        "tokenizer": recipe.tokenizer.model_dump(mode="json"),
+        "tokenizer": "taken" if start_models(recipe) else trained,
         "model": {"max_positions": recipe.model.max_positions},
     }
 
@@ -84,14 +87,20 @@ def write_stamps(inputs: Sequence[InputFile], directory: Path) -> None:
 
 
 def is_current(recipe: Recipe, directory: Path) -> bool:
-    """Whether `directory` holds, whole, what the recipe would make of the input files as they are now."""
+    """Whether `directory` holds, whole, what the recipe would make of the input files as they are now.
+
+    Raises UserError when the model whose tokenizers the recipe takes is damaged.
+    """
     report = read_report(directory)
     if report is None or report["recipe"] != recipe_part(recipe):
         return False
-    gone = [path for path in _files(recipe) if not path.exists()]
+    gone = [path for path in (*_files(recipe), *start_models(recipe)) if not path.exists()]
     if gone:
         say(f"{gone[0]} is not there any more; going on with what was prepared from it in {directory}")
         return True
+    taken = taken_tokenizers(recipe)
+    if taken is not None and report["tokenizers"] != tokenizer_digests(taken):
+        return False
     if _read_json(directory / _STAMPS_FILE) == _stamps(recipe):
         return True
     inputs = read_inputs(recipe)
@@ -121,9 +130,9 @@ def _stamps(recipe: Recipe) -> list[list[int]]:
     return [[state.st_size, state.st_mtime_ns] for state in states]
 
 
-def _portable(corpus: Corpus) -> dict[str, Any]:
-    """The options of a corpus without the place of its files on this machine."""
-    values = corpus.model_dump(mode="json")
+def _portable(corpus: Corpus, exclude: set[str]) -> dict[str, Any]:
+    """The options of a corpus but for some, without the place of its files on this machine."""
+    values = corpus.model_dump(mode="json", exclude=exclude)
     paths = {name for name in values if isinstance(getattr(corpus, name), Path)} | {"dataset"}
     values = {name: _portable_path(value) if name in paths and value else value for name, value in values.items()}
     if isinstance(corpus, EmbeddedCorpus):

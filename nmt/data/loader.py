@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -13,13 +14,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmt.data.packing import EpochPlan, Ids, plan_epoch
+from nmt.data.packing import EpochPlan, Ids, Mixture, plan_epoch
+from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
 from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
 from nmt.recipe import TrainRecipe
 
 # Updates that wait ready: enough to ride out a slow read, little enough to cost no memory worth counting.
 _UPDATES_AHEAD = 4
+
+# Other processes may still read an epoch that this one has left, but never so many updates behind it.
+_UPDATES_BEHIND = 256
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class Update:
     num_micro_batches:  micro-batches of the update over all processes
     tgt_tokens:         target tokens of the update over all processes, end tokens included
     num_sentences:      pairs of the update over all processes
+    sentence_ids:       (num_sentences,) places of these pairs in the store, in the order of the epoch
     """
 
     epoch: int
@@ -55,6 +61,7 @@ class Update:
     num_micro_batches: int
     tgt_tokens: int
     num_sentences: int
+    sentence_ids: Ids
 
 
 def make_batch(store: PairStore, ids: NDArray[np.integer[Any]]) -> Batch:
@@ -75,6 +82,8 @@ class TrainingBatches:
     Process `rank` of `world_size` takes micro-batches `rank`, `rank + world_size`, ... of each update. Batches lie in
     CPU memory, pinned when `device` is a GPU. An error while reading is raised where the updates are consumed.
     Use it as a context manager, or call `close`, to stop the thread.
+
+    With `epochs`, the text of each epoch is taken from there instead of from `store`; they are closed with the batches.
     """
 
     def __init__(
@@ -88,16 +97,26 @@ class TrainingBatches:
         rank: int = 0,
         world_size: int = 1,
         device: torch.device | None = None,
+        mixture: Mixture | None = None,
+        epochs: SampledEpochs | None = None,
     ) -> None:
         assert len(store) > 0, "there is nothing to learn from an empty store"
+        assert isinstance(recipe.micro_batch_tokens, int), "what fits in memory must have been found out"
         self._store = store
-        self._recipe = recipe
+        self._epochs = epochs
+        self._batch_tokens, self._micro_batch_tokens = recipe.batch_tokens, recipe.micro_batch_tokens
         self._seed = seed
+        self._mixture = mixture
         self._rank = rank
         self._world_size = world_size
         self._pin = device is not None and device.type == "cuda"
-        self._plan = self._plan_epoch(start_epoch)
+        try:
+            self._plan = self._plan_epoch(start_epoch)
+        except BaseException:
+            self._close_epochs()
+            raise
         self.epoch = start_epoch
+        self._epochs_taken = deque([start_epoch], maxlen=_UPDATES_BEHIND)
         self.updates_per_epoch = len(self._plan)
         self._queue: queue.Queue[Update | BaseException] = queue.Queue(_UPDATES_AHEAD)
         self._stopped = threading.Event()
@@ -117,6 +136,9 @@ class TrainingBatches:
             self.close()
             raise item
         self.epoch, self.updates_per_epoch = item.epoch, item.updates_in_epoch
+        self._epochs_taken.append(item.epoch)
+        if self._epochs is not None:
+            self._epochs.remove_before(self._epochs_taken[0])
         return item
 
     def __enter__(self) -> TrainingBatches:
@@ -130,6 +152,7 @@ class TrainingBatches:
     def close(self) -> None:
         """Stop the thread; the iterator ends."""
         self._stopped.set()
+        self._close_epochs()
         while self._thread.is_alive():
             # The thread may be waiting for room in the queue.
             try:
@@ -137,14 +160,21 @@ class TrainingBatches:
             except queue.Empty:
                 self._thread.join(timeout=0.01)
 
+    def _close_epochs(self) -> None:
+        if self._epochs is not None:
+            self._epochs.close()
+
     def _plan_epoch(self, epoch: int) -> EpochPlan:
+        if self._epochs is not None:
+            self._store = self._epochs.store(epoch)
         return plan_epoch(
             self._store.src.lengths,
             self._store.tgt.lengths,
-            batch_tokens=self._recipe.batch_tokens,
-            micro_batch_tokens=self._recipe.micro_batch_tokens,
+            batch_tokens=self._batch_tokens,
+            micro_batch_tokens=self._micro_batch_tokens,
             seed=self._seed,
             epoch=epoch,
+            mixture=self._mixture,
         )
 
     def _read_ahead(self, epoch: int, first: int) -> None:
@@ -161,6 +191,7 @@ class TrainingBatches:
 
     def _update(self, epoch: int, index: int) -> Update:
         cuts = self._plan.micro_batches(index)
+        ids = self._plan.sentences(index)
         rounds = -(-len(cuts) // self._world_size)
         mine = range(self._rank, rounds * self._world_size, self._world_size)
         return Update(
@@ -170,7 +201,8 @@ class TrainingBatches:
             micro_batches=[self._micro_batch(cuts, number) for number in mine],
             num_micro_batches=len(cuts),
             tgt_tokens=self._plan.tgt_tokens(index),
-            num_sentences=len(self._plan.sentences(index)),
+            num_sentences=len(ids),
+            sentence_ids=ids,
         )
 
     def _micro_batch(self, cuts: list[Ids], number: int) -> MicroBatch:

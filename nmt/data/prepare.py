@@ -1,24 +1,25 @@
 """Preparation: from the corpora of a recipe to a tokenizer and a token store.
 
 Two passes over the training text. The first cleans it and writes it, compressed, to disk; then repeated pairs are found
-and the tokenizer is trained on an even sample; the second pass encodes. Both are shared out among processes, and none
-needs more memory for a larger corpus, but for one bit a pair. All is built in a folder of its own that takes its name
-when it is complete.
+and the tokenizer is trained on an even sample, unless it is taken from a model; the second pass encodes. Both are
+shared out among processes, and none needs more memory for a larger corpus, but for one bit a pair. All is built in a
+folder of its own that takes its name when it is complete.
+
+Corpora stay apart on their way: they lie in the store one after the other, and the report says how many pairs each has.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, compress
+from itertools import compress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -30,6 +31,7 @@ from nmt.data.chunks import (
     ChunkCleaner,
     ChunkEncoder,
     EncodedChunk,
+    Frame,
     decompress_pairs,
     in_chunks,
     read_frames,
@@ -40,10 +42,13 @@ from nmt.data.corpus import Pair, count_pairs, read_lines, read_pairs
 from nmt.data.duplicates import Bitmap, DuplicateFinder
 from nmt.data.embedded import generate
 from nmt.data.fingerprint import FORMAT, REPORT_FILE, is_current, read_inputs, read_report, recipe_part, write_stamps
+from nmt.data.packing import Mixture
 from nmt.data.parallel import map_in_order, num_cores
+from nmt.data.start_from import taken_tokenizers, tokenizer_digests
 from nmt.data.store import PairWriter, Side, Split, token_dtype
-from nmt.data.tokenizer import Tokenizers, train_tokenizers
+from nmt.data.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 from nmt.logs import format_duration, progress, say
+from nmt.packed import EOS_ID, UNK_ID
 from nmt.recipe import Corpus, EmbeddedCorpus, Recipe, UserError
 
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
@@ -88,6 +93,11 @@ class Prepared:
         src, tgt = (list(read_lines(self.directory / name)) for name in (_VALID_SRC_FILE, _VALID_TGT_FILE))
         return TestSet("valid", src, tgt)
 
+    def mixture(self, recipe: Recipe) -> Mixture:
+        """How often an epoch of the recipe, which this was prepared with, shows the pairs of each training corpus."""
+        sizes = [corpus["pairs"] for corpus in self.report["train"]["corpora"]]
+        return Mixture.from_weights(sizes, [corpus.weight for corpus in recipe.data.train], recipe.data.temperature)
+
 
 def prepare(recipe: Recipe) -> Prepared:
     """Make the folder `recipe.data_directory`, or leave it as it is when it is up to date.
@@ -119,6 +129,23 @@ def test_sets(recipe: Recipe) -> dict[str, TestSet]:
     return {name: _test_set(name, corpus, recipe) for name, corpus in recipe.data.test.items()}
 
 
+def tag_ids(recipe: Recipe, tokenizer: Tokenizer) -> dict[int, int]:
+    """The token that stands before each source sentence of a tagged training corpus, by the place of the corpus.
+
+    Raises UserError for a tag that the source tokenizer does not know as one token.
+    """
+    tags = {place: corpus.tag for place, corpus in enumerate(recipe.data.train) if corpus.tag is not None}
+    ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))} if tags else {}
+    for place, tag in tags.items():
+        # Neither a special token nor a byte comes from text, though each has a written form like a tag.
+        if ids.get(tag, UNK_ID) <= EOS_ID or ids[tag] not in tokenizer.encode(tag):
+            wrong = f"data.train.{place}.tag is {tag}, which the tokenizer does not know as one token of text"
+            raise UserError(
+                f"{wrong}; it must be one of its user symbols; choose another, or train a tokenizer with it"
+            )
+    return {place: ids[tag] for place, tag in tags.items()}
+
+
 def _test_set(name: str, corpus: Corpus, recipe: Recipe) -> TestSet:
     if isinstance(corpus, EmbeddedCorpus):
         made = list(generate(corpus.split, corpus.pairs, corpus.seed))
@@ -134,24 +161,28 @@ def _test_set(name: str, corpus: Corpus, recipe: Recipe) -> TestSet:
 
 @dataclass
 class _Cleaned:
-    """What the first pass found: pairs read, drops, and which of the clean pairs are not repeated."""
+    """What the first pass found: pairs read of each corpus, drops, and which of the clean pairs are not repeated."""
 
-    num_read: int
+    num_read: Counter[int]
     drops: Counter[str]
     kept: Bitmap
 
 
 @dataclass
 class _SplitTotals:
-    """Sums over a split while it is written."""
+    """Sums over a split while it is written; `num_pairs_of` counts the pairs of each corpus."""
 
-    num_pairs: int = 0
+    num_pairs_of: Counter[int] = field(default_factory=Counter)
     num_tokens: Counter[str] = field(default_factory=Counter)
     num_words: Counter[str] = field(default_factory=Counter)
     drops: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def num_pairs(self) -> int:
+        return self.num_pairs_of.total()
+
     def add(self, chunk: EncodedChunk) -> None:
-        self.num_pairs += len(chunk.src.lengths)
+        self.num_pairs_of[chunk.corpus] += len(chunk.src.lengths)
         self.drops.update(chunk.drops)
         for side, encoded in (("src", chunk.src), ("tgt", chunk.tgt)):
             self.num_tokens[side] += len(encoded.tokens)
@@ -169,15 +200,17 @@ class _SplitTotals:
 
 def _build(recipe: Recipe, directory: Path) -> dict[str, Any]:
     """Prepare into an empty folder; the report."""
+    taken = _take_tokenizers(recipe, directory)
     total = _count_pairs(recipe)
     inputs = read_inputs(recipe)
     workers = recipe.data.workers or (1 if total is not None and total < _FEW_PAIRS else num_cores())
     cleaned = _clean(recipe, directory, total, workers)
-    _require_pairs(cleaned.kept.num_kept, cleaned.num_read, cleaned.drops)
-    tokenizers = _train_tokenizers(recipe, directory, cleaned.kept)
+    num_read = cleaned.num_read.total()
+    _require_pairs(cleaned.kept.num_kept, num_read, cleaned.drops)
+    tokenizers = taken or _train_tokenizers(recipe, directory, cleaned.kept)
     train = _encode_train(recipe, directory, cleaned.kept, tokenizers, workers)
     drops = cleaned.drops + train.drops
-    _require_pairs(train.num_pairs, cleaned.num_read, drops)
+    _require_pairs(train.num_pairs, num_read, drops)
     valid = _encode_valid(recipe, directory, tokenizers)
     _frames_file(directory).unlink()
     report: dict[str, Any] = {
@@ -185,9 +218,13 @@ def _build(recipe: Recipe, directory: Path) -> dict[str, Any]:
         "recipe": recipe_part(recipe),
         "inputs": [file.report() for file in inputs],
         "train": {
-            "pairs_read": cleaned.num_read,
+            "pairs_read": num_read,
             "drops": {reason: drops[reason] for reason in _ALL_DROP_REASONS},
             "pairs": train.num_pairs,
+            "corpora": [
+                {"pairs_read": cleaned.num_read[place], "pairs": train.num_pairs_of[place]}
+                for place in range(len(recipe.data.train))
+            ],
             "src": train.report("src"),
             "tgt": train.report("tgt"),
         },
@@ -199,7 +236,7 @@ def _build(recipe: Recipe, directory: Path) -> dict[str, Any]:
             "tgt": valid.report("tgt"),
         },
         "vocab_size": {"src": tokenizers.src.vocab_size, "tgt": tokenizers.tgt.vocab_size},
-        "tokenizers": {name: hashlib.sha256(model).hexdigest() for name, model in tokenizers.files().items()},
+        "tokenizers": tokenizer_digests(tokenizers),
         "files": {path.name: path.stat().st_size for path in sorted(directory.iterdir())},
     }
     write_stamps(inputs, directory)  # Not among the files of the report: it may be written anew.
@@ -214,41 +251,61 @@ def _count_pairs(recipe: Recipe) -> int | None:
     return sum(train) if len(train) == len(recipe.data.train) else None
 
 
+def _chunks(corpora: Sequence[Corpus], recipe: Recipe) -> Iterator[tuple[int, list[Pair]]]:
+    """The pairs of the corpora, one corpus after the other: chunks of one each, with its place."""
+    for place, corpus in enumerate(corpora):
+        for chunk in in_chunks(read_pairs(corpus, recipe.data, recipe.src_lang, recipe.tgt_lang)):
+            yield place, chunk
+
+
 def _clean(recipe: Recipe, directory: Path, total: int | None, workers: int) -> _Cleaned:
     """First pass: normalise and filter all training text, and write it compressed; find the repeated pairs."""
-    data, langs = recipe.data, (recipe.src_lang, recipe.tgt_lang)
-    pairs = chain.from_iterable(read_pairs(corpus, data, *langs) for corpus in data.train)
-    cleaner = partial(ChunkCleaner, data, *langs)
-    num_read = num_clean = 0
+    data = recipe.data
+    cleaner = partial(ChunkCleaner, data, recipe.src_lang, recipe.tgt_lang)
+    num_read: Counter[int] = Counter()
+    num_clean = 0
     drops: Counter[str] = Counter()
     with (
         _frames_file(directory).open("wb") as frames,
         DuplicateFinder(directory) as duplicates,
         progress("cleaning", total, "pairs") as bar,
     ):
-        for chunk in map_in_order(cleaner, in_chunks(pairs), workers):
-            write_frame(frames, chunk)
+        for chunk in map_in_order(cleaner, _chunks(data.train, recipe), workers):
+            write_frame(frames, chunk.frame)
             duplicates.add(chunk.hashes)
             drops.update(chunk.drops)
-            num_read += chunk.num_read
-            num_clean += chunk.num_kept
+            num_read[chunk.frame.corpus] += chunk.num_read
+            num_clean += chunk.frame.num_pairs
             bar.advance(chunk.num_read)
         kept = duplicates.first_occurrences() if data.drop_duplicates else Bitmap(num_clean)
     drops["duplicate"] = num_clean - kept.num_kept
     return _Cleaned(num_read, drops, kept)
 
 
+def _take_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers | None:
+    """Copy the tokenizers that the recipe takes from a model; None when they are to be trained."""
+    tokenizers = taken_tokenizers(recipe)
+    if tokenizers is not None:
+        say(f"taking the tokenizer of {tokenizers.src.path.parent}")
+        tag_ids(recipe, tokenizers.src)  # A tag that it does not know shall be found before the text is cleaned.
+        tokenizers.save(directory)
+    return tokenizers
+
+
 def _train_tokenizers(recipe: Recipe, directory: Path, kept: Bitmap) -> Tokenizers:
     wanted = min(recipe.tokenizer.training_pairs, kept.num_kept)
     say(f"training the tokenizer on {wanted:,} pairs")
-    return train_tokenizers(partial(_even_sample, directory, kept, wanted), recipe.tokenizer, directory)
+    tags = (corpus.tag for corpus in recipe.data.train if corpus.tag is not None)
+    symbols = tuple(dict.fromkeys((*recipe.tokenizer.user_symbols, *tags)))
+    with_tags = recipe.tokenizer.model_copy(update={"user_symbols": symbols})
+    return train_tokenizers(partial(_even_sample, directory, kept, wanted), with_tags, directory)
 
 
 def _even_sample(directory: Path, kept: Bitmap, wanted: int) -> Iterator[Pair]:
     """So many of the kept pairs, at even distances."""
     seen = 0
-    for text, mask in _kept_chunks(directory, kept):
-        for pair in compress(decompress_pairs(text), mask):
+    for frame, mask in _kept_frames(directory, kept):
+        for pair in compress(decompress_pairs(frame), mask):
             if (seen + 1) * wanted // kept.num_kept > seen * wanted // kept.num_kept:
                 yield pair
             seen += 1
@@ -256,13 +313,13 @@ def _even_sample(directory: Path, kept: Bitmap, wanted: int) -> Iterator[Pair]:
 
 def _encode_train(recipe: Recipe, directory: Path, kept: Bitmap, tokenizers: Tokenizers, workers: int) -> _SplitTotals:
     """Second pass: write the kept pairs as token ids."""
-    encoder = partial(ChunkEncoder, directory, 1, recipe.data.max_tokens)
+    encoder = partial(ChunkEncoder, directory, 1, recipe.data.max_tokens, tag_ids(recipe, tokenizers.src))
     totals = _SplitTotals()
     with (
         _pair_writer(directory, "train", tokenizers) as writer,
         progress("encoding", kept.num_kept, "pairs") as bar,
     ):
-        for chunk in map_in_order(encoder, _kept_chunks(directory, kept), workers):
+        for chunk in map_in_order(encoder, _kept_frames(directory, kept), workers):
             _write(writer, chunk)
             totals.add(chunk)
             bar.advance(len(chunk.src.lengths) + chunk.drops.total())
@@ -271,20 +328,18 @@ def _encode_train(recipe: Recipe, directory: Path, kept: Bitmap, tokenizers: Tok
 
 def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _SplitTotals:
     """Write the development text as it is, and as token ids without the pairs that the model could not hold."""
-    data, langs = recipe.data, (recipe.src_lang, recipe.tgt_lang)
-    pairs = chain.from_iterable(read_pairs(corpus, data, *langs) for corpus in data.valid)
-    encoder = ChunkEncoder(directory, 0, recipe.model.max_positions - 1)  # One place is for the end token.
+    form = recipe.data.unicode_form
+    encoder = ChunkEncoder(directory, 0, recipe.model.max_positions - 1, {})  # One place is for the end token.
     totals = _SplitTotals()
     with (
         (directory / _VALID_SRC_FILE).open("w", encoding="utf-8", newline="\n") as src_file,
         (directory / _VALID_TGT_FILE).open("w", encoding="utf-8", newline="\n") as tgt_file,
         _pair_writer(directory, "valid", tokenizers) as writer,
     ):
-        for chunk in in_chunks(pairs):
+        for place, chunk in _chunks(recipe.data.valid, recipe):
             src_file.writelines(f"{src}\n" for src, _ in chunk)
             tgt_file.writelines(f"{tgt}\n" for _, tgt in chunk)
-            form = data.unicode_form
-            encoded = encoder.encode([(normalize(src, form), normalize(tgt, form)) for src, tgt in chunk])
+            encoded = encoder.encode([(normalize(src, form), normalize(tgt, form)) for src, tgt in chunk], place)
             _write(writer, encoded)
             totals.add(encoded)
     if totals.num_pairs == 0:
@@ -296,12 +351,12 @@ def _frames_file(directory: Path) -> Path:
     return directory / "cleaned.bin"
 
 
-def _kept_chunks(directory: Path, kept: Bitmap) -> Iterator[tuple[bytes, NDArray[np.bool_]]]:
-    """The compressed text of each cleaned chunk, and which of its pairs are kept."""
+def _kept_frames(directory: Path, kept: Bitmap) -> Iterator[tuple[Frame, NDArray[np.bool_]]]:
+    """The cleaned pairs frame by frame, and which of them are kept."""
     start = 0
-    for num_pairs, text in read_frames(_frames_file(directory)):
-        yield text, kept[start : start + num_pairs]
-        start += num_pairs
+    for frame in read_frames(_frames_file(directory)):
+        yield frame, kept[start : start + frame.num_pairs]
+        start += frame.num_pairs
 
 
 def _pair_writer(directory: Path, split: Split, tokenizers: Tokenizers) -> PairWriter:

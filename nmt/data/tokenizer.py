@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import sentencepiece
 
@@ -22,6 +24,22 @@ _JOINT_FILE, _SRC_FILE, _TGT_FILE = "tokenizer.model", "tokenizer.src.model", "t
 
 # Fixed, whatever machine trains: the result of training may depend on how the text is shared out among the threads.
 _TRAINING_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a subword model is made of.
+
+    algorithm: how it was trained, and how it puts text together from its pieces
+    pieces:    written form of each piece, `▁` for a space
+    scores:    of bpe, the earlier a piece was merged the higher; of unigram, log-probabilities in nats
+    ordinary:  whether a piece is a string of characters like any other: no special token, user symbol or byte
+    """
+
+    algorithm: Literal["bpe", "unigram"]
+    pieces: list[str]
+    scores: list[float]
+    ordinary: list[bool]
 
 
 class Tokenizer:
@@ -72,6 +90,14 @@ class Tokenizer:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The written form of each token, `▁` for the space before a word; for people and for alignments."""
         return [self._processor.id_to_piece(int(i) if 0 <= i < self.vocab_size else UNK_ID) for i in ids]
+
+    def vocabulary(self) -> Vocabulary:
+        """The pieces of the model; raises UserError when it is neither bpe nor unigram."""
+        vocabulary = _read_vocabulary(self.model)
+        if vocabulary is None:
+            wrong = f"tokenizer {self.path} is neither a bpe nor a unigram model"
+            raise UserError(f"{wrong}; only these can be sampled; set train.subword_sampling to 0")
+        return vocabulary
 
 
 @dataclass(frozen=True)
@@ -180,3 +206,67 @@ def _processor(model: bytes, path: Path) -> sentencepiece.SentencePieceProcessor
             f"they must be {(PAD_ID, UNK_ID, BOS_ID, EOS_ID)}; use a tokenizer that nmt trained"
         )
     return processor
+
+
+# --- Model files ----------------------------------------------------------------------------------------------------
+
+# SentencePiece's interface does not tell which pieces are user symbols and of which kind a model is; the file does. The
+# package's own module to read it is of no use here: it wants one certain version of protobuf. The numbers are those of
+# sentencepiece_model.proto.
+_PIECES, _TRAINER = 1, 2
+_PIECE_TEXT, _PIECE_SCORE, _PIECE_TYPE = 1, 2, 3
+_ORDINARY = 1
+_MODEL_TYPE = 3
+
+
+def _read_vocabulary(model: bytes) -> Vocabulary | None:
+    """The pieces that a model file holds; None when it is neither bpe nor unigram."""
+    pieces: list[str] = []
+    scores: list[float] = []
+    ordinary: list[bool] = []
+    model_type = b""
+    for number, content in _fields(model):
+        fields = dict(_fields(content)) if number in (_PIECES, _TRAINER) else {}
+        if number == _PIECES:
+            pieces.append(fields[_PIECE_TEXT].decode())
+            scores += struct.unpack("<f", fields[_PIECE_SCORE])
+            ordinary.append(fields.get(_PIECE_TYPE, bytes([_ORDINARY])) == bytes([_ORDINARY]))
+        elif number == _TRAINER:
+            model_type = fields.get(_MODEL_TYPE, b"\x01")
+    match model_type:
+        case b"\x01":
+            return Vocabulary("unigram", pieces, scores, ordinary)
+        case b"\x02":
+            return Vocabulary("bpe", pieces, scores, ordinary)
+        case _:
+            return None
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Number and content of each field of a Protocol Buffers message; an integer is as it is written there."""
+    start = 0
+    while start < len(message):
+        key, start = _integer(message, start)
+        match key & 7:
+            case 0:
+                end = _integer(message, start)[1]
+            case 1:
+                end = start + 8
+            case 5:
+                end = start + 4
+            case _:
+                size, start = _integer(message, start)
+                end = start + size
+        yield key >> 3, message[start:end]
+        start = end
+
+
+def _integer(message: bytes, start: int) -> tuple[int, int]:
+    """An integer of seven bits a byte, the lowest ones first, and the place behind it."""
+    value = shift = 0
+    while True:
+        byte = message[start]
+        value |= (byte & 127) << shift
+        start, shift = start + 1, shift + 7
+        if byte < 128:
+            return value, start

@@ -99,45 +99,58 @@ def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: Pack
 
 
 def pad(rows: Tensor, layout: PackedSequences) -> Tensor:
-    """(total, num_heads, d_head) -> (num_sentences, num_heads, max_length, d_head), zero behind each sentence's end."""
-    places = layout.num_sentences * layout.max_length
-    padded = cast(Tensor, _Scatter.apply(rows, layout.padded_index, places))  # type: ignore[no-untyped-call]
-    return padded.view(layout.num_sentences, layout.max_length, *rows.shape[1:]).transpose(1, 2)
+    """(total, num_heads, d_head) -> (num_sentences, num_heads, max_length, d_head), each sentence's last row repeated.
+
+    What stands behind the end must not count: a bias of -inf keeps it from being seen, and `unpad` drops it.
+    """
+    num_heads, d_head = rows.shape[1:]
+    heads = torch.arange(num_heads, device=rows.device)[:, None]
+    sources = (layout.repeating_index[:, None, :] * num_heads + heads).flatten()
+    padded = _Pad.apply(rows.reshape(-1, d_head), sources, _places(layout, num_heads))  # type: ignore[no-untyped-call]
+    return cast(Tensor, padded).view(layout.num_sentences, num_heads, layout.max_length, d_head)
 
 
 def unpad(padded: Tensor, layout: PackedSequences) -> Tensor:
     """The inverse of `pad`."""
-    rows = padded.transpose(1, 2).flatten(0, 1)
-    return cast(Tensor, _Gather.apply(rows, layout.padded_index))  # type: ignore[no-untyped-call]
+    num_heads, d_head = padded.shape[1], padded.shape[3]
+    rows = _Unpad.apply(padded.reshape(-1, d_head), _places(layout, num_heads))  # type: ignore[no-untyped-call]
+    return cast(Tensor, rows).view(-1, num_heads, d_head)
 
 
-class _Scatter(torch.autograd.Function):
-    """Rows to distinct places among zeros. Since no two share a place, the gradient is a plain gather."""
+def _places(layout: PackedSequences, num_heads: int) -> Tensor:
+    """Where each row of each token lies among the padded ones, `(total * num_heads,)`."""
+    sentence = layout.padded_index // layout.max_length
+    heads = torch.arange(num_heads, device=sentence.device)
+    return ((sentence[:, None] * num_heads + heads) * layout.max_length + layout.positions[:, None]).flatten()
+
+
+class _Pad(torch.autograd.Function):
+    """Both ways a plain gather: what stands behind the end has no gradient, because nothing that counts has seen it."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, index: Tensor, places: int) -> Tensor:
-        ctx.save_for_backward(index)
-        return rows.new_zeros(places, *rows.shape[1:]).index_copy_(0, index, rows)
+    def forward(ctx: Any, rows: Tensor, sources: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        return rows.index_select(0, sources)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (index,) = ctx.saved_tensors
-        return cast(Tensor, _Gather.apply(grad, index)), None, None  # type: ignore[no-untyped-call]
+        (places,) = ctx.saved_tensors
+        return grad.index_select(0, places), None, None
 
 
-class _Gather(torch.autograd.Function):
-    """Rows from distinct places. Since no two share a place, the gradient is a plain scatter, not a sum."""
+class _Unpad(torch.autograd.Function):
+    """A plain gather, and as its gradient a scatter among zeros, since no two rows share a place."""
 
     @staticmethod
-    def forward(ctx: Any, padded: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.places = len(padded)
-        return padded.index_select(0, index)
+    def forward(ctx: Any, padded: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.num_places = len(padded)
+        return padded.index_select(0, places)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (index,) = ctx.saved_tensors
-        return cast(Tensor, _Scatter.apply(grad, index, ctx.places)), None  # type: ignore[no-untyped-call]
+        (places,) = ctx.saved_tensors
+        return grad.new_zeros(ctx.num_places, grad.shape[1]).index_copy_(0, places, grad), None
 
 
 class KeyValueCache:

@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from nmt.model.attention import KeyValueCache, MultiHeadAttention
 from nmt.model.layers import FeedForward, Residual, final_norm
@@ -96,6 +97,7 @@ class Decoder(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
+        self.recompute = False  # see `Transformer.recompute_layers`
         self.layers = cast(
             Sequence[DecoderLayer], nn.ModuleList(DecoderLayer(recipe) for _ in range(recipe.num_decoder_layers))
         )
@@ -103,8 +105,10 @@ class Decoder(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
         """Embedded target (tgt.total, d_model) and memory (src.total, d_model) -> (tgt.total, d_model)."""
+        recompute = self.recompute and self.training
         for layer in self.layers:
-            x = layer(x, memory, tgt, src)
+            inputs = (x, memory, tgt, src)
+            x = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
         out: Tensor = self.norm(x)
         return out
 

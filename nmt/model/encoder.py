@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from nmt.model.attention import MultiHeadAttention
 from nmt.model.layers import FeedForward, Residual, final_norm
@@ -35,6 +36,7 @@ class Encoder(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
+        self.recompute = False  # see `Transformer.recompute_layers`
         self.layers = cast(
             Sequence[EncoderLayer], nn.ModuleList(EncoderLayer(recipe) for _ in range(recipe.num_encoder_layers))
         )
@@ -42,7 +44,8 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, src: PackedSequences) -> Tensor:
         """Embedded source (src.total, d_model) -> memory (src.total, d_model)."""
+        recompute = self.recompute and self.training
         for layer in self.layers:
-            x = layer(x, src)
+            x = checkpoint(layer, x, src, use_reentrant=False) if recompute else layer(x, src)
         out: Tensor = self.norm(x)
         return out

@@ -60,6 +60,14 @@ class Transformer(nn.Module):
         logits = self.logits(self.decoder.step(x, state))  # (batch * beam, vocab)
         return torch.log_softmax(logits.float(), dim=-1).view(*tokens.shape, -1)
 
+    def recompute_layers(self, wanted: bool) -> None:
+        """Whether training keeps only what enters each layer, and computes the rest again for the gradient.
+
+        The same gradients, bit for bit on a CPU: the second computation draws the same dropout (Chen et al. 2016,
+        "Training Deep Nets with Sublinear Memory Cost").
+        """
+        self.encoder.recompute = self.decoder.recompute = wanted
+
     def num_parameters(self) -> int:
         """Number of trained weights, tied ones counted once."""
         return sum(parameter.numel() for parameter in self.parameters())

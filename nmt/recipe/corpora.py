@@ -14,7 +14,16 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class TextCorpus(Section):
+class TrainingShare(Section):
+    """What every kind of corpus can say of its part in training; it has no meaning for development and test text."""
+
+    weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
+    """How often its pairs are shown in an epoch, relative to other corpora; see `data.temperature`."""
+    tag: str | None = Field(default=None, pattern=r"^<[^\s<>]+>$")
+    """A token such as `<web>` put before each source sentence, so that the model can tell the corpora apart."""
+
+
+class TextCorpus(TrainingShare):
     """Two aligned text files, one sentence a line, plain or compressed (.gz, .xz, .zst)."""
 
     kind: Literal["text"] = "text"
@@ -24,7 +33,7 @@ class TextCorpus(Section):
     """File of target sentences, line by line the translation of `src`."""
 
 
-class TsvCorpus(Section):
+class TsvCorpus(TrainingShare):
     """One tab-separated file with source and target in two columns."""
 
     kind: Literal["tsv"] = "tsv"
@@ -36,7 +45,7 @@ class TsvCorpus(Section):
     """Column of the target sentence, counted from 0."""
 
 
-class SgmCorpus(Section):
+class SgmCorpus(TrainingShare):
     """A WMT test set: a pair of SGM files (source, reference), or one XML file that holds both."""
 
     kind: Literal["sgm"] = "sgm"
@@ -46,7 +55,7 @@ class SgmCorpus(Section):
     """The reference .sgm file; left out for .xml."""
 
 
-class ParquetCorpus(Section):
+class ParquetCorpus(TrainingShare):
     """A Parquet file; a dot in a field name steps into a nested record (`translation.en`)."""
 
     kind: Literal["parquet"] = "parquet"
@@ -58,7 +67,7 @@ class ParquetCorpus(Section):
     """Name of the target field."""
 
 
-class JsonLinesCorpus(Section):
+class JsonLinesCorpus(TrainingShare):
     """A JSON Lines file, plain or compressed; a dot in a field name steps into a nested object."""
 
     kind: Literal["jsonl"] = "jsonl"
@@ -70,7 +79,7 @@ class JsonLinesCorpus(Section):
     """Name of the target field."""
 
 
-class HuggingFaceCorpus(Section):
+class HuggingFaceCorpus(TrainingShare):
     """A Hugging Face dataset, streamed from the hub or from a local folder of the same layout."""
 
     kind: Literal["huggingface"] = "huggingface"
@@ -86,7 +95,7 @@ class HuggingFaceCorpus(Section):
     """Field of the target sentence; by default `translation.<tgt_lang>`."""
 
 
-class SacrebleuCorpus(Section):
+class SacrebleuCorpus(TrainingShare):
     """A test set known to sacreBLEU by name, downloaded by it when it is not cached yet."""
 
     kind: Literal["sacrebleu"] = "sacrebleu"
@@ -94,7 +103,7 @@ class SacrebleuCorpus(Section):
     """Name such as `wmt14/full`."""
 
 
-class EmbeddedCorpus(Section):
+class EmbeddedCorpus(TrainingShare):
     """Pairs made by the English-German grammar that comes with nmt; needs no file at all."""
 
     kind: Literal["embedded"] = "embedded"

@@ -41,6 +41,9 @@ class DataRecipe(Section):
     """Drop pairs whose two sides are the same text of more than 3 words: untranslated passages teach copying."""
     drop_wrong_script: bool = True
     """Drop pairs in which most letters of a side are of another script than its language is written in."""
+    temperature: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 1.0
+    """How much small corpora gain when several are mixed: a corpus of n pairs gets a share of an epoch proportional to
+    weight * n^(1/temperature). At 1, with all weights 1, an epoch holds every pair once."""
     workers: NonNegativeInt = 0
     """Processes that clean and encode text; 0 means one for each processor core."""
 
@@ -58,6 +61,8 @@ class TokenizerRecipe(Section):
     """Share of characters that get their own piece; the others are spelled in bytes."""
     user_symbols: tuple[str, ...] = ()
     """Strings that are always one token, such as tags."""
+    start_from: Path | None = None
+    """A model directory whose subword model is taken instead of training one; `train.start_from` implies it."""
     training_pairs: PositiveInt = 2_000_000
     """At most this many pairs, spread evenly over the corpus, train the subword model."""
 
@@ -106,6 +111,13 @@ class ModelRecipe(Section):
 class TrainRecipe(Section):
     """How the weights are found (paper, section 5)."""
 
+    start_from: Path | None = None
+    """A model directory, checkpoint or run to go on from (fine-tuning): its weights and its tokenizer are taken."""
+    start_optimizer: Literal["fresh", "kept"] = "fresh"
+    """With `start_from` a checkpoint: whether the optimiser's moments are kept too. The schedule begins anew."""
+    freeze: tuple[str, ...] = ()
+    """Weights that are not trained: `encoder`, `decoder`, `embeddings`, or patterns such as `encoder.layers.0.*`."""
+
     max_steps: PositiveInt = 100_000
     """Number of updates."""
     max_minutes: PositiveFloat | None = None
@@ -114,8 +126,11 @@ class TrainRecipe(Section):
     """Stop after this many passes over the training pairs."""
     batch_tokens: PositiveInt = 25_000
     """Target tokens of one update, over all processes and micro-batches."""
-    micro_batch_tokens: PositiveInt = 4_096
-    """Most source tokens, and most target tokens, in one forward and backward pass: what must fit in memory."""
+    micro_batch_tokens: PositiveInt | Literal["auto"] = 4_096
+    """Most source tokens, and most target tokens, in one forward and backward pass: what must fit in memory. `auto`
+    tries at the start which is the most that fits."""
+    recompute: bool = False
+    """Keep no activations inside the layers and compute them again for the gradient: less memory, a third more work."""
     optimizer: Literal["adam", "adamw"] = "adam"
     """Adam (the paper) or Adam with decoupled weight decay."""
     adam_betas: tuple[Probability, Probability] = (0.9, 0.98)
@@ -134,10 +149,20 @@ class TrainRecipe(Section):
     """`cosine` and `linear` end at this share of the peak rate, at `max_steps`."""
     label_smoothing: Probability = 0.1
     """Mass of the target distribution spread evenly over the whole vocabulary, gold token included."""
+    rdrop: NonNegativeFloat = 0.0
+    """Weight of R-Drop (Liang et al. 2021): each batch passes twice with other dropout, and the two distributions are
+    pulled together; their paper uses 5 for translation. Twice the work."""
+    subword_sampling: Probability = 0.0
+    """Subword regularisation: new segmentations of the training text in every epoch. For bpe the probability with which
+    a merge is left out (BPE-dropout, Provilkov et al. 2020, who use 0.1); for unigram the exponent of the sampling
+    (Kudo 2018, who uses 0.1 to 0.5). 0 keeps the one best segmentation."""
+    subword_sampling_sides: Literal["both", "src", "tgt"] = "both"
+    """Which side is sampled."""
     clip_norm: NonNegativeFloat = 0.0
     """Largest gradient norm; 0 does not clip (the paper)."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of matrix products; `auto` takes bf16 where the processor or GPU computes it natively."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Arithmetic of matrix products; `auto` takes bf16 where the processor or GPU computes it natively. fp16, with
+    scaled loss, is for GPUs without bf16."""
     device: str = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
     threads: NonNegativeInt = 0
@@ -162,8 +187,14 @@ class TrainRecipe(Section):
     """What makes a checkpoint the best: validation loss or validation BLEU."""
     patience: NonNegativeInt = 0
     """Stop after this many validations without a new best; 0 means never."""
-    average_last: PositiveInt = 5
-    """`nmt run` translates with the average of this many last checkpoints."""
+    ema_decay: Probability = 0.0
+    """Keep an exponential moving average of the weights: after each update, average += (1 - decay) (weights - average),
+    from zero and corrected for it, as Adam does with its moments. 0 keeps none; 0.999 is a common choice."""
+    average: Literal["last", "best", "ema"] = "last"
+    """What `nmt run` translates with: the average of the last or of the best `average_count` checkpoints, or the moving
+    average at the last update."""
+    average_count: PositiveInt = 5
+    """How many checkpoints are averaged (paper, section 6.1: the last 5 for base, the last 20 for big)."""
 
     @model_validator(mode="after")
     def _choices_fit_together(self) -> TrainRecipe:
@@ -184,10 +215,20 @@ class TrainRecipe(Section):
                 "train.best_metric is 'bleu'; BLEU must then be measured at every validation; "
                 f"set train.validate_bleu_every to {self.validate_every}"
             )
-        if self.average_last > self.keep_last:
+        kept = {"last": ("keep_last", self.keep_last), "best": ("keep_best", self.keep_best)}
+        if self.average in kept and self.average_count > kept[self.average][1]:
+            option, count = kept[self.average]
             raise ValueError(
-                f"train.average_last is {self.average_last}, but only {self.keep_last} checkpoints stay on disk; "
-                f"set train.keep_last to {self.average_last} or more"
+                f"train.average_count is {self.average_count}, but only {count} of these checkpoints stay on disk; "
+                f"set train.{option} to {self.average_count} or more"
+            )
+        if self.average == "ema" and not self.ema_decay:
+            raise ValueError(
+                "train.average is 'ema', but no moving average is kept; set train.ema_decay, e.g. to 0.999"
+            )
+        if self.start_optimizer == "kept" and self.start_from is None:
+            raise ValueError(
+                "train.start_optimizer is 'kept', but there is nothing to start from; set train.start_from"
             )
         return self
 
@@ -260,7 +301,7 @@ class Recipe(Section):
                 f"data.max_tokens is {self.data.max_tokens}; the model must also hold the end token; "
                 f"set model.max_positions to {self.data.max_tokens + 1} or more"
             )
-        if self.data.max_tokens + 1 > self.train.micro_batch_tokens:
+        if self.train.micro_batch_tokens != "auto" and self.data.max_tokens + 1 > self.train.micro_batch_tokens:
             raise ValueError(
                 f"train.micro_batch_tokens is {self.train.micro_batch_tokens}; the longest sentence must fit; "
                 f"set it to {self.data.max_tokens + 1} or more, or lower data.max_tokens"

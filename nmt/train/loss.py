@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy of the output projection, computed without ever holding all logits."""
+"""Label-smoothed cross-entropy of the output projection, and R-Drop, computed without ever holding all logits."""
 
 from __future__ import annotations
 
@@ -16,17 +16,24 @@ CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 512 << 20}
 
 
 class TrainingLoss(nn.Module):
-    """A model together with its loss, so that one call of one module is one forward pass (which DDP relies on)."""
+    """A model together with its loss, so that one call of one module is one forward pass (which DDP relies on).
 
-    def __init__(self, model: Transformer, label_smoothing: float) -> None:
+    With `rdrop`, and in training mode only, the batch passes twice, each time with other dropout; see `linear_rdrop`.
+    """
+
+    def __init__(self, model: Transformer, label_smoothing: float, rdrop: float = 0.0) -> None:
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing
+        self.rdrop = rdrop
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Sums over the batch's target tokens, in nats: smoothed loss (with gradient) and negative log-likelihood."""
-        hidden = self.model(batch.src, batch.tgt)
-        return linear_cross_entropy(hidden, self.model.output_weight, batch.labels, self.label_smoothing)
+        """Sums over the batch's target tokens, in nats: loss (with gradient) and negative log-likelihood."""
+        weight, labels, smoothing = self.model.output_weight, batch.labels, self.label_smoothing
+        if self.rdrop and self.training:
+            passes = torch.stack([self.model(batch.src, batch.tgt) for _ in range(2)])  # (2, total, d_model)
+            return linear_rdrop(passes, weight, labels, smoothing, self.rdrop)
+        return linear_cross_entropy(self.model(batch.src, batch.tgt), weight, labels, smoothing)
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -36,10 +43,29 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothi
     all vocabulary entries, the gold one included, and the rest on the gold one (Szegedy et al. 2016; PyTorch's
     convention; fairseq spreads it over vocab - 1 entries, JoeyNMT over vocab - 2). Only the first has a gradient.
     """
-    if torch.is_autocast_enabled(hidden.device.type):
-        hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-    sums = _LinearCrossEntropy.apply(hidden, weight, labels, smoothing)  # type: ignore[no-untyped-call]
+    sums = _LinearCrossEntropy.apply(_autocast(hidden), weight, labels, smoothing)  # type: ignore[no-untyped-call]
     return cast(tuple[Tensor, Tensor], sums)
+
+
+def linear_rdrop(
+    hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, rdrop: float
+) -> tuple[Tensor, Tensor]:
+    """R-Drop's loss of two passes (Liang et al. 2021, section 2.1), and the mean of their plain ones, summed over rows.
+
+    hidden: (2, total, d_model), weight: (vocab, d_model), labels: (total,). With p and q what the passes predict for a
+    row, and CE the smoothed cross-entropy of `linear_cross_entropy`, the loss of the row is
+    (CE(p) + CE(q)) / 2 + rdrop / 4 (KL(p || q) + KL(q || p)). The paper, and the code released with it for translation,
+    have twice that, CE(p) + CE(q) + alpha / 2 (KL(p || q) + KL(q || p)): so `rdrop` is their alpha, and the loss keeps
+    the scale of one cross-entropy per token. Only the first has a gradient.
+    """
+    sums = _LinearRDrop.apply(_autocast(hidden), weight, labels, smoothing, rdrop)  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, Tensor], sums)
+
+
+def _autocast(hidden: Tensor) -> Tensor:
+    """In the arithmetic that matrix products use here, which then holds for all of the loss."""
+    kind = hidden.device.type
+    return hidden.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else hidden
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -69,7 +95,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             exp = z.sub_(z_max).exp_()
             exp_sum = exp.sum(dim=1, keepdim=True)
             log_sum = exp_sum.log() + z_max
-            z_mean = h.to(wide) @ mean_weight[:, None]
+            z_mean = (h.to(wide) * mean_weight).sum(dim=1, keepdim=True)  # autocast would round a matrix product
             nll += (log_sum - z_gold).sum()
             loss += (log_sum - (1 - smoothing) * z_gold - smoothing * z_mean).sum()
             if needs_grad:
@@ -93,3 +119,53 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor, _grad_nll: Tensor) -> tuple[Tensor, Tensor, None, None]:
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None
+
+
+class _LinearRDrop(torch.autograd.Function):
+    """Forward pass and gradient together, chunk by chunk, for two passes at once; the first dimension is the pass.
+
+    With d = log p - log q, the gradient of KL(p || q) + KL(q || p) = sum((p - q) d) in the logits of p is
+    p (1 + d - KL(p || q)) - q, and the same with p and q exchanged in those of q.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, rdrop: float
+    ) -> tuple[Tensor, Tensor]:
+        needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        master_weight, weight = weight, weight.to(hidden.dtype)
+        wide = torch.promote_types(master_weight.dtype, torch.float32)
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(master_weight, dtype=wide)
+        loss = hidden.new_zeros((), dtype=wide)
+        nll = hidden.new_zeros((), dtype=wide)
+        vocab, pull = len(weight), rdrop / 4
+        rows = max(1, CHUNK_BYTES[hidden.device.type] // (2 * 4 * vocab))
+        for start in range(0, len(labels), rows):
+            gold = labels[None, start : start + rows, None].expand(2, -1, -1)  # (2, rows, 1)
+            h = hidden[:, start : start + rows].flatten(0, 1)  # (2 * rows, d_model)
+            log_p = torch.log_softmax((h @ weight.T).to(wide), dim=1).unflatten(0, (2, -1))  # (2, rows, vocab)
+            p = log_p.exp()
+            log_ratio = log_p - log_p.flip(0)
+            divergence = (p * log_ratio).sum(dim=2, keepdim=True)  # KL(p || q) and KL(q || p)
+            log_gold = log_p.gather(2, gold).sum()
+            nll -= log_gold / 2
+            loss -= ((1 - smoothing) * log_gold + smoothing * log_p.mean(dim=2).sum()) / 2
+            loss += pull * divergence.sum()
+            if needs_grad:
+                grad = p * (log_ratio - divergence).mul_(pull).add_(0.5 + pull) - pull * p.flip(0)
+                grad -= smoothing / (2 * vocab)
+                grad.scatter_add_(2, gold, grad.new_full((), (smoothing - 1) / 2).expand_as(gold))
+                grad = grad.flatten(0, 1).to(weight.dtype)
+                grad_hidden[:, start : start + rows] = (grad @ weight).unflatten(0, (2, -1))
+                grad_weight += grad.T @ h
+        if needs_grad:
+            ctx.save_for_backward(grad_hidden, grad_weight.to(master_weight.dtype))
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_loss: Tensor, _grad_nll: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None, None

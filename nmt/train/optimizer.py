@@ -13,7 +13,7 @@ from nmt.recipe import TrainRecipe, UserError
 
 def build_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
     """Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019), fused; the rate is set at every update."""
-    parameters = list(model.parameters())
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     options: dict[str, Any] = {"lr": 0.0, "betas": recipe.adam_betas, "eps": recipe.adam_epsilon, "fused": True}
     match recipe.optimizer:
         case "adam":
@@ -31,9 +31,9 @@ def build_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimi
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimiser's state on the host, as `<state>/<parameter name>`; empty before the first update."""
+    """A copy of the optimiser's state on the host, as `<state>/<parameter name>`; empty before the first update."""
     return {
-        f"{key}/{name}": value.detach().cpu().contiguous()
+        f"{key}/{name}": value.detach().to("cpu", copy=True)
         for name, parameter in model.named_parameters()
         for key, value in optimizer.state.get(parameter, {}).items()
     }

@@ -9,18 +9,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+from nmt.distributed import OrderlyEnd
+
 # Exit statuses by convention: 128 + signal number, and Slurm's early warning counts as a request to terminate.
 EXIT_STATUS = {signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGINT: 130}
 
 
 @dataclass
 class StopRequest:
-    """The exit status that a signal asked for, 0 as long as none came."""
+    """The exit status that a signal asked for, 0 as long as none came.
+
+    status: of this process; agreed: of any process, as all of them know it
+    """
 
     status: int = 0
+    agreed: int = 0
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: the run was asked to stop, and saved
+class Stopped(OrderlyEnd):  # not an error: the run was asked to stop, and saved
     """Training stopped by a signal, after saving a checkpoint; `status` is what the process must exit with."""
 
     def __init__(self, status: int) -> None:

@@ -2,46 +2,66 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from nmt.checkpoint import (
     Checkpoint,
+    Tensors,
     load_tensors,
     model_tensors,
     newest_checkpoint,
     prune_checkpoints,
+    remove_leftovers,
     save_checkpoint,
 )
 from nmt.data.loader import TrainingBatches, Update
+from nmt.data.packing import Ids, Mixture, plan_epoch
+from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
 from nmt.distributed import World
 from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say
 from nmt.model.transformer import Transformer
-from nmt.precision import autocast, choose_precision
-from nmt.recipe import Recipe, UserError, dump_recipe, load_recipe
+from nmt.precision import autocast
+from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.train.loss import TrainingLoss
-from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
-from nmt.train.schedule import learning_rate
+from nmt.train.memory import MemoryProbe, fit_micro_batch, moments_to_come
+from nmt.train.moving_average import MovingAverage
+from nmt.train.optimizer import load_optimizer_tensors, optimizer_tensors
+from nmt.train.position import Position, require_same_run
+from nmt.train.saving import BackgroundWriter
 from nmt.train.signals import Stopped, StopRequest, stop_requests
-from nmt.train.validate import Validation, validate
+from nmt.train.start import freeze, load_start_optimizer, load_start_weights
+from nmt.train.update import Updater, UpdateResult
+from nmt.train.validate import validate
 
 # So many updates in a row without a finite gradient, and training is beyond saving.
 MAX_SKIPPED_IN_A_ROW = 20
 
-ModelFiles = Callable[[Transformer, int], Mapping[str, Any]]
+ModelFiles = Callable[[Tensors, int], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """What is learned from and measured on.
+
+    mixture: how many pairs of each corpus an epoch shows; None: every pair once
+    epochs:  segmentations that are sampled anew for every epoch; None: always those of `train`
+    """
+
+    train: PairStore
+    valid: PairStore
+    mixture: Mixture | None = None
+    epochs: SampledEpochs | None = None
 
 
 @dataclass(frozen=True)
@@ -52,54 +72,44 @@ class ValidationText:
     samples: str
 
 
-TranslateValidation = Callable[[Transformer], ValidationText]
+# Decodes the development text with a model, shared out among all processes; only the first one gets the result. Calls
+# its second argument now and then, on all processes alike; that may raise to break off.
+TranslateValidation = Callable[[Transformer, Callable[[], None]], ValidationText | None]
 
 
-@dataclass
-class Position:
-    """Where a run is: all that a checkpoint must hold besides tensors.
+class _BrokenOff(Exception):  # noqa: N818 - not an error: validation ends early because the run was asked to stop
+    """Validation was broken off, on all processes at the same place."""
 
-    step: updates done; epoch, update: the next update to do; scores: what each validated step scored, higher is better
+
+class _Interval:
+    """What the updates since the last line of metrics gave; sums stay on the device, so that nothing waits for them.
+
+    unsettled: updates of which the host does not know yet whether they were skipped: what to call them, their pairs,
+               and the answer on the device
     """
 
-    step: int = 0
-    epoch: int = 0
-    update: int = 0
-    updates_in_epoch: int = 0
-    tgt_tokens: int = 0
-    seconds: float = 0.0
-    skipped: int = 0
-    skipped_in_a_row: int = 0
-    validations_without_best: int = 0
-    best_step: int = 0
-    scores: dict[str, float] = field(default_factory=dict)
-    best_validation: dict[str, float] = field(default_factory=dict)
+    def __init__(self, begun: Mapping[str, float], world: World) -> None:
+        """Go on with what `sums` gave at the last checkpoint, which is empty or one process's to hold."""
+        self.loss: Tensor | float = begun.get("loss", 0.0) if world.is_first else 0.0
+        self.nll: Tensor | float = begun.get("nll", 0.0) if world.is_first else 0.0
+        self.tokens = int(begun.get("tokens", 0))
+        self.seconds = begun.get("seconds", 0.0)
+        self.grad_norm: Tensor | float = 0.0
+        self.unsettled: list[tuple[str, Ids, Tensor]] = []
 
-    @classmethod
-    def load(cls, checkpoint: Path) -> Position:
-        """The position that a checkpoint directory holds, unverified."""
-        return cls(**json.loads((checkpoint / "state.json").read_bytes()))
+    def add(self, update: Update, result: UpdateResult) -> None:
+        self.loss = self.loss + result.loss
+        self.nll = self.nll + result.nll
+        self.grad_norm = result.grad_norm
+        self.tokens += update.tgt_tokens
+        place = f"epoch {update.epoch}, update {update.index}"
+        self.unsettled.append((place, update.sentence_ids, result.skipped))
 
-    @property
-    def epochs(self) -> float:
-        """Passes over the training pairs, a begun one as its share."""
-        return self.epoch + (self.update / self.updates_in_epoch if self.updates_in_epoch else 0.0)
-
-    @property
-    def best_score(self) -> float:
-        """The best score so far."""
-        return self.scores.get(str(self.best_step), -math.inf)
-
-
-@dataclass
-class _Sums:
-    """Figures since the last line of metrics; `loss` and `nll` stay on the device, so that nothing waits for them."""
-
-    loss: Tensor
-    nll: Tensor
-    tokens: int = 0
-    seconds: float = 0.0
-    grad_norm: float = 0.0
+    def sums(self, world: World) -> dict[str, float]:
+        """The sums over all processes; all of them must ask."""
+        both = torch.tensor([float(self.loss), float(self.nll)], dtype=torch.float64, device=world.device)
+        loss, nll = world.sum(both).tolist()
+        return {"loss": loss, "nll": nll, "tokens": self.tokens, "seconds": self.seconds}
 
 
 class Trainer:
@@ -110,260 +120,296 @@ class Trainer:
         recipe: Recipe,
         world: World,
         model: Transformer,
-        train: PairStore,
-        valid: PairStore,
+        text: TrainingText,
         model_files: ModelFiles,
         translate_validation: TranslateValidation | None = None,
     ) -> None:
-        """`model_files` gives the files of a model directory for the model at a step; see `nmt.checkpoint`."""
+        """`model_files` gives the files of a model directory for weights at a step; see `nmt.checkpoint`.
+
+        Raises UserError when the run was begun with another recipe, when the model to start from does not fit, and when
+        the largest micro-batch does not fit into memory.
+        """
         self.recipe, self.train_recipe = recipe, recipe.train
         self.world = world
-        self.model = model.to(world.device)
-        self.loss = TrainingLoss(self.model, recipe.train.label_smoothing)
-        self.optimizer = build_optimizer(self.model, recipe.train)
-        self.precision = choose_precision(recipe.train.precision, world.device)
-        self.train_store, self.valid_store = train, valid
+        self.text = text
         self.model_files = model_files
         self.translate_validation = translate_validation
-        self.run_dir = recipe.directory
         self.position = Position()
+        self.writer = BackgroundWriter()
+        self._use_threads()
+        self.model = model.to(world.device)
+        start = load_start_weights(self.model, recipe.train.start_from) if recipe.train.start_from else None
+        freeze(self.model, recipe.train.freeze)
+        self.model.recompute_layers(recipe.train.recompute)
+        self.loss = TrainingLoss(self.model, recipe.train.label_smoothing, recipe.train.rdrop)
+        self.update = Updater(recipe, world, self.loss)
+        if start is not None and recipe.train.start_optimizer == "kept":
+            load_start_optimizer(self.update.optimizer, self.model, start)
+        self.average = MovingAverage(self.model, recipe.train.ema_decay) if recipe.train.ema_decay else None
         self._resume()
+        self._fit_memory()
         if recipe.train.compile:
             self._compile_layers()
-        self.parallel_loss: torch.nn.Module = self.loss
-        if world.size > 1:
-            self.parallel_loss = DistributedDataParallel(self.loss, gradient_as_bucket_view=True)
 
     # --- The loop -------------------------------------------------------------------------------------------------
 
     def run(self) -> Position:
         """Train to the end and return where that is; raises Stopped after a signal, with everything saved."""
-        if self._finished():
-            say(f"training is complete at step {self.position.step:,}; nothing to do")
-            return self.position
-        self._use_threads()
-        writer = MetricsWriter(self.run_dir, after_step=self.position.step) if self.world.is_first else None
-        bar = progress("training", self.train_recipe.max_steps, "updates") if self.world.is_first else nullcontext()
-        batches = TrainingBatches(
-            self.train_store,
-            self.train_recipe,
+        recipe, position, first = self.train_recipe, self.position, self.world.is_first
+        if self._finished() and not position.validation_due:
+            say(f"training is complete at step {position.step:,}; nothing to do")
+            return position
+        metrics = MetricsWriter(self.recipe.directory, after_step=position.step) if first else None
+        bar = progress("training", recipe.max_steps, "updates", done=position.step) if first else nullcontext()
+        try:
+            with stop_requests() as stop, self.writer, self._batches() as batches, bar as shown:
+                self._loop(batches, stop, metrics, shown)
+        finally:
+            if metrics is not None:
+                metrics.close()
+        self.world.barrier()  # nobody goes on before the last checkpoint is written
+        return position
+
+    def _batches(self) -> TrainingBatches:
+        return TrainingBatches(
+            self.text.train,
+            self.train_recipe.model_copy(update={"micro_batch_tokens": self.position.micro_batch_tokens}),
             seed=self.recipe.seed,
             start_epoch=self.position.epoch,
             start_update=self.position.update,
             rank=self.world.rank,
             world_size=self.world.size,
             device=self.world.device,
+            mixture=self.text.mixture,
+            epochs=self.text.epochs,
         )
-        try:
-            with stop_requests() as stop, batches, bar as shown:
-                self._loop(batches, stop, writer, shown)
-        finally:
-            if writer is not None:
-                writer.close()
-        return self.position
 
     def _loop(
-        self, batches: TrainingBatches, stop: StopRequest, writer: MetricsWriter | None, bar: ProgressBar | None
+        self, batches: TrainingBatches, stop: StopRequest, metrics: MetricsWriter | None, bar: ProgressBar | None
     ) -> None:
         position, recipe = self.position, self.train_recipe
+        interval = _Interval(position.unlogged, self.world)
         self.loss.train()
-        if bar is not None:
-            bar.advance(position.step)
-        sums = self._fresh_sums()
-        clock = time.perf_counter()
-        for update in batches:
-            self._update(update, sums)
-            seconds = time.perf_counter() - clock  # waiting for data counts, validating and saving do not
-            self._advance(update, sums, seconds)
-            stop_status = self.world.max(stop.status)  # a signal to one process stops all of them at the same update
-            finished = self._finished() or stop_status != 0
-            if position.step % recipe.log_every == 0 or finished:
-                self._show(self._figures(sums), writer, bar)
-                sums = self._fresh_sums()
-            is_best = False
-            if (position.step % recipe.validate_every == 0 or finished) and not stop_status:
-                is_best = self._validate(writer)
-                finished = finished or self._finished()
-            if position.step % recipe.save_every == 0 or finished or (is_best and recipe.keep_best):
-                self._save()
+        if position.validation_due:
+            self._validate(stop, metrics)
+            self._save(interval)
+            self._leave_if_stopped(stop)
+        self._clock = time.perf_counter()
+        while not self._finished():
+            update = next(batches)
+            interval.add(update, self.update(update, position.step + 1))
+            self._advance(update)
+            self._agree_on_stopping(stop)
+            if any(self._due()) or stop.agreed:
+                self._settle(interval)
+            log, measure, save = self._due()
+            if log:
+                self._show(interval, metrics, bar)
+                interval = _Interval({}, self.world)
+            position.validation_due = measure
+            is_best = measure and not stop.agreed and self._validate(stop, metrics)
+            if save or self._finished() or stop.agreed or (is_best and recipe.keep_best):
+                self._save(interval)
             if bar is not None:
                 bar.advance(1)
-            if stop_status:
-                raise Stopped(stop_status)
-            if finished:
-                return
-            clock = time.perf_counter()
+            self._leave_if_stopped(stop)
+            self.writer.check()
+            if measure or save:  # which is no time of training
+                self._clock = time.perf_counter()
 
-    def _update(self, update: Update, sums: _Sums) -> None:
-        """One optimiser update: forward and backward over the micro-batches, then one step along the mean gradient."""
-        step = self.position.step + 1
-        self.optimizer.zero_grad(set_to_none=True)
-        for place, micro in enumerate(update.micro_batches):
-            is_last = place == len(update.micro_batches) - 1
-            torch.manual_seed(_stream_seed(self.recipe.seed, step, micro.number))
-            with self._gradient_exchange(is_last):
-                with autocast(self.precision, self.world.device):
-                    loss, nll = self.parallel_loss(micro.batch.to(self.world.device))
-                # DDP divides by the number of processes; what is wanted is the mean over all tokens of the update.
-                weight = self.world.size / update.tgt_tokens if micro.counts else 0.0
-                (loss * weight).backward()
-            if micro.counts:
-                sums.loss += loss.detach()
-                sums.nll += nll.detach()
-        norm = self._clip_gradients()
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.train_recipe, self.recipe.model.d_model, step)
-        if math.isfinite(norm):
-            self.optimizer.step()
-            self.position.skipped_in_a_row = 0
-        else:
-            self._skip_update(update)
-        sums.grad_norm = norm
-        sums.tokens += update.tgt_tokens
+    def _due(self) -> tuple[bool, bool, bool]:
+        """Whether it is time to log, to validate, to save; at the end of the run it is time for all three."""
+        step, recipe, is_last = self.position.step, self.train_recipe, self._finished()
+        log, measure, save = recipe.log_every, recipe.validate_every, recipe.save_every
+        return is_last or step % log == 0, is_last or step % measure == 0, is_last or step % save == 0
 
-    def _gradient_exchange(self, is_last: bool) -> AbstractContextManager[object]:
-        """Processes exchange gradients once per update, during the last backward pass."""
-        if isinstance(self.parallel_loss, DistributedDataParallel) and not is_last:
-            return self.parallel_loss.no_sync()
-        return nullcontext()
+    def _agree_on_stopping(self, stop: StopRequest) -> None:
+        """A signal to one process stops all of them, at the same update."""
+        stop.agreed = self.world.max(stop.status)
 
-    def _clip_gradients(self) -> float:
-        """Scale the gradient down to `clip_norm` where it is longer (0: never); returns its norm before that."""
-        limit = self.train_recipe.clip_norm or math.inf
-        return float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+    def _leave_if_stopped(self, stop: StopRequest) -> None:
+        if stop.agreed:
+            self.writer.wait()
+            raise Stopped(stop.agreed)
 
-    def _skip_update(self, update: Update) -> None:
-        """Leave the weights as they are; every process sees the same summed gradient and so does the same."""
+    def _advance(self, update: Update) -> None:
+        """Move on to the next update."""
+        position = self.position
+        position.step += 1
+        position.tgt_tokens += update.tgt_tokens
+        position.updates_in_epoch = update.updates_in_epoch
+        at_end = update.index + 1 == update.updates_in_epoch
+        position.epoch, position.update = (update.epoch + 1, 0) if at_end else (update.epoch, update.index + 1)
+        if self.average is not None:
+            self.average.update(position.step)
+
+    def _finished(self) -> bool:
+        position, recipe = self.position, self.train_recipe
+        return (
+            position.step >= recipe.max_steps
+            or (recipe.max_epochs is not None and position.epoch >= recipe.max_epochs)
+            or (recipe.patience > 0 and position.validations_without_best >= recipe.patience)
+            or (recipe.max_minutes is not None and position.seconds >= recipe.max_minutes * 60)
+        )
+
+    # --- What is measured -----------------------------------------------------------------------------------------
+
+    def _settle(self, interval: _Interval) -> None:
+        """Wait for the device, count the time, and learn which updates were skipped."""
+        position = self.position
+        places, ids, flags = zip(*interval.unsettled, strict=True)
+        skipped = torch.stack(flags).tolist()  # waits for the device
+        # The clock of one process must not decide alone whether the time is up.
+        seconds = self.world.max(round((time.perf_counter() - self._clock) * 1e3)) / 1e3
+        self._clock = time.perf_counter()
+        interval.seconds += seconds
+        position.seconds += seconds
+        for place, sentence_ids, was_skipped in zip(places, ids, skipped, strict=True):
+            position.skipped_in_a_row = position.skipped_in_a_row + 1 if was_skipped else 0
+            if was_skipped:
+                self._note_skipped(place, sentence_ids)
+        interval.unsettled.clear()
+
+    def _note_skipped(self, place: str, sentence_ids: Ids) -> None:
         self.position.skipped += 1
-        self.position.skipped_in_a_row += 1
-        place = f"epoch {update.epoch}, update {update.index}"
         if self.position.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise UserError(
                 f"{MAX_SKIPPED_IN_A_ROW} updates in a row had no finite gradient (last: {place}); it diverges; "
                 "go on from the last checkpoint with a lower train.learning_rate, longer warm-up or clip_norm"
             )
         if self.world.is_first:
-            say(f"update {self.position.step + 1} ({place}) skipped: its gradient is not finite")
+            say(f"skipped {place}: its gradient is not finite; pairs {', '.join(map(str, sentence_ids))}")
 
-    def _advance(self, update: Update, sums: _Sums, seconds: float) -> None:
-        """Move on to the next update; `seconds` is what this one took."""
-        position = self.position
-        position.step += 1
-        position.tgt_tokens += update.tgt_tokens
-        position.seconds += seconds
-        sums.seconds += seconds
-        position.updates_in_epoch = update.updates_in_epoch
-        at_end = update.index + 1 == update.updates_in_epoch
-        position.epoch, position.update = (update.epoch + 1, 0) if at_end else (update.epoch, update.index + 1)
-
-    def _finished(self) -> bool:
-        position, recipe = self.position, self.train_recipe
-        too_long = recipe.max_minutes is not None and self.world.max(position.seconds >= recipe.max_minutes * 60) > 0
-        return (
-            position.step >= recipe.max_steps
-            or (recipe.max_epochs is not None and position.epoch >= recipe.max_epochs)
-            or (recipe.patience > 0 and position.validations_without_best >= recipe.patience)
-            or too_long
-        )
-
-    # --- What is measured -----------------------------------------------------------------------------------------
-
-    def _fresh_sums(self) -> _Sums:
-        zero = torch.zeros((), dtype=torch.float64, device=self.world.device)
-        return _Sums(loss=zero, nll=zero.clone())
-
-    def _figures(self, sums: _Sums) -> dict[str, float]:
-        """Means since the last line of metrics; the same on every process but for the speed."""
-        loss, nll = (self.world.sum(torch.stack([sums.loss, sums.nll])) / sums.tokens).tolist()
-        return {
-            "train/loss": loss,
-            "train/perplexity": math.exp(min(nll, 700.0)),
-            "train/learning_rate": self.optimizer.param_groups[0]["lr"],
-            "train/gradient_norm": sums.grad_norm,
-            "train/tokens_per_second": sums.tokens / sums.seconds,
-            "train/epoch": self.position.epoch,
-            "train/skipped_updates": self.position.skipped,
-        }
-
-    def _show(self, figures: dict[str, float], writer: MetricsWriter | None, bar: ProgressBar | None) -> None:
-        if writer is None or bar is None:
+    def _show(self, interval: _Interval, metrics: MetricsWriter | None, bar: ProgressBar | None) -> None:
+        """Write the means of the interval; the same on every process but for the speed."""
+        sums, position = interval.sums(self.world), self.position
+        if metrics is None or bar is None:
             return
-        writer.write(self.position.step, figures)
-        speed, loss = figures["train/tokens_per_second"], figures["train/loss"]
-        bar.advance(0, f"training epoch {self.position.epoch + 1}, loss {loss:.3f}, {speed:,.0f} tokens/s")
+        loss, speed = sums["loss"] / sums["tokens"], sums["tokens"] / max(sums["seconds"], 1e-9)
+        figures = {
+            "train/loss": loss,
+            "train/perplexity": math.exp(min(sums["nll"] / sums["tokens"], 700.0)),
+            "train/learning_rate": self.update.rate,
+            "train/gradient_norm": float(interval.grad_norm),
+            "train/tokens_per_second": speed,
+            "train/epoch": position.epoch,
+            "train/skipped_updates": position.skipped,
+        }
+        metrics.write(position.step, figures)
+        bar.advance(0, f"training epoch {position.epoch + 1}, loss {loss:.3f}, {speed:,.0f} tokens/s")
 
-    def _validate(self, writer: MetricsWriter | None) -> bool:
-        """Measure on the development text; returns whether this is the best so far."""
-        position, recipe = self.position, self.train_recipe
-        with autocast(self.precision, self.world.device):
-            result = validate(self.loss, self.valid_store, self.world, recipe.micro_batch_tokens)
-        figures = {"valid/loss": result.loss, "valid/nll": result.nll, "valid/perplexity": result.perplexity}
-        if recipe.validate_bleu_every and position.step % recipe.validate_bleu_every == 0:
-            figures["valid/bleu"] = self._validate_by_decoding(writer)
-        score = figures.get("valid/bleu", -math.inf) if recipe.best_metric == "bleu" else -result.loss
-        is_best = score > position.best_score
-        position.scores[str(position.step)] = score
-        position.validations_without_best = 0 if is_best else position.validations_without_best + 1
-        if is_best:
-            position.best_step, position.best_validation = position.step, figures
-        if writer is not None:
-            writer.write(position.step, figures)
-            self._say_validation(result, figures.get("valid/bleu"), is_best)
+    def _validate(self, stop: StopRequest, metrics: MetricsWriter | None) -> bool:
+        """Measure on the development text; returns whether this is the best so far. Stays due when it is broken off."""
+        position, by_average = self.position, self.train_recipe.average == "ema"
+        try:
+            figures = self._measure(stop, metrics, decodes=not by_average)
+            if self.average is not None:
+                with self.average.in_place_of_weights():
+                    averaged = self._measure(stop, metrics, decodes=by_average)
+                figures |= {key.replace("valid/", "valid/average_"): value for key, value in averaged.items()}
+        except _BrokenOff:
+            return False
+        prefix = "valid/average_" if by_average else "valid/"
+        score = -figures[f"{prefix}loss"]
+        if self.train_recipe.best_metric == "bleu":
+            score = figures.get(f"{prefix}bleu", -math.inf)
+        is_best = position.note_score(score, figures)
+        position.validation_due = False
+        if metrics is not None:
+            metrics.write(position.step, figures)
+            say(_describe(position, figures) + (" (best)" if is_best else ""))
         return is_best
 
-    def _validate_by_decoding(self, writer: MetricsWriter | None) -> float:
-        """BLEU of the development text, decoded by the first process and told to all."""
-        bleu = torch.zeros(1, dtype=torch.float64, device=self.world.device)
-        if self.world.is_first and self.translate_validation is not None:
-            self.model.eval()
-            text = self.translate_validation(self.model)
-            self.model.train()
-            bleu += text.bleu
-            if writer is not None:
-                writer.text(self.position.step, "valid/samples", text.samples)
-        return float(self.world.sum(bleu))
+    def _measure(self, stop: StopRequest, metrics: MetricsWriter | None, *, decodes: bool) -> dict[str, float]:
+        """Loss and, where it is time and `decodes`, BLEU of the present weights; raises _BrokenOff."""
 
-    def _say_validation(self, result: Validation, bleu: float | None, is_best: bool) -> None:
-        parts = [
-            f"step {self.position.step:,}",
-            f"{format_duration(self.position.seconds)}",
-            f"validation loss {result.loss:.4f}",
-            f"perplexity {result.perplexity:.3f}",
-        ]
-        parts += [f"BLEU {bleu:.2f}"] if bleu is not None else []
-        say(", ".join(parts) + (" (best)" if is_best else ""))
+        def between() -> None:
+            self._agree_on_stopping(stop)
+            if stop.agreed:
+                raise _BrokenOff
+
+        step, every = self.position.step, self.train_recipe.validate_bleu_every
+        with autocast(self.update.precision, self.world.device):
+            result = validate(self.loss, self.text.valid, self.world, self.position.micro_batch_tokens, between)
+        figures = {"valid/loss": result.loss, "valid/nll": result.nll, "valid/perplexity": result.perplexity}
+        if decodes and every and step % every == 0 and self.translate_validation is not None:
+            self.model.eval()
+            try:
+                text = self.translate_validation(self.model, between)
+            finally:
+                self.model.train()
+            bleu = torch.tensor([text.bleu if text else 0.0], dtype=torch.float64, device=self.world.device)
+            figures["valid/bleu"] = float(self.world.sum(bleu))
+            if metrics is not None and text is not None:
+                metrics.text(step, "valid/samples", text.samples)
+        return figures
 
     # --- Checkpoints ----------------------------------------------------------------------------------------------
 
-    def _save(self) -> None:
-        """Write a checkpoint from the first process, then remove those that the recipe does not keep."""
-        if self.world.is_first:
-            checkpoint = Checkpoint(
-                model_tensors(self.model), optimizer_tensors(self.optimizer, self.model), asdict(self.position)
-            )
-            files = self.model_files(self.model, self.position.step)
-            save_checkpoint(self.run_dir, self.position.step, checkpoint, files, dump_recipe(self.recipe))
-            prune_checkpoints(self.run_dir, self.train_recipe.keep_last, self._best_steps())
-        self.world.barrier()
+    def _save(self, interval: _Interval) -> None:
+        """Copy everything to the host; the first process writes it to disk while training goes on."""
+        position = self.position
+        position.unlogged = interval.sums(self.world)
+        position.loss_scale = self.update.loss_scaler.state_dict()
+        if not self.world.is_first:
+            return
+        checkpoint = Checkpoint(
+            model=model_tensors(self.model),
+            optimizer=optimizer_tensors(self.update.optimizer, self.model),
+            average=self.average.tensors() if self.average is not None else {},
+            state=asdict(position),
+        )
+        best = position.best_steps(self.train_recipe.keep_best)
+        self.writer.submit(partial(self._write, position.step, checkpoint, best))
 
-    def _best_steps(self) -> list[int]:
-        scores = self.position.scores
-        return [int(step) for step in sorted(scores, key=lambda step: -scores[step])[: self.train_recipe.keep_best]]
+    def _write(self, step: int, checkpoint: Checkpoint, best_steps: list[int]) -> None:
+        """Write a checkpoint, then remove those that the recipe does not keep."""
+        run_dir, files = self.recipe.directory, self.model_files(checkpoint.model, step)
+        save_checkpoint(run_dir, step, checkpoint, files, dump_recipe(self.recipe))
+        prune_checkpoints(run_dir, self.train_recipe.keep_last, best_steps)
 
     def _resume(self) -> None:
         """Go on from the newest checkpoint that is whole, if there is one."""
-        found = newest_checkpoint(self.run_dir, say if self.world.is_first else lambda _: None)
+        run_dir = self.recipe.directory
+        if self.world.is_first:  # first alone, since a corrupt one is moved out of the way
+            remove_leftovers(run_dir)
+            newest_checkpoint(run_dir, say)
+        self.world.barrier()
+        found = newest_checkpoint(run_dir, say)
         if found is None:
             return
         directory, checkpoint = found
-        _require_same_run(self.recipe, load_recipe(directory / "recipe.toml"), self.run_dir)
+        require_same_run(self.recipe)
         load_tensors(self.model, checkpoint.model)
-        load_optimizer_tensors(self.optimizer, self.model, checkpoint.optimizer)
+        load_optimizer_tensors(self.update.optimizer, self.model, checkpoint.optimizer)
+        if self.average is not None:
+            self.average.load(checkpoint.average)
         self.position = Position(**checkpoint.state)
+        self.update.loss_scaler.load_state_dict(self.position.loss_scale)
         if self.world.is_first:
             say(f"going on from {directory}")
 
     # --- The machine ----------------------------------------------------------------------------------------------
+
+    def _fit_memory(self) -> None:
+        """Find out before training whether the heaviest step fits, or how large one may be; a begun run knows that."""
+        if self.position.micro_batch_tokens:
+            return
+        store, recipe, device = self.text.train, self.train_recipe, self.world.device
+        wanted, longest = recipe.micro_batch_tokens, self.recipe.data.max_tokens + 1
+        plan = plan_epoch(
+            store.src.lengths,
+            store.tgt.lengths,
+            batch_tokens=recipe.batch_tokens,
+            micro_batch_tokens=longest if wanted == "auto" else wanted,
+            seed=self.recipe.seed,
+            epoch=0,
+            mixture=self.text.mixture,
+        )
+        probe = MemoryProbe(self.loss, plan, self.world, self.update.precision, moments_to_come(self.update.optimizer))
+        budget = self.position.micro_batch_tokens = fit_micro_batch(wanted, longest, probe)
+        if wanted == "auto" and self.world.is_first:
+            say(f"train.micro_batch_tokens is {budget:,}, found to be the most that is good on {device}")
 
     def _use_threads(self) -> None:
         if self.world.device.type == "cpu":
@@ -377,24 +423,13 @@ class Trainer:
             layer.compile(dynamic=True)
 
 
-def _require_same_run(recipe: Recipe, begun: Recipe, run_dir: Path) -> None:
-    """Raise UserError when what a run was begun with is not what it shall go on with; the rest may change."""
-
-    def identity(given: Recipe) -> dict[str, Any]:
-        data = given.data.model_dump(exclude={"root", "workers", "test", "valid"})
-        sections = {"data": data, "tokenizer": given.tokenizer.model_dump(), "model": given.model.model_dump()}
-        return {"seed": given.seed} | {
-            f"{s}.{key}": value for s, part in sections.items() for key, value in part.items()
-        }
-
-    now, then = identity(recipe), identity(begun)
-    if differences := [key for key in now if now[key] != then[key]]:
-        raise UserError(
-            f"{run_dir} holds a run that was begun with another {', '.join(differences)}; a run goes on as it began; "
-            "choose another name or run_dir, or remove that folder"
-        )
-
-
-def _stream_seed(seed: int, step: int, micro_batch: int) -> int:
-    """The seed of one micro-batch's dropout: it depends on nothing else, least of all on the number of processes."""
-    return int(np.random.SeedSequence([seed % (1 << 64), step, micro_batch]).generate_state(1, np.uint64)[0] >> 1)
+def _describe(position: Position, figures: Mapping[str, float]) -> str:
+    """One line for people."""
+    parts = [f"step {position.step:,}", format_duration(position.seconds)]
+    for prefix, name in (("valid/", "validation"), ("valid/average_", "moving average")):
+        if f"{prefix}loss" in figures:
+            loss, perplexity = figures[f"{prefix}loss"], figures[f"{prefix}perplexity"]
+            parts.append(f"{name} loss {loss:.4f}, perplexity {perplexity:.3f}")
+        if f"{prefix}bleu" in figures:
+            parts.append(f"BLEU {figures[f'{prefix}bleu']:.2f}")
+    return ", ".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -31,16 +32,25 @@ class Validation:
 
 
 @torch.no_grad()
-def validate(loss: TrainingLoss, store: PairStore, world: World, micro_batch_tokens: int) -> Validation:
-    """The loss of the model, in evaluation mode, on every pair of `store`; the same figures on every process."""
+def validate(
+    loss: TrainingLoss, store: PairStore, world: World, micro_batch_tokens: int, between: Callable[[], None]
+) -> Validation:
+    """The loss of the model, in evaluation mode, on every pair of `store`; the same figures on every process.
+
+    `between` is called by all processes alike before each micro-batch, and may raise to break off.
+    """
     was_training = loss.training
     loss.eval()
     plan = plan_in_order(store.src.lengths, store.tgt.lengths, micro_batch_tokens=micro_batch_tokens)
     sums = torch.zeros(3, dtype=torch.float64, device=world.device)
-    for ids in plan[world.rank :: world.size]:
-        batch = make_batch(store, ids).to(world.device)
-        smoothed, nll = loss(batch)
-        sums += torch.stack([smoothed.double(), nll.double(), sums.new_tensor(batch.tgt_tokens)])
-    loss.train(was_training)
+    try:
+        for first in range(0, len(plan), world.size):
+            between()
+            if first + world.rank < len(plan):
+                batch = make_batch(store, plan[first + world.rank]).to(world.device)
+                smoothed, nll = loss(batch)
+                sums += torch.stack([smoothed.double(), nll.double(), sums.new_tensor(batch.tgt_tokens)])
+    finally:
+        loss.train(was_training)
     smoothed_sum, nll_sum, tokens = world.sum(sums).tolist()
     return Validation(loss=smoothed_sum / tokens, nll=nll_sum / tokens)

@@ -56,7 +56,10 @@ def test_epochs_follow_each_other_without_loss(data: tuple[PairStore, Sentences,
         assert [update.index for update in mine] == list(range(mine[0].updates_in_epoch))
         seen = [pair for update in mine for pair in pairs_of(update)]
         assert sorted(seen) == sorted(([*s, EOS_ID], [BOS_ID, *t]) for s, t in zip(src, tgt, strict=True))
+        assert sorted(i for update in mine for i in update.sentence_ids) == list(range(40))
     for update in updates:
+        named = [([*src[i], EOS_ID], [BOS_ID, *tgt[i]]) for i in update.sentence_ids]
+        assert sorted(named) == sorted(pairs_of(update))
         assert update.tgt_tokens == sum(part.batch.tgt_tokens for part in update.micro_batches) <= 60
         assert update.num_sentences == len(pairs_of(update))
         assert [part.number for part in update.micro_batches] == list(range(update.num_micro_batches))
@@ -64,7 +67,8 @@ def test_epochs_follow_each_other_without_loss(data: tuple[PairStore, Sentences,
 
 def as_values(update: Update) -> tuple[object, ...]:
     contents = [(part.number, part.counts, part.batch.labels.tolist()) for part in update.micro_batches]
-    return (update.epoch, update.index, update.tgt_tokens, update.num_sentences, pairs_of(update), contents)
+    ids = update.sentence_ids.tolist()
+    return (update.epoch, update.index, update.tgt_tokens, update.num_sentences, ids, pairs_of(update), contents)
 
 
 def test_any_position_can_be_resumed_from(data: tuple[PairStore, Sentences, Sentences]) -> None:
@@ -99,6 +103,7 @@ def test_processes_share_out_each_update(world_size: int, data: tuple[PairStore,
         assert {part.tgt_tokens for part in parts} == {update.tgt_tokens}
         assert {part.num_sentences for part in parts} == {update.num_sentences}
         assert {part.num_micro_batches for part in parts} == {update.num_micro_batches}
+        assert {tuple(part.sentence_ids) for part in parts} == {tuple(update.sentence_ids)}
         numbers = [micro.number for part in parts for micro in part.micro_batches if micro.counts]
         assert sorted(numbers) == list(range(update.num_micro_batches))
         for rank, part in enumerate(parts):
@@ -114,6 +119,7 @@ def test_updates_follow_the_plan(data: tuple[PairStore, Sentences, Sentences]) -
     with TrainingBatches(store, RECIPE, seed=5, start_epoch=2) as batches:
         for k in range(len(plan)):
             update = next(batches)
+            assert update.sentence_ids.tolist() == plan.sentences(k).tolist()
             expected = [[[*src[i], EOS_ID] for i in ids] for ids in plan.micro_batches(k)]
             assert [part.batch.src.to_lists() for part in update.micro_batches] == expected
 

@@ -1,11 +1,12 @@
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.packing import plan_epoch, plan_in_order
+from nmt.data.packing import Mixture, plan_epoch, plan_in_order
 
 LENGTH_PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=80)
 
@@ -135,3 +136,133 @@ def test_planning_is_quick(num_pairs: int) -> None:
     for k in range(20):
         plan.micro_batches(k)
     assert time.process_time() - started < 1.0  # About 1 ms each.
+
+
+# --- Several corpora ---
+
+SIZES = st.lists(st.integers(0, 25), min_size=1, max_size=5).filter(any)
+WEIGHTS = st.lists(st.floats(1e-3, 1e3), min_size=5, max_size=5)
+TEMPERATURES = st.floats(1.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "weights", "temperature", "shares"),
+    [
+        ((900, 100), (1, 1), 1.0, (900, 100)),
+        ((900, 100), (0.1, 0.1), 1.0, (900, 100)),
+        ((900, 100), (1, 1), 2.0, (750, 250)),  # 30 to 10
+        ((900, 100), (1, 3), 2.0, (500, 500)),
+        ((600, 200), (1, 3), 1.0, (400, 400)),
+        ((0, 10, 30), (5, 3, 1), 1.0, (0, 20, 20)),
+        ((7, 7, 6), (1, 1, 2), 1.0, (6, 5, 9)),  # of 5.38, 5.38 and 9.23
+        ((3, 97), (1e-9, 1), 1.0, (1, 99)),
+        ((1, 1, 98), (1e-9, 1e-9, 1), 1.0, (1, 1, 98)),
+        ((5,), (17.0,), 3.0, (5,)),
+        ((40_000_000, 4_000), (1, 1), 2.0, (39_607_921, 396_079)),  # 100 to 1
+    ],
+)
+def test_shares_of_the_corpora(
+    sizes: tuple[int, ...], weights: tuple[float, ...], temperature: float, shares: tuple[int, ...]
+) -> None:
+    mixture = Mixture.from_weights(sizes, weights, temperature)
+    assert mixture == Mixture(sizes, shares)
+    assert mixture.shows_each_pair_once == (shares == sizes)
+
+
+@given(SIZES, WEIGHTS, TEMPERATURES)
+def test_shares_are_the_quotas_rounded(sizes: list[int], weights: list[float], temperature: float) -> None:
+    mixture = Mixture.from_weights(sizes, weights[: len(sizes)], temperature)
+    assert sum(mixture.shares) == sum(sizes)
+    assert [share > 0 for share in mixture.shares] == [size > 0 for size in sizes]
+    wanted = np.array(weights[: len(sizes)]) * np.array(sizes, dtype=float) ** (1 / temperature)
+    quotas = sum(sizes) * wanted / wanted.sum()
+    lifted = sum(quota < 1 for quota, size in zip(quotas, sizes, strict=True) if size)
+    for share, quota in zip(mixture.shares, quotas, strict=True):
+        assert quota - 1 - lifted - 1e-6 < share < quota + 1 + 1e-6
+
+
+@given(SIZES, st.floats(1e-9, 1e9))
+def test_equal_weights_show_each_pair_once(sizes: list[int], weight: float) -> None:
+    assert Mixture.from_weights(sizes, [weight] * len(sizes), 1.0).shows_each_pair_once
+
+
+@given(SIZES, WEIGHTS, TEMPERATURES, st.integers(-3, 3))
+def test_epochs_go_through_each_corpus_in_permutations(
+    sizes: list[int], weights: list[float], temperature: float, seed: int
+) -> None:
+    mixture = Mixture.from_weights(sizes, weights[: len(sizes)], temperature)
+    ends = np.cumsum(sizes)
+    rows: list[list[int]] = [[] for _ in sizes]
+    for epoch in range(6):
+        chosen = mixture.choose(seed, epoch)
+        assert chosen.tolist() == mixture.choose(seed, epoch).tolist()
+        corpora = np.searchsorted(ends, chosen, side="right")
+        assert Counter(corpora.tolist()) == Counter({i: share for i, share in enumerate(mixture.shares) if share})
+        for corpus, row in enumerate(rows):
+            row += chosen[corpora == corpus].tolist()
+            times = np.bincount(np.array(row, dtype=int) - (ends[corpus] - sizes[corpus]), minlength=sizes[corpus])
+            assert np.ptp(times) <= 1 if sizes[corpus] else row == []
+    for size, row in zip(sizes, rows, strict=True):
+        for start in range(0, len(row) - size + 1, max(size, 1)):
+            permutation = row[start : start + size]
+            assert len(set(permutation)) == size
+
+
+def test_permutations_differ() -> None:
+    mixture = Mixture((40, 40, 40), (80, 20, 20))
+    first, second = np.split(mixture.choose(1, 0)[:80], 2)
+    stretches = {
+        "first": first.tolist()[:20],
+        "second": second.tolist()[:20],
+        "other corpus": (mixture.choose(1, 0)[80:100] - 40).tolist(),
+        "other seed": mixture.choose(2, 0)[:20].tolist(),
+        "negative seed": mixture.choose(-1, 0)[:20].tolist(),
+        "shuffling": np.random.Generator(np.random.PCG64([1, 0])).permutation(40).tolist()[:20],
+        "in order": list(range(20)),
+    }
+    assert len({tuple(stretch) for stretch in stretches.values()}) == len(stretches)
+
+
+def test_plan_of_a_mixture() -> None:
+    lengths = np.random.default_rng(0).integers(0, 20, 1000).astype(np.int32)
+    mixture = Mixture((900, 100), (500, 500))
+    options = {"batch_tokens": 500, "micro_batch_tokens": 100, "seed": 1, "mixture": mixture}
+    for epoch in (0, 3):
+        plan = plan_epoch(lengths, lengths[::-1], epoch=epoch, **options)
+        assert sorted(plan.order.tolist()) == sorted(mixture.choose(1, epoch).tolist())
+        assert plan.starts[0] == 0 and plan.starts[-1] == 1000
+        small = [(plan.sentences(k) >= 900).mean() for k in range(len(plan))]
+        assert min(small[:-1]) > 0 and max(small[:-1]) < 1  # Corpora are shuffled together.
+        for k in range(len(plan)):
+            micro_batches = plan.micro_batches(k)
+            assert sorted(np.concatenate(micro_batches).tolist()) == sorted(plan.sentences(k).tolist())
+            assert all(max(lengths[ids].sum(), lengths[::-1][ids].sum()) + len(ids) <= 100 for ids in micro_batches)
+        again = plan_epoch(lengths, lengths[::-1], epoch=epoch, **options)
+        assert again.order.tobytes() == plan.order.tobytes()
+    assert plan_epoch(lengths, lengths, epoch=1, **options).order.tolist() != plan.order.tolist()
+
+
+@given(LENGTH_PAIRS, st.integers(0, 80), st.integers(0, 3))
+def test_mixture_of_each_pair_once_changes_nothing(pairs: list[tuple[int, int]], first: int, epoch: int) -> None:
+    src, tgt = columns(pairs)
+    sizes = (min(first, len(pairs)), len(pairs) - min(first, len(pairs)))
+    options = {"batch_tokens": 60, "micro_batch_tokens": 31, "seed": 1, "epoch": epoch}
+    without, plain = plan_epoch(src, tgt, **options), plan_epoch(src, tgt, mixture=Mixture(sizes, sizes), **options)
+    assert plain.order.tobytes() == without.order.tobytes() and plain.order.dtype == without.order.dtype
+    assert plain.starts.tobytes() == without.starts.tobytes()
+
+
+def test_mixed_order_is_the_one_that_runs_were_made_with() -> None:
+    lengths = np.ones(10, dtype=np.int32)
+    mixture = Mixture((7, 3), (4, 6))
+    options = {"batch_tokens": 6, "micro_batch_tokens": 6, "seed": 1, "mixture": mixture}
+    assert mixture.choose(1, 0).tolist() == [5, 3, 4, 6, 7, 9, 8, 7, 8, 9]
+    assert plan_epoch(lengths, lengths, epoch=0, **options).order.tolist() == [8, 7, 7, 5, 3, 4, 9, 9, 8, 6]
+    assert plan_epoch(lengths, lengths, epoch=1, **options).order.tolist() == [7, 0, 7, 8, 2, 1, 1, 9, 8, 9]
+
+
+def test_choosing_is_quick() -> None:
+    mixture = Mixture.from_weights([1_000_000, 2_000], [1, 1], 5.0)
+    started = time.process_time()
+    mixture.choose(1, 5)
+    assert time.process_time() - started < 2.0  # About 0.02 s.

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,30 @@ def test_lone_surrogate_is_the_replacement_character(tokenizer: Tokenizer) -> No
 def test_user_symbols_are_one_token(tokenizer: Tokenizer) -> None:
     assert "<2de>" in tokenizer.pieces(tokenizer.encode("<2de>the cat"))
     assert "a,b" in tokenizer.pieces(tokenizer.encode("a,b"))
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_the_vocabulary_is_that_of_the_model(algorithm: str, tmp_path: Path) -> None:
+    recipe = TokenizerRecipe(vocab_size=279, algorithm=algorithm, user_symbols=("<2de>", "a,b"))
+    tokenizer = train_tokenizer(LINES, recipe, tmp_path / "tokenizer.model")
+    vocabulary = tokenizer.vocabulary()
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    ids = list(range(tokenizer.vocab_size))
+    assert vocabulary.algorithm == algorithm
+    assert vocabulary.pieces == processor.id_to_piece(ids)
+    assert vocabulary.scores == processor.get_score(ids)
+    special = {"<pad>", "<unk>", "<s>", "</s>", "<2de>", "a,b", *(f"<0x{byte:02X}>" for byte in range(256))}
+    assert {vocabulary.pieces[i] for i in ids if not vocabulary.ordinary[i]} == special
+
+
+def test_other_kinds_of_models_have_no_vocabulary_to_sample(tmp_path: Path) -> None:
+    path = tmp_path / "words"
+    special = {"pad_id": PAD_ID, "unk_id": UNK_ID, "bos_id": BOS_ID, "eos_id": EOS_ID}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_prefix=path, model_type="char", vocab_size=20, **special, minloglevel=2
+    )
+    with pytest.raises(UserError, match="neither a bpe nor a unigram model"):
+        Tokenizer.load(path.with_suffix(".model")).vocabulary()
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])

@@ -73,11 +73,12 @@ def test_attention_weights_are_distributions_over_the_sentence() -> None:
         torch.testing.assert_close(weights[sentence].sum(-1), torch.ones(HEADS, 7, dtype=weights.dtype))
 
 
-def test_pad_and_unpad_are_inverse_and_leave_zeros() -> None:
+def test_pad_and_unpad_are_inverse_and_repeat_the_last_row() -> None:
     q = rows(QUERIES, 4)
     padded = pad(q, QUERIES)
     assert padded.shape == (3, HEADS, 7, D_HEAD)
-    assert (padded[1, :, 1:] == 0).all()
+    assert torch.equal(padded[1], q[4][:, None].expand(-1, 7, -1))
+    assert torch.equal(padded[0, :, 4:], q[3][:, None].expand(-1, 3, -1))
     assert torch.equal(unpad(padded, QUERIES), q)
 
 

@@ -5,16 +5,17 @@ from pathlib import Path
 
 import torch
 
-from nmt.checkpoint import ModelFacts, model_files, model_tensors
+from nmt.checkpoint import ModelFacts, model_files
 from nmt.data.store import PairStore
 from nmt.distributed import start_world
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe, load_recipe
+from nmt.train.position import Position
 from nmt.train.signals import Stopped
-from nmt.train.trainer import Position, Trainer
+from nmt.train.trainer import Trainer, TrainingText, TranslateValidation
 
 
-def train_tiny(recipe: Recipe, data: Path, vocab: int = 40) -> Position:
+def train_tiny(recipe: Recipe, data: Path, vocab: int = 40, translate: TranslateValidation | None = None) -> Position:
     facts = ModelFacts("en", "de", vocab, vocab, "NFC", recipe.decode, {})
     with start_world(recipe.train.device) as world:
         torch.manual_seed(recipe.seed)
@@ -22,9 +23,9 @@ def train_tiny(recipe: Recipe, data: Path, vocab: int = 40) -> Position:
             recipe,
             world,
             Transformer(recipe.model, vocab, vocab),
-            PairStore(data, "train"),
-            PairStore(data, "valid"),
-            lambda model, step: model_files(recipe.model, model_tensors(model), {"tokenizer.model": b"none"}, facts),
+            TrainingText(PairStore(data, "train"), PairStore(data, "valid")),
+            lambda tensors, step: model_files(recipe.model, tensors, {"tokenizer.model": b"none"}, facts),
+            translate,
         )
         return trainer.run()
 

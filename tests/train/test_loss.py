@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.model.transformer import Transformer
 from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
 from nmt.recipe import ModelRecipe
 from nmt.train import loss as loss_module
-from nmt.train.loss import TrainingLoss, linear_cross_entropy
+from nmt.train.loss import TrainingLoss, linear_cross_entropy, linear_rdrop
 
 VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"
 
@@ -140,3 +141,101 @@ def test_training_loss_is_the_models_and_its_gradient_passes_finite_differences(
             flat[index] -= sign * step
         slope = (values[0] - values[1]) / (2 * step)
         assert parameter.grad.view(-1)[index].item() == pytest.approx(slope, rel=1e-5, abs=1e-8)
+
+
+# --- R-Drop -----------------------------------------------------------------------------------------------------------
+
+
+def rdrop_by_autograd(first: Tensor, second: Tensor, labels: Tensor, smoothing: float, rdrop: float) -> Tensor:
+    """The paper's formula, halved, in torch's own functions on whole logits."""
+    cross_entropies = [
+        F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum") for logits in (first, second)
+    ]
+    p, q = torch.log_softmax(first, dim=-1), torch.log_softmax(second, dim=-1)
+    divergences = [F.kl_div(b, a, log_target=True, reduction="sum") for a, b in ((p, q), (q, p))]
+    return (sum(cross_entropies) + rdrop * sum(divergences) / 2) / 2
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("rdrop", [0.5, 5.0])
+@pytest.mark.parametrize("rows_in_chunk", [1, 10, 1000])
+def test_rdrop_and_its_gradients_equal_autograd_in_float64(
+    smoothing: float, rdrop: float, rows_in_chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocab, d_model, total = 53, 16, 37
+    monkeypatch.setitem(loss_module.CHUNK_BYTES, "cpu", 8 * vocab * rows_in_chunk)
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn(2, total, d_model, dtype=torch.float64, generator=generator, requires_grad=True)
+    weight = torch.randn(vocab, d_model, dtype=torch.float64, generator=generator, requires_grad=True)
+    labels = torch.randint(0, vocab, (total,), generator=generator)
+    loss, nll = linear_rdrop(hidden, weight, labels, smoothing, rdrop)
+    ours = torch.autograd.grad(loss * 0.37, (hidden, weight))
+    first, second = hidden @ weight.T
+    reference = rdrop_by_autograd(first, second, labels, smoothing, rdrop)
+    theirs = torch.autograd.grad(reference * 0.37, (hidden, weight))
+    torch.testing.assert_close(loss, reference, rtol=1e-12, atol=0)
+    torch.testing.assert_close(nll, rdrop_by_autograd(first, second, labels, 0.0, 0.0), rtol=1e-12, atol=0)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+
+
+def test_rdrop_of_two_equal_passes_is_plain_cross_entropy() -> None:
+    torch.manual_seed(4)
+    hidden = torch.randn(9, 8, dtype=torch.float64, requires_grad=True)
+    weight, labels = torch.randn(20, 8, dtype=torch.float64), torch.randint(0, 20, (9,))
+    twice = linear_rdrop(torch.stack([hidden, hidden]), weight, labels, 0.1, 5.0)
+    once = linear_cross_entropy(hidden, weight, labels, 0.1)
+    torch.testing.assert_close(twice, once, rtol=1e-13, atol=0)
+    grads = [torch.autograd.grad(loss, hidden)[0] for loss in (twice[0], once[0])]
+    torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-13)
+
+
+def test_rdrop_stays_finite_where_the_passes_contradict_each_other() -> None:
+    hidden = torch.tensor([[[1e4]], [[-1e4]]], requires_grad=True)
+    weight = torch.tensor([[1.0], [0.0], [-1.0]], requires_grad=True)
+    loss, _ = linear_rdrop(hidden, weight, torch.tensor([0]), 0.0, 1.0)
+    loss.backward()
+    assert loss.item() == pytest.approx(2e4 / 2 + 4e4 / 4, rel=1e-6)
+    assert torch.isfinite(hidden.grad).all()
+    assert torch.isfinite(weight.grad).all()
+
+
+def test_rdrop_under_bf16_autocast_is_close_and_gradients_have_the_weights_dtype() -> None:
+    torch.manual_seed(5)
+    hidden, weight = torch.randn(2, 50, 32, requires_grad=True), torch.randn(100, 32, requires_grad=True)
+    labels = torch.randint(0, 100, (50,))
+    exact = torch.autograd.grad(linear_rdrop(hidden, weight, labels, 0.1, 5.0)[0], (hidden, weight))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = linear_rdrop(hidden, weight, labels, 0.1, 5.0)
+    rough = torch.autograd.grad(loss, (hidden, weight))
+    for mine, other in zip(rough, exact, strict=True):
+        assert mine.dtype == torch.float32
+        assert (mine - other).norm() < 0.02 * other.norm()
+
+
+def test_rdrop_trains_on_two_passes_with_other_dropout_that_follow_from_the_seed() -> None:
+    torch.manual_seed(0)
+    recipe = ModelRecipe(d_model=8, d_ff=12, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, dropout=0.3)
+    model = Transformer(recipe, 11, 11).double()
+    batch = Batch(
+        src=PackedSequences.from_lists([[4, 5, EOS_ID], [6, EOS_ID]]),
+        tgt=PackedSequences.from_lists([[BOS_ID, 5, 6, 7], [BOS_ID, 8]]),
+        labels=torch.tensor([5, 6, 7, EOS_ID, 8, EOS_ID]),
+    )
+    module, parameters = TrainingLoss(model, 0.1, rdrop=5.0), list(model.parameters())
+
+    torch.manual_seed(6)
+    loss, _ = module(batch)
+    grads = torch.autograd.grad(loss, parameters)
+    torch.manual_seed(6)
+    first, second = (model.logits(model(batch.src, batch.tgt)) for _ in range(2))
+    assert not torch.equal(first, second)
+    reference = rdrop_by_autograd(first, second, batch.labels, 0.1, 5.0)
+    torch.testing.assert_close(loss, reference, rtol=1e-12, atol=0)
+    for mine, other in zip(grads, torch.autograd.grad(reference, parameters), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-12)
+
+    torch.manual_seed(7)
+    assert module(batch)[0] != loss
+    module.eval()
+    assert torch.equal(torch.stack(module(batch)), torch.stack(TrainingLoss(model, 0.1).eval()(batch)))

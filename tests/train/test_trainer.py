@@ -1,27 +1,38 @@
 """Whole runs on a tiny corpus: resume to the bit, any number of processes, signals, what is logged and kept."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from run_tiny import train_tiny
 from torch.nn import functional as F
 
-from nmt.checkpoint import list_checkpoints, load_checkpoint, read_tensors
+from nmt import checkpoint as checkpoint_module
+from nmt.checkpoint import load_checkpoint, load_model, read_tensors, write_moving_average
 from nmt.data.loader import make_batch
 from nmt.data.packing import plan_epoch
 from nmt.data.store import PairStore
+from nmt.layout import list_checkpoints
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.train import trainer as trainer_module
+from nmt.train import update as update_module
 from nmt.train.schedule import learning_rate
+from nmt.train.signals import Stopped
+from nmt.train.trainer import ValidationText
+from nmt.train.validate import Validation, validate
 
 RUN_TINY = Path(__file__).with_name("run_tiny.py")
 
@@ -39,9 +50,10 @@ def metrics(recipe: Recipe, name: str) -> list[float]:
     return [entry[name] for entry in map(json.loads, lines) if name in entry]
 
 
-def final_files(recipe: Recipe) -> tuple[bytes, bytes]:
+def final_files(recipe: Recipe) -> dict[str, bytes]:
+    """Weights, optimiser state and, where there is one, moving average of the last checkpoint."""
     last = list_checkpoints(recipe.directory)[-1]
-    return (last / "model.safetensors").read_bytes(), (last / "optimizer.safetensors").read_bytes()
+    return {path.name: path.read_bytes() for path in last.glob("*.safetensors")}
 
 
 def test_the_model_learns_and_everything_is_noted(tiny_recipe: Recipe, tiny_data: Path) -> None:
@@ -96,12 +108,13 @@ def test_one_update_equals_plain_torch_on_one_big_padded_free_batch(tiny_recipe:
 
 
 @pytest.mark.parametrize("stops", [[6], [6, 12, 18]], ids=["once", "three times"])
+@pytest.mark.parametrize("options", [{}, {"ema_decay": 0.9, "rdrop": 1.0, "recompute": True}], ids=["plain", "all"])
 def test_stop_and_resume_gives_the_same_bits(
-    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, stops: list[int]
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, stops: list[int], options: dict[str, Any]
 ) -> None:
-    whole = with_train(tiny_recipe, run_dir=tmp_path / "whole")
+    whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", **options)
     train_tiny(whole, tiny_data)
-    parts = with_train(tiny_recipe, run_dir=tmp_path / "parts")
+    parts = with_train(tiny_recipe, run_dir=tmp_path / "parts", **options)
     for stop in stops:  # the schedule must not see the earlier end, so the run is cut short by removing what follows
         train_tiny(parts, tiny_data)
         for directory in list_checkpoints(parts.directory):
@@ -183,16 +196,16 @@ def test_epoch_limit_ends_at_the_end_of_an_epoch(tiny_recipe: Recipe, tiny_data:
 
 
 def test_old_checkpoints_go_and_the_best_stays(tiny_recipe: Recipe, tiny_data: Path) -> None:
-    recipe = with_train(tiny_recipe, keep_last=2, average_last=2, keep_best=1, learning_rate=0.5, warmup_steps=0)
+    recipe = with_train(tiny_recipe, keep_last=2, average_count=2, keep_best=1, learning_rate=0.5, warmup_steps=0)
     position = train_tiny(recipe, tiny_data)
     steps = [int(path.name.removeprefix("step-")) for path in list_checkpoints(recipe.directory)]
     assert steps == sorted({position.best_step, 18, 24})
 
 
 def test_an_update_without_finite_gradient_changes_nothing(
-    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(trainer_module.Trainer, "_clip_gradients", lambda self: float("nan"))
+    monkeypatch.setattr(update_module.Updater, "_clip_gradient", lambda self: torch.tensor(float("nan")))
     recipe = with_train(tiny_recipe, max_steps=3, validate_every=3, save_every=3)
     position = train_tiny(recipe, tiny_data)
     torch.manual_seed(recipe.seed)
@@ -200,6 +213,9 @@ def test_an_update_without_finite_gradient_changes_nothing(
     saved = read_tensors(list_checkpoints(recipe.directory)[-1] / "model.safetensors")
     assert position.skipped == 3
     assert all(torch.equal(saved[name], parameter) for name, parameter in fresh.items())
+    optimizer = read_tensors(list_checkpoints(recipe.directory)[-1] / "optimizer.safetensors")
+    assert all(not tensor.any() for tensor in optimizer.values())  # neither moments nor step counts have moved
+    assert "skipped epoch 0, update 0: its gradient is not finite; pairs " in capsys.readouterr().err
     with pytest.raises(UserError, match="20 updates in a row"):
         train_tiny(with_train(recipe, max_steps=100), tiny_data)
 
@@ -216,3 +232,152 @@ def test_a_corrupt_checkpoint_is_set_aside_and_the_one_before_is_used(
     assert train_tiny(tiny_recipe, tiny_data).step == 24
     assert "corrupt" in capsys.readouterr().err
     assert final_files(tiny_recipe) == expected
+
+
+def test_metrics_between_two_checkpoints_are_as_if_nothing_had_happened(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
+) -> None:
+    """A line of metrics sums over updates before and after the stop."""
+    whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", log_every=8, max_steps=16)
+    train_tiny(whole, tiny_data)
+    parts = with_train(tiny_recipe, run_dir=tmp_path / "parts", log_every=8, max_steps=16)
+    train_tiny(parts, tiny_data)
+    for directory in list_checkpoints(parts.directory)[1:]:
+        shutil.rmtree(directory)
+    train_tiny(parts, tiny_data)
+    assert metrics(whole, "train/loss") == metrics(parts, "train/loss")
+    assert len(metrics(whole, "train/loss")) == 2
+
+
+@pytest.mark.parametrize("moment", ["loss", "decoding"])
+def test_a_stop_during_validation_is_prompt_and_loses_nothing(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, moment: str
+) -> None:
+    """The step is saved without its validation, and the next start makes up for it."""
+    asked = [0]
+
+    def translate(_model: Transformer, between: Callable[[], None]) -> ValidationText:
+        if moment == "decoding" and not asked[0]:
+            asked[0] = 1
+            os.kill(os.getpid(), signal.SIGTERM)
+        between()
+        return ValidationText(12.5, "")
+
+    options = {"validate_bleu_every": 6, "best_metric": "bleu", "keep_best": 2}
+    whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", **options)
+    train_tiny(whole, tiny_data, translate=lambda *_: ValidationText(12.5, ""))
+    parts = with_train(tiny_recipe, run_dir=tmp_path / "parts", **options)
+    with monkeypatched_validation(asked, at_loss=moment == "loss"), pytest.raises(Stopped):
+        train_tiny(parts, tiny_data, translate=translate)
+    (stopped,) = list_checkpoints(parts.directory)
+    assert load_checkpoint(stopped).state["validation_due"]
+    position = train_tiny(parts, tiny_data, translate=translate)
+    assert final_files(parts) == final_files(whole)
+    assert set(position.scores) == {"6", "12", "18", "24"}
+    assert metrics(parts, "valid/loss") == metrics(whole, "valid/loss")
+    assert not load_checkpoint(stopped).state["validation_due"]  # the checkpoint too is made whole
+
+
+@contextmanager
+def monkeypatched_validation(asked: list[int], at_loss: bool) -> Iterator[None]:
+    """Where wanted, the first validation meets a SIGTERM in its midst."""
+
+    def validate_with_signal(*arguments: Any) -> Validation:
+        if not asked[0]:
+            asked[0] = 1
+            os.kill(os.getpid(), signal.SIGTERM)
+        return validate(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if at_loss:
+            patch.setattr(trainer_module, "validate", validate_with_signal)
+        yield
+
+
+def test_a_full_disk_in_the_background_ends_the_run_and_keeps_what_was_saved(
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = checkpoint_module._write_synced
+
+    def full(path: Path, data: bytes) -> None:
+        if "step-00000012" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(checkpoint_module, "_write_synced", full)
+    with pytest.raises(UserError, match="disk is full"):
+        train_tiny(tiny_recipe, tiny_data)
+    (kept,) = list_checkpoints(tiny_recipe.directory)
+    assert load_checkpoint(kept).state["step"] == 6
+
+
+def test_moving_average_is_validated_and_saved(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
+    recipe = with_train(tiny_recipe, ema_decay=0.9, average="ema")
+    position = train_tiny(recipe, tiny_data)
+    averaged = metrics(recipe, "valid/average_loss")
+    assert len(averaged) == 4
+    assert position.best_score == pytest.approx(-min(averaged))
+    last = list_checkpoints(recipe.directory)[-1]
+    write_moving_average(last, tmp_path / "model")
+    assert read_tensors(tmp_path / "model" / "model.safetensors").keys() == load_checkpoint(last).average.keys()
+    own = load_model(tmp_path / "model", torch.device("cpu")).model
+    with torch.no_grad():
+        store = PairStore(tiny_data, "valid")
+        batch = make_batch(store, np.arange(len(store)))
+        loss = F.cross_entropy(own.logits(own(batch.src, batch.tgt)), batch.labels, label_smoothing=0.1)
+    assert float(loss) == pytest.approx(averaged[-1], rel=1e-5)
+
+
+def test_fine_tuning_begins_with_the_weights_of_another_run(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
+) -> None:
+    train_tiny(tiny_recipe, tiny_data)
+    start = list_checkpoints(tiny_recipe.directory)[-1]
+    small = {"max_steps": 1, "validate_every": 1, "save_every": 1, "start_from": str(start)}
+    tuned = with_train(tiny_recipe, run_dir=tmp_path / "tuned", **small, freeze=["encoder", "embeddings"])
+    train_tiny(tuned, tiny_data)
+    before = read_tensors(start / "model.safetensors")
+    after = read_tensors(list_checkpoints(tuned.directory)[-1] / "model.safetensors")
+    for name, tensor in before.items():
+        assert torch.equal(tensor, after[name]) == name.startswith(("encoder.", "output_weight")), name
+
+    kept = with_train(tiny_recipe, run_dir=tmp_path / "kept", **small, start_optimizer="kept")
+    train_tiny(kept, tiny_data)
+    optimizer = read_tensors(list_checkpoints(kept.directory)[-1] / "optimizer.safetensors")
+    assert {float(tensor) for name, tensor in optimizer.items() if name.startswith("step/")} == {25.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"freeze": ["encode"]}, "'encode' means no weight"),
+        ({"freeze": ["*"]}, "leaves nothing to train"),
+        ({"start_from": "nowhere"}, "nowhere does not exist"),
+        ({"start_from": "run"}, "weights do not fit the model: .*decoder.layers.1"),
+    ],
+)
+def test_what_cannot_be_started_from_is_said(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    if changes.get("start_from") == "run":
+        train_tiny(with_train(tiny_recipe, max_steps=1, validate_every=1, save_every=1), tiny_data)
+        changes = {"start_from": str(tiny_recipe.directory)}
+        tree = tiny_recipe.model_dump(mode="json", exclude_none=True)
+        tree["model"]["num_decoder_layers"] = 2
+        tiny_recipe = Recipe.model_validate(tree)
+    with pytest.raises(UserError, match=message):
+        train_tiny(with_train(tiny_recipe, run_dir=tmp_path / "new", **changes), tiny_data)
+
+
+def test_fp16_scales_the_loss_and_resumes_to_the_bit(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
+    whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", precision="fp16")
+    train_tiny(whole, tiny_data)
+    losses = metrics(whole, "train/loss")
+    plain = with_train(tiny_recipe, run_dir=tmp_path / "plain", precision="fp32")
+    train_tiny(plain, tiny_data)
+    assert losses[-1] == pytest.approx(metrics(plain, "train/loss")[-1], rel=0.02)
+    state = load_checkpoint(list_checkpoints(whole.directory)[-1]).state
+    assert state["loss_scale"]["scale"] > 1
+    shutil.rmtree(list_checkpoints(whole.directory)[-1])
+    train_tiny(whole, tiny_data)
+    assert metrics(whole, "train/loss") == losses

@@ -25,7 +25,7 @@ def test_validation_is_the_mean_over_all_tokens_without_dropout(tiny_recipe: Rec
     model = Transformer(tiny_recipe.model, 40, 40)
     loss = TrainingLoss(model, 0.1).train()
     store = PairStore(tiny_data, "valid")
-    found = validate(loss, store, World(0, 1, CPU), budget)
+    found = validate(loss, store, World(0, 1, CPU), budget, lambda: None)
     assert loss.training
     model.eval()
     logits, labels = [], []

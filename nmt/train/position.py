@@ -1,0 +1,111 @@
+"""Where a run is: what a checkpoint must hold besides tensors."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nmt.layout import list_checkpoints
+from nmt.recipe import Recipe, UserError, load_recipe
+
+
+@dataclass
+class Position:
+    """The place of a run, and what it has found on the way.
+
+    step:                updates done
+    epoch, update:       the next update to do
+    micro_batch_tokens:  the budget of a micro-batch, on which the dropout of every update depends; 0 before the start
+    validation_due:      the run was stopped before it had validated this step
+    scores:              what each validated step scored; higher is better
+    loss_scale:          the state of fp16's loss scaling
+    unlogged:            sums over the updates since the last line of metrics
+    """
+
+    step: int = 0
+    epoch: int = 0
+    update: int = 0
+    updates_in_epoch: int = 0
+    tgt_tokens: int = 0
+    seconds: float = 0.0
+    micro_batch_tokens: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    validation_due: bool = False
+    validations_without_best: int = 0
+    best_step: int = 0
+    scores: dict[str, float] = field(default_factory=dict)
+    best_validation: dict[str, float] = field(default_factory=dict)
+    loss_scale: dict[str, float] = field(default_factory=dict)
+    unlogged: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, checkpoint: Path) -> Position:
+        """The position that a checkpoint directory holds, unverified."""
+        return cls(**json.loads((checkpoint / "state.json").read_bytes()))
+
+    @property
+    def epochs(self) -> float:
+        """Passes over the training pairs, a begun one as its share."""
+        return self.epoch + (self.update / self.updates_in_epoch if self.updates_in_epoch else 0.0)
+
+    @property
+    def best_score(self) -> float:
+        """The best score so far."""
+        return self.scores.get(str(self.best_step), -math.inf)
+
+    def best_steps(self, count: int) -> list[int]:
+        """The steps of the `count` best scores, best first."""
+        return [int(step) for step in sorted(self.scores, key=lambda step: -self.scores[step])[:count]]
+
+    def note_score(self, score: float, figures: dict[str, float]) -> bool:
+        """Enter what this step scored; returns whether it is the best so far."""
+        is_best = score > self.best_score
+        self.scores[str(self.step)] = score
+        self.validations_without_best = 0 if is_best else self.validations_without_best + 1
+        if is_best:
+            self.best_step, self.best_validation = self.step, figures
+        return is_best
+
+
+def require_same_run(recipe: Recipe) -> None:
+    """Raise UserError when the run's folder holds a run that was begun with another recipe.
+
+    What shapes the text, the model and its state must stay; limits, intervals, rates and search may change. To be
+    called before anything is prepared, so that a mistaken recipe changes nothing.
+    """
+    begun = _recipe_of(recipe.directory)
+    if begun is None:
+        return
+    now, then = _identity(recipe), _identity(begun)
+    if differences := [key for key in now if now[key] != then[key]]:
+        raise UserError(
+            f"{recipe.directory} holds a run that was begun with another {', '.join(differences)}; "
+            "a run goes on as it began; choose another name or run_dir, or remove that folder"
+        )
+
+
+def _recipe_of(run_dir: Path) -> Recipe | None:
+    """The recipe of the newest checkpoint, unverified; None where none can be read."""
+    for checkpoint in reversed(list_checkpoints(run_dir)):
+        try:
+            return load_recipe(checkpoint / "recipe.toml")
+        except UserError:
+            continue
+    return None
+
+
+def _identity(recipe: Recipe) -> dict[str, object]:
+    """The options that a run keeps from its beginning, by full name."""
+    own_state = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop"}
+    sampling = {"subword_sampling", "subword_sampling_sides"}
+    sections = {
+        "data": recipe.data.model_dump(exclude={"root", "workers", "test", "valid"}),
+        "tokenizer": recipe.tokenizer.model_dump(),
+        "model": recipe.model.model_dump(),
+        "train": recipe.train.model_dump(include=own_state | sampling),
+    }
+    named = {f"{section}.{key}": value for section, part in sections.items() for key, value in part.items()}
+    return {"seed": recipe.seed, **named}

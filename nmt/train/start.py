@@ -1,0 +1,65 @@
+"""Beginning from a trained model: its weights, perhaps its optimiser, and which weights are left alone."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import torch
+
+from nmt.checkpoint import load_tensors, read_tensors, verify_directory
+from nmt.layout import find_model
+from nmt.model.transformer import Transformer
+from nmt.recipe import UserError
+from nmt.train.optimizer import load_optimizer_tensors
+
+_EMBEDDINGS = ("src_embedding.weight", "tgt_embedding.weight", "output_weight")
+_PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}
+
+
+def load_start_weights(model: Transformer, start_from: Path) -> Path:
+    """Give `model` the weights of a model directory, checkpoint or run, and return the directory they came from.
+
+    Raises UserError where there is none or where they do not fit, and CorruptError where a file is damaged.
+    """
+    directory = find_model(start_from)
+    verify_directory(directory)
+    try:
+        load_tensors(model, read_tensors(directory / "model.safetensors"))
+    except UserError as error:
+        raise UserError(f"train.start_from {directory}: {error}; section model must be as in its model.toml") from error
+    return directory
+
+
+def load_start_optimizer(optimizer: torch.optim.Optimizer, model: Transformer, directory: Path) -> None:
+    """Give the optimiser the moments of a checkpoint; UserError where the directory is a model alone."""
+    path = directory / "optimizer.safetensors"
+    if not path.exists():
+        raise UserError(
+            f"{directory} holds no optimiser state; train.start_optimizer 'kept' needs a checkpoint "
+            "(RUN/checkpoints/step-...); give one, or set it to 'fresh'"
+        )
+    load_optimizer_tensors(optimizer, model, read_tensors(path))
+
+
+def freeze(model: Transformer, patterns: tuple[str, ...]) -> int:
+    """Exclude the named weights from training and return how many numbers that is.
+
+    A pattern is `encoder`, `decoder`, `embeddings`, or a weight's full name with `*`. Raises UserError for a pattern
+    that means no weight, and when nothing is left to train.
+    """
+    weights = dict(model.named_parameters())
+    frozen: set[str] = set()
+    for pattern in patterns:
+        matching = {name for name in weights for part in _PARTS.get(pattern, (pattern,)) if fnmatchcase(name, part)}
+        if not matching:
+            raise UserError(
+                f"train.freeze: {pattern!r} means no weight of this model; it must be encoder, decoder, embeddings "
+                f"or a pattern of names such as {next(iter(weights))!r}; correct it"
+            )
+        frozen |= matching
+    if len(frozen) == len(weights):
+        raise UserError("train.freeze leaves nothing to train; freeze less")
+    for name in frozen:
+        weights[name].requires_grad_(False)
+    return sum(weights[name].numel() for name in frozen)

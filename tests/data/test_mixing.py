@@ -1,0 +1,374 @@
+"""Training text from several corpora: tags, counts and weights; and a tokenizer that is taken from a model."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nmt.checkpoint import write_directory
+from nmt.data.loader import TrainingBatches
+from nmt.data.packing import Mixture
+from nmt.data.prepare import Prepared, prepare, tag_ids
+from nmt.data.store import PairStore
+from nmt.data.tokenizer import Tokenizers, train_tokenizers
+from nmt.packed import EOS_ID
+from nmt.recipe import Recipe, TokenizerRecipe, UserError, parse_recipe
+
+RECIPE = """
+name = "test"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+train = []
+valid = [{ kind = "text", src = "valid.en", tgt = "valid.de" }]
+max_tokens = 40
+workers = 1
+[tokenizer]
+vocab_size = 310
+[model]
+max_positions = 41
+"""
+Pairs = list[tuple[str, str]]
+
+
+def sentence_pairs(first: int, count: int) -> Pairs:
+    return [(f"the cat sees {n} mice", f"die Katze sieht {n} Mäuse") for n in range(first, first + count)]
+
+
+CORPORA: dict[str, Pairs] = {
+    "news": [*sentence_pairs(0, 30), ("хорошо", "gut")],
+    "web": [*sentence_pairs(3, 1), *sentence_pairs(100, 20), ("ab " * 60, "cd " * 60), *sentence_pairs(100, 3)],
+    "talks": sentence_pairs(200, 10),
+    "empty": [],
+}
+
+
+def write_text(folder: Path, name: str, pairs: Pairs) -> None:
+    for side, language in enumerate(("en", "de")):
+        (folder / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), newline="\n")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, pairs in CORPORA.items():
+        write_text(tmp_path, name, pairs)
+    write_text(tmp_path, "valid", sentence_pairs(300, 5))
+    return tmp_path
+
+
+def recipe_for(folder: Path, *corpora: str, run: str = "run", options: tuple[str, ...] = ()) -> Recipe:
+    """Corpora are given as `name` or as `name, option = value, ...`."""
+    sections = []
+    for corpus in corpora or ("news", "web", "talks"):
+        name, _, rest = corpus.partition(",")
+        sections.append(f"{{kind='text', src='{name}.en', tgt='{name}.de'{',' * bool(rest)}{rest}}}")
+    places = [f"run_dir='{folder / run}'", f"data.root='{folder}'", f"data.train=[{', '.join(sections)}]"]
+    return parse_recipe(RECIPE, [*places, *options])
+
+
+def stored(prepared: Prepared, split: Any = "train") -> list[tuple[list[int], list[int]]]:
+    store = PairStore(prepared.directory, split)
+    return [
+        (store.src.gather(np.array([i]))[0].tolist(), store.tgt.gather(np.array([i]))[0].tolist())
+        for i in range(len(store))
+    ]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def one_line_error(recipe: Recipe, match: str) -> None:
+    with pytest.raises(UserError, match=match) as caught:
+        prepare(recipe)
+    assert "\n" not in str(caught.value)
+    assert not recipe.data_directory.exists()
+    assert not recipe.directory.exists() or list(recipe.directory.iterdir()) == []
+
+
+# --- Tags ---
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_tag_is_the_first_token_of_the_source_and_only_that(algorithm: str, folder: Path) -> None:
+    options = (
+        f"tokenizer.algorithm='{algorithm}'",
+        "tokenizer.vocab_size=300",
+        "tokenizer.user_symbols=['<web>', '<old>']",
+    )
+    corpora = ("news", "web,tag='<web>'", "talks,tag='<talks>'", "empty,tag='<web>'")
+    recipe = recipe_for(folder, *corpora, options=options)
+    prepared = prepare(recipe)
+    tokenizer = prepared.tokenizers.src
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    assert [pieces.count(symbol) for symbol in ("<web>", "<talks>", "<old>")] == [1, 1, 1]
+    web, talks = pieces.index("<web>"), pieces.index("<talks>")
+    assert tag_ids(recipe, tokenizer) == {1: web, 2: talks, 3: web}
+    expected = [([], pair) for pair in sentence_pairs(0, 30)]
+    expected += [([web], pair) for pair in sentence_pairs(100, 20)]
+    expected += [([talks], pair) for pair in sentence_pairs(200, 10)]
+    assert stored(prepared) == [([*tag, *tokenizer.encode(src)], tokenizer.encode(tgt)) for tag, (src, tgt) in expected]
+    assert not {web, talks} & {token for _, (src, tgt) in expected for token in tokenizer.encode(src + tgt)}
+
+
+def test_tag_counts_as_a_token(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
+    # Three bytes each, of which the tokenizer knows no piece, and one for the space before: 40 tokens. Then one less.
+    longest, long = "€" * 13, "€" * 12 + "QQ"
+    write_text(
+        folder, "web", [(longest, "a"), (long, "b"), ("c", long), ("\u2581", "kein Text"), *sentence_pairs(0, 9)]
+    )
+    taking = (f"tokenizer.start_from='{write_model(folder / 'base', tokenizers[True])}'",)
+    plain = prepare(recipe_for(folder, "web", run="plain", options=taking)).report["train"]
+    tagged = prepare(recipe_for(folder, "web,tag='<web>'", run="tagged", options=taking))
+    report = tagged.report["train"]
+    assert (plain["drops"]["too many tokens"], report["drops"]["too many tokens"]) == (0, 1)
+    assert (plain["drops"]["empty"], report["drops"]["empty"]) == (1, 1)  # A tag alone is no sentence.
+    assert (plain["pairs"], report["pairs"]) == (12, 11)
+    store = PairStore(tagged.directory, "train")
+    assert store.src.lengths.max() == 40
+    assert report["src"]["tokens"] == store.src.lengths.sum() == plain["src"]["tokens"] - 40 + 11
+    assert report["src"]["words"] == plain["src"]["words"] - 1  # A tag is no word.
+
+
+def test_development_text_has_no_tag(folder: Path) -> None:
+    valid = "data.valid=[{kind='text', src='valid.en', tgt='valid.de', tag='<web>', weight=7.0}]"
+    prepared = prepare(recipe_for(folder, "news", "web,tag='<web>'", options=(valid,)))
+    tokenizer = prepared.tokenizers.src
+    assert stored(prepared, "valid") == [
+        (tokenizer.encode(src), tokenizer.encode(tgt)) for src, tgt in sentence_pairs(300, 5)
+    ]
+    before = contents(prepared.directory)
+    prepare(recipe_for(folder, "news", "web,tag='<web>'"))
+    assert contents(prepared.directory) == before
+
+
+def test_equal_pairs_of_corpora_with_other_tags_are_repetitions(folder: Path) -> None:
+    recipe = recipe_for(folder, "talks,tag='<a>'", "talks,tag='<b>'", "talks")
+    prepared = prepare(recipe)
+    assert prepared.report["train"]["corpora"] == [
+        {"pairs_read": 10, "pairs": 10},
+        {"pairs_read": 10, "pairs": 0},
+        {"pairs_read": 10, "pairs": 0},
+    ]
+    assert prepared.report["train"]["drops"]["duplicate"] == 20
+    tag = tag_ids(recipe, prepared.tokenizers.src)[0]
+    assert all(src[0] == tag for src, _ in stored(prepared))
+
+
+@pytest.mark.parametrize("tag", ["<s>", "<unk>", "<0x41>"])
+def test_tag_that_has_another_meaning(tag: str, folder: Path) -> None:
+    one_line_error(recipe_for(folder, f"news,tag='{tag}'"), "must|needs")
+
+
+def test_separate_tokenizers_with_tags(folder: Path) -> None:
+    options = ("tokenizer.joint=false", "model.tied_embeddings='none'", "tokenizer.vocab_size=300")
+    recipe = recipe_for(folder, "news,tag='<news>'", options=options)
+    prepared = prepare(recipe)
+    tokenizer = prepared.tokenizers.src
+    tag = tokenizer.pieces(range(tokenizer.vocab_size)).index("<news>")
+    assert [src for src, _ in stored(prepared)] == [[tag, *tokenizer.encode(src)] for src, _ in sentence_pairs(0, 30)]
+
+
+# --- Counts ---
+
+
+def test_counts_of_each_corpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_for(folder, "news", "empty", "web", "talks")
+    prepared = prepare(recipe)
+    report = prepared.report["train"]
+    assert report["corpora"] == [
+        {"pairs_read": 31, "pairs": 30},
+        {"pairs_read": 0, "pairs": 0},
+        {"pairs_read": 25, "pairs": 20},
+        {"pairs_read": 10, "pairs": 10},
+    ]
+    for count in ("pairs_read", "pairs"):
+        assert report[count] == sum(corpus[count] for corpus in report["corpora"])
+    tokenizer = prepared.tokenizers.src
+    src = [tokenizer.decode(src) for src, _ in stored(prepared)]
+    assert (src[29], src[30]) == ("the cat sees 29 mice", "the cat sees 100 mice")
+    assert (src[49], src[50]) == ("the cat sees 119 mice", "the cat sees 200 mice")
+
+    monkeypatch.setattr("nmt.data.chunks.PAIRS_PER_CHUNK", 7)
+    assert contents(prepare(recipe_for(folder, "news", "empty", "web", "talks", run="small")).directory) == contents(
+        prepared.directory
+    )
+
+
+def test_corpora_one_by_one_are_stored_as_all_in_one(folder: Path) -> None:
+    write_text(folder, "all", [pair for name in ("news", "web", "talks") for pair in CORPORA[name]])
+    apart = contents(prepare(recipe_for(folder, run="apart")).directory)
+    together = contents(prepare(recipe_for(folder, "all", run="together")).directory)
+    same = [name for name in apart if name.endswith((".npy", ".model", ".txt"))]
+    assert len(same) == 11
+    assert [apart[name] for name in same] == [together[name] for name in same]
+
+
+# --- Weights ---
+
+
+def test_mixture_of_a_recipe(folder: Path) -> None:
+    plain = recipe_for(folder)
+    prepared = prepare(plain)
+    assert prepared.mixture(plain) == Mixture((30, 20, 10), (30, 20, 10))
+    weighted = recipe_for(folder, "news,weight=0.5", "web", "talks,weight=2.0")
+    assert prepared.mixture(weighted) == Mixture((30, 20, 10), (16, 22, 22))  # 15 to 20 to 20
+    levelled = recipe_for(folder, options=("data.temperature=1e9",))
+    assert prepared.mixture(levelled) == Mixture((30, 20, 10), (20, 20, 20))
+
+
+def test_weights_do_not_prepare_anew(folder: Path) -> None:
+    directory = prepare(recipe_for(folder)).directory
+    before = {path.name: path.stat().st_mtime_ns for path in [directory, *directory.iterdir()]}
+    prepare(recipe_for(folder, "news,weight=3.0", "web", "talks", options=("data.temperature=5.0",)))
+    assert {path.name: path.stat().st_mtime_ns for path in [directory, *directory.iterdir()]} == before
+
+
+def test_tags_prepare_anew(folder: Path) -> None:
+    before = contents(prepare(recipe_for(folder)).directory)
+    tagged = contents(prepare(recipe_for(folder, "news", "web,tag='<web>'", "talks")).directory)
+    other = contents(prepare(recipe_for(folder, "news", "web", "talks,tag='<web>'")).directory)
+    assert len({content["train.src.tokens.npy"] for content in (before, tagged, other)}) == 3
+    assert contents(prepare(recipe_for(folder)).directory) == before
+
+
+def test_batches_show_the_mixture(folder: Path) -> None:
+    recipe = recipe_for(folder, "news,weight=0.1", "web,tag='<web>'", options=("train.batch_tokens=200",))
+    prepared = prepare(recipe)
+    store, mixture = PairStore(prepared.directory, "train"), prepared.mixture(recipe)
+    assert mixture.shares == (7, 43)  # 3 to 20
+    tag = tag_ids(recipe, prepared.tokenizers.src)[1]
+    with TrainingBatches(store, recipe.train, seed=1, mixture=mixture) as batches:
+        for epoch in (0, 1):
+            shown: list[list[int]] = []
+            for update in batches:
+                shown += [src for part in update.micro_batches for src in part.batch.src.to_lists()]
+                if update.index + 1 == update.updates_in_epoch:
+                    break
+            assert sum(src[0] == tag for src in shown) == 43
+            chosen = store.src.gather(mixture.choose(1, epoch))
+            sentences = np.split(chosen[0], np.cumsum(chosen[1])[:-1])
+            assert sorted(shown) == sorted([*sentence.tolist(), EOS_ID] for sentence in sentences)
+
+
+# --- A tokenizer that is taken from a model ---
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Tokenizers]:
+    """Trained on other text than the corpora: joint ones under True, separate ones under False."""
+    trained = {}
+    for joint in (True, False):
+        recipe = TokenizerRecipe(vocab_size=300, joint=joint, user_symbols=("<web>",))
+        lines = [(f"a dog hears {n} birds", f"ein Hund hört {n} Vögel") for n in range(50)]
+        trained[joint] = train_tokenizers(lambda lines=lines: lines, recipe, tmp_path_factory.mktemp("model"))
+    return trained
+
+
+def write_model(directory: Path, tokenizers: Tokenizers) -> Path:
+    write_directory(directory, {"model.toml": b"", "model.safetensors": b"weights", **tokenizers.files()})
+    return directory
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("place", ["", "model", "checkpoints/step-00000010"])
+@pytest.mark.parametrize("option", ["tokenizer", "train"])
+def test_tokenizer_is_taken_byte_for_byte(
+    option: str, place: str, joint: bool, folder: Path, tokenizers: dict[bool, Tokenizers]
+) -> None:
+    write_model(folder / "base" / place, tokenizers[joint])
+    if place.startswith("checkpoints"):
+        write_model(folder / "base" / "checkpoints" / "step-00000009", tokenizers[not joint])
+    prepared = prepare(recipe_for(folder, options=(f"{option}.start_from='{folder / 'base'}'",)))
+    files = {path.name: path.read_bytes() for path in prepared.directory.glob("tokenizer*")}
+    assert files == tokenizers[joint].files() == prepared.tokenizers.files()
+    assert prepared.tokenizers.joint == joint
+    assert prepared.report["vocab_size"] == {"src": 300, "tgt": 300}  # The recipe's 310 says nothing here.
+    src, tgt = tokenizers[joint].src, tokenizers[joint].tgt
+    assert stored(prepared)[:30] == [(src.encode(pair[0]), tgt.encode(pair[1])) for pair in sentence_pairs(0, 30)]
+
+
+def test_taken_tokenizer_is_part_of_what_is_prepared(
+    folder: Path, tokenizers: dict[bool, Tokenizers], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(folder / "base", tokenizers[True])
+    taking = (f"train.start_from='{folder / 'base'}'",)
+    prepared = prepare(recipe_for(folder, options=taking))
+    directory, first = prepared.directory, contents(prepared.directory)
+    assert str(folder) not in (directory / "prepare.json").read_text()
+
+    made = directory.stat().st_mtime_ns
+    (folder / "base").rename(folder / "moved")
+    moved = (f"tokenizer.start_from='{folder / 'moved'}'", "tokenizer.vocab_size=400")
+    prepare(recipe_for(folder, options=moved))
+    assert directory.stat().st_mtime_ns == made
+
+    prepare(recipe_for(folder, options=taking))  # The model is gone, but its tokenizer is here.
+    assert directory.stat().st_mtime_ns == made
+    assert "base is not there any more" in capsys.readouterr().err
+
+    write_model(folder / "base", tokenizers[False])
+    assert not prepare(recipe_for(folder, options=taking)).tokenizers.joint
+    assert contents(directory) != first
+    assert prepare(recipe_for(folder)).tokenizers.src.vocab_size == 310
+    prepare(recipe_for(folder, options=moved))
+    assert contents(directory) == first
+
+
+def test_tags_of_a_taken_tokenizer(
+    folder: Path, tokenizers: dict[bool, Tokenizers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(folder / "base", tokenizers[True])
+    taking = (f"train.start_from='{folder / 'base'}'",)
+    recipe = recipe_for(folder, "news,tag='<web>'", run="known", options=taking)
+    tag = tag_ids(recipe, tokenizers[True].src)[0]
+    assert all(src[0] == tag for src, _ in stored(prepare(recipe)))
+    monkeypatch.setattr("nmt.data.prepare._clean", None)  # No text is cleaned in vain.
+    for unknown in ("<news>", "<s>", "<0x41>", "<pad>"):
+        one_line_error(
+            recipe_for(folder, "talks", f"news,tag='{unknown}'", run="unknown", options=taking),
+            rf"data\.train\.1\.tag is {unknown}, .* it must be one of its user symbols",
+        )
+
+
+def test_models_that_cannot_be_started_from(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
+    base = folder / "base"
+    recipe = recipe_for(folder, options=(f"train.start_from='{base}'",))
+    one_line_error(recipe, "base does not exist; it must be a model directory")
+    base.mkdir()
+    one_line_error(recipe, "base holds no model")
+    base.rmdir()
+
+    model = write_model(base, tokenizers[True]) / "tokenizer.model"
+    content = bytearray(model.read_bytes())
+    content[len(content) // 2] ^= 1
+    model.write_bytes(bytes(content))
+    one_line_error(recipe, "is corrupt|is damaged")
+    model.unlink()
+    one_line_error(recipe, r"cannot read tokenizer .*tokenizer\.model")
+    tokenizers[False].save(base)
+    one_line_error(recipe, "is corrupt")
+    for manifest in ('{"tokenizer.model": 1}', "[]", "\xff", "{"):
+        (base / "manifest.json").write_text(manifest, encoding="latin-1")
+        one_line_error(recipe, r"manifest\.json cannot be read")
+    (base / "manifest.json").unlink()
+    one_line_error(recipe, r"manifest\.json cannot be read")
+
+
+def test_damage_is_found_after_preparation_too(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
+    base = write_model(folder / "base", tokenizers[True])
+    recipe = recipe_for(folder, options=(f"train.start_from='{base}'",))
+    prepare(recipe)
+    (base / "manifest.json").unlink()
+    with pytest.raises(UserError, match="must be whole"):
+        prepare(recipe)
+
+
+def test_two_models_must_have_the_same_tokenizer(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
+    for name, joint in (("base", True), ("same", True), ("other", False)):
+        write_model(folder / name, tokenizers[joint])
+    both = [f"train.start_from='{folder / 'base'}'", f"tokenizer.start_from='{folder / 'same'}'"]
+    assert prepare(recipe_for(folder, run="same-run", options=tuple(both))).tokenizers.joint
+    both[1] = f"tokenizer.start_from='{folder / 'other'}'"
+    one_line_error(recipe_for(folder, options=tuple(both)), "other tokenizers than train.start_from")

@@ -1,0 +1,575 @@
+import errno
+import json
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nmt.data import sampling
+from nmt.data.loader import TrainingBatches, Update
+from nmt.data.sampling import SampledEpochs, SamplingClosed
+from nmt.data.store import PairStore, PairWriter, SideStore, token_dtype
+from nmt.data.tokenizer import Tokenizer, Tokenizers, train_tokenizers
+from nmt.recipe import TokenizerRecipe, TrainRecipe, UserError
+
+ROOT = Path(__file__).parents[2]
+TEXT = """the small green garden mountain river follows discovers underneath between quickly wonderful translation
+sentence language grandmother yesterday sometimes beautiful carpenter window newspaper together understanding"""
+WORDS = TEXT.split()
+HOSTILE = [
+    "größer 漢字 \U0001f600",
+    "\U0001f469\u200d\U0001f469\u200d\U0001f467 and \U0001d518",
+    "the <2de> a,b garden",
+    "<2de>the river",
+    "a,ba,b",
+    "river<2de>",
+    "\ufdfd \u0e01\u0e33 e\u0301",
+    "x",
+    "  the   river \u2581\u2581 follows ",
+]
+SYMBOLS = ("<web>", "<2de>", "a,b")
+NUM_PAIRS = 330
+PAIRS_PER_SHARD = 64
+MOST_TOKENS = 200
+
+
+def sentences(seed: int, count: int) -> list[str]:
+    choice = random.Random(seed)
+    words = [*WORDS, *("".join(choice.sample(WORDS, 2)) for _ in range(100))]
+    return [" ".join(choice.choices(words, k=choice.randint(1, 6))) for _ in range(count)]
+
+
+def write_corpus(directory: Path, algorithm: str, joint: bool) -> None:
+    """A prepared corpus, as far as training text is concerned; every other source sentence begins with a tag."""
+    directory.mkdir()
+    src, tgt = (HOSTILE + sentences(seed, NUM_PAIRS - len(HOSTILE)) for seed in (1, 2))
+    recipe = TokenizerRecipe(algorithm=algorithm, joint=joint, vocab_size=370, user_symbols=SYMBOLS)
+    tokenizers = train_tokenizers(lambda: zip(src, tgt, strict=True), recipe, directory)
+    tag = tokenizers.src.encode("<web>")[-1:]
+    src_ids = [tag * (i % 2) + tokenizers.src.encode(text) for i, text in enumerate(src)]
+    sizes = {"src": tokenizers.src.vocab_size, "tgt": tokenizers.tgt.vocab_size}
+    with PairWriter(directory, "train", {side: token_dtype(size) for side, size in sizes.items()}) as writer:
+        for side, ids in (("src", src_ids), ("tgt", list(map(tokenizers.tgt.encode, tgt)))):
+            writer.append(side, np.array([token for line in ids for token in line]), np.array(list(map(len, ids))))
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpora")
+    write_corpus(folder / "bpe", "bpe", joint=True)
+    write_corpus(folder / "unigram", "unigram", joint=False)
+    return folder
+
+
+@pytest.fixture(params=["bpe", "unigram"])
+def corpus(request: pytest.FixtureRequest, corpora: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(corpora / request.param, tmp_path / request.param))
+
+
+@pytest.fixture
+def bpe_corpus(corpora: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(corpora / "bpe", tmp_path / "bpe"))
+
+
+Sample = Callable[..., SampledEpochs]
+
+
+@pytest.fixture
+def sample(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sample]:
+    """Makes sampled epochs of small shards, and closes them."""
+    monkeypatch.setattr(sampling, "_PAIRS_PER_SHARD", PAIRS_PER_SHARD)
+    monkeypatch.setattr(sampling, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    opened: list[SampledEpochs] = []
+
+    def start(directory: Path, alpha: float = 0.2, sides: str = "both", **options: Any) -> SampledEpochs:
+        recipe = TrainRecipe(subword_sampling=alpha, subword_sampling_sides=sides)
+        settings = {"seed": 7, "max_tokens": MOST_TOKENS, "workers": 1, **options}
+        opened.append(SampledEpochs(directory, recipe, **settings))
+        return opened[-1]
+
+    yield start
+    for epochs in opened:
+        epochs.close()
+
+
+def first_epoch(epochs: SampledEpochs) -> PairStore:
+    """The text of the first epoch, and no other is made."""
+    store = epochs.store(0)
+    epochs.close()
+    return store
+
+
+def to_lists(side: SideStore) -> list[list[int]]:
+    return [side.gather(np.array([i]))[0].tolist() for i in range(len(side))]
+
+
+def contents(directory: Path, epoch: int) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((directory / "epochs" / f"epoch-{epoch}").iterdir())}
+
+
+def surface(tokenizer: Tokenizer, ids: list[int]) -> bytes:
+    """What the tokens spell, spaces included, by the written forms of the pieces alone."""
+    byte_piece = re.compile("<0x([0-9A-F]{2})>")
+    return b"".join(
+        bytes.fromhex(found[1]) if (found := byte_piece.fullmatch(piece)) else piece.encode()
+        for piece in tokenizer.pieces(ids)
+    )
+
+
+def changed(before: SideStore, after: SideStore) -> float:
+    """Share of the sentences that are segmented in another way."""
+    return float(np.mean([a != b for a, b in zip(to_lists(before), to_lists(after), strict=True)]))
+
+
+# --- What is drawn ----------------------------------------------------------------------------------------------------
+
+
+def test_the_text_stays_and_its_segmentation_changes(corpus: Path, sample: Sample) -> None:
+    base, store = PairStore(corpus, "train"), sample(corpus).store(0)
+    tokenizers = Tokenizers.load(corpus)
+    assert len(store) == NUM_PAIRS
+    for tokenizer, before, after in ((tokenizers.src, base.src, store.src), (tokenizers.tgt, base.tgt, store.tgt)):
+        assert after.tokens.dtype == before.tokens.dtype
+        for old, new in zip(to_lists(before), to_lists(after), strict=True):
+            assert surface(tokenizer, new) == surface(tokenizer, old)
+            assert tokenizer.decode(new) == tokenizer.decode(old)
+        assert changed(before, after) > 0.5
+
+
+def test_user_symbols_stay_one_token(corpus: Path, sample: Sample) -> None:
+    base, store = PairStore(corpus, "train"), sample(corpus, alpha=0.9 if corpus.name == "bpe" else 0.1).store(0)
+    tokenizer = Tokenizers.load(corpus).src
+    symbols = {tokenizer.encode(symbol)[-1] for symbol in SYMBOLS}
+    assert {tokenizer.pieces([symbol])[0] for symbol in symbols} == set(SYMBOLS)
+    for i, (old, new) in enumerate(zip(to_lists(base.src), to_lists(store.src), strict=True)):
+        assert [token for token in new if token in symbols] == [token for token in old if token in symbols]
+        assert (new[0] in symbols) == (i % 2 == 1)
+
+
+def test_more_sampling_changes_more(bpe_corpus: Path, sample: Sample) -> None:
+    base = PairStore(bpe_corpus, "train")
+    little, much = (first_epoch(sample(bpe_corpus, alpha)) for alpha in (0.02, 0.5))
+    assert 0.02 < changed(base.src, little.src) < changed(base.src, much.src)
+    assert base.src.lengths.sum() < little.src.lengths.sum() < much.src.lengths.sum()
+
+
+@pytest.mark.parametrize("sides", ["src", "tgt"])
+def test_the_other_side_stays(sides: str, corpus: Path, sample: Sample) -> None:
+    base, both = PairStore(corpus, "train"), first_epoch(sample(corpus))
+    expected = {"src": to_lists(both.src), "tgt": to_lists(both.tgt)}
+    other = "tgt" if sides == "src" else "src"
+    expected[other] = to_lists(getattr(base, other))
+    one = first_epoch(sample(corpus, sides=sides))
+    # The sampled side is as it is when both are sampled.
+    assert {"src": to_lists(one.src), "tgt": to_lists(one.tgt)} == expected
+    name = f"train.{other}.tokens.npy"
+    assert (corpus / "epochs" / "epoch-0" / name).samefile(corpus / name)
+
+
+def test_files_that_cannot_be_linked_are_copied(
+    bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    store = sample(bpe_corpus, sides="src").store(0)
+    assert to_lists(store.tgt) == to_lists(PairStore(bpe_corpus, "train").tgt)
+
+
+def test_what_becomes_too_long_keeps_its_segmentation(corpus: Path, sample: Sample) -> None:
+    base, unlimited = PairStore(corpus, "train"), first_epoch(sample(corpus))
+    drawn = to_lists(unlimited.src)
+    limit = int(np.median(unlimited.src.lengths))
+    limited = to_lists(first_epoch(sample(corpus, max_tokens=limit)).src)
+    expected = [new if len(new) <= limit else old for new, old in zip(drawn, to_lists(base.src), strict=True)]
+    assert limited == expected != drawn
+
+
+# --- A pure function of seed, epoch and corpus ------------------------------------------------------------------------
+
+
+def test_neither_number_nor_kind_of_workers_matters(corpus: Path, sample: Sample) -> None:
+    stores = []
+    for workers in (1, 2, 3):
+        epochs = sample(corpus, workers=workers)
+        epochs.store(4)
+        stores.append(contents(corpus, 4))
+        epochs.close()
+        shutil.rmtree(corpus / "epochs")
+    assert stores[0] == stores[1] == stores[2]
+
+
+def test_epochs_and_seeds_differ(bpe_corpus: Path, sample: Sample) -> None:
+    epochs = sample(bpe_corpus)
+    drawn = [to_lists(epochs.store(epoch).src) for epoch in (0, 1, 2)]
+    epochs.close()
+    drawn.append(to_lists(sample(bpe_corpus, seed=8).store(0).src))
+    assert all(a != b for i, a in enumerate(drawn) for b in drawn[:i])
+
+
+def test_equal_pairs_in_other_shards_differ(bpe_corpus: Path, sample: Sample) -> None:
+    line = Tokenizers.load(bpe_corpus).src.encode(" ".join(WORDS))
+    with PairWriter(bpe_corpus, "train", dict.fromkeys(("src", "tgt"), np.dtype(np.uint16))) as writer:
+        for side in ("src", "tgt"):
+            writer.append(side, np.array(line * NUM_PAIRS), np.full(NUM_PAIRS, len(line)))
+    store = sample(bpe_corpus).store(0)
+    drawn = to_lists(store.src) + to_lists(store.tgt)
+    assert len({tuple(ids) for ids in drawn}) > len(drawn) / 2
+
+
+PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+from nmt.data import sampling
+from nmt.data.store import PairWriter
+from nmt.recipe import TrainRecipe
+
+append = PairWriter.append
+appended = []
+
+def append_and_die(self, *arguments):
+    append(self, *arguments)
+    appended.append(arguments)
+    if len(appended) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    directory, workers, ending = sys.argv[1:]
+    sampling._PAIRS_PER_SHARD = {pairs_per_shard}
+    if ending == "dies":
+        PairWriter.append = append_and_die
+    recipe = TrainRecipe(subword_sampling=0.2)
+    epochs = sampling.SampledEpochs(Path(directory), recipe, seed=7, max_tokens={most_tokens}, workers=int(workers))
+    epochs.store(5)
+    epochs.close()
+"""
+
+
+def run_program(directory: Path, workers: int, ending: str) -> subprocess.Popen[bytes]:
+    program = directory.parent / "program.py"
+    program.write_text(
+        PROGRAM.replace("{pairs_per_shard}", str(PAIRS_PER_SHARD)).replace("{most_tokens}", str(MOST_TOKENS))
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, str(program), str(directory), str(workers), ending]
+    return subprocess.Popen(command, env=environment, start_new_session=True)
+
+
+def test_killed_half_way_and_made_elsewhere(bpe_corpus: Path, sample: Sample) -> None:
+    killed, elsewhere = bpe_corpus, Path(shutil.copytree(bpe_corpus, bpe_corpus.with_name("elsewhere")))
+    victim = run_program(killed, workers=2, ending="dies")
+    assert victim.wait() == -signal.SIGKILL
+    assert [path.name for path in (killed / "epochs").iterdir()] == [".epoch-5.unfinished"]
+    assert_session_ends(victim.pid)
+    epochs = sample(killed)
+    assert list((killed / "epochs").iterdir()) == []
+    epochs.store(5)
+    assert run_program(elsewhere, workers=1, ending="ends").wait() == 0
+    assert contents(killed, 5) == contents(elsewhere, 5)
+    assert not list((elsewhere / "epochs").glob(".*"))
+
+
+def assert_session_ends(session: int) -> None:
+    """No process that the killed one started may go on."""
+    if not Path("/proc").is_dir():
+        return
+    for _ in range(100):
+        if not any(session_of(path) == session for path in Path("/proc").glob("[0-9]*/stat")):
+            return
+        time.sleep(0.1)
+    os.killpg(session, signal.SIGKILL)
+    pytest.fail("processes outlived the killed one")
+
+
+def session_of(stat: Path) -> int:
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[3])
+    except OSError:
+        return -1
+
+
+# --- Making ahead, keeping, removing ----------------------------------------------------------------------------------
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def epoch_names(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / "epochs").iterdir())
+
+
+def test_the_next_epoch_is_made_ahead_and_the_past_is_removed(bpe_corpus: Path, sample: Sample) -> None:
+    epochs = sample(bpe_corpus)
+    store = epochs.store(2)
+    wait_for(lambda: epoch_names(bpe_corpus) == ["epoch-2", "epoch-3"])
+    epochs.store(3)
+    epochs.remove_before(3)
+    wait_for(lambda: epoch_names(bpe_corpus) == ["epoch-3", "epoch-4"])
+    assert len(to_lists(store.src)) == NUM_PAIRS  # Who has it open may go on reading.
+
+
+def test_what_is_whole_is_used_again(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = sample(bpe_corpus)
+    expected = to_lists(first.store(0).src)
+    wait_for(lambda: epoch_names(bpe_corpus) == ["epoch-0", "epoch-1"])
+    first.close()
+    monkeypatch.setattr(SampledEpochs, "_write", None)
+    again = sample(bpe_corpus, workers=2)
+    assert to_lists(again.store(0).src) == expected
+
+
+@pytest.mark.parametrize("spoil", ["truncated", "other epoch", "no report", "other report"])
+def test_what_is_not_whole_is_made_anew(spoil: str, bpe_corpus: Path, sample: Sample) -> None:
+    first_epoch(sample(bpe_corpus))
+    directory = bpe_corpus / "epochs" / "epoch-0"
+    expected = contents(bpe_corpus, 0)
+    match spoil:
+        case "truncated":
+            with (directory / "train.src.tokens.npy").open("r+b") as file:
+                file.truncate(200)
+        case "other epoch":
+            shutil.rmtree(bpe_corpus / "epochs" / "epoch-1", ignore_errors=True)
+            directory.rename(bpe_corpus / "epochs" / "epoch-1")
+        case "no report":
+            (directory / "epoch.json").unlink()
+        case _:
+            (directory / "epoch.json").write_text("[]")
+    epochs = sample(bpe_corpus)
+    epochs.store(0)
+    assert contents(bpe_corpus, 0) == expected
+    if spoil == "other epoch":
+        assert to_lists(epochs.store(1).src) != to_lists(epochs.store(0).src)
+
+
+@pytest.mark.parametrize("other", [{"seed": 8}, {"alpha": 0.3}, {"max_tokens": 6}, {"sides": "tgt"}])
+def test_what_another_run_made_is_made_anew(other: dict[str, Any], bpe_corpus: Path, sample: Sample) -> None:
+    before, after = first_epoch(sample(bpe_corpus)), first_epoch(sample(bpe_corpus, **other))
+    assert to_lists(after.src) != to_lists(before.src)
+    first_epoch(sample(bpe_corpus))
+    assert to_lists(PairStore(bpe_corpus / "epochs" / "epoch-0", "train").src) == to_lists(before.src)
+
+
+def test_the_report_names_no_folder(bpe_corpus: Path, sample: Sample) -> None:
+    sample(bpe_corpus).store(0)
+    report = contents(bpe_corpus, 0)["epoch.json"].decode()
+    assert json.loads(report)["made_from"]["seed"] == 7
+    assert str(bpe_corpus) not in report
+
+
+def segmenting() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "segmenting"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_nothing_goes_on_behind_close(workers: int, bpe_corpus: Path, sample: Sample) -> None:
+    epochs = sample(bpe_corpus, workers=workers)
+    epochs.store(0)
+    epochs.close()
+    epochs.close()
+    for thread in segmenting():
+        thread.join(timeout=5)
+    assert segmenting() == multiprocessing.active_children() == []
+    assert set(epoch_names(bpe_corpus)) <= {"epoch-0", "epoch-1"}
+    with pytest.raises(SamplingClosed):
+        epochs.store(1)
+
+
+@pytest.mark.parametrize("builds", [True, False])
+def test_who_waits_is_released_by_close(
+    builds: bool, bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, epochs = threading.Event(), sample(bpe_corpus, builds=builds)
+    caught: list[BaseException] = []
+
+    def slow(*arguments: object) -> None:
+        entered.set()
+        assert epochs._closed.wait(30)
+
+    def wait_in_vain() -> None:
+        with pytest.raises(SamplingClosed) as error:
+            epochs.store(0)
+        caught.append(error.value)
+
+    monkeypatch.setattr(PairWriter, "append", slow)
+    thread = threading.Thread(target=wait_in_vain)
+    thread.start()
+    assert entered.wait(30) if builds else not entered.wait(0.1)
+    epochs.close()
+    thread.join(timeout=30)
+    assert len(caught) == 1
+
+
+# --- Several processes ------------------------------------------------------------------------------------------------
+
+
+def test_one_builds_and_the_others_wait(bpe_corpus: Path, sample: Sample) -> None:
+    first_epoch(sample(bpe_corpus, seed=1))
+    waiting, found = sample(bpe_corpus, builds=False), []
+    thread = threading.Thread(target=lambda: found.append(waiting.store(0)))
+    thread.start()
+    thread.join(timeout=0.1)
+    assert thread.is_alive()  # What another run made does not count.
+    waiting.remove_before(1)
+    assert "epoch-0" in epoch_names(bpe_corpus)
+    store = sample(bpe_corpus).store(0)
+    thread.join(timeout=30)
+    assert to_lists(found[0].src) == to_lists(store.src)
+
+
+def test_waiting_has_an_end(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "_SECONDS_TO_WAIT", 0.05)
+    with pytest.raises(UserError, match=r"epoch-3 has not appeared .* all machines must share") as caught:
+        sample(bpe_corpus, builds=False).store(3)
+    assert "\n" not in str(caught.value)
+
+
+# --- What goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_full_disk(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(PairWriter, "append", fail)
+        with pytest.raises(UserError, match=r"the disk of .*epoch-0 is full; .*make room") as caught:
+            sample(bpe_corpus).store(0)
+    assert "\n" not in str(caught.value)
+    assert epoch_names(bpe_corpus) == []
+    assert len(sample(bpe_corpus).store(0)) == NUM_PAIRS
+
+
+def test_folder_that_cannot_be_written(bpe_corpus: Path, sample: Sample) -> None:
+    (bpe_corpus / "epochs").write_text("")
+    with pytest.raises(UserError, match=r"cannot write .*Not a directory"):
+        sample(bpe_corpus).store(0)
+
+
+def test_missing_corpus(tmp_path: Path, sample: Sample) -> None:
+    with pytest.raises(UserError, match="prepare the data first"):
+        sample(tmp_path)
+
+
+def test_killed_worker_is_an_error_not_a_hang(
+    bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs = sample(bpe_corpus, workers=2)
+    monkeypatch.setattr(epochs, "_make_sampler", ending_sampler)
+    with pytest.raises(UserError, match="ended by the system"):
+        epochs.store(0)
+
+
+def ending_sampler() -> Callable[[object], None]:
+    return lambda shard: os._exit(9)
+
+
+# --- Batches ----------------------------------------------------------------------------------------------------------
+
+RECIPE = TrainRecipe(batch_tokens=400, micro_batch_tokens=MOST_TOKENS + 1)
+
+
+def batches_of(directory: Path, epochs: SampledEpochs, **options: Any) -> TrainingBatches:
+    return TrainingBatches(PairStore(directory, "train"), RECIPE, seed=7, epochs=epochs, **options)
+
+
+def as_values(update: Update) -> tuple[object, ...]:
+    parts = [(p.number, p.counts, p.batch.src.to_lists(), p.batch.tgt.to_lists()) for p in update.micro_batches]
+    return (update.epoch, update.index, update.tgt_tokens, update.sentence_ids.tolist(), parts)
+
+
+def test_every_pair_once_in_every_epoch_and_within_the_budget(corpus: Path, sample: Sample) -> None:
+    base, tokenizers = PairStore(corpus, "train"), Tokenizers.load(corpus)
+    texts = [tokenizers.tgt.decode(ids) for ids in to_lists(base.tgt)]
+    seen: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    ids: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    with batches_of(corpus, sample(corpus)) as batches:
+        while (update := next(batches)).epoch < 3:
+            ids[update.epoch] += update.sentence_ids.tolist()
+            for part in update.micro_batches:
+                assert max(len(part.batch.src.tokens), part.batch.tgt_tokens) <= MOST_TOKENS + 1
+                seen[update.epoch] += [tokenizers.tgt.decode(tokens[1:]) for tokens in part.batch.tgt.to_lists()]
+    for epoch in range(3):
+        assert sorted(ids[epoch]) == list(range(NUM_PAIRS))
+        assert sorted(seen[epoch]) == sorted(texts)
+
+
+def test_any_position_can_be_resumed_from(corpus: Path, sample: Sample) -> None:
+    with batches_of(corpus, sample(corpus)) as batches:
+        whole = [as_values(update) for update in islice(batches, 70)]
+    second_epoch = [update[0] for update in whole].index(1)
+    assert whole[-1][0] >= 2
+    for start in (0, 3, second_epoch - 1, second_epoch, 60):
+        if start != second_epoch:  # Whether what the first run made is still there makes no difference.
+            shutil.rmtree(corpus / "epochs")
+        epoch, index = whole[start][:2]
+        with batches_of(corpus, sample(corpus), start_epoch=epoch, start_update=index) as batches:
+            assert [as_values(update) for update in islice(batches, 8)] == whole[start : start + 8]
+
+
+def test_processes_share_the_epochs_that_one_of_them_makes(bpe_corpus: Path, sample: Sample) -> None:
+    with batches_of(bpe_corpus, sample(bpe_corpus)) as batches:
+        alone = [as_values(update) for update in islice(batches, 20)]
+    shutil.rmtree(bpe_corpus / "epochs")
+    places = [{"rank": rank, "world_size": 2} for rank in range(2)]
+    with (
+        batches_of(bpe_corpus, sample(bpe_corpus), **places[0]) as first,
+        batches_of(bpe_corpus, sample(bpe_corpus, builds=False), **places[1]) as second,
+    ):
+        for whole in alone:
+            parts = [as_values(next(batches)) for batches in (first, second)]
+            assert parts[0][:4] == parts[1][:4] == whole[:4]
+            together = sorted(micro for part in parts for micro in part[4] if micro[1])
+            assert together == whole[4]
+
+
+def test_past_epochs_are_removed_once_nobody_can_need_them(
+    bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.data.loader._UPDATES_BEHIND", 4)
+    with batches_of(bpe_corpus, sample(bpe_corpus), start_epoch=1) as batches:
+        while (update := next(batches)).epoch < 3:
+            pass
+        assert "epoch-2" in epoch_names(bpe_corpus)
+        assert "epoch-1" not in epoch_names(bpe_corpus)
+        updates = [update, *islice(batches, 3)]
+        assert [u.epoch for u in updates] == [3] * 4
+        assert "epoch-2" not in epoch_names(bpe_corpus)
+
+
+def test_errors_of_segmenting_reach_the_consumer(
+    bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = SampledEpochs._build
+
+    def fail_later(self: SampledEpochs, epoch: int) -> None:
+        if epoch == 1:
+            raise UserError("epoch 1 cannot be made")
+        build(self, epoch)
+
+    monkeypatch.setattr(SampledEpochs, "_build", fail_later)
+    epochs = sample(bpe_corpus)
+    batches = batches_of(bpe_corpus, epochs)
+    with pytest.raises(UserError, match="epoch 1 cannot be made"):
+        list(batches)
+    with pytest.raises(UserError, match="epoch 1 cannot be made"):
+        batches_of(bpe_corpus, sample(bpe_corpus), start_epoch=1)
+    with pytest.raises(SamplingClosed):
+        epochs.store(0)

@@ -1,0 +1,205 @@
+import math
+import random
+import re
+from collections import Counter
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt.data.clean import normalize
+from nmt.data.segmentation import SubwordSampler
+from nmt.data.tokenizer import Tokenizer, Vocabulary, train_tokenizer
+from nmt.recipe import TokenizerRecipe
+
+TEXT = """the small green garden mountain river follows discovers underneath between quickly wonderful translation
+sentence language grandmother yesterday sometimes beautiful carpenter window newspaper together understanding"""
+SYMBOLS = ("<web>", "<2de>", "a,b")
+HOSTILE = [
+    "größer 漢字 \U0001f600",
+    "\U0001f469\u200d\U0001f469\u200d\U0001f467 and \U0001d518",
+    "the <2de> a,b garden",
+    "<2de>the river",
+    "a,ba,b",
+    "river<2de>",
+    "\ufdfd \u0e01\u0e33 e\u0301",
+    "x",
+    "  the   river \u2581\u2581 follows ",
+    "greengardenmountainriver" * 12,
+]
+
+
+def sentences(count: int) -> list[str]:
+    choice = random.Random(1)
+    words = [*TEXT.split(), *("".join(choice.sample(TEXT.split(), 2)) for _ in range(100))]
+    return [" ".join(choice.choices(words, k=choice.randint(1, 6))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
+    folder = tmp_path_factory.mktemp("tokenizers")
+    recipes = {
+        algorithm: TokenizerRecipe(algorithm=algorithm, vocab_size=360, user_symbols=SYMBOLS)
+        for algorithm in ("bpe", "unigram")
+    }
+    return {name: train_tokenizer(sentences(600), recipes[name], folder / f"{name}.model") for name in recipes}
+
+
+@pytest.fixture(params=["bpe", "unigram"])
+def tokenizer(request: pytest.FixtureRequest, tokenizers: dict[str, Tokenizer]) -> Tokenizer:
+    return tokenizers[request.param]
+
+
+def resegment(vocabulary: Vocabulary, alpha: float, batch: list[list[int]], seed: int = 0) -> list[list[int]]:
+    tokens = np.array([token for ids in batch for token in ids], dtype=np.uint16)
+    lengths = np.array([len(ids) for ids in batch])
+    new, new_lengths = SubwordSampler(vocabulary, alpha).resegment(tokens, lengths, np.random.default_rng(seed))
+    assert new.dtype == np.uint16 and len(new) == new_lengths.sum()
+    return [part.tolist() for part in np.split(new, np.cumsum(new_lengths)[:-1])] if batch else []
+
+
+def surface(tokenizer: Tokenizer, ids: list[int]) -> bytes:
+    """What the tokens spell, spaces included, by the written forms of the pieces alone."""
+    byte_piece = re.compile("<0x([0-9A-F]{2})>")
+    return b"".join(
+        bytes.fromhex(found[1]) if (found := byte_piece.fullmatch(piece)) else piece.encode()
+        for piece in tokenizer.pieces(ids)
+    )
+
+
+def test_the_text_stays(tokenizer: Tokenizer) -> None:
+    tag = tokenizer.encode("<web>")[-1]
+    batch = [tokenizer.encode(text) for text in [*HOSTILE, *sentences(50)]]
+    batch += [[], *([tag, *ids] for ids in batch), []]
+    changed = 0
+    for alpha in (0.0, 0.1, 0.5, 0.95):
+        drawn = resegment(tokenizer.vocabulary(), alpha, batch)
+        assert [surface(tokenizer, ids) for ids in drawn] == [surface(tokenizer, ids) for ids in batch]
+        assert tokenizer.decode_batch(drawn) == tokenizer.decode_batch(batch)
+        changed += sum(new != old for new, old in zip(drawn, batch, strict=True))
+    assert changed > len(batch)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text(max_size=12), max_size=6), st.integers(0, 9))
+def test_any_text_stays(tokenizers: dict[str, Tokenizer], texts: list[str], seed: int) -> None:
+    for tokenizer in tokenizers.values():
+        batch = [tokenizer.encode(normalize(text, "NFC")) for text in texts]
+        drawn = resegment(tokenizer.vocabulary(), 0.3, batch, seed)
+        assert [surface(tokenizer, ids) for ids in drawn] == [surface(tokenizer, ids) for ids in batch]
+
+
+def test_user_symbols_stay_one_token(tokenizer: Tokenizer) -> None:
+    symbols = {tokenizer.encode(symbol)[-1] for symbol in SYMBOLS}
+    tag = tokenizer.encode("<web>")[-1]
+    batch = [[tag, *tokenizer.encode(text)] for text in HOSTILE]
+    for seed in range(20):
+        for old, new in zip(batch, resegment(tokenizer.vocabulary(), 0.1, batch, seed), strict=True):
+            assert new[0] == tag
+            assert [token for token in new if token in symbols] == [token for token in old if token in symbols]
+
+
+def test_without_chance_it_is_the_segmentation_of_sentencepiece(tokenizers: dict[str, Tokenizer]) -> None:
+    texts = [*HOSTILE, *sentences(300)]
+    batch = [tokenizers["bpe"].encode(text) for text in texts]
+    assert resegment(tokenizers["bpe"].vocabulary(), 0.0, batch) == batch
+    # Of unigram, at a large power, only the best ones are left; there may be several.
+    unigram = tokenizers["unigram"]
+    scores = unigram.vocabulary().scores
+    batch = [unigram.encode(text) for text in texts]
+    for best, drawn in zip(batch, resegment(unigram.vocabulary(), 1e5, batch), strict=True):
+        assert sum(scores[i] for i in drawn) == pytest.approx(sum(scores[i] for i in best), abs=1e-3)
+
+
+def bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float) -> Counter[tuple[str, ...]]:
+    """The probability of every segmentation, by following both ways at each merge."""
+    known = zip(vocabulary.pieces, vocabulary.scores, vocabulary.ordinary, strict=True)
+    score_of = {piece: score for piece, score, is_ordinary in known if is_ordinary}
+
+    @cache
+    def outcomes(parts: tuple[str, ...], left_out: frozenset[tuple[int, int, int]]) -> Counter[tuple[str, ...]]:
+        starts = [len("".join(parts[:i])) for i in range(len(parts) + 1)]
+        joints = [
+            (-score_of[a + b], i)
+            for i, (a, b) in enumerate(pairwise(parts))
+            if a + b in score_of and tuple(starts[i : i + 3]) not in left_out
+        ]
+        if not joints:
+            return Counter({parts: 1.0})
+        _, i = min(joints)
+        merged = outcomes((*parts[:i], parts[i] + parts[i + 1], *parts[i + 2 :]), left_out)
+        skipped = outcomes(parts, left_out | {tuple(starts[i : i + 3])})
+        total: Counter[tuple[str, ...]] = Counter()
+        for outcome, share in ((merged, 1 - alpha), (skipped, alpha)):
+            for segmentation, probability in outcome.items():
+                total[segmentation] += share * probability
+        return total
+
+    return outcomes(tuple(word), frozenset())
+
+
+def unigram_sampling(vocabulary: Vocabulary, word: str, alpha: float) -> Counter[tuple[str, ...]]:
+    """The probability of every segmentation, by listing them all."""
+    known = zip(vocabulary.pieces, vocabulary.scores, vocabulary.ordinary, strict=True)
+    score_of = {piece: score for piece, score, is_ordinary in known if is_ordinary}
+
+    def ways(rest: str) -> list[tuple[str, ...]]:
+        cuts = [cut for cut in range(1, len(rest) + 1) if rest[:cut] in score_of]
+        return [(rest[:cut], *way) for cut in cuts for way in ways(rest[cut:])] if rest else [()]
+
+    weights = {way: math.exp(alpha * sum(score_of[piece] for piece in way)) for way in ways(word)}
+    return Counter({way: weight / sum(weights.values()) for way, weight in weights.items()})
+
+
+@pytest.mark.parametrize("word", ["the", "garden", "beautiful", "riverriver"])
+@pytest.mark.parametrize("alpha", [0.1, 0.6])
+def test_segmentations_come_with_their_probabilities(word: str, alpha: float, tokenizer: Tokenizer) -> None:
+    vocabulary, count = tokenizer.vocabulary(), 20_000
+    expected = {"bpe": bpe_dropout, "unigram": unigram_sampling}[vocabulary.algorithm](
+        vocabulary, f"\u2581{word}", alpha
+    )
+    assert sum(expected.values()) == pytest.approx(1)
+    drawn = Counter(
+        tuple(tokenizer.pieces(ids)) for ids in resegment(vocabulary, alpha, [tokenizer.encode(word)] * count)
+    )
+    assert drawn.keys() <= expected.keys()
+    for segmentation, probability in expected.items():
+        deviation = math.sqrt(probability * (1 - probability) / count)
+        assert drawn[segmentation] / count == pytest.approx(probability, abs=5 * deviation + 1 / count)
+
+
+def test_there_are_as_many_tokens_as_sentencepiece_draws(tokenizer: Tokenizer) -> None:
+    texts = sentences(2000)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    theirs = sum(len(processor.encode(text, enable_sampling=True, alpha=0.2, nbest_size=-1)) for text in texts)
+    ours = sum(map(len, resegment(tokenizer.vocabulary(), 0.2, [tokenizer.encode(text) for text in texts])))
+    assert ours == pytest.approx(theirs, rel=0.03)
+
+
+def test_a_generator_in_the_same_state_draws_the_same(tokenizer: Tokenizer) -> None:
+    batch = [tokenizer.encode(text) for text in sentences(100)]
+    drawn = [resegment(tokenizer.vocabulary(), 0.2, batch, seed) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_equal_sentences_are_drawn_apart(tokenizer: Tokenizer) -> None:
+    drawn = resegment(tokenizer.vocabulary(), 0.2, [tokenizer.encode(" ".join(TEXT.split()))] * 50)
+    assert len({tuple(ids) for ids in drawn}) == 50
+
+
+@pytest.mark.parametrize("batch", [[], [[]], [[], []]])
+def test_nothing_stays_nothing(batch: list[list[int]], tokenizer: Tokenizer) -> None:
+    assert resegment(tokenizer.vocabulary(), 0.5, batch) == batch
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_a_piece_with_a_character_of_no_piece_stays_whole(algorithm: str) -> None:
+    pieces = ["<unk>", "a", "b", "ab", "bz", "z?"]
+    vocabulary = Vocabulary(algorithm, pieces, [0.0, -1.5, -1.6, -1.0, -2.0, -5.0], [False, *[True] * 5])
+    batch = [[3, 4, 5, 1, 2]] * 100
+    drawn = resegment(vocabulary, 0.5, batch)
+    assert {tuple(ids) for ids in drawn} == {(*a, 4, 5, *b) for a in ((3,), (1, 2)) for b in ((3,), (1, 2))}

@@ -1,0 +1,131 @@
+"""Recomputing the layers changes memory and time, and nothing else: no bit of a gradient, no name, no random state."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from nmt.model.transformer import Transformer
+from nmt.packed import BOS_ID, Batch, PackedSequences
+from nmt.recipe import ModelRecipe
+from nmt.train.loss import TrainingLoss
+
+VOCAB = 31
+SRC = PackedSequences.from_lists([[5, 6, 7, 8], [9], [10, 11, 12, 4, 5, 6]])
+TGT = PackedSequences.from_lists([[BOS_ID, 5, 6], [BOS_ID, 7, 8, 9, 10], [BOS_ID]])
+
+
+def build(*, recompute: bool, **changes: object) -> Transformer:
+    """A model with every kind of dropout, the same weights at every call."""
+    options: dict[str, object] = {"d_model": 16, "d_ff": 24, "num_heads": 4}
+    options |= {"num_encoder_layers": 3, "num_decoder_layers": 2, "max_positions": 16}
+    options |= {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.3}
+    torch.manual_seed(1)
+    model = Transformer(ModelRecipe.model_validate(options | changes), VOCAB, VOCAB).train()
+    model.recompute_layers(recompute)
+    return model
+
+
+def gradients(model: nn.Module, *inputs: object) -> list[Tensor]:
+    """The gradients of a sum that depends on every number, then the random state that is left."""
+    model.zero_grad()
+    torch.manual_seed(2)
+    out = model(*inputs)
+    (out[0] if isinstance(out, tuple) else out.sin().sum()).backward()
+    assert all(
+        parameter.grad is not None for name, parameter in model.named_parameters() if "output_weight" not in name
+    )
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None] + [torch.get_rng_state()]
+
+
+def training_batch() -> Batch:
+    """The sentences above, with something to predict; nothing is known of them yet that a model finds out."""
+    src, tgt = (PackedSequences.from_lists(side.to_lists()) for side in (SRC, TGT))
+    return Batch(src, tgt, labels=tgt.tokens.flip(0))
+
+
+def assert_equal_bits(first: list[Tensor], second: list[Tensor]) -> None:
+    assert len(first) == len(second)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("norm_order", ["post", "pre"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_gradients_have_the_same_bits_with_dropout(norm_order: str, autocast: bool) -> None:
+    plain, again = (build(recompute=recompute, norm_order=norm_order) for recompute in (False, True))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        assert_equal_bits(gradients(again, SRC, TGT), gradients(plain, SRC, TGT))
+
+
+def test_every_layer_is_computed_twice_in_training_and_once_elsewhere() -> None:
+    model = build(recompute=True)
+    calls = dict.fromkeys([*model.encoder.layers, *model.decoder.layers], 0)
+
+    def count(layer: nn.Module, _inputs: object) -> None:
+        calls[layer] += 1
+
+    for layer in calls:
+        layer.register_forward_pre_hook(count)
+    gradients(model, SRC, TGT)
+    assert set(calls.values()) == {2}
+    gradients(model.eval(), SRC, TGT)
+    assert set(calls.values()) == {3}
+    model.recompute_layers(False)
+    gradients(model.train(), SRC, TGT)
+    assert set(calls.values()) == {4}
+
+
+def test_names_of_weights_are_the_same() -> None:
+    assert build(recompute=True).state_dict().keys() == build(recompute=False).state_dict().keys()
+
+
+def test_a_deep_model_keeps_little_but_the_inputs_of_its_layers() -> None:
+    def kept(model: Transformer) -> int:
+        """Bytes of all tensors that the graph holds for its gradient, the weights not counted."""
+        weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        storages: dict[int, Tensor] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            storages[tensor.untyped_storage().data_ptr()] = tensor
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            model(src, tgt)
+        return sum(t.untyped_storage().nbytes() for place, t in storages.items() if place not in weights)
+
+    src, tgt = (PackedSequences.from_lists([[5] * 15] * 20) for _ in range(2))
+    deep = {"num_encoder_layers": 8, "num_decoder_layers": 8}
+    plain, again = (kept(build(recompute=recompute, **deep)) for recompute in (False, True))
+    rows = src.total * 16 * 4  # bytes of what enters a layer
+    assert again < 30 * rows < plain / 10
+
+
+@pytest.fixture
+def lonely_group(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("lonely_group")
+@pytest.mark.parametrize("rdrop", [0.0, 5.0])
+def test_recomputing_and_rdrop_work_in_several_processes(rdrop: float) -> None:
+    """DDP insists that every weight's gradient is ready exactly once, though R-Drop uses each weight twice."""
+    plain, again = (TrainingLoss(build(recompute=recompute), 0.1, rdrop) for recompute in (False, True))
+    batch = training_batch()
+    parallel = DistributedDataParallel(again, gradient_as_bucket_view=True)
+    for _ in range(2):  # DDP finds a mistake in the next step
+        assert_equal_bits(gradients(parallel, batch), gradients(plain, batch))
+
+
+def test_recomputing_works_with_compiled_layers() -> None:
+    plain, again = (build(recompute=recompute, num_encoder_layers=1) for recompute in (False, True))
+    for layer in again.encoder.layers:
+        layer.compile(dynamic=True, backend="eager")  # traced and guarded as ever, which is where it could go wrong
+    batch = training_batch()
+    assert_equal_bits(gradients(again, batch.src, batch.tgt), gradients(plain, batch.src, batch.tgt))

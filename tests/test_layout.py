@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import pytest
+
+from nmt.layout import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
+from nmt.recipe import UserError
+
+
+def make_model(directory: Path) -> Path:
+    directory.mkdir(parents=True)
+    (directory / "model.toml").write_text("")
+    return directory
+
+
+def test_checkpoints_come_in_the_order_of_their_steps(tmp_path: Path) -> None:
+    directories = [make_model(checkpoint_directory(tmp_path, step)) for step in (900, 10_000, 1)]
+    (tmp_path / "checkpoints" / ".step-00000002.part-1").mkdir()
+    (tmp_path / "checkpoints" / "corrupt-step-00000003").mkdir()
+    (tmp_path / "checkpoints" / "step-00000004").write_text("a file")
+    assert list_checkpoints(tmp_path) == [directories[2], directories[0], directories[1]]
+    assert [checkpoint_step(directory) for directory in list_checkpoints(tmp_path)] == [1, 900, 10_000]
+    assert list_checkpoints(tmp_path / "nowhere") == []
+
+
+def test_a_path_means_a_model_a_checkpoint_or_a_run(tmp_path: Path) -> None:
+    older, newer = (make_model(checkpoint_directory(tmp_path, step)) for step in (5, 10))
+    assert find_model(older) == older
+    assert find_model(tmp_path) == newer
+    model = make_model(tmp_path / "model")
+    assert find_model(tmp_path) == find_model(model) == model
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("nowhere", "does not exist"), ("", "holds no model")])
+def test_no_model_is_an_error_of_one_line(name: str, wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"{wrong}; it must be a model directory") as caught:
+        find_model(tmp_path / name)
+    assert "\n" not in str(caught.value)

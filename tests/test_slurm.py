@@ -1,0 +1,118 @@
+"""The Slurm example: its syntax, what it launches, and that a time limit leads to another turn."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "tools" / "slurm-train.sbatch"
+
+# Stand-ins for the programs of a cluster; each notes in the folder $NOTES how it was called.
+SCONTROL = """
+echo "$*" >>"$NOTES/scontrol"
+[[ $1 == show ]] && printf '%s\\n' node7 node8
+exit 0
+"""
+SRUN = """
+echo "$*" >"$NOTES/srun"
+while [[ $1 == --* ]]; do shift; done
+exec "$@"
+"""
+TORCHRUN = """
+printf '%s\\n' "$@" >"$NOTES/torchrun"
+env >"$NOTES/environment"
+"""
+WAIT_FOR_WARNING = """
+trap 'exit 1' USR1
+touch "$NOTES/running"
+for _ in {1..600}; do sleep 0.05; done
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> dict[str, str]:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, body in (("scontrol", SCONTROL), ("srun", SRUN), ("torchrun", TORCHRUN)):
+        write_program(programs / name, body)
+    return {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "NOTES": str(tmp_path),
+        "SLURM_JOB_ID": "1234567",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_JOB_NODELIST": "node[7-8]",
+        "SLURM_GPUS_ON_NODE": "4",
+        "SLURM_CPUS_PER_TASK": "30",
+    }
+
+
+def write_program(path: Path, body: str) -> None:
+    path.write_text(f"#!/usr/bin/env bash\n{body}")
+    path.chmod(0o755)
+
+
+def submit(cluster: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", SCRIPT, *arguments], env=cluster, capture_output=True, text=True, timeout=60)
+
+
+def notes(cluster: Mapping[str, str], name: str) -> list[str]:
+    path = Path(cluster["NOTES"]) / name
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_the_syntax_is_right() -> None:
+    subprocess.run(["bash", "-n", SCRIPT], check=True)
+    assert "\nset -euo pipefail\n" in SCRIPT.read_text()
+
+
+def test_every_machine_gets_a_torchrun_that_meets_the_others_on_the_first(cluster: dict[str, str]) -> None:
+    done = submit(cluster, "recipes/base.toml", "run_dir=a b")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert notes(cluster, "torchrun") == [
+        "--nnodes=2",
+        "--nproc-per-node=4",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=node7:{20000 + 1234567 % 20000}",
+        "--rdzv-id=1234567-0",
+        "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
+        "-m",
+        "nmt",
+        "run",
+        "recipes/base.toml",
+        "run_dir=a b",
+    ]
+    (launch,) = notes(cluster, "srun")
+    assert launch.startswith("--ntasks-per-node=1 --cpus-per-task=30 --kill-on-bad-exit=1 torchrun ")
+    environment = dict(line.split("=", 1) for line in notes(cluster, "environment") if "=" in line)
+    assert environment["OMP_NUM_THREADS"] == "8"
+    assert (environment["NMT_WATCH_SECONDS"], environment["NMT_TIMEOUT_SECONDS"]) == ("60", "600")
+    assert notes(cluster, "scontrol") == ["show hostnames node[7-8]"]
+
+
+def test_a_warning_before_the_time_limit_reaches_torchrun_and_the_job_is_queued_again(cluster: dict[str, str]) -> None:
+    write_program(Path(cluster["PATH"].split(":")[0]) / "torchrun", WAIT_FOR_WARNING)
+    job = subprocess.Popen(["bash", SCRIPT, "recipe.toml"], env=cluster)
+    deadline = time.monotonic() + 30
+    while not (Path(cluster["NOTES"]) / "running").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(timeout=30) == 143
+    assert notes(cluster, "scontrol")[1:] == ["requeue 1234567"]
+
+
+def test_a_failure_is_passed_on_and_nothing_is_queued(cluster: dict[str, str]) -> None:
+    write_program(Path(cluster["PATH"].split(":")[0]) / "torchrun", "exit 3\n")
+    assert submit(cluster, "recipe.toml").returncode == 3
+    assert notes(cluster, "scontrol") == ["show hostnames node[7-8]"]
+
+
+def test_without_a_recipe_or_outside_a_job_it_says_how_to_use_it(cluster: dict[str, str]) -> None:
+    outside = {name: value for name, value in cluster.items() if name != "SLURM_JOB_ID"}
+    for done in (submit(cluster), submit(outside, "recipe.toml")):
+        assert done.returncode == 2
+        assert done.stderr.startswith("slurm-train: usage: sbatch")
+        assert done.stderr.count("\n") == 1

@@ -1,0 +1,353 @@
+"""What the heaviest step needs: against whole plans, memory that is counted exactly, and machines made up."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.data.packing import EpochPlan, plan_epoch
+from nmt.distributed import World
+from nmt.model.transformer import Transformer
+from nmt.recipe import ModelRecipe, UserError
+from nmt.train.loss import TrainingLoss
+from nmt.train.memory import (
+    LARGEST_ON_CPU,
+    MemoryProbe,
+    MicroBatchShape,
+    available_memory,
+    fit_micro_batch,
+    heaviest_shape,
+    moments_to_come,
+    peak_memory,
+)
+
+CPU = torch.device("cpu")
+MB = 1 << 20
+
+
+def corpus(pairs: int, seed: int = 1, longest: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths like those of text: many short sentences, few long ones, sides that go together."""
+    random = np.random.default_rng(seed)
+    src = np.minimum(random.lognormal(2.2, 0.6, pairs).astype(np.int64) + 1, longest)
+    tgt = np.clip((src * random.normal(1.1, 0.2, pairs)).astype(np.int64), 1, longest)
+    return src, tgt
+
+
+def plan_of(src: np.ndarray, tgt: np.ndarray, budget: int, batch_tokens: int = 9_000, epoch: int = 0) -> EpochPlan:
+    return plan_epoch(src, tgt, batch_tokens=batch_tokens, micro_batch_tokens=budget, seed=1, epoch=epoch)
+
+
+# --- The worst shape --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [100, 700, 2_000, 20_000])
+def test_no_micro_batch_of_any_epoch_is_much_heavier(budget: int) -> None:
+    src, tgt = corpus(20_000)
+    src[77], tgt[77] = 60, 2  # the one pair of its kind
+    worst = heaviest_shape(plan_of(src, tgt, budget), d_head=8)
+    assert worst.tokens == budget or worst.tokens == pytest.approx(9_000, rel=0.03)
+    heaviest = 0
+    for epoch in range(3):
+        plan = plan_of(src, tgt, budget, epoch=epoch)
+        for update in range(len(plan)):
+            for ids in plan.micro_batches(update):
+                src_longest, tgt_longest = int(src[ids].max()) + 1, int(tgt[ids].max()) + 1
+                assert max(src[ids].sum(), tgt[ids].sum()) + len(ids) <= worst.tokens * 1.02
+                real = MicroBatchShape(len(ids), worst.tokens, src_longest, tgt_longest).attention_size(8)
+                heaviest = max(heaviest, real)
+    assert heaviest / 1.1 < worst.attention_size(8) < heaviest * 2
+
+
+def test_a_long_source_among_short_targets_is_reckoned_with_wherever_it_stands() -> None:
+    src, tgt = np.full(20_000, 5), np.full(20_000, 5)
+    plan = plan_of(src, tgt, 300, batch_tokens=600)
+    src[plan.order[-500]] = 50
+    worst = heaviest_shape(plan, d_head=8)
+    assert all(src[ids].max() == 5 for update in range(64) for ids in plan.micro_batches(update))
+    assert (worst.src_longest, worst.tgt_longest) == (51, 6)
+    assert worst.num_sentences == 1 + (300 - 51) // 6 + 1
+
+
+def test_one_update_of_one_long_pair_is_its_own_worst() -> None:
+    worst = heaviest_shape(plan_of(np.array([30]), np.array([20]), 10), d_head=8)
+    assert worst == MicroBatchShape(1, 10, 31, 21)
+    batch = worst.batch()
+    assert (batch.src.total, batch.tgt.total) == (31, 21)
+
+
+@pytest.mark.parametrize(("sentences", "tokens"), [(1, 40), (2, 41), (7, 100), (40, 100), (99, 138)])
+def test_a_batch_has_the_shape_it_was_made_of(sentences: int, tokens: int) -> None:
+    batch = MicroBatchShape(sentences, tokens, src_longest=40, tgt_longest=25).batch()
+    for side, longest in ((batch.src, 40), (batch.tgt, 25)):
+        assert side.num_sentences == sentences
+        assert side.total == tokens
+        assert side.max_length == int(side.lengths.max())
+        assert side.max_length == max(longest, -(-tokens // sentences))
+        assert int(side.lengths.min()) >= 1
+    assert batch.tgt_tokens == batch.tgt.total
+
+
+def test_part_of_a_batch_holds_the_longest_pair_and_its_share_of_the_others() -> None:
+    shape = MicroBatchShape(101, 540, src_longest=40, tgt_longest=20)
+    part = shape.batch(part=21)
+    assert (part.num_sentences, part.src.total, part.tgt.total) == (21, 40 + 500 // 5, 20 + 520 // 5)
+    assert (part.src.max_length, part.tgt.max_length) == (40, 20)
+
+
+# --- How memory is found out ------------------------------------------------------------------------------------------
+
+
+def test_the_peak_is_seen_though_it_passes_and_once_more_at_the_second_time() -> None:
+    def run() -> None:
+        pieces = [torch.ones(MB // 4) for _ in range(64)]  # of 1 MB, which glibc would like to keep
+        time.sleep(0.02)
+        del pieces
+        torch.ones(MB // 4)
+
+    for _ in range(2):
+        assert 60 * MB < peak_memory(run, CPU) < 80 * MB
+
+
+def write(root: Path, files: dict[str, object]) -> Path:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{content}\n")
+    return root
+
+
+MEMINFO = {"proc/meminfo": "MemTotal:       9000 kB\nMemAvailable:   5000 kB\nSwapFree: 0 kB"}
+GROUPS_V2 = {"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/b/memory.max": "max"}
+GROUPS_V1 = {"proc/self/cgroup": "5:cpu:/x\n4:cpu,memory:/outside/of/the/container\n0::/"}
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ({}, None),
+        (MEMINFO, 5_000 * 1024),
+        (
+            MEMINFO | GROUPS_V2 | {"sys/fs/cgroup/a/b/memory.current": 7, "sys/fs/cgroup/a/b/memory.stat": "anon 5"},
+            5_000 * 1024,
+        ),
+        (
+            MEMINFO
+            | GROUPS_V2
+            | {
+                "sys/fs/cgroup/a/memory.max": 900_000,
+                "sys/fs/cgroup/a/memory.current": 500_000,
+                "sys/fs/cgroup/a/memory.stat": "anon 5\nactive_file 9\ninactive_file 80000",
+            },
+            480_000,
+        ),
+        (
+            MEMINFO
+            | GROUPS_V1
+            | {
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": 600_000,
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": 500_000,
+                "sys/fs/cgroup/memory/memory.stat": "inactive_file 7\ntotal_inactive_file 10000",
+            },
+            110_000,
+        ),
+    ],
+    ids=["no /proc", "machine", "unlimited group", "parent group", "group of version 1"],
+)
+def test_available_memory_is_the_least_of_machine_and_control_groups(
+    files: dict[str, object], left: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    root = write(tmp_path, files)
+    assert available_memory(CPU, root) == left
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert available_memory(CPU, root) == (left // 2 if left else None)
+
+
+def test_this_machine_has_some_memory_left() -> None:
+    left = available_memory(CPU)
+    assert left is None or MB < left < 1 << 50
+
+
+def test_moments_are_to_come_until_the_first_update_and_never_for_frozen_weights() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(10, 5), torch.nn.Linear(5, 3))
+    model[1].requires_grad_(False)
+    optimizer = torch.optim.Adam(model.parameters())
+    assert moments_to_come(optimizer) == 2 * 4 * (10 * 5 + 5)
+    model(torch.ones(1, 10)).sum().backward()
+    optimizer.step()
+    assert moments_to_come(optimizer) == 0
+    held = sum(s["exp_avg"].nbytes + s["exp_avg_sq"].nbytes for s in optimizer.state.values())
+    assert held == 2 * 4 * (10 * 5 + 5)
+
+
+# --- Refusing and choosing budgets ------------------------------------------------------------------------------------
+
+
+def kept_memory(run: Callable[[], None], device: torch.device) -> int:
+    """Bytes of all that the graph of `run` holds: a measure without noise, of which memory is a multiple."""
+    storages: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run()
+    return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
+
+
+class OthersSayTheSame(World):
+    """This process and others on machines like its own."""
+
+    def max(self, value: int) -> int:
+        return value
+
+
+class OtherHasLess(World):
+    """This process and another, which refuses everything above 512."""
+
+    def max(self, value: int) -> int:
+        return 1 if value >= 0 else max(value, -512)
+
+
+def probe_with(available: float | None, **changes: Any) -> MemoryProbe:
+    """A probe of a small model on a machine that has so many bytes left."""
+    torch.manual_seed(1)
+    recipe = ModelRecipe(d_model=16, d_ff=32, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, max_positions=64)
+    probe = MemoryProbe(
+        TrainingLoss(Transformer(recipe, 40, 40), 0.1),
+        plan_of(*corpus(5_000), budget=0),
+        World(0, 1, CPU),
+        "fp32",
+        reserve=0,
+        available=lambda device: available if available is None else int(available),
+        measure=kept_memory,
+    )
+    return replace(probe, **changes)
+
+
+def need(budget: int, **changes: Any) -> int:
+    """Bytes that the heaviest step of a budget keeps, by running it."""
+    probe = probe_with(None, **changes)
+    batch = heaviest_shape(replace(probe.plan, micro_batch_tokens=budget), d_head=8).batch()
+    return kept_memory(lambda: probe.loss.train()(batch)[0].backward(), CPU)
+
+
+@pytest.mark.parametrize("budget", [130, 1_000, 4_000])
+def test_a_budget_is_refused_where_its_heaviest_step_does_not_fit(budget: int) -> None:
+    probe_with(need(budget) * 1.05).require(budget)
+    with pytest.raises(
+        UserError, match=f"train.micro_batch_tokens={budget} does not fit|holds a sentence of 61 tokens"
+    ):
+        probe_with(need(budget) * 0.95).require(budget)
+
+
+def test_what_is_allocated_later_counts() -> None:
+    probe_with(need(1_000) * 1.05 + 10_000, reserve=10_000).require(1_000)
+    with pytest.raises(UserError, match="does not fit"):
+        probe_with(need(1_000) * 1.05 + 10_000, reserve=10_000 + need(1_000) // 9).require(1_000)
+
+
+def test_the_refusal_names_the_largest_budget_that_fits_with_a_margin() -> None:
+    with pytest.raises(UserError) as refusal:
+        probe_with(need(1_280) / 0.9 * 1.02).require(4_000)
+    assert str(refusal.value) == (
+        "a step with train.micro_batch_tokens=4000 does not fit into the memory of cpu; it must be at most 1280; "
+        "set it to that, or set train.recompute to true"
+    )
+    with pytest.raises(UserError) as refusal:
+        probe_with(1).require(4_000)
+    assert str(refusal.value) == (
+        "no micro-batch that holds a sentence of 61 tokens fits into the memory of cpu; one must; "
+        "lower data.max_tokens or choose a smaller model, or set train.recompute to true"
+    )
+
+
+@pytest.mark.parametrize("best", [256, 768, 2_304, 3_840])
+def test_auto_takes_the_largest_that_fits_with_a_margin(best: int) -> None:
+    probe = probe_with(need(best) / 0.9 * 1.02)
+    assert fit_micro_batch("auto", 61, probe) == best
+    assert fit_micro_batch(200, 61, probe) == 200
+
+
+def test_auto_keeps_to_what_is_fast_to_what_an_update_has_and_to_the_longest_sentence() -> None:
+    assert probe_with(1e12).largest_budget(61) == LARGEST_ON_CPU == 4_096
+    assert probe_with(1e12, plan=plan_of(*corpus(5_000), budget=0, batch_tokens=1_000)).largest_budget(61) == 1_024
+    eight = OthersSayTheSame(0, 8, CPU)
+    assert probe_with(1e12, world=eight).largest_budget(61) == 1_280  # some 9,000 shared out among 8
+    assert probe_with(1e12, world=eight).largest_budget(1_500) == 1_536
+    with pytest.raises(UserError, match="holds a sentence of 1500 tokens"):
+        probe_with(need(1_280), world=eight).largest_budget(1_500)
+
+
+def test_where_the_system_does_not_say_nothing_is_refused() -> None:
+    probe_with(None).require(10_000_000)
+    assert probe_with(None).largest_budget(61) == LARGEST_ON_CPU
+
+
+def test_a_step_that_runs_out_of_memory_does_not_fit() -> None:
+    ran: list[int] = []
+
+    def measure(run: Callable[[], None], device: torch.device) -> int:
+        kept = kept_memory(run, device)
+        ran.append(kept)
+        if kept > need(700):
+            raise torch.OutOfMemoryError
+        return 0
+
+    assert 512 <= probe_with(1e12, measure=measure).largest_budget(61) < 4_096
+    assert max(ran) > need(700)
+
+
+def test_on_a_cpu_only_small_steps_are_run() -> None:
+    sizes: list[int] = []
+
+    def measure(run: Callable[[], None], device: torch.device) -> int:
+        sizes.append(kept_memory(run, device))
+        return sizes[-1]
+
+    with pytest.raises(UserError, match="does not fit"):
+        probe_with(need(2_000), measure=measure).require(8_000)
+    assert max(sizes) < need(8_000) / 3
+
+
+def test_all_processes_agree_on_the_one_with_the_least_memory() -> None:
+    world = OtherHasLess(0, 2, CPU)
+    assert probe_with(1e12, world=world).largest_budget(61) == 512
+    with pytest.raises(UserError, match="must be at most 512;"):
+        probe_with(1e12, world=world).require(2_000)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_trying_leaves_no_trace(training: bool) -> None:
+    probe = probe_with(need(2_000), measure=peak_memory)
+    probe.loss.train(training)
+    before = {name: tensor.clone() for name, tensor in probe.loss.state_dict().items()}
+    random_state = torch.get_rng_state()
+    with pytest.raises(UserError):
+        replace(probe, reserve=1 << 60).require(2_000)
+    replace(probe, available=lambda device: 1 << 50).require(2_000)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert probe.loss.training == training
+    assert all(parameter.grad is None for parameter in probe.loss.parameters())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in probe.loss.state_dict().items())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a GPU's own memory needs a CUDA GPU")
+def test_on_a_gpu_the_step_itself_is_run() -> None:
+    device = torch.device("cuda", 0)
+    probe = probe_with(None, world=World(0, 1, device), available=available_memory, measure=peak_memory)
+    probe.loss.to(device)
+    probe.require(2_000)
+    assert probe.largest_budget(61) >= 2_048
+    left = available_memory(device)
+    assert left is not None
+    with pytest.raises(UserError, match="the memory of cuda:0"):
+        replace(probe, reserve=left).require(2_000)
+    assert available_memory(device) == pytest.approx(left, rel=0.01)

@@ -1,0 +1,39 @@
+"""The moving average against its formula in float64, and the exchange with the weights."""
+
+import pytest
+import torch
+from torch import nn
+
+from nmt.train.moving_average import MovingAverage
+
+
+def test_average_follows_its_formula() -> None:
+    model = nn.Linear(3, 2)
+    average = MovingAverage(model, decay=0.6)
+    expected = {name: weight.detach().double() for name, weight in model.named_parameters()}
+    random = torch.Generator().manual_seed(3)
+    for step in range(1, 12):
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.copy_(torch.randn(weight.shape, generator=random))
+        decay = min(0.6, (1 + step) / (10 + step))
+        for name, weight in model.named_parameters():
+            expected[name] = decay * expected[name] + (1 - decay) * weight.detach().double()
+        average.update(step)
+    for name, tensor in average.tensors().items():
+        torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-6, atol=1e-6)
+
+
+def test_weights_come_back_to_the_bit_after_the_exchange() -> None:
+    model = nn.Linear(4, 4)
+    average = MovingAverage(model, decay=0.9)
+    with torch.no_grad():
+        model.weight.mul_(1.7)
+    average.update(1)
+    own, averaged = model.weight.detach().clone(), average.tensors()["weight"]
+    with pytest.raises(KeyError), average.in_place_of_weights():
+        assert torch.equal(model.weight, averaged)
+        raise KeyError("even then")
+    assert torch.equal(model.weight, own)
+    assert torch.equal(average.tensors()["weight"], averaged)
+    assert not torch.equal(own, averaged)

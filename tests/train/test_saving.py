@@ -1,0 +1,47 @@
+"""Writing in the background: in order, one at a time, and no failure goes unheard."""
+
+import threading
+
+import pytest
+
+from nmt.recipe import UserError
+from nmt.train.saving import BackgroundWriter
+
+
+def test_writes_follow_each_other_and_are_finished_at_the_end() -> None:
+    done: list[int] = []
+    gate = threading.Event()
+
+    def first() -> None:
+        gate.wait(5)
+        done.append(1)
+
+    with BackgroundWriter() as writer:
+        writer.submit(first)
+        assert done == []  # submitting does not wait
+        gate.set()
+        writer.submit(lambda: done.append(2))
+        assert 1 in done  # but a second one waits for the first
+    assert done == [1, 2]
+
+
+def test_what_fails_is_raised_by_the_next_call() -> None:
+    def fail() -> None:
+        raise UserError("the disk is full")
+
+    with pytest.raises(UserError, match="disk is full"), BackgroundWriter() as writer:
+        writer.submit(fail)
+    writer = BackgroundWriter()
+    writer.submit(fail)
+    with pytest.raises(UserError):
+        writer.wait()
+    writer.wait()  # said once
+
+
+def test_another_error_is_not_hidden_by_one_of_the_writer() -> None:
+    def fail() -> None:
+        raise UserError("the disk is full")
+
+    with pytest.raises(KeyError), BackgroundWriter() as writer:
+        writer.submit(fail)
+        raise KeyError("first")

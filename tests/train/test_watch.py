@@ -1,0 +1,149 @@
+"""Training in two processes of which one is signalled, killed or stopped: what is saved, said and gone on with."""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_tiny import train_tiny
+
+from nmt.checkpoint import list_checkpoints, load_checkpoint
+from nmt.recipe import Recipe
+from nmt.train.signals import Stopped
+from nmt.watch import JobEnded
+
+# Forked where torch is imported already, which saves seconds for each.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["nmt.train.trainer"])
+
+
+def train_in_one_of_two(recipe: Recipe, data: Path, stderr: Path, variables: dict[str, str]) -> None:
+    """What each of the processes does; it ends as the command line does: see nmt.cli.main."""
+    os.environ.update(variables)
+    os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    try:
+        train_tiny(recipe, data)
+    except Stopped as stopped:
+        sys.exit(stopped.status)
+    except JobEnded:
+        sys.exit(1)
+
+
+class Pair:
+    """Two processes that train together, started by hand so that the exit status of each is seen."""
+
+    def __init__(self, recipe: Recipe, data: Path) -> None:
+        recipe.directory.mkdir(parents=True, exist_ok=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.recipe = recipe
+        self.errors = [recipe.directory / f"{rank}.err" for rank in (0, 1)]
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NMT_WATCH_SECONDS": "2"}
+        self.processes = [
+            PROCESSES.Process(target=train_in_one_of_two, args=(recipe, data, stderr, {**shared, "RANK": str(rank)}))
+            for rank, stderr in enumerate(self.errors)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def wait_for_step(self, step: int) -> None:
+        deadline = time.monotonic() + 60
+        while max(logged_steps(self.recipe), default=0) < step:
+            assert time.monotonic() < deadline, [error.read_text() for error in self.errors]
+            time.sleep(0.01)
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        os.kill(self.processes[rank].pid or 0, number)
+
+    def finish(self) -> list[int | None]:
+        """The exit statuses; None for one that does not end in time."""
+        for process in self.processes:
+            process.join(60)
+        return [process.exitcode for process in self.processes]
+
+    def said(self, rank: int) -> list[str]:
+        return [line for line in self.errors[rank].read_text().splitlines() if line.startswith("nmt: ")]
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+Start = Callable[[Recipe], Pair]
+
+
+@pytest.fixture
+def start(tiny_data: Path) -> Iterator[Start]:
+    pairs: list[Pair] = []
+
+    def start_pair(recipe: Recipe) -> Pair:
+        pairs.append(Pair(recipe, tiny_data))
+        return pairs[-1]
+
+    yield start_pair
+    for pair in pairs:
+        pair.end()
+
+
+def with_train(recipe: Recipe, run_dir: Path, **changes: Any) -> Recipe:
+    tree = recipe.model_dump(mode="json", exclude_none=True)
+    tree["train"] |= {"schedule": "constant", "keep_last": 100, **changes}
+    tree["run_dir"] = str(run_dir)
+    return Recipe.model_validate(tree)
+
+
+def logged_steps(recipe: Recipe) -> list[int]:
+    log = recipe.directory / "metrics.jsonl"
+    lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+    return [json.loads(line)["step"] for line in lines if line.endswith("\n")]
+
+
+@pytest.mark.parametrize(("rank", "number"), [(0, signal.SIGUSR1), (1, signal.SIGTERM)], ids=["USR1", "TERM"])
+def test_a_signal_to_one_process_makes_both_save_and_leave_at_the_same_update(
+    tiny_recipe: Recipe, start: Start, tmp_path: Path, rank: int, number: signal.Signals
+) -> None:
+    endless = {"max_steps": 10**6, "save_every": 10**6, "validate_every": 10**6}
+    pair = start(with_train(tiny_recipe, tmp_path / "run", **endless))
+    pair.wait_for_step(3)
+    pair.signal(rank, number)
+    assert pair.finish() == [143, 143]
+    assert pair.said(0) == pair.said(1) == []
+    (saved,) = list_checkpoints(pair.recipe.directory)
+    steps = logged_steps(pair.recipe)
+    assert load_checkpoint(saved).state["step"] == steps[-1] == len(steps)
+
+
+def test_after_processes_were_lost_the_same_command_ends_with_the_same_bits(
+    tiny_recipe: Recipe, start: Start, tmp_path: Path
+) -> None:
+    """One is killed, and after a new start the other one is stopped; each time the one that is left names it."""
+    options = {"max_steps": 150, "save_every": 20, "validate_every": 20}
+    whole = with_train(tiny_recipe, tmp_path / "whole", **options)
+    assert start(whole).finish() == [0, 0]
+
+    broken = with_train(tiny_recipe, tmp_path / "broken", **options)
+    for rank, number, step in ((1, signal.SIGKILL, 50), (0, signal.SIGSTOP, 100)):
+        pair = start(broken)
+        pair.wait_for_step(step)
+        lost, other = pair.processes[rank], pair.processes[1 - rank]
+        pair.signal(rank, number)
+        other.join(30)
+        assert other.exitcode == 1
+        (line,) = pair.said(1 - rank)
+        assert f"rank {rank} of 2 (host {socket.gethostname()}, pid {lost.pid})" in line
+        lost.kill()  # as torchrun and Slurm do with one that was stopped
+        lost.join()
+
+    assert start(broken).finish() == [0, 0]
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        expected, found = ((list_checkpoints(run.directory)[-1] / name).read_bytes() for run in (whole, broken))
+        assert found == expected
