@@ -24,7 +24,7 @@ from nmt.watch import Peer, meet
 RUN_WORLD = Path(__file__).with_name("run_world.py")
 HOST = socket.gethostname()
 AGAIN = "; start the same command again, and it goes on from the last checkpoint"
-FIXED = {"PYTHONPATH": str(RUN_WORLD.parents[1]), "OMP_NUM_THREADS": "1", "NMT_WATCH_SECONDS": "2"}
+FIXED = {"PYTHONPATH": str(RUN_WORLD.parents[1]), "OMP_NUM_THREADS": "1", "NMT_WATCH_SECONDS": "3"}
 
 
 def test_auto_finds_a_device_and_cpu_is_always_there() -> None:
@@ -224,7 +224,7 @@ def test_a_process_that_is_stopped_ends_the_job_and_is_named(start: Start, what:
     job.signal(1, signal.SIGSTOP)
     assert [job.wait(rank, 15) for rank in (0, 2)] == [1, 1]
     assert job.said() == [
-        f"nmt: {job.name(1)} has not answered for 2 seconds: it died, was stopped or is cut off{AGAIN}"
+        f"nmt: {job.name(1)} has not answered for 3 seconds: it died, was stopped or is cut off{AGAIN}"
     ]
     job.signal(1, signal.SIGCONT)  # whoever is woken up again finds that the job has ended
     assert job.wait(1, 15) == 1

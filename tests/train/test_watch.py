@@ -46,7 +46,7 @@ class Pair:
             port = probe.getsockname()[1]
         self.recipe = recipe
         self.errors = [recipe.directory / f"{rank}.err" for rank in (0, 1)]
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NMT_WATCH_SECONDS": "2"}
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NMT_WATCH_SECONDS": "3"}
         self.processes = [
             PROCESSES.Process(target=train_in_one_of_two, args=(recipe, data, stderr, {**shared, "RANK": str(rank)}))
             for rank, stderr in enumerate(self.errors)
@@ -126,12 +126,12 @@ def test_after_processes_were_lost_the_same_command_ends_with_the_same_bits(
     tiny_recipe: Recipe, start: Start, tmp_path: Path
 ) -> None:
     """One is killed, and after a new start the other one is stopped; each time the one that is left names it."""
-    options = {"max_steps": 150, "save_every": 20, "validate_every": 20}
+    options = {"max_steps": 100, "save_every": 10, "validate_every": 20}
     whole = with_train(tiny_recipe, tmp_path / "whole", **options)
     assert start(whole).finish() == [0, 0]
 
     broken = with_train(tiny_recipe, tmp_path / "broken", **options)
-    for rank, number, step in ((1, signal.SIGKILL, 50), (0, signal.SIGSTOP, 100)):
+    for rank, number, step in ((1, signal.SIGKILL, 25), (0, signal.SIGSTOP, 55)):
         pair = start(broken)
         pair.wait_for_step(step)
         lost, other = pair.processes[rank], pair.processes[1 - rank]
