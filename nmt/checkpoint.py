@@ -221,7 +221,7 @@ def _model_toml(model_recipe: ModelRecipe, facts: ModelFacts) -> str:
         "vocabulary": {"src": facts.src_vocab_size, "tgt": facts.tgt_vocab_size},
         "text": {"unicode_form": facts.unicode_form},
         "model": model_recipe.model_dump(mode="json"),
-        "decode": facts.decode.model_dump(mode="json"),
+        "decode": facts.decode.model_dump(mode="json", exclude_none=True),
         "origin": facts.origin,
     }
     return tomli_w.dumps(tree)

@@ -6,31 +6,29 @@ saving.
 
 from __future__ import annotations
 
+import gzip
 import json
+import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, TextIO, cast
 
 import typer
 
 from nmt import pipeline
-from nmt.checkpoint import load_model, read_model_facts
-from nmt.data.clean import normalize
+from nmt.checkpoint import read_model_facts
 from nmt.data.corpus import decode_lines, read_lines
-from nmt.data.tokenizer import Tokenizers
-from nmt.decode.scoring import score_pairs
+from nmt.decode.scoring import Scorer
 from nmt.decode.translator import Translation, Translator
-from nmt.distributed import choose_device
 from nmt.evaluate.metrics import Score, score_corpus
 from nmt.layout import find_model
 from nmt.logs import ProgressBar, console, progress, say
-from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
-from nmt.recipe import DecodeRecipe, RecipeError, UserError, describe_recipe, load_recipe
+from nmt.recipe import DecodeRecipe, RecipeError, UserError, describe_recipe, load_recipe, override_decode
 from nmt.train.signals import Stopped
 from nmt.watch import JobEnded
 
@@ -133,11 +131,25 @@ def translate(
     file: Annotated[Path, typer.Argument(help="Text to translate, one sentence a line; - is standard input.")] = Path(
         "-"
     ),
-    out: Annotated[Path, typer.Option("-o", "--out", help="Where to write; - is standard output.")] = Path("-"),
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="Where to write; - is standard output, and .gz at the end compresses.")
+    ] = Path("-"),
     beam_size: Annotated[int | None, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy.")] = None,
     length_penalty: Annotated[LengthPenalty | None, typer.Option(help="Divisor of the log-probability.")] = None,
     length_alpha: Annotated[float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")] = None,
-    n_best: Annotated[int, typer.Option(min=1, help="Translations per line: as number, score, text with tabs.")] = 1,
+    n_best: Annotated[
+        int | None, typer.Option(min=1, help="Translations per line: as number, score, text with tabs.")
+    ] = None,
+    prefixes: Annotated[
+        Path | None, typer.Option("--prefixes", help="What each translation must begin with, line by line.")
+    ] = None,
+    ensemble: Annotated[
+        list[Path] | None, typer.Option(help="A further model that decides with the first; give it again for several.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any other option of section decode: sampling=true, no_repeat_ngram=4, ..."),
+    ] = None,
     with_scores: Annotated[
         bool, typer.Option("--with-scores", help="Put the score and a tab before each line.")
     ] = False,
@@ -149,22 +161,18 @@ def translate(
     ] = Precision.auto,
 ) -> None:
     """Translate text: one line out for every line in, in the same order, whatever the line."""
-    changes = {
-        "beam_size": beam_size,
-        "length_penalty": length_penalty.value if length_penalty else None,
-        "length_alpha": length_alpha,
-        "batch_tokens": batch_tokens,
-        "n_best": n_best,
-    }
-    decode = _with_changes(read_model_facts(find_model(model)).decode, changes)
-    translator = Translator.load(model, device, precision.value, decode)
+    named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens}
+    named |= {"length_penalty": length_penalty, "length_alpha": length_alpha}
+    decode = _with_changes(read_model_facts(find_model(model)).decode, named, settings or ())
+    translator = Translator.load(model, device, precision.value, decode, ensemble or ())
     interactive = file == Path("-") and sys.stdin.isatty()
-    lines = _input_lines(file)
     count = None if file == Path("-") else sum(1 for _ in read_lines(file))
+    beginnings = None if prefixes is None else _prefix_lines(prefixes, file, count)
+    shown = decode.n_best if decode.bayes_risk == "none" else 1
+    window = window or (TERMINAL_WINDOW if interactive else FILE_WINDOW)
     with _output(out) as stream, _translation_bar(count, interactive) as bar:
-        window = window or (TERMINAL_WINDOW if interactive else FILE_WINDOW)
-        for number, translations in enumerate(translator.stream(lines, window), start=1):
-            stream.writelines(_output_lines(number, translations, n_best, with_scores))
+        for number, translations in enumerate(translator.stream(_input_lines(file), window, beginnings), start=1):
+            stream.writelines(_output_lines(number, translations, shown, with_scores))
             if interactive or number % window == 0:
                 stream.flush()
             bar.advance(1)
@@ -177,33 +185,34 @@ def score(
     model: ModelArgument,
     src: Annotated[Path, typer.Argument(help="Source sentences, one a line.")],
     tgt: Annotated[Path, typer.Argument(help="Their translations, one a line.")],
+    per_token: Annotated[
+        bool, typer.Option("--per-token", help="After a tab also each token with its own, as TOKEN:LOG_PROB.")
+    ] = False,
     device: Device = "auto",
 ) -> None:
-    """Print the log-probability (natural logarithm) of each given translation, one a line."""
+    """Print the log-probability (natural logarithm) of each given translation, one a line.
+
+    The perplexity of all of them, end tokens counted, goes to stderr.
+    """
     sources, targets = list(read_lines(src)), list(read_lines(tgt))
     if len(sources) != len(targets):
         raise UserError(
             f"{src} has {len(sources):,} lines and {tgt} has {len(targets):,}; they must match line by line; check both"
         )
-    place = choose_device(device)
-    loaded = load_model(model, place)
-    tokenizers = Tokenizers.load(loaded.directory)
-    form: Any = loaded.facts.unicode_form
-    limit = loaded.model.recipe.max_positions - 1
+    scorer = Scorer.load(model, device)
+    log_prob, tokens = 0.0, 0
     with progress("scoring", len(sources), "pairs") as bar:
         for start in range(0, len(sources), SCORING_WINDOW):
-            end = start + SCORING_WINDOW
-            src_ids = [tokenizers.src.encode(normalize(line, form)) for line in sources[start:end]]
-            tgt_ids = [tokenizers.tgt.encode(normalize(line, form)) for line in targets[start:end]]
-            _check_lengths(src_ids, tgt_ids, start, limit)
-            batch = Batch(
-                src=PackedSequences.from_lists([[*ids, EOS_ID] for ids in src_ids]),
-                tgt=PackedSequences.from_lists([[BOS_ID, *ids] for ids in tgt_ids]),
-                labels=PackedSequences.from_lists([[*ids, EOS_ID] for ids in tgt_ids]).tokens,
-            ).to(place)
-            for pair in score_pairs(loaded.model, batch):
-                typer.echo(f"{pair.log_prob:.4f}")
-            bar.advance(len(src_ids))
+            window = slice(start, start + SCORING_WINDOW)
+            for pair in scorer.score(sources[window], targets[window], first_line=start + 1):
+                log_prob, tokens = log_prob + pair.log_prob, tokens + len(pair.token_log_probs)
+                details = zip(pair.pieces, pair.token_log_probs, strict=True)
+                columns = " ".join(f"{piece}:{value:.4f}" for piece, value in details)
+                typer.echo(f"{pair.log_prob:.4f}" + (f"\t{columns}" if per_token else ""))
+                bar.advance(1)
+    if tokens:
+        perplexity = math.exp(min(-log_prob / tokens, 700.0))
+        say(f"{len(sources):,} pairs, {tokens:,} tokens: log-probability {log_prob:.2f}, perplexity {perplexity:.4f}")
 
 
 @app.command()
@@ -268,13 +277,10 @@ def _fail(message: str, status: int) -> int:
     return status
 
 
-def _with_changes(decode: DecodeRecipe, changes: dict[str, Any]) -> DecodeRecipe:
-    """The model's own search options with those of the command line in their place."""
-    given = {name: value for name, value in changes.items() if value is not None}
-    merged = {**decode.model_dump(), **given}
-    if merged["n_best"] > merged["beam_size"]:
-        raise UserError(f"--n-best is {merged['n_best']}; the beam has only {merged['beam_size']}; raise --beam-size")
-    return DecodeRecipe.model_validate(merged)
+def _with_changes(decode: DecodeRecipe, named: Mapping[str, object], settings: Sequence[str]) -> DecodeRecipe:
+    """The model's own search options, one translation a line, with those of the command line in their place."""
+    given = [f"{name}={value}" for name, value in named.items() if value is not None]
+    return override_decode(decode.model_copy(update={"n_best": 1}), [*settings, *given])
 
 
 def _input_lines(path: Path) -> Iterator[str]:
@@ -282,17 +288,29 @@ def _input_lines(path: Path) -> Iterator[str]:
     return decode_lines(sys.stdin.buffer, "standard input") if path == Path("-") else read_lines(path)
 
 
+def _prefix_lines(prefixes: Path, file: Path, num_lines: int | None) -> Iterator[str]:
+    """The lines of a file of prefixes; UserError when they are known not to be as many as those of the text."""
+    given = sum(1 for _ in read_lines(prefixes))
+    if num_lines is not None and given != num_lines:
+        raise UserError(
+            f"{prefixes} has {given:,} lines and {file} has {num_lines:,}; each line needs its prefix, which may be "
+            "empty; check both"
+        )
+    return read_lines(prefixes)
+
+
 @contextmanager
 def _output(path: Path) -> Iterator[TextIO]:
-    """Standard output, or a file that takes its name when it is complete."""
+    """Standard output, or a file that takes its name when it is complete; one that ends in .gz is compressed."""
     if path == Path("-"):
         with open(sys.stdout.fileno(), "w", encoding="utf-8", newline="\n", closefd=False) as stream:
             yield stream
         return
     unfinished = path.with_name(f"{path.name}.part")
     try:
-        with unfinished.open("w", encoding="utf-8", newline="\n") as stream:
-            yield stream
+        open_text = gzip.open if path.suffix == ".gz" else open
+        with open_text(unfinished, "wt", encoding="utf-8", newline="\n") as stream:
+            yield cast(TextIO, stream)
         unfinished.replace(path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; choose a place that can be written to") from error
@@ -323,11 +341,3 @@ def _check_line_counts(first: Path, first_lines: Sequence[str], path: Path, line
             f"{path} has {len(lines):,} lines and {first} has {len(first_lines):,}; they must match line by line; "
             "check that both belong to the same test set"
         )
-
-
-def _check_lengths(src_ids: Sequence[list[int]], tgt_ids: Sequence[list[int]], start: int, limit: int) -> None:
-    for number, (src, tgt) in enumerate(zip(src_ids, tgt_ids, strict=True), start=start + 1):
-        if max(len(src), len(tgt)) > limit:
-            raise UserError(
-                f"line {number} has {max(len(src), len(tgt))} tokens; the model holds {limit}; split the sentence"
-            )

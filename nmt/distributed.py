@@ -77,10 +77,10 @@ class World:
         return values
 
     def max(self, value: int) -> int:
-        """The largest of one number per process."""
+        """The largest of one number per process; it goes past the GPUs, so that nobody waits for theirs."""
         if self.size == 1:
             return value
-        largest = torch.tensor(int(value), device=self.device)
+        largest = torch.tensor(int(value))
         self.arrive()
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
@@ -90,13 +90,13 @@ class World:
         return -self.max(-value)
 
     def gather(self, values: Tensor) -> list[Tensor] | None:
-        """Every process's tensor (n,), each of any length, in rank order on the first process; None elsewhere."""
+        """Every process's CPU tensor (n,) of any length, in rank order on the first process; None elsewhere."""
         if self.size == 1:
             return [values]
-        lengths = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        lengths = torch.zeros(self.size, dtype=torch.int64)
         lengths[self.rank] = len(values)
         longest = int(self.sum(lengths).max())
-        padded = values.new_zeros(longest, device=self.device)
+        padded = values.new_zeros(longest)
         padded[: len(values)] = values
         received = [torch.empty_like(padded) for _ in range(self.size)] if self.is_first else None
         if longest > 0:
@@ -197,7 +197,7 @@ def _start_process_group(rank: int, size: int, device: torch.device, watch: Watc
     # The watch finds and names one that hangs; should it fail, torch's own timeout ends the job a little later.
     timeout = timedelta(seconds=watch.timeout + watch.patience)
     dist.init_process_group(
-        "nccl" if on_gpu else "gloo",
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         store=watch.store_for("process-group"),
         rank=rank,
         world_size=size,

@@ -1,6 +1,8 @@
 """The commands as a user types them: the whole path on a tiny corpus, and what happens when the input is wrong."""
 
+import gzip
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 import sacrebleu
 
 from nmt import Translator, cli
+from nmt.checkpoint import read_model_facts
 from nmt.layout import list_checkpoints
 from nmt.recipe import parse_recipe
 
@@ -186,6 +189,62 @@ def test_n_best_and_scores_are_columns(run_dir: Path, tmp_path: Path, nmt: Nmt) 
     assert float(rows[0][1]) >= float(rows[1][1])
 
 
+def test_rules_of_the_search_can_be_given(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
+    (tmp_path / "begin.txt").write_text("Heute\n\n\n")
+    _, plain, _ = nmt("translate", run_dir, tmp_path / "in.txt")
+    _, begun, _ = nmt("translate", run_dir, tmp_path / "in.txt", "--prefixes", tmp_path / "begin.txt")
+    assert begun.startswith("Heute")
+    assert begun.splitlines()[1:] == plain.splitlines()[1:]
+    (tmp_path / "begin.txt").write_text("Heute\n")
+    status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--prefixes", tmp_path / "begin.txt")
+    assert status == 1
+    assert "has 1 lines and" in one_line(err)
+
+    status, out, _ = nmt(
+        "translate", run_dir, tmp_path / "in.txt", "--set", "no_repeat_ngram=1", "--set", "forbid=['der']"
+    )
+    assert status == 0
+    assert "der" not in out.split()
+    status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--set", "no_repeat=1")
+    assert status == 2
+    assert "did you mean 'no_repeat_ngram'?" in one_line(err)
+    status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--beam-size", 2, "--n-best", 5)
+    assert status == 2
+    assert "widen the beam" in one_line(err)
+    decode = read_model_facts(run_dir / "model").decode.model_copy(update={"no_repeat_ngram": 1})
+    for (best,) in Translator.load(run_dir, "cpu", decode=decode).translate_n_best(["The man sleeps.", "A dog."]):
+        assert len(set(best.pieces)) == len(best.pieces)
+
+
+def test_samples_repeat_with_the_seed_and_may_be_more_than_the_beam(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "in.txt").write_text("The man sleeps.\nA dog.\n")
+    command = ("translate", run_dir, tmp_path / "in.txt", "--set", "sampling=true", "--n-best", 6, "--set", "top_p=0.9")
+    status, first, _ = nmt(*command)
+    assert status == 0
+    assert len(first.splitlines()) == 12
+    assert nmt(*command)[1] == first
+    assert nmt(*command, "--set", "sampling_seed=2")[1] != first
+    _, chosen, _ = nmt(*command, "--set", "bayes_risk=chrf")
+    drawn = [line.split("\t")[2] for line in first.splitlines()]
+    assert len(chosen.splitlines()) == 2
+    assert chosen.splitlines()[0] in drawn[:6] and chosen.splitlines()[1] in drawn[6:]
+
+
+def test_checkpoints_of_a_run_translate_together_and_output_can_be_compressed(
+    run_dir: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
+    first, *_, last = list_checkpoints(run_dir)
+    status, together, _ = nmt("translate", first, tmp_path / "in.txt", "--ensemble", last, "--ensemble", first)
+    assert status == 0
+    _, twice, _ = nmt("translate", last, tmp_path / "in.txt", "--ensemble", last)
+    _, alone, _ = nmt("translate", last, tmp_path / "in.txt", "-o", tmp_path / "out.txt.gz")
+    assert alone == ""
+    assert gzip.decompress((tmp_path / "out.txt.gz").read_bytes()).decode() == twice
+    assert len(together.splitlines()) == 3
+
+
 def test_score_gives_what_the_beam_gave(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "src").write_text("The man sleeps.\nA dog sees the house.\n")
     _, out, _ = nmt("translate", run_dir, tmp_path / "src", "--with-scores", "--length-penalty", "none")
@@ -193,6 +252,18 @@ def test_score_gives_what_the_beam_gave(run_dir: Path, tmp_path: Path, nmt: Nmt)
     (tmp_path / "tgt").write_text("".join(f"{text}\n" for text in texts))
     _, scored, _ = nmt("score", run_dir, tmp_path / "src", tmp_path / "tgt")
     assert [float(value) for value in scored.split()] == pytest.approx([float(p) for p in log_probs], abs=2e-4)
+
+    _, listed, err = nmt("score", run_dir, tmp_path / "src", tmp_path / "tgt", "--per-token")
+    totals = []
+    for line in listed.splitlines():
+        total, columns = line.split("\t")
+        parts = [float(column.rpartition(":")[2]) for column in columns.split(" ")]
+        assert columns.split(" ")[-1].startswith("</s>:")
+        assert sum(parts) == pytest.approx(float(total), abs=1e-4 * len(parts))
+        totals.append((float(total), len(parts)))
+    log_prob, tokens = map(sum, zip(*totals, strict=True))
+    assert f"2 pairs, {tokens} tokens" in err
+    assert float(err.split()[-1]) == pytest.approx(math.exp(-log_prob / tokens), rel=1e-3)
 
 
 @pytest.mark.parametrize("command", ["prepare", "train", "run"])

@@ -396,3 +396,9 @@ def test_the_described_recipe_lists_choices() -> None:
     text = describe_recipe(parse_recipe(SMALL))
     assert "One of: relu, gelu, swish." in text
     assert "Any of: bleu, chrf, chrf++, ter, bleu-tokenized, bleu-tokenized-lc, bleu-compound-split." in text
+
+
+def test_a_tag_must_not_be_a_special_token() -> None:
+    message = message_for(SMALL, "data.train=[{kind='embedded', tag='<s>'}]")
+    assert "'<s>' is a piece of every vocabulary already" in message
+    assert "\n" not in message

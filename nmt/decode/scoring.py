@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
-from nmt.packed import Batch, PackedSequences
+from nmt.checkpoint import LoadedModel, load_model
+from nmt.data.clean import UnicodeForm, normalize
+from nmt.data.tokenizer import Tokenizers
+from nmt.distributed import choose_device
+from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
+from nmt.recipe import UserError
 
 # Logits are made for this many target tokens at a time, because a whole batch of them can be larger than the model.
 _TOKENS_AT_A_TIME = 1_024
@@ -49,3 +56,56 @@ def score_pairs(model: ForwardModel, batch: Batch) -> list[PairScore]:
     ]
     by_sentence = torch.cat(log_probs).cpu().split(batch.tgt.lengths.tolist())
     return [PairScore(float(row.double().sum()), row.tolist()) for row in by_sentence]
+
+
+@dataclass(frozen=True)
+class TextScore:
+    """A `PairScore` with the tokens of the translation in written form, the end token as `</s>`."""
+
+    log_prob: float
+    token_log_probs: list[float]
+    pieces: list[str]
+
+
+class Scorer:
+    """A model with all that stands between it and text, to say how probable given translations are."""
+
+    def __init__(self, loaded: LoadedModel, tokenizers: Tokenizers, device: torch.device) -> None:
+        """Score with a model that lies on `device`."""
+        self._model, self._tokenizers, self._device = loaded.model, tokenizers, device
+        self._unicode_form = cast(UnicodeForm, loaded.facts.unicode_form)
+        self._limit = loaded.model.recipe.max_positions - 1
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "auto") -> Scorer:
+        """The scorer of a model directory, a checkpoint or a run; UserError where there is none."""
+        place = choose_device(device)
+        loaded = load_model(Path(path), place)
+        return cls(loaded, Tokenizers.load(loaded.directory), place)
+
+    def score(self, sources: Sequence[str], targets: Sequence[str], first_line: int = 1) -> list[TextScore]:
+        """Score each target as the translation of its source, together as one batch.
+
+        Raises UserError for a sentence longer than the model's positions; `first_line` is the number to call it by.
+        """
+        src_ids = [self._tokenizers.src.encode(normalize(line, self._unicode_form)) for line in sources]
+        tgt_ids = [self._tokenizers.tgt.encode(normalize(line, self._unicode_form)) for line in targets]
+        self._check_lengths(src_ids, tgt_ids, first_line)
+        labels = [[*ids, EOS_ID] for ids in tgt_ids]
+        batch = Batch(
+            src=PackedSequences.from_lists([[*ids, EOS_ID] for ids in src_ids]),
+            tgt=PackedSequences.from_lists([[BOS_ID, *ids] for ids in tgt_ids]),
+            labels=PackedSequences.from_lists(labels).tokens,
+        )
+        return [
+            TextScore(pair.log_prob, pair.token_log_probs, self._tokenizers.tgt.pieces(ids))
+            for pair, ids in zip(score_pairs(self._model, batch.to(self._device)), labels, strict=True)
+        ]
+
+    def _check_lengths(self, src_ids: Sequence[list[int]], tgt_ids: Sequence[list[int]], first_line: int) -> None:
+        for number, (src, tgt) in enumerate(zip(src_ids, tgt_ids, strict=True), start=first_line):
+            if max(len(src), len(tgt)) > self._limit:
+                raise UserError(
+                    f"line {number} has {max(len(src), len(tgt))} tokens; the model holds {self._limit}; "
+                    "split the sentence"
+                )

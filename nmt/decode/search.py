@@ -7,12 +7,14 @@ Step    Of all extensions of a sentence's live hypotheses by one token, the 2 * 
         Those that end compete by score for the n_best finished places; the best beam_size of the others live on. At
         most beam_size of them can end, so the beam stays full. What is impossible (-inf) neither ends nor lives on.
         Greedy search, a beam of one, takes the single most probable extension, and is done when that is the end.
-Limit   An output has at most max_extra_tokens tokens more than the source, and at most max_tokens, end tokens not
-        counted. A hypothesis at the limit can only end, at the true log-probability of ending there.
+Limit   An output has at most max_extra_tokens tokens more than the source, at most max_length_ratio times as many, and
+        at most max_tokens, end tokens not counted. A hypothesis at the limit can only end, at the true log-probability
+        of ending there.
 Stop    A sentence is done when no live hypothesis can overtake its worst kept finished one any more. Log-probability
         only falls and the penalty only grows, so a live hypothesis reaches at most log_prob / penalty at the limit.
         So a beam that never drops a hypothesis finds the true optimum.
-Tokens  Padding, unknown and begin tokens are never produced.
+Rules   What else an output must or must not hold is in `nmt.decode.rules`. A rule makes extensions impossible; those
+        that it leaves keep their true log-probability.
 Order   Equal candidates rank by parent, then by token id. Which of many equals topk takes at its edge depends on that
         hypothesis alone, so nothing that stands beside a sentence can change its result.
 """
@@ -20,16 +22,16 @@ Order   Equal candidates rank by parent, then by token id. Which of many equals 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Protocol, TypeVar, assert_never
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID, PackedSequences
-from nmt.recipe import DecodeRecipe, UserError
-
-LengthPenalty = Literal["gnmt", "power", "none"]
+from nmt.decode.options import SearchOptions, length_penalty
+from nmt.decode.rules import Rules
+from nmt.packed import BOS_ID, EOS_ID, PackedSequences
 
 _IMPOSSIBLE = float("-inf")
 
@@ -64,46 +66,6 @@ class StepModel(Protocol[State]):
 
 
 @dataclass(frozen=True)
-class SearchOptions:
-    """How to search; the defaults are the paper's (section 6.1)."""
-
-    beam_size: int = 4
-    """Hypotheses that live at each step."""
-    n_best: int = 1
-    """Translations per sentence, at most `beam_size`."""
-    length_penalty: LengthPenalty = "gnmt"
-    """Divisor of the log-probability, see `length_penalty`."""
-    length_alpha: float = 0.6
-    """Exponent of the length penalty, not negative."""
-    max_extra_tokens: int = 50
-    """Longest output: this many tokens more than the input."""
-    max_tokens: int | None = None
-    """Longest output whatever the input: what the model has positions for."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.n_best <= self.beam_size:
-            raise UserError(
-                f"n-best is {self.n_best}; it must be from 1 to the beam size ({self.beam_size}); change one of them"
-            )
-        if self.length_alpha < 0.0:
-            raise UserError(
-                f"the length penalty's alpha is {self.length_alpha}; it must not be negative; 0 switches it off"
-            )
-
-    @classmethod
-    def from_recipe(cls, recipe: DecodeRecipe, max_tokens: int | None = None) -> SearchOptions:
-        """The options of a recipe, for a model with positions for `max_tokens` output tokens."""
-        return cls(
-            beam_size=recipe.beam_size,
-            n_best=recipe.n_best,
-            length_penalty=recipe.length_penalty,
-            length_alpha=recipe.length_alpha,
-            max_extra_tokens=recipe.max_extra_tokens,
-            max_tokens=max_tokens,
-        )
-
-
-@dataclass(frozen=True)
 class Hypothesis:
     """A finished translation of one sentence.
 
@@ -119,38 +81,27 @@ class Hypothesis:
     token_log_probs: list[float]
 
 
-def length_penalty(length: int, name: LengthPenalty, alpha: float) -> float:
-    """What the log-probability of an output of `length` tokens, the end token counted, is divided by.
-
-    gnmt   ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14; the paper's)
-    power  length^alpha (fairseq, CTranslate2); one alpha does not mean the same in both
-    none   1
-    """
-    match name:
-        case "gnmt":
-            return float(((5 + length) / 6) ** alpha)
-        case "power":
-            return float(length**alpha)
-        case "none":
-            return 1.0
-        case _:
-            assert_never(name)
-
-
 # --- The search ------------------------------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
-def beam_search(model: StepModel[State], src: PackedSequences, options: SearchOptions) -> list[list[Hypothesis]]:
+def beam_search(
+    model: StepModel[State],
+    src: PackedSequences,
+    options: SearchOptions,
+    prefixes: Sequence[Sequence[int]] | None = None,
+) -> list[list[Hypothesis]]:
     """The `n_best` best translations of each source sentence, best first, as the head of this file defines them.
 
-    src: sentences closed by the end token, on the model's device. A list is shorter than `n_best` where fewer
-    translations are possible, and empty where the model gives no number but -inf or NaN.
+    src: sentences closed by the end token, on the model's device; prefixes: the tokens that the translation of each
+    sentence must begin with. A list is shorter than `n_best` where fewer translations are possible, and empty where
+    rules leave none, or where the model gives no number but -inf or NaN.
     """
     if src.num_sentences == 0:
         return []
     device, beam_size = src.tokens.device, options.beam_size
-    limits = [_limit(length - 1, options) for length in src.lengths.tolist()]
+    rules = Rules(options, [length - 1 for length in src.lengths.tolist()], prefixes)
+    limits = rules.limits
     penalties = [length_penalty(n, options.length_penalty, options.length_alpha) for n in range(max(limits) + 1)]
     penalty = torch.tensor(penalties, device=device)
 
@@ -162,7 +113,7 @@ def beam_search(model: StepModel[State], src: PackedSequences, options: SearchOp
 
     for length in range(1, max(limits) + 1):
         log_probs = model.step(tokens, state)  # (batch, beam, vocab)
-        _forbid(log_probs, must_end=[row for row, sentence in enumerate(sentences) if limits[sentence] == length])
+        rules.apply(log_probs, length, sentences, beam.outputs)
         best = _best_extensions(beam.log_prob, log_probs, count=2 * beam_size if beam_size > 1 else 1)
         beam.finish(best, length, penalty[length])
         beam.live_on(best, length, log_probs[:, :, EOS_ID])
@@ -186,25 +137,6 @@ def beam_search(model: StepModel[State], src: PackedSequences, options: SearchOp
             state.reorder(beam.parents[:, length - 1])
         tokens = beam.tokens[:, length - 1]
     return results
-
-
-def _limit(src_tokens: int, options: SearchOptions) -> int:
-    """The longest output, end token counted, of a source of `src_tokens` tokens, end token not counted."""
-    longest = src_tokens + options.max_extra_tokens
-    return 1 + (longest if options.max_tokens is None else min(longest, options.max_tokens))
-
-
-def _forbid(log_probs: Tensor, must_end: list[int]) -> None:
-    """Make impossible, in place, what no output holds, and in the rows `must_end` everything but the end.
-
-    log_probs: (batch, beam, vocab)
-    """
-    for token in (PAD_ID, UNK_ID, BOS_ID):
-        log_probs[:, :, token] = _IMPOSSIBLE
-    if must_end:
-        end = log_probs[must_end, :, EOS_ID]
-        log_probs[must_end] = _IMPOSSIBLE
-        log_probs[must_end, :, EOS_ID] = end
 
 
 @dataclass(frozen=True)
@@ -309,6 +241,16 @@ class _Beam:
     def done(self) -> Tensor:
         """Whether no live hypothesis can overtake the worst finished one any more, (batch,) bool."""
         return self.log_prob[:, 0] / self.penalty_at_limit <= self.scores[:, -1]
+
+    def outputs(self, length: int) -> Tensor:
+        """The first `length` tokens of every live hypothesis, (batch, beam, length), when it has as many."""
+        batch, _, beam_size = self.tokens.shape
+        outputs = self.tokens.new_empty(batch, beam_size, length)
+        place = torch.arange(beam_size, device=outputs.device).expand(batch, -1)
+        for t in range(length - 1, -1, -1):
+            outputs[:, :, t] = self.tokens[:, t].gather(1, place)
+            place = self.parents[:, t].gather(1, place)
+        return outputs
 
     def keep(self, rows: Tensor) -> _Beam:
         """The beam of some of the sentences, (kept,)."""

@@ -17,7 +17,11 @@ from nmt.checkpoint import load_model
 from nmt.data.clean import UnicodeForm, normalize
 from nmt.data.packing import plan_in_order
 from nmt.data.tokenizer import Tokenizers
-from nmt.decode.search import Hypothesis, SearchOptions, StepModel, beam_search
+from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, sentence_utility
+from nmt.decode.ensemble import Ensemble
+from nmt.decode.options import SearchOptions
+from nmt.decode.sampling import SamplingOptions, sample
+from nmt.decode.search import Hypothesis, StepModel, beam_search
 from nmt.distributed import choose_device
 from nmt.packed import EOS_ID, PackedSequences
 from nmt.precision import Precision, choose_precision
@@ -45,7 +49,8 @@ class Translation:
     """One translation of one line.
 
     text:     the translation, without any line break
-    score:    log_prob / length penalty: translations of a line are ordered by it
+    score:    log_prob / length penalty, or expected utility: translations of a line that were searched for are
+              ordered by it
     log_prob: natural logarithm of its probability
     pieces:   its tokens in written form
     """
@@ -55,6 +60,9 @@ class Translation:
     log_prob: float
     pieces: list[str]
 
+
+# The tokens of a sentence, and those that its translation must begin with.
+_Task = tuple[list[int], list[int]]
 
 _NOTHING = Translation(text="", score=0.0, log_prob=0.0, pieces=[])
 
@@ -79,7 +87,10 @@ class Translator:
         self.lines_cut = 0
         self._model = model
         self._tokenizers = tokenizers
-        self._options = SearchOptions.from_recipe(decode, max_tokens=max_positions - 1)
+        forbidden = [tokenizers.tgt.encode(normalize(phrase, unicode_form)) for phrase in decode.forbid]
+        self._options = SearchOptions.from_recipe(decode, max_positions - 1, forbidden)
+        self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
+        self._utility = None if decode.bayes_risk == "none" else sentence_utility(decode.bayes_risk)
         self._batch_tokens = decode.batch_tokens
         self._max_tokens = min(MAX_SENTENCE_TOKENS, max_positions - 1)  # the end token needs a position too
         self._unicode_form = unicode_form
@@ -92,53 +103,84 @@ class Translator:
         device: str = "auto",
         precision: Precision = "auto",
         decode: DecodeRecipe | None = None,
+        ensemble: Sequence[str | Path] = (),
     ) -> Translator:
         """The translator of a model directory, a checkpoint or a run.
 
         device: as `train.device` of the recipe; precision: of the weights and all computation up to the logits, `auto`
-        takes bf16 where it is native; decode: how to search, by default as the model's recipe says.
-        Raises UserError where there is no such model or device.
+        takes bf16 where it is native; decode: how to search, by default as the model's recipe says; ensemble: further
+        models with the same tokenizers, which decide together with the first.
+        Raises UserError where there is no such model or device, or where the tokenizers differ.
         """
         place = choose_device(device)
-        loaded = load_model(Path(path), place)
+        dtype = torch.bfloat16 if choose_precision(precision, place) == "bf16" else torch.float32
+        loaded = [load_model(Path(one), place) for one in (path, *ensemble)]
+        first, facts = loaded[0], loaded[0].facts
+        tokenizers = Tokenizers.load(first.directory)
+        for other in loaded[1:]:
+            if Tokenizers.load(other.directory).files() != tokenizers.files():
+                raise UserError(
+                    f"{other.directory} has other tokenizers than {first.directory}; models of an ensemble must share "
+                    "them; train them with the same tokenizer (tokenizer.start_from)"
+                )
+        options = decode or facts.decode
+        models = [one.model.to(dtype) for one in loaded]
         return cls(
-            loaded.model.to(torch.bfloat16 if choose_precision(precision, place) == "bf16" else torch.float32),
-            Tokenizers.load(loaded.directory),
-            decode or loaded.facts.decode,
-            max_positions=loaded.model.recipe.max_positions,
-            unicode_form=cast(UnicodeForm, loaded.facts.unicode_form),
+            models[0] if len(models) == 1 else Ensemble(models, options.ensemble_mean),
+            tokenizers,
+            options,
+            max_positions=min(model.recipe.max_positions for model in models),
+            unicode_form=cast(UnicodeForm, facts.unicode_form),
             device=place,
         )
 
     @property
     def num_parameters(self) -> int:
         """Number of weights of the model, tied ones counted once."""
-        return sum(weight.numel() for weight in self._model.parameters()) if isinstance(self._model, nn.Module) else 0
+        members = self._model.models if isinstance(self._model, Ensemble) else [self._model]
+        modules = [member for member in members if isinstance(member, nn.Module)]
+        return sum(weight.numel() for module in modules for weight in module.parameters())
 
-    def translate(self, lines: Sequence[str]) -> list[str]:
-        """The best translation of each line, in order; "" for a line that holds nothing but space."""
-        return [translations[0].text for translations in self.translate_n_best(lines, n_best=1)]
+    def translate(self, lines: Sequence[str], prefixes: Sequence[str] | None = None) -> list[str]:
+        """The best translation of each line, in order; "" for a line that holds nothing but space.
 
-    def translate_n_best(self, lines: Sequence[str], n_best: int | None = None) -> list[list[Translation]]:
+        prefixes: what each translation must begin with, as for one who types and wants the rest
+        """
+        n_best = 1 if self._utility is None else None  # which needs all of them to choose from
+        return [translations[0].text for translations in self.translate_n_best(lines, n_best, prefixes)]
+
+    def translate_n_best(
+        self, lines: Sequence[str], n_best: int | None = None, prefixes: Sequence[str] | None = None
+    ) -> list[list[Translation]]:
         """The `n_best` best translations of each line (by default as many as the recipe says), best first.
 
         Where there are fewer, the list is shorter, but never empty. Of a line that had to be cut, the i-th translation
-        is made of the i-th of every piece, and its score is their mean. Raises UserError when the model is damaged.
+        is made of the i-th of every piece, and its score is their mean; its first piece gets the prefix. Raises
+        UserError when the model is damaged, and when the prefixes are not as many as the lines.
         """
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
         pieces_of_lines = [self._encode(line) for line in lines]
-        found = iter(self._search([tokens for pieces in pieces_of_lines for tokens in pieces], options))
-        return [_join([self._read(next(found)) for _ in pieces]) for pieces in pieces_of_lines]
+        prefix_of_lines = self._encode_prefixes(prefixes, len(lines))
+        tasks = [
+            (tokens, prefix if place == 0 else [])
+            for pieces, prefix in zip(pieces_of_lines, prefix_of_lines, strict=True)
+            for place, tokens in enumerate(pieces)
+        ]
+        found = iter(self._search(tasks, options))
+        return [self._order(_join([self._read(next(found)) for _ in pieces])) for pieces in pieces_of_lines]
 
-    def stream(self, lines: Iterable[str], window: int) -> Iterator[list[Translation]]:
+    def stream(
+        self, lines: Iterable[str], window: int, prefixes: Iterable[str] | None = None
+    ) -> Iterator[list[Translation]]:
         """Translate endless input: `translate_n_best` of each line, in order, `window` lines in memory at a time.
 
         Lines of a window are sorted into batches together, so a wide one is faster; one of 1 answers line by line.
         """
         assert window > 0, "a window holds at least one line"
-        source = iter(lines)
+        source, given = iter(lines), iter(prefixes) if prefixes is not None else None
         while waiting := list(islice(source, window)):
-            yield from self.translate_n_best(waiting)
+            own = None if given is None else list(islice(given, len(waiting)))
+            yield from self.translate_n_best(waiting, prefixes=own)
 
     def _encode(self, line: str) -> list[list[int]]:
         """The tokens of a line: none for an empty line, one list for most, several for one that must be cut."""
@@ -152,35 +194,60 @@ class Translator:
         # A single character, spelled in bytes, can exceed the limit of a very small model.
         return [piece[:limit] for piece in pieces if piece]
 
-    def _search(self, sentences: Sequence[list[int]], options: SearchOptions) -> list[list[Hypothesis]]:
+    def _order(self, translations: list[Translation]) -> list[Translation]:
+        """Best first: as they are, or by expected utility, which then is their score."""
+        if self._utility is None:
+            return translations
+        weights = [1.0] * len(translations)
+        if self._sampling is None:
+            weights = relative_probabilities([translation.log_prob for translation in translations])
+        utilities = expected_utilities([translation.text for translation in translations], weights, self._utility)
+        scored = [replace(one, score=utility) for one, utility in zip(translations, utilities, strict=True)]
+        return sorted(scored, key=lambda translation: -translation.score)
+
+    def _encode_prefixes(self, prefixes: Sequence[str] | None, num_lines: int) -> list[list[int]]:
+        """The tokens that each translation must begin with, cut to what the model has positions for."""
+        if prefixes is None:
+            return [[] for _ in range(num_lines)]
+        if len(prefixes) != num_lines:
+            raise UserError(
+                f"there are {len(prefixes)} prefixes for {num_lines} lines; there must be one for each, empty for none"
+            )
+        encode, form = self._tokenizers.tgt.encode, self._unicode_form
+        return [encode(normalize(prefix, form))[: self._options.max_tokens] for prefix in prefixes]
+
+    def _search(self, tasks: Sequence[_Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search in batches of about equal length, the longest first: if memory is too small, it shows at once."""
-        lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
+        lengths = np.array([len(sentence) for sentence, _ in tasks], dtype=np.int64)
         costs = np.maximum(lengths, _MIN_SENTENCE_COST - 1)  # the plan counts the end token
         found: dict[int, list[Hypothesis]] = {}
         for ids in reversed(plan_in_order(lengths, costs, micro_batch_tokens=self._batch_tokens)):
-            hypotheses = self._search_batch([sentences[i] for i in ids], options)
+            hypotheses = self._search_batch([tasks[i] for i in ids], options)
             found.update(zip(ids.tolist(), hypotheses, strict=True))
-        return [found[i] for i in range(len(sentences))]
+        return [found[i] for i in range(len(tasks))]
 
-    def _search_batch(self, sentences: Sequence[list[int]], options: SearchOptions) -> list[list[Hypothesis]]:
+    def _search_batch(self, tasks: Sequence[_Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search one batch; where the GPU's memory is too small, its halves one after the other."""
-        src = PackedSequences.from_lists([[*sentence, EOS_ID] for sentence in sentences]).to(self._device)
+        src = PackedSequences.from_lists([[*sentence, EOS_ID] for sentence, _ in tasks]).to(self._device)
         try:
-            return beam_search(self._model, src, options)
+            prefixes = [prefix for _, prefix in tasks]
+            if self._sampling is not None:
+                return sample(self._model, src, options, self._sampling, prefixes)
+            return beam_search(self._model, src, options, prefixes)
         except torch.OutOfMemoryError as error:
-            if len(sentences) == 1:
+            if len(tasks) == 1:
                 raise UserError(
                     "the GPU's memory is too small for one sentence; it must be free for this; "
                     "end what else runs on it, or lower decode.beam_size"
                 ) from error
-        half = len(sentences) // 2
-        return self._search_batch(sentences[:half], options) + self._search_batch(sentences[half:], options)
+        half = len(tasks) // 2
+        return self._search_batch(tasks[:half], options) + self._search_batch(tasks[half:], options)
 
     def _read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         if not hypotheses:
             raise UserError(
-                "the model gives no probability to any translation; its weights must be finite numbers; "
-                "use another checkpoint"
+                "no translation is possible; the rules must leave one, and the model's weights must be finite numbers; "
+                "forbid less, or use another checkpoint"
             )
         tokenizer = self._tokenizers.tgt
         return [

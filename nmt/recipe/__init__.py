@@ -28,7 +28,7 @@ from nmt.recipe.sections import (
     TokenizerRecipe,
     TrainRecipe,
 )
-from nmt.recipe.toml import describe_recipe, dump_recipe, load_recipe, parse_recipe
+from nmt.recipe.toml import describe_recipe, dump_recipe, load_recipe, override_decode, parse_recipe
 
 __all__ = [
     "Corpus",
@@ -54,5 +54,6 @@ __all__ = [
     "describe_recipe",
     "dump_recipe",
     "load_recipe",
+    "override_decode",
     "parse_recipe",
 ]

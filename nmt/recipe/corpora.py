@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+
+# What SentencePiece calls the special tokens.
+_RESERVED_PIECES = {"<pad>", "<unk>", "<s>", "</s>"}
 
 
 class Section(BaseModel):
@@ -14,12 +17,18 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+def _not_reserved(tag: str | None) -> str | None:
+    if tag in _RESERVED_PIECES:
+        raise ValueError(f"{tag!r} is a piece of every vocabulary already; choose another name")
+    return tag
+
+
 class TrainingShare(Section):
     """What every kind of corpus can say of its part in training; it has no meaning for development and test text."""
 
     weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     """How often its pairs are shown in an epoch, relative to other corpora; see `data.temperature`."""
-    tag: str | None = Field(default=None, pattern=r"^<[^\s<>]+>$")
+    tag: Annotated[str | None, AfterValidator(_not_reserved)] = Field(default=None, pattern=r"^<[^\s<>]+>$")
     """A token such as `<web>` put before each source sentence, so that the model can tell the corpora apart."""
 
 

@@ -244,14 +244,41 @@ class DecodeRecipe(Section):
     """Exponent of the length penalty."""
     max_extra_tokens: NonNegativeInt = 50
     """Longest output: this many tokens more than the input."""
+    max_length_ratio: PositiveFloat | None = None
+    """Longest output besides: this many times as many tokens as the input, rounded up."""
+    min_tokens: NonNegativeInt = 0
+    """Shortest output in tokens, as far as the longest allows it."""
+    min_length_ratio: NonNegativeFloat = 0.0
+    """Shortest output: this many times as many tokens as the input, rounded down."""
+    no_repeat_ngram: NonNegativeInt = 0
+    """No output holds a sequence of so many tokens twice; 0 allows it."""
+    forbid: tuple[str, ...] = ()
+    """Words and phrases that no output holds, in the segmentation that they have by themselves."""
     n_best: PositiveInt = 1
-    """Translations per sentence, best first; at most `beam_size`."""
+    """Translations per sentence, best first; at most `beam_size` when they are searched for."""
+    ensemble_mean: Literal["linear", "log"] = "linear"
+    """How several models decide together: by the mean of their probabilities, or by the geometric mean."""
+    bayes_risk: Literal["none", "chrf", "bleu"] = "none"
+    """Of the `n_best` translations take the one that agrees best with all of them (minimum Bayes risk), by this score
+    of sentences."""
+    sampling: bool = False
+    """Draw `n_best` translations at random instead of searching for the best."""
+    sampling_seed: int = 1
+    """Seed of the draws; what a line gets depends on it and on the line alone."""
+    temperature: PositiveFloat = 1.0
+    """Sampling: log-probabilities are divided by it; below 1 the likely becomes likelier."""
+    top_k: NonNegativeInt = 0
+    """Sampling: only so many of the most probable tokens; 0 allows all."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Sampling: only the fewest tokens that together have this probability."""
+    min_p: Probability = 0.0
+    """Sampling: only tokens with at least this share of the most probable one's probability."""
     batch_tokens: PositiveInt = 2_048
     """Most source tokens decoded at a time (times the beam in memory)."""
 
     @model_validator(mode="after")
     def _n_best_fits_beam(self) -> DecodeRecipe:
-        if self.n_best > self.beam_size:
+        if self.n_best > self.beam_size and not self.sampling:
             raise ValueError(
                 f"decode.n_best is {self.n_best}; it must be at most decode.beam_size ({self.beam_size}); "
                 "widen the beam"

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from nmt.recipe.corpora import CORPUS_KINDS, Section
 from nmt.recipe.errors import RecipeError
-from nmt.recipe.sections import Recipe
+from nmt.recipe.sections import DecodeRecipe, Recipe
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -43,6 +43,23 @@ def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe"
         return Recipe.model_validate(tree)
     except ValidationError as error:
         raise RecipeError(f"{where}: " + " | ".join(_explain(error))) from error
+
+
+def override_decode(decode: DecodeRecipe, overrides: Sequence[str]) -> DecodeRecipe:
+    """Search options with some of them replaced, such as `beam_size=8`; raises RecipeError as `load_recipe` does."""
+    tree: dict[str, Any] = {"decode": decode.model_dump(mode="json", exclude_none=True)}
+    for override in overrides:
+        _apply_override(tree, f"decode.{override}")
+    try:
+        return _DecodeSection.model_validate(tree).decode
+    except ValidationError as error:
+        raise RecipeError(" | ".join(_explain(error))) from error
+
+
+class _DecodeSection(Section):
+    """A recipe of which only the search counts."""
+
+    decode: DecodeRecipe
 
 
 def dump_recipe(recipe: Recipe) -> str:

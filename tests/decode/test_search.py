@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nmt.decode.search import Hypothesis, LengthPenalty, SearchOptions, beam_search, length_penalty
+from nmt.decode.options import LengthPenalty, SearchOptions, length_penalty
+from nmt.decode.search import Hypothesis, beam_search
 from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID, PackedSequences
 from nmt.recipe import DecodeRecipe, UserError
 

@@ -1,0 +1,168 @@
+"""Random translations, drawn token by token from what the model thinks probable.
+
+The number that decides a draw is a function of the seed, the source sentence, the sample's number and the place in the
+output. So the same line gets the same samples whatever stands beside it, and asking for more samples gives those
+already known first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmt.decode.options import SearchOptions, length_penalty
+from nmt.decode.rules import Rules
+from nmt.decode.search import Hypothesis, State, StepModel
+from nmt.packed import BOS_ID, EOS_ID, PackedSequences
+from nmt.recipe import DecodeRecipe
+
+_IMPOSSIBLE = float("-inf")
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How to draw. The defaults are the model's own distribution; what is cut off is shared out among the rest."""
+
+    seed: int = 1
+    """Another seed gives other translations."""
+    temperature: float = 1.0
+    """Log-probabilities are divided by it: below 1 the likely becomes likelier."""
+    top_k: int = 0
+    """Only so many of the most probable tokens; 0 allows all."""
+    top_p: float = 1.0
+    """Only the fewest tokens that together have this probability (Holtzman et al. 2020)."""
+    min_p: float = 0.0
+    """Only tokens with at least this share of the most probable one's probability."""
+
+    @classmethod
+    def from_recipe(cls, recipe: DecodeRecipe) -> SamplingOptions:
+        """The options of a recipe."""
+        return cls(recipe.sampling_seed, recipe.temperature, recipe.top_k, recipe.top_p, recipe.min_p)
+
+
+@torch.inference_mode()
+def sample(
+    model: StepModel[State],
+    src: PackedSequences,
+    options: SearchOptions,
+    sampling: SamplingOptions,
+    prefixes: Sequence[Sequence[int]] | None = None,
+) -> list[list[Hypothesis]]:
+    """`n_best` independent translations of each source sentence, in the order of their numbers.
+
+    src and prefixes as for `beam_search`; its rules and limits hold here too. Probabilities and scores are those of the
+    model, not those that were drawn from. A translation that the rules make impossible is left out.
+    """
+    if src.num_sentences == 0:
+        return []
+    rules = Rules(options, [length - 1 for length in src.lengths.tolist()], prefixes)
+    results: list[list[Hypothesis]] = [[] for _ in rules.limits]
+    sentences = list(range(src.num_sentences))  # which sentence each row of the batch is
+    drawn = _Drawn.start(_decisions(src, sampling.seed, options.n_best, max(rules.limits)))
+    tokens = torch.full_like(drawn.tokens[:, :, 0], BOS_ID)
+    state = model.start(src, options.n_best)
+
+    for length in range(1, max(rules.limits) + 1):
+        log_probs = model.step(tokens, state)  # (batch, n_best, vocab)
+        rules.apply(log_probs, length, sentences, drawn.outputs)
+        tokens = choose(log_probs, drawn.decisions[:, :, length - 1], sampling)
+        drawn.add(length, tokens, log_probs.gather(2, tokens[:, :, None]).squeeze(2))
+        is_done = drawn.has_ended.all(dim=1).tolist()
+        if any(is_done):
+            for row, done in enumerate(is_done):
+                if done:
+                    results[sentences[row]] = drawn.read(row, options)
+            staying = [row for row, done in enumerate(is_done) if not done]
+            if not staying:
+                break
+            rows = torch.tensor(staying, device=tokens.device)
+            state.keep(rows)
+            drawn, tokens = drawn.keep(rows), tokens[rows]
+            sentences = [sentences[row] for row in staying]
+    return results
+
+
+def choose(log_probs: Tensor, decisions: Tensor, sampling: SamplingOptions) -> Tensor:
+    """One token from each distribution, (...) int64. log_probs: (..., vocab); decisions: (...) evenly in [0, 1)."""
+    scaled = (log_probs / sampling.temperature).log_softmax(dim=-1)
+    if sampling.top_k:
+        least = scaled.topk(min(sampling.top_k, scaled.shape[-1]), dim=-1).values[..., -1:]
+        scaled = scaled.masked_fill(scaled < least, _IMPOSSIBLE)
+    if sampling.top_p < 1.0:
+        probable = scaled.softmax(dim=-1).sort(dim=-1, descending=True).values
+        is_needed = probable.cumsum(dim=-1) - probable < sampling.top_p  # those before do not suffice
+        least = probable.masked_fill(~is_needed, 1.0).amin(dim=-1, keepdim=True)
+        scaled = scaled.masked_fill(scaled.softmax(dim=-1) < least, _IMPOSSIBLE)
+    if sampling.min_p > 0.0:
+        least = scaled.amax(dim=-1, keepdim=True) + math.log(sampling.min_p)
+        scaled = scaled.masked_fill(scaled < least, _IMPOSSIBLE)
+    # In float64, since over a large vocabulary the rounding of float32 would favour some tokens.
+    ends = scaled.double().softmax(dim=-1).cumsum(dim=-1)
+    places = torch.searchsorted(ends, (decisions.double() * ends[..., -1])[..., None], right=True).squeeze(-1)
+    return places.clamp(max=log_probs.shape[-1] - 1)
+
+
+def _decisions(src: PackedSequences, seed: int, count: int, room: int) -> Tensor:
+    """A random number in [0, 1) for each sentence, sample and place in the output, (batch, count, room) float64."""
+    numbers = [
+        [
+            np.random.Generator(np.random.PCG64([seed % (1 << 64), number, *sentence])).random(room)
+            for number in range(count)
+        ]
+        for sentence in src.to_lists()
+    ]
+    return torch.from_numpy(np.array(numbers)).to(src.tokens.device)
+
+
+@dataclass
+class _Drawn:
+    """What has been drawn for the sentences in the batch; what stands behind an end token does not count.
+
+    decisions:       (batch, count, room) float64 in [0, 1)
+    tokens:          (batch, count, room) int64
+    token_log_probs: (batch, count, room) float32
+    has_ended:       (batch, count) bool
+    """
+
+    decisions: Tensor
+    tokens: Tensor
+    token_log_probs: Tensor
+    has_ended: Tensor
+
+    @classmethod
+    def start(cls, decisions: Tensor) -> _Drawn:
+        """Nothing yet. decisions: (batch, count, room)."""
+        tokens = torch.zeros_like(decisions, dtype=torch.int64)
+        return cls(decisions, tokens, torch.zeros_like(decisions, dtype=torch.float32), tokens[:, :, 0].bool())
+
+    def outputs(self, length: int) -> Tensor:
+        """The first tokens of each, (batch, count, length)."""
+        return self.tokens[:, :, :length]
+
+    def add(self, length: int, tokens: Tensor, log_probs: Tensor) -> None:
+        """Token number `length` of each, (batch, count), and its log-probability."""
+        self.tokens[:, :, length - 1] = tokens
+        self.token_log_probs[:, :, length - 1] = log_probs
+        self.has_ended |= tokens == EOS_ID
+
+    def keep(self, rows: Tensor) -> _Drawn:
+        """What was drawn for some of the sentences, (kept,)."""
+        return _Drawn(self.decisions[rows], self.tokens[rows], self.token_log_probs[rows], self.has_ended[rows])
+
+    def read(self, row: int, options: SearchOptions) -> list[Hypothesis]:
+        """The samples of a sentence, on the host; those that had nowhere to go are left out."""
+        samples = zip(self.tokens[row].tolist(), self.token_log_probs[row].tolist(), strict=True)
+        return [found for found in (_hypothesis(*drawn, options) for drawn in samples) if math.isfinite(found.log_prob)]
+
+
+def _hypothesis(tokens: list[int], log_probs: list[float], options: SearchOptions) -> Hypothesis:
+    length = tokens.index(EOS_ID) + 1
+    own = log_probs[:length]
+    log_prob = math.fsum(own) if all(map(math.isfinite, own)) else _IMPOSSIBLE
+    score = log_prob / length_penalty(length, options.length_penalty, options.length_alpha)
+    return Hypothesis(tokens[: length - 1], score, log_prob, own)

@@ -1,0 +1,122 @@
+"""Rules of the search against exhaustive enumeration with the same rules written down plainly."""
+
+import math
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_search import (
+    Prefix,
+    Scored,
+    Table,
+    TableModel,
+    assert_same,
+    random_table,
+    reference_penalty,
+    search,
+    source_of,
+)
+
+from nmt.decode.options import SearchOptions
+from nmt.decode.search import beam_search
+from nmt.packed import EOS_ID, PackedSequences
+
+WORDS = range(4, 6)
+
+
+def is_allowed(tokens: Prefix, source: Prefix, options: SearchOptions, prefix: Prefix) -> bool:
+    longest = max(len(prefix), longest_output(source, options))
+    shortest = min(longest, max(options.min_tokens, math.floor(options.min_length_ratio * (len(source) - 1))))
+    if not shortest <= len(tokens) <= longest or tokens[: len(prefix)] != prefix:
+        return False
+    n = options.no_repeat_ngram
+    for end in range(len(prefix) + 1, len(tokens) + 1):  # the prefix itself is as it is
+        if n and end >= n and tokens[end - n : end] in [tokens[i : i + n] for i in range(end - n)]:
+            return False
+        if any(end >= len(bad) and tokens[end - len(bad) : end] == bad for bad in options.forbidden):
+            return False
+    return True
+
+
+def longest_output(source: Prefix, options: SearchOptions) -> int:
+    words = len(source) - 1
+    longest = words + options.max_extra_tokens
+    if options.max_length_ratio < math.inf:
+        longest = min(longest, math.ceil(options.max_length_ratio * words))
+    return longest
+
+
+def best_allowed(table: Table, source: Prefix, options: SearchOptions, prefix: Prefix) -> list[Scored]:
+    found: list[Scored] = []
+    for length in range(max(len(prefix), longest_output(source, options)) + 1):
+        for tokens in product(WORDS, repeat=length):
+            log_prob = sum(table(source, tokens[:i])[token] for i, token in enumerate((*tokens, EOS_ID)))
+            if log_prob > -math.inf and is_allowed(tokens, source, options, prefix):
+                found.append((log_prob / reference_penalty(length + 1, options), log_prob, tokens))
+    return sorted(found, reverse=True)[: options.n_best]
+
+
+outputs = st.lists(st.sampled_from(list(WORDS)), max_size=3).map(tuple)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    lengths=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    min_tokens=st.integers(0, 5),
+    min_ratio=st.sampled_from([0.0, 0.5, 1.5]),
+    max_ratio=st.sampled_from([math.inf, 0.5, 1.0]),
+    no_repeat=st.integers(0, 3),
+    forbidden=st.lists(outputs.filter(len), max_size=2).map(tuple),
+    prefix=outputs,
+)
+def test_a_beam_that_drops_nothing_finds_the_best_of_what_is_allowed(
+    seed: int,
+    lengths: list[int],
+    min_tokens: int,
+    min_ratio: float,
+    max_ratio: float,
+    no_repeat: int,
+    forbidden: tuple[Prefix, ...],
+    prefix: Prefix,
+) -> None:
+    table = random_table(seed, len(WORDS))
+    options = SearchOptions(
+        beam_size=2**5,
+        n_best=3,
+        max_extra_tokens=1,
+        max_length_ratio=max_ratio,
+        min_tokens=min_tokens,
+        min_length_ratio=min_ratio,
+        no_repeat_ngram=no_repeat,
+        forbidden=forbidden,
+    )
+    sources = [source_of(length, name) for name, length in enumerate(lengths)]
+    prefixes = [prefix if place % 2 == 0 else () for place in range(len(sources))]
+    found = beam_search(TableModel(table), PackedSequences.from_lists(sources), options, prefixes)
+    for source, own, hypotheses in zip(sources, prefixes, found, strict=True):
+        assert_same(hypotheses, best_allowed(table, source, options, own), table, source)
+
+
+def test_greedy_search_obeys_the_rules_too() -> None:
+    """4 is always the likeliest; without repeating it the next best must come, and 5 may not follow it."""
+
+    def table(_source: Prefix, _prefix: Prefix) -> list[float]:
+        weights = [0.0, 0.0, 0.0, 0.05, 0.5, 0.3, 0.15]
+        return [math.log(w) if w else -math.inf for w in weights]
+
+    options = SearchOptions(beam_size=1, max_extra_tokens=0, min_tokens=3, no_repeat_ngram=1, forbidden=((4, 5),))
+    [[found]] = search(table, [source_of(3, 0)], options)
+    assert found.tokens == [4, 6, 5]
+    assert found.log_prob == pytest.approx(math.log(0.5 * 0.15 * 0.3 * 0.05))
+
+
+def test_a_prefix_may_be_longer_than_the_limit() -> None:
+    options = SearchOptions(beam_size=2, max_extra_tokens=0)
+    table = random_table(3, 2)
+    prefixes = [(4, 5, 5, 4, 4)]
+    [[found]] = beam_search(TableModel(table), PackedSequences.from_lists([source_of(1, 0)]), options, prefixes)
+    assert found.tokens == [4, 5, 5, 4, 4]
+    assert torch.isfinite(torch.tensor(found.token_log_probs)).all()

@@ -1,0 +1,94 @@
+"""Samples by their statistics, against plain Python's idea of what is cut off, and alone against in company."""
+
+import math
+from collections import Counter
+from itertools import product
+
+import pytest
+import torch
+from test_search import Prefix, TableModel, random_table, search, source_of
+
+from nmt.decode.options import SearchOptions
+from nmt.decode.sampling import SamplingOptions, choose, sample
+from nmt.packed import EOS_ID, PackedSequences
+
+SOURCE = source_of(2, 0)
+
+
+def drawn(
+    seed: int, count: int, sources: list[Prefix], sampling: SamplingOptions, **options: int
+) -> list[list[Prefix]]:
+    table = random_table(seed, 2)
+    search_options = SearchOptions(beam_size=count, n_best=count, max_extra_tokens=0, **options)
+    found = sample(TableModel(table), PackedSequences.from_lists(sources), search_options, sampling)
+    return [[tuple(hypothesis.tokens) for hypothesis in hypotheses] for hypotheses in found]
+
+
+def test_outputs_are_as_frequent_as_they_are_probable() -> None:
+    count = 6_000
+    table = random_table(5, 2)
+    [outputs] = drawn(5, count, [SOURCE], SamplingOptions(seed=3))
+
+    def probability(tokens: Prefix) -> float:
+        """Of an output, where what is never produced is left out at each step and the limit of two words ends it."""
+        total = 1.0
+        for place, token in enumerate((*tokens, EOS_ID)):
+            probs = [math.exp(value) for value in table(SOURCE, tokens[:place])]
+            allowed = sum(probs[EOS_ID:]) if place < 2 else probs[EOS_ID]
+            total *= probs[token] / allowed
+        return total
+
+    frequency = Counter(outputs)
+    possible = [tokens for length in range(3) for tokens in product((4, 5), repeat=length)]
+    assert sum(map(probability, possible)) == pytest.approx(1)
+    for tokens in possible:
+        expected = probability(tokens)
+        assert frequency[tokens] / count == pytest.approx(expected, abs=4 * math.sqrt(expected / count) + 1e-3)
+
+
+def test_scores_are_the_models_own() -> None:
+    table = random_table(9, 3)
+    options = SearchOptions(beam_size=5, n_best=5, length_penalty="power", length_alpha=1.0, max_extra_tokens=1)
+    [found] = sample(TableModel(table), PackedSequences.from_lists([SOURCE]), options, SamplingOptions(temperature=0.5))
+    for hypothesis in found:
+        tokens = tuple(hypothesis.tokens)
+        steps = [table(SOURCE, tokens[:i])[token] for i, token in enumerate((*tokens, EOS_ID))]
+        assert hypothesis.token_log_probs == pytest.approx(steps, rel=1e-5)
+        assert hypothesis.score == pytest.approx(sum(steps) / len(steps), rel=1e-5)
+
+
+@pytest.mark.parametrize("sampling", [SamplingOptions(top_k=1), SamplingOptions(temperature=1e-4)])
+def test_without_chance_it_is_greedy_search(sampling: SamplingOptions) -> None:
+    sources = [source_of(3, 0), source_of(1, 1)]
+    greedy = search(random_table(4, 2), sources, SearchOptions(beam_size=1, max_extra_tokens=0))
+    assert drawn(4, 1, sources, sampling) == [[tuple(h.tokens) for h in hypotheses] for hypotheses in greedy]
+
+
+def test_neighbours_and_further_samples_change_nothing() -> None:
+    sources = [source_of(3, 0), source_of(1, 1), source_of(2, 2)]
+    together = drawn(8, 4, sources, SamplingOptions())
+    for source, outputs in zip(sources, together, strict=True):
+        assert drawn(8, 4, [source], SamplingOptions()) == [outputs]
+        assert drawn(8, 2, [source], SamplingOptions()) == [outputs[:2]]
+    assert drawn(8, 4, sources, SamplingOptions(seed=2)) != together
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (SamplingOptions(top_k=2), {0, 2}),
+        (SamplingOptions(top_p=0.6), {0, 2}),
+        (SamplingOptions(top_p=0.39), {0}),
+        (SamplingOptions(min_p=0.3), {0, 2, 3}),
+        (SamplingOptions(temperature=0.5, min_p=0.3), {0, 2}),
+        (SamplingOptions(), {0, 1, 2, 3}),
+    ],
+)
+def test_only_what_is_not_cut_off_is_drawn(sampling: SamplingOptions, expected: set[int]) -> None:
+    log_probs = torch.tensor([0.4, 0.1, 0.3, 0.2, 0.0]).log().expand(1_000, -1)
+    assert set(choose(log_probs, torch.arange(1_000) / 1_000, sampling).tolist()) == expected
+
+
+def test_rules_hold_for_samples_too() -> None:
+    [outputs] = drawn(1, 50, [SOURCE], SamplingOptions(), min_tokens=2, no_repeat_ngram=1)
+    assert set(outputs) <= {(4, 5), (5, 4)}
