@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, TextIO, cast
 
@@ -150,6 +151,9 @@ def translate(
         list[str] | None,
         typer.Option("--set", help="Any other option of section decode: sampling=true, no_repeat_ngram=4, ..."),
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what an interrupted call has left beside the output file.")
+    ] = False,
     with_scores: Annotated[
         bool, typer.Option("--with-scores", help="Put the score and a tab before each line.")
     ] = False,
@@ -170,8 +174,10 @@ def translate(
     beginnings = None if prefixes is None else _prefix_lines(prefixes, file, count)
     shown = decode.n_best if decode.bayes_risk == "none" else 1
     window = window or (TERMINAL_WINDOW if interactive else FILE_WINDOW)
-    with _output(out) as stream, _translation_bar(count, interactive) as bar:
-        for number, translations in enumerate(translator.stream(_input_lines(file), window, beginnings), start=1):
+    done = _lines_done(out, shown) if resume else 0
+    lines, beginnings = islice(_input_lines(file), done, None), beginnings and islice(beginnings, done, None)
+    with _output(out, append=done > 0) as stream, _translation_bar(count, interactive, done) as bar:
+        for number, translations in enumerate(translator.stream(lines, window, beginnings), start=done + 1):
             stream.writelines(_output_lines(number, translations, shown, with_scores))
             if interactive or number % window == 0:
                 stream.flush()
@@ -300,29 +306,51 @@ def _prefix_lines(prefixes: Path, file: Path, num_lines: int | None) -> Iterator
 
 
 @contextmanager
-def _output(path: Path) -> Iterator[TextIO]:
-    """Standard output, or a file that takes its name when it is complete; one that ends in .gz is compressed."""
+def _output(path: Path, append: bool) -> Iterator[TextIO]:
+    """Standard output, or a file that takes its name when it is complete; one that ends in .gz is compressed.
+
+    With `append`, what was written to the unfinished file before stays.
+    """
     if path == Path("-"):
         with open(sys.stdout.fileno(), "w", encoding="utf-8", newline="\n", closefd=False) as stream:
             yield stream
         return
-    unfinished = path.with_name(f"{path.name}.part")
+    unfinished = _unfinished(path)
     try:
         open_text = gzip.open if path.suffix == ".gz" else open
-        with open_text(unfinished, "wt", encoding="utf-8", newline="\n") as stream:
+        with open_text(unfinished, "at" if append else "wt", encoding="utf-8", newline="\n") as stream:
             yield cast(TextIO, stream)
         unfinished.replace(path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; choose a place that can be written to") from error
 
 
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def _lines_done(out: Path, n_best: int) -> int:
+    """How many lines an interrupted call has translated; its file is cut behind the last one that is surely whole."""
+    if out == Path("-") or out.suffix == ".gz":
+        raise UserError(f"--resume cannot go on with {out}; the output must be a plain file; name one by -o")
+    if not _unfinished(out).exists():
+        return 0
+    whole = [line + b"\n" for line in _unfinished(out).read_bytes().split(b"\n")[:-1]]
+    done = len(whole)
+    if n_best > 1 and whole:  # of the last line there may be more translations to come
+        numbers = [int(line.partition(b"\t")[0]) for line in whole]
+        whole, done = whole[: numbers.index(numbers[-1])], numbers[-1] - 1
+    os.truncate(_unfinished(out), sum(map(len, whole)))
+    return done
+
+
 @contextmanager
-def _translation_bar(count: int | None, interactive: bool) -> Iterator[ProgressBar]:
+def _translation_bar(count: int | None, interactive: bool, done: int) -> Iterator[ProgressBar]:
     """Progress on stderr, but not between the lines of a person who types."""
     if interactive:
         yield ProgressBar.silent()
     else:
-        with progress("translating", count, "lines") as bar:
+        with progress("translating", count, "lines", done=done) as bar:
             yield bar
 
 
