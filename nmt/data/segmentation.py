@@ -38,7 +38,6 @@ class SubwordSampler:
         self._spelled_sizes = np.array([len(symbols) for symbols in spelled])
         self._spelled_starts = np.cumsum(self._spelled_sizes) - self._spelled_sizes
         self._is_space = np.array([piece == _SPACE for piece in vocabulary.pieces])
-        self._stays_whole = ~np.array(vocabulary.ordinary)
         self._segmenter: _DroppingMerges | _SampledPaths
         match vocabulary.algorithm:
             case "bpe":
@@ -55,9 +54,7 @@ class SubwordSampler:
         sizes = self._spelled_sizes[tokens]
         symbols = gather(self._spelled, self._spelled_starts[tokens], sizes)
         bounds = _from_zero(np.cumsum(sizes))[_from_zero(np.cumsum(lengths))]  # of the sentences, in symbols
-        # A word begins with a space, or is a symbol that stays whole, or comes after such a one.
-        begins_word = self._is_space[symbols] | self._stays_whole[symbols]
-        begins_word[1:] |= self._stays_whole[symbols[:-1]]
+        begins_word = self._is_space[symbols]
         begins_word[bounds[:-1][lengths > 0]] = True
         kept, sampled = self._segmenter(symbols, np.flatnonzero(begins_word), random)
         return sampled[kept].astype(tokens.dtype), np.diff(_from_zero(np.cumsum(kept))[bounds])
@@ -201,21 +198,20 @@ class _SampledPaths:
 
 
 class _Table:
-    """From two numbers to a third one, for many at a time."""
+    """From two numbers below 2^31 to a third one, for many at a time."""
 
     def __init__(self, entries: Sequence[tuple[int, int, int]]) -> None:
         table = np.array(entries, dtype=np.int64).reshape(-1, 3)
-        self._factor = int(table[:, 1].max(initial=0)) + 1
-        keys = table[:, 0] * self._factor + table[:, 1]
+        keys = (table[:, 0] << 32) + table[:, 1]
         order = np.argsort(keys)
         self._keys = np.append(keys[order], _NEVER)
         self._values = np.append(table[order, 2], -1)
 
     def find(self, first: Ints, second: Ints) -> Ints:
         """The third numbers `(n,)`; -1 where there is none."""
-        keys = first * self._factor + second
+        keys = (first << 32) + second
         places = np.searchsorted(self._keys, keys)
-        return np.where((self._keys[places] == keys) & (second < self._factor), self._values[places], -1)
+        return np.where(self._keys[places] == keys, self._values[places], -1)
 
 
 def _spell_pieces(vocabulary: Vocabulary) -> list[list[int]]:

@@ -36,7 +36,7 @@ LARGEST_ON_CPU = 4_096
 MARGIN = 0.1
 
 # On a CPU, at most about this many tokens are run blindly.
-_SAMPLE_TOKENS = 1_024
+_SAMPLE_TOKENS = 2_048
 # Each update is a random sample of the corpus, so a few of them show how long neighbours by length are.
 _UPDATES_LOOKED_AT = 64
 _SECONDS_BETWEEN_LOOKS = 0.001
@@ -233,11 +233,14 @@ class MemoryProbe:
         return need + self.reserve <= available * (1 - margin)
 
     def _estimate(self, shape: MicroBatchShape) -> float:
-        """What a step will need, by a straight line through what two parts of it do."""
-        few = max(1, min(shape.num_sentences // 4, shape.num_sentences * _SAMPLE_TOKENS // shape.tokens))
-        self._measure(shape.batch(few))  # libraries keep some memory from their first use on
-        small, large = self._measure(shape.batch(few)), self._measure(shape.batch(2 * few))
-        return large + max(0, large - small) * (shape.num_sentences / few - 2)
+        """What a step will need, by a straight line through what one of its pairs does and what up to half of them do.
+
+        Within about a tenth, since how well freed memory is used again varies.
+        """
+        some = max(2, min(shape.num_sentences // 2, shape.num_sentences * _SAMPLE_TOKENS // shape.tokens))
+        self._measure(shape.batch(1))  # libraries keep some memory from their first use on
+        small, large = self._measure(shape.batch(1)), self._measure(shape.batch(some))
+        return large + max(0, large - small) * (shape.num_sentences - some) / (some - 1)
 
     def _measure(self, batch: Batch) -> int:
         """What a step needs, gradients included, by running it."""

@@ -162,11 +162,13 @@ class Trainer:
         metrics = MetricsWriter(self.recipe.directory, after_step=position.step) if first else None
         bar = progress("training", recipe.max_steps, "updates", done=position.step) if first else nullcontext()
         try:
-            with stop_requests() as stop, self.writer, self._batches() as batches, bar as shown:
+            with self._batches() as batches, stop_requests() as stop, self.writer, bar as shown:
                 self._loop(batches, stop, metrics, shown)
         finally:
             if metrics is not None:
                 metrics.close()
+        if self.text.epochs is not None:
+            self.text.epochs.remove_before(position.epoch + 2)  # with the one that was made ahead
         self.world.barrier()  # nobody goes on before the last checkpoint is written
         return position
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from nmt.data.packing import EpochPlan, plan_epoch
 from nmt.distributed import World
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe, UserError
+from nmt.train import memory as memory_module
 from nmt.train.loss import TrainingLoss
 from nmt.train.memory import (
     LARGEST_ON_CPU,
@@ -232,9 +234,10 @@ def probe_with(available: float | None, **changes: Any) -> MemoryProbe:
     return replace(probe, **changes)
 
 
-def need(budget: int, **changes: Any) -> int:
+@cache
+def need(budget: int) -> int:
     """Bytes that the heaviest step of a budget keeps, by running it."""
-    probe = probe_with(None, **changes)
+    probe = probe_with(None)
     batch = heaviest_shape(replace(probe.plan, micro_batch_tokens=budget), d_head=8).batch()
     return kept_memory(lambda: probe.loss.train()(batch)[0].backward(), CPU)
 
@@ -305,7 +308,8 @@ def test_a_step_that_runs_out_of_memory_does_not_fit() -> None:
     assert max(ran) > need(700)
 
 
-def test_on_a_cpu_only_small_steps_are_run() -> None:
+def test_on_a_cpu_only_small_steps_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_module, "_SAMPLE_TOKENS", 300)
     sizes: list[int] = []
 
     def measure(run: Callable[[], None], device: torch.device) -> int:
@@ -313,8 +317,8 @@ def test_on_a_cpu_only_small_steps_are_run() -> None:
         return sizes[-1]
 
     with pytest.raises(UserError, match="does not fit"):
-        probe_with(need(2_000), measure=measure).require(8_000)
-    assert max(sizes) < need(8_000) / 3
+        probe_with(need(1_000), measure=measure).require(3_000)
+    assert max(sizes) < need(3_000) / 8
 
 
 def test_all_processes_agree_on_the_one_with_the_least_memory() -> None:
