@@ -1,0 +1,58 @@
+"""One program of all commands. Results go to stdout, everything else to stderr.
+
+Exit status: 0 fine, 1 the work failed, 2 the command line or the recipe is wrong, 143 or 130 stopped by a signal after
+saving.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from nmt.cli.evaluate import evaluate
+from nmt.cli.recipes import average, config, prepare, run, train
+from nmt.cli.score import score
+from nmt.cli.translate import translate
+from nmt.logs import console, say
+from nmt.recipe import RecipeError, UserError
+from nmt.train.signals import Stopped
+from nmt.watch import JobEnded
+
+app = typer.Typer(
+    help="The encoder-decoder Transformer for machine translation: train, translate, score.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# In the order of `nmt --help`.
+for command in (run, prepare, train, average, config, translate, score, evaluate):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command line and exit; every error that a user can cause is one line on stderr."""
+    try:
+        app()
+    except RecipeError as error:  # the same in every process that torchrun started; one of them says it
+        sys.exit(_fail(str(error), 2) if os.environ.get("RANK", "0") == "0" else 2)
+    except JobEnded:  # one of the processes has said why
+        sys.exit(1)
+    except UserError as error:
+        sys.exit(_fail(str(error), 1))
+    except Stopped as stopped:
+        say(str(stopped))
+        sys.exit(stopped.status)
+    except KeyboardInterrupt:
+        sys.exit(_fail("interrupted", 130))
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _fail(message: str, status: int) -> int:
+    console.print(f"nmt: {' '.join(message.split())}", markup=False)
+    return status

@@ -1,0 +1,58 @@
+"""The commands that take a recipe: from text to a scored model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt import pipeline
+from nmt.cli.arguments import Overrides, RecipeArgument
+from nmt.logs import say
+from nmt.recipe import describe_recipe, load_recipe
+
+
+def run(recipe: RecipeArgument, overrides: Overrides = None) -> None:
+    """Prepare, train, average, translate the test sets, score them and report; skips what is up to date.
+
+    An interrupted run goes on where it stopped when the same command is given again. On several GPUs:
+    torchrun --nproc-per-node 8 -m nmt run RECIPE
+    """
+    pipeline.run(load_recipe(recipe, overrides or ()))
+
+
+def prepare(recipe: RecipeArgument, overrides: Overrides = None) -> None:
+    """Clean the corpora, train the subword tokenizer, and write the token store."""
+    pipeline.prepare(load_recipe(recipe, overrides or ()))
+
+
+def train(recipe: RecipeArgument, overrides: Overrides = None) -> None:
+    """Train, going on from the newest checkpoint of the run; prepares the corpora first if need be.
+
+    On several GPUs: torchrun --nproc-per-node 8 -m nmt train RECIPE
+    """
+    pipeline.train(load_recipe(recipe, overrides or ()))
+
+
+def average(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    last: Annotated[int | None, typer.Option(min=1, help="Average this many newest checkpoints (default: 5).")] = None,
+    best: Annotated[int | None, typer.Option(min=1, help="Average this many best-validated checkpoints.")] = None,
+    ema: Annotated[bool, typer.Option("--ema", help="Take the moving average that training kept (ema_decay).")] = False,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="New model directory (default: in RUN).")] = None,
+) -> None:
+    """Average the weights of several checkpoints of a run into one model directory."""
+    if sum([last is not None, best is not None, ema]) > 1:
+        raise typer.BadParameter("--last, --best and --ema exclude each other; give one")
+    kind: pipeline.AverageKind = "ema" if ema else "best" if best else "last"
+    count = 1 if ema else best or last or 5
+    target = out or run_dir / ("average-ema" if ema else f"average-{kind}-{count}")
+    chosen = pipeline.average(run_dir, target, kind, count)
+    say(f"averaged {', '.join(directory.name for directory in chosen)}")
+    typer.echo(target)
+
+
+def config(recipe: RecipeArgument, overrides: Overrides = None) -> None:
+    """Print the resolved recipe, each option with its documentation."""
+    typer.echo(describe_recipe(load_recipe(recipe, overrides or ())), nl=False)

@@ -1,0 +1,52 @@
+"""`nmt score`: how probable a model finds given translations."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.arguments import Device, ModelArgument
+from nmt.data.corpus import read_lines
+from nmt.decode.scoring import Scorer
+from nmt.logs import progress, say
+from nmt.recipe import UserError
+
+# Pairs that are scored together.
+SCORING_WINDOW = 64
+
+
+def score(
+    model: ModelArgument,
+    src: Annotated[Path, typer.Argument(help="Source sentences, one a line.")],
+    tgt: Annotated[Path, typer.Argument(help="Their translations, one a line.")],
+    per_token: Annotated[
+        bool, typer.Option("--per-token", help="After a tab also each token with its own, as TOKEN:LOG_PROB.")
+    ] = False,
+    device: Device = "auto",
+) -> None:
+    """Print the log-probability (natural logarithm) of each given translation, one a line.
+
+    The perplexity of all of them, end tokens counted, goes to stderr.
+    """
+    sources, targets = list(read_lines(src)), list(read_lines(tgt))
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{src} has {len(sources):,} lines and {tgt} has {len(targets):,}; they must match line by line; check both"
+        )
+    scorer = Scorer.load(model, device)
+    log_prob, tokens = 0.0, 0
+    with progress("scoring", len(sources), "pairs") as bar:
+        for start in range(0, len(sources), SCORING_WINDOW):
+            window = slice(start, start + SCORING_WINDOW)
+            for pair in scorer.score(sources[window], targets[window], first_line=start + 1):
+                log_prob, tokens = log_prob + pair.log_prob, tokens + len(pair.token_log_probs)
+                details = zip(pair.pieces, pair.token_log_probs, strict=True)
+                columns = " ".join(f"{piece}:{value:.4f}" for piece, value in details)
+                typer.echo(f"{pair.log_prob:.4f}" + (f"\t{columns}" if per_token else ""))
+                bar.advance(1)
+    if tokens:
+        perplexity = math.exp(min(-log_prob / tokens, 700.0))
+        say(f"{len(sources):,} pairs, {tokens:,} tokens: log-probability {log_prob:.2f}, perplexity {perplexity:.4f}")
