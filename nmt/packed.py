@@ -6,6 +6,7 @@ model, and the loss, works on `(total, ...)` rows and never sees a sentence boun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -96,6 +97,17 @@ class PackedSequences:
         behind_end = places >= self.lengths[:, None]
         return torch.zeros(behind_end.shape, device=self.tokens.device).masked_fill_(behind_end, float("-inf"))
 
+    def followed_by_padding(self, lengths: Sequence[int]) -> PackedSequences:
+        """These sentences, then others of so many pad tokens each, none of them longer than the longest here."""
+        device = self.tokens.device
+        ends = self.total + torch.tensor(lengths, device=device).cumsum(0)
+        return PackedSequences(
+            tokens=torch.cat([self.tokens, self.tokens.new_full((sum(lengths),), PAD_ID)]),
+            positions=torch.cat([self.positions, *(torch.arange(length, device=device) for length in lengths)]),
+            cu_seqlens=torch.cat([self.cu_seqlens, ends.to(torch.int32)]),
+            max_length=self.max_length,
+        )
+
     def to(self, device: torch.device) -> PackedSequences:
         """The same sentences on `device`; the copy does not block the host when this side is pinned."""
         if self.tokens.device == device:
@@ -135,6 +147,27 @@ class Batch:
     def tgt_tokens(self) -> int:
         """Number of predicted tokens, the end tokens included: the unit of loss and speed."""
         return self.labels.shape[0]
+
+    def rounded(self, step: int) -> Batch:
+        """The same pairs, and behind them others that say nothing, so that each side has a multiple of `step` tokens.
+
+        Libraries that compile a kernel for every shape then meet few shapes. `labels` stay as they are: what the model
+        says behind the last of them does not count.
+        """
+        sides = (self.src, self.tgt)
+        missing = [-side.total % step for side in sides]
+        added = max(math.ceil(tokens / side.max_length) for tokens, side in zip(missing, sides, strict=True))
+        if not added:
+            return self
+        # Both sides need as many sentences, and each of these a token to attend to.
+        missing = [tokens if tokens >= added else tokens + math.ceil(added / step) * step for tokens in missing]
+        if any(tokens > added * side.max_length for tokens, side in zip(missing, sides, strict=True)):
+            return self  # pairs so short, or so unlike in length, that the others would be longer than they are
+        src, tgt = (
+            side.followed_by_padding([tokens * (i + 1) // added - tokens * i // added for i in range(added)])
+            for tokens, side in zip(missing, sides, strict=True)
+        )
+        return Batch(src, tgt, self.labels)
 
     def to(self, device: torch.device) -> Batch:
         """The same pairs on `device`."""

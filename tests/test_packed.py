@@ -114,3 +114,34 @@ def test_batch(device_name: str) -> None:
     assert (batch.num_sentences, batch.tgt_tokens) == (2, 4)
     moved = batch.to(torch.device(device_name))
     assert {moved.src.tokens.device.type, moved.tgt.tokens.device.type, moved.labels.device.type} == {device_name}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=20), st.sampled_from([1, 8, 64])
+)
+def test_a_rounded_batch_has_whole_steps_and_keeps_its_pairs(lengths: list[tuple[int, int]], step: int) -> None:
+    src = PackedSequences.from_lists([[5] * length for length, _ in lengths])
+    tgt = PackedSequences.from_lists([[6] * length for _, length in lengths])
+    batch = Batch(src, tgt, labels=tgt.tokens)
+    rounded = batch.rounded(step)
+    assert rounded.labels is batch.labels
+    for before, after in ((src, rounded.src), (tgt, rounded.tgt)):
+        lists = after.to_lists()
+        assert lists[: len(lengths)] == before.to_lists()
+        assert all(0 < len(dummy) <= before.max_length for dummy in lists[len(lengths) :])
+        fresh = PackedSequences.from_lists(lists)
+        assert after.positions.tolist() == fresh.positions.tolist()
+        assert after.cu_seqlens.tolist() == fresh.cu_seqlens.tolist()
+        assert (after.max_length, after.cu_seqlens.dtype) == (fresh.max_length, fresh.cu_seqlens.dtype)
+        if rounded is not batch:
+            assert after.total % step == 0
+    assert rounded.src.num_sentences == rounded.tgt.num_sentences
+
+
+def test_a_batch_of_usual_lengths_is_rounded() -> None:
+    src = PackedSequences.from_lists([[5] * (10 + i % 7) for i in range(100)])
+    tgt = PackedSequences.from_lists([[6] * (9 + i % 9) for i in range(100)])
+    rounded = Batch(src, tgt, labels=tgt.tokens).rounded(64)
+    assert src.total % 64
+    assert (rounded.src.total % 64, rounded.tgt.total % 64) == (0, 0)
+    assert rounded.src.total < src.total + 128

@@ -85,10 +85,21 @@ def attend(
             if kernel == "sdpa":
                 out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), dropout_p=p)
             else:
-                out, _ = scaled_dot_product(q, k, v, bias, p)
+                out = _products(q, k, v, bias, p)
             return unpad(out, queries)
         case _:
             assert_never(kernel)
+
+
+def _products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, p: float) -> Tensor:
+    """`scaled_dot_product` without the weights; on a CPU in float32 at least.
+
+    There these products are too small to gain by bf16, and of too many shapes for a kernel compiled for each.
+    """
+    if q.device.type != "cpu" or q.dtype not in (torch.bfloat16, torch.float16):
+        return scaled_dot_product(q, k, v, bias, p)[0]
+    with torch.autocast("cpu", enabled=False):
+        return scaled_dot_product(q.float(), k.float(), v.float(), bias, p)[0].to(q.dtype)
 
 
 def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: PackedSequences, *, causal: bool) -> Tensor:

@@ -31,9 +31,14 @@ class TrainingLoss(nn.Module):
         """Sums over the batch's target tokens, in nats: loss (with gradient) and negative log-likelihood."""
         weight, labels, smoothing = self.model.output_weight, batch.labels, self.label_smoothing
         if self.rdrop and self.training:
-            passes = torch.stack([self.model(batch.src, batch.tgt) for _ in range(2)])  # (2, total, d_model)
+            passes = torch.stack([self._hidden(batch) for _ in range(2)])  # (2, total, d_model)
             return linear_rdrop(passes, weight, labels, smoothing, self.rdrop)
-        return linear_cross_entropy(self.model(batch.src, batch.tgt), weight, labels, smoothing)
+        return linear_cross_entropy(self._hidden(batch), weight, labels, smoothing)
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        """What the decoder says at every place that has a label: (total, d_model)."""
+        hidden: Tensor = self.model(batch.src, batch.tgt)
+        return hidden[: len(batch.labels)]
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,10 @@ from nmt.train.loss import TrainingLoss
 from nmt.train.optimizer import build_optimizer
 from nmt.train.schedule import learning_rate
 
+# In bf16 on a CPU, oneDNN compiles a kernel for every shape it meets, which takes longer than using it: 4.7 against
+# 0.6 ms for 2,000 rows of 256 on a Xeon with AMX. So there all micro-batches get a multiple of so many tokens.
+_ROWS_ON_CPU = 64
+
 
 @dataclass(frozen=True)
 class UpdateResult:
@@ -44,6 +48,7 @@ class Updater:
         self.optimizer = build_optimizer(loss.model, recipe.train)
         self.precision = choose_precision(recipe.train.precision, world.device)
         self.loss_scaler = torch.amp.GradScaler(world.device.type, enabled=self.precision == "fp16")
+        self._rounds = self.precision == "bf16" and world.device.type == "cpu"
         self._weights = [weight for weight in loss.model.parameters() if weight.requires_grad]
         self._loss: nn.Module = loss
         if world.size > 1:
@@ -71,10 +76,11 @@ class Updater:
         loss_sum = nll_sum = torch.zeros((), dtype=torch.float64, device=device)
         for place, micro in enumerate(update.micro_batches):
             is_last = place == len(update.micro_batches) - 1
+            batch = micro.batch.rounded(_ROWS_ON_CPU) if self._rounds else micro.batch
             torch.manual_seed(_stream_seed(self.recipe.seed, step, micro.number))
             with self._gradient_exchange(is_last):
                 with autocast(self.precision, device):
-                    loss, nll = self._loss(micro.batch.to(device))
+                    loss, nll = self._loss(batch.to(device))
                 # DDP divides by the number of processes; what is wanted is the mean over all tokens of the update.
                 weight = self.world.size / update.tgt_tokens if micro.counts else 0.0
                 if is_last:

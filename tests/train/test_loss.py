@@ -239,3 +239,23 @@ def test_rdrop_trains_on_two_passes_with_other_dropout_that_follow_from_the_seed
     assert module(batch)[0] != loss
     module.eval()
     assert torch.equal(torch.stack(module(batch)), torch.stack(TrainingLoss(model, 0.1).eval()(batch)))
+
+
+@pytest.mark.parametrize("rdrop", [0.0, 2.0])
+def test_what_rounding_adds_does_not_count(rdrop: float) -> None:
+    recipe = ModelRecipe(num_encoder_layers=2, num_decoder_layers=2, d_model=16, d_ff=24, num_heads=2, dropout=0.0)
+    torch.manual_seed(3)
+    model = Transformer(recipe, 40, 40).double()
+    loss = TrainingLoss(model, 0.1, rdrop).train()
+    pairs = [([7, 8, 9, EOS_ID], [BOS_ID, 11, 12]), ([5, EOS_ID], [BOS_ID, 13]), ([6] * 9, [BOS_ID] * 5)]
+    src, tgt = (PackedSequences.from_lists([pair[side] for pair in pairs]) for side in (0, 1))
+    batch = Batch(src, tgt, labels=tgt.tokens)
+    rounded = batch.rounded(16)
+    assert rounded.src.total > src.total and rounded.tgt.total > tgt.total
+    results = []
+    for one in (batch, rounded):
+        model.zero_grad(set_to_none=True)
+        value, nll = loss(one)
+        value.backward()
+        results.append([value, nll, *(weight.grad for weight in model.parameters())])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-12, atol=1e-12)
