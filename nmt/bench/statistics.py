@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -63,6 +64,7 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float], confidence: flo
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
+@cache
 def student_quantile(confidence: float, degrees: int) -> float:
     """The t within which the share `confidence` of Student's distribution lies, on both sides of 0.
 
