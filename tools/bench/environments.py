@@ -16,7 +16,7 @@ TORCH = "torch==2.13.0"
 
 @dataclass(frozen=True)
 class Peer:
-    """A system: the module in `bench.peers` that runs it, what it can do, and what is installed for it.
+    """A system: the module that runs it, what it can do, and what is installed for it.
 
     package:  itself, installed without what it says it needs
     needed:   what it needs indeed, by name
@@ -30,16 +30,16 @@ class Peer:
 
 
 PEERS = {
-    "nmt": Peer("nmt_itself", ("train", "decode")),
+    "nmt": Peer("bench.peers.nmt_itself", ("train", "decode")),
     "transformers": Peer(
-        "transformers_marian",
+        "bench.peers.transformers_marian",
         ("train", "decode"),
         "transformers==5.23.0",
         ("numpy==2.4.6", "tokenizers==0.23.3", "huggingface_hub==2.4.0", "safetensors==0.8.0", "regex", "pyyaml", "tqdm",
          "packaging", "typer"),
     ),
     "ctranslate2": Peer(
-        "ctranslate2_engine", ("decode",), "ctranslate2==4.8.5", ("numpy==2.4.6", "pyyaml", "setuptools"), needs_torch=False
+        "bench.peers.ctranslate2_engine", ("decode",), "ctranslate2==4.8.5", ("numpy==2.4.6", "pyyaml", "setuptools"), needs_torch=False
     ),
 }
 

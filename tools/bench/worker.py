@@ -1,4 +1,4 @@
-"""One system at work, in an environment of its own: `python -m bench.worker PEER WORK.json`.
+"""One system at work, in an environment of its own: `python -m bench.worker MODULE WORK.json`.
 
 It is told on its standard input when a lap may begin, and answers each with a line of JSON on its standard output:
 first `{"ready": ...}` when it has warmed up, then `{"seconds": ..., "tokens": ...}` for each lap. What the system itself
@@ -71,7 +71,7 @@ def main(peer: str, path: str) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     work = Work.from_json(Path(path).read_text(encoding="utf-8"))
-    module = importlib.import_module(f"bench.peers.{peer}")
+    module = importlib.import_module(peer)
     getattr(module, work.task)(work, Clock(work.warm_up, answers, sys.stdin))
 
 
