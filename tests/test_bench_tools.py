@@ -106,11 +106,13 @@ def laps(task: str, work: Work) -> Sequence[int]:
     return clock.laps
 
 
-def test_nmt_trains_and_translates(folder: Path) -> None:
+def test_nmt_trains_translates_and_prepares(folder: Path) -> None:
     work = Work("train", str(folder), 320, TINY, threads=1, batch_tokens=300, updates=2)
     assert all(300 < tokens <= 600 for tokens in laps("train", work.with_settings({"train.micro_batch_tokens": "257"})))
     decode = Work("decode", str(folder), 320, TINY, threads=1, output_tokens=5, num_sentences=7, batch_sentences=2)
     assert laps("decode", decode.with_settings({"decode.length_penalty": "none"})) == [35, 35, 35]
+    tokens = sum(map(len, work.ids("train", "src") + work.ids("train", "tgt")))
+    assert laps("prepare", work) == [tokens] * 3
 
 
 # --- Turns ------------------------------------------------------------------------------------------------------------

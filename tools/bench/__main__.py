@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     installing = commands.add_parser("install", help="make environments of other systems")
     installing.add_argument("peers", nargs="+", choices=[name for name in PEERS if name != "nmt"])
     _add_data(commands.add_parser("data", help="prepare the text that all systems work on"))
-    for task in ("train", "decode"):
+    for task in ("train", "decode", "prepare"):
         _add_contest(commands.add_parser(task, help=f"two systems {task} in turns"), task)
     recording = commands.add_parser("record", help="note a figure that was measured otherwise")
     recording.add_argument("goal", choices=BY_NAME)
@@ -165,6 +165,7 @@ def _add_contest(parser: argparse.ArgumentParser, task: str) -> None:
     if task == "train":
         parser.add_argument("--batch-tokens", type=int, help="target tokens of an update (2,048)")
         parser.add_argument("--updates", type=int, help="of a lap (10)")
+    if task != "decode":
         return
     parser.add_argument("--beam-size", type=int, help="hypotheses (4)")
     parser.add_argument("--batch-sentences", type=int, help="translated together (32)")

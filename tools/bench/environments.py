@@ -30,7 +30,7 @@ class Peer:
 
 
 PEERS = {
-    "nmt": Peer("bench.peers.nmt_itself", ("train", "decode")),
+    "nmt": Peer("bench.peers.nmt_itself", ("train", "decode", "prepare")),
     "transformers": Peer(
         "bench.peers.transformers_marian",
         ("train", "decode"),
@@ -40,6 +40,9 @@ PEERS = {
     ),
     "ctranslate2": Peer(
         "bench.peers.ctranslate2_engine", ("decode",), "ctranslate2==4.8.5", ("numpy==2.4.6", "pyyaml", "setuptools"), needs_torch=False
+    ),
+    "sentencepiece": Peer(
+        "bench.peers.sentencepiece_encoder", ("prepare",), "sentencepiece==0.2.3", needs_torch=False
     ),
 }
 
@@ -75,7 +78,8 @@ def install(name: str) -> None:
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if peer.needs_torch:
         _run([*pip, TORCH], name)
-    _run([*pip, *peer.needed, *([TORCH] if peer.needs_torch else [])], name)
+    if peer.needed:
+        _run([*pip, *peer.needed, *([TORCH] if peer.needs_torch else [])], name)
     _run([*pip, "--no-deps", peer.package], name)
     stamp.write_text(wanted, encoding="utf-8")
 

@@ -53,11 +53,13 @@ def prepare_text(recipe: Recipe) -> None:
         for side, sentences in (("src", store.src), ("tgt", store.tgt)):
             _write(folder / f"{split}.{side}", _sentences(sentences), tokenizer)
     test = recipe.data.test["test"]
-    assert test.kind == "text", "the recipe is that of `text_recipe`"
-    for side, path in (("src", test.src), ("tgt", test.tgt)):
-        lines = list(read_lines(recipe.data.root / path))
-        _write(folder / f"test.{side}", tokenizer.encode_batch(lines), tokenizer)
-        (folder / f"test.{side}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    for split, corpus in (("train", recipe.data.train[0]), ("test", test)):
+        assert corpus.kind == "text", "the recipe is that of `text_recipe`"
+        for side, path in (("src", corpus.src), ("tgt", corpus.tgt)):
+            lines = list(read_lines(recipe.data.root / path))
+            _write_lines(folder / f"{split}.{side}.txt", lines)
+            if split == "test":
+                _write(folder / f"test.{side}", tokenizer.encode_batch(lines), tokenizer)
     (folder / "tokenizer.model").write_bytes(tokenizer.model)
     _write_lines(folder / "vocab.txt", tokenizer.pieces(range(tokenizer.vocab_size)))
 

@@ -34,7 +34,7 @@ class Work:
     options:      further settings of one system, by its own names
     """
 
-    task: Literal["train", "decode"]
+    task: Literal["train", "decode", "prepare"]
     folder: str
     vocab_size: int
     shape: Shape = Shape()

@@ -5,18 +5,28 @@ Options: compile (true or false) and any `train.x` of a recipe; processes, and a
 
 from __future__ import annotations
 
+import json
+import shutil
 import tempfile
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 
 from bench.work import Work
 from bench.worker import Clock
 from nmt.bench.decoding import DecodingBench, DecodingTask
 from nmt.bench.processes import DecodingProcesses
+from nmt.bench.random_model import write_random_model
 from nmt.bench.subjects import find_subject
 from nmt.bench.tasks import SearchRequest, model_and_sentences, training_text
 from nmt.bench.training import TrainingBench
+from nmt.data.prepare import prepare as prepare_corpus
+from nmt.data.tokenizer import Tokenizers
 from nmt.distributed import start_world
+from nmt.recipe import parse_recipe
+
+# A recipe must name corpora, even where they are not read.
+_NOT_READ = 'train = [{ kind = "embedded" }]\nvalid = [{ kind = "embedded" }]'
 
 
 def _overrides(work: Work, section: str) -> list[str]:
@@ -49,7 +59,7 @@ def decode(work: Work, clock: Clock) -> None:
     ]
     with tempfile.TemporaryDirectory() as folder:
         recipe = Path(folder) / "recipe.toml"
-        recipe.write_text(_recipe(work), encoding="utf-8")
+        recipe.write_text(_recipe(work, _NOT_READ), encoding="utf-8")
         request = SearchRequest(
             model=str(recipe),
             source=work.path("test.src.txt"),
@@ -67,8 +77,30 @@ def decode(work: Work, clock: Clock) -> None:
             clock.lap(bench.repeat().tokens)
 
 
-def _recipe(work: Work) -> str:
-    """A recipe of which only the model counts."""
+def _recipe(work: Work, corpora: str) -> str:
+    """A recipe with the model of the work."""
     model = "\n".join(f"{name} = {value}" for name, value in asdict(work.shape).items())
-    corpora = 'train = [{ kind = "embedded" }]\nvalid = [{ kind = "embedded" }]'
     return f'name = "bench"\nsrc_lang = "en"\ntgt_lang = "de"\n[data]\n{corpora}\n[model]\n{model}\n'
+
+
+def prepare(work: Work, clock: Clock) -> None:
+    """`nmt prepare` of the training text with a trained tokenizer: from files of text to a token store on disk."""
+    tokenizers = Tokenizers.load(work.path("nmt") / "data")
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "model"
+        small = ["model.d_model=16", "model.num_heads=1"]
+        write_random_model(model, find_subject("tiny", small).recipe, tokenizers)
+        for number in count():
+            given = [f"run_dir={folder}/{number}", f"data.workers={work.threads}", f"tokenizer.start_from={model}"]
+            prepared = prepare_corpus(parse_recipe(_recipe(work, _corpora(work)), given))
+            clock.lap(sum(prepared.report["train"][side]["tokens"] for side in ("src", "tgt")))
+            shutil.rmtree(Path(folder) / str(number))
+
+
+def _corpora(work: Work) -> str:
+    """The training text as it was, and a little of it for validation."""
+    lines = []
+    for name, split in (("train", "train"), ("valid", "test")):
+        src, tgt = (json.dumps(str(work.path(f"{split}.{side}.txt"))) for side in ("src", "tgt"))
+        lines.append(f'{name} = [{{ kind = "text", src = {src}, tgt = {tgt} }}]')
+    return "\n".join([*lines, "drop_duplicates = false", "drop_identical = false"])
