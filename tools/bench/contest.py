@@ -75,7 +75,7 @@ class Contestant:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=_environment(name, own, settings),
+            env=_environment(name, own, settings, folder),
             text=True,
             start_new_session=True,
         )
@@ -123,7 +123,7 @@ class Contestant:
             return
 
 
-def _environment(name: str, work: Work, settings: Mapping[str, str]) -> dict[str, str]:
+def _environment(name: str, work: Work, settings: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Variables of a process; settings in capitals are variables."""
     threads = str(work.threads)
     return {
@@ -132,6 +132,7 @@ def _environment(name: str, work: Work, settings: Mapping[str, str]) -> dict[str
         "PYTHONPATH": os.pathsep.join(map(str, [TOOLS, TOOLS.parent] if name == "nmt" else [TOOLS])),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
+        "TMPDIR": str(folder),  # what a killed process leaves goes with it
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         **{key: value for key, value in settings.items() if key.isupper()},
