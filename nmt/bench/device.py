@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -33,9 +34,12 @@ def synchronize(device: torch.device) -> None:
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Let `peak_memory` of a GPU begin anew; that of a process cannot."""
+    """Let `peak_memory` begin anew; where the system cannot do that for a process, nothing happens."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+    elif sys.platform == "linux":
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_memory(device: torch.device) -> int:

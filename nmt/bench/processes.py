@@ -7,7 +7,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any, Literal, assert_never, cast
 
 from nmt.bench.decoding import (
     DecodedPass,
@@ -19,7 +19,7 @@ from nmt.bench.decoding import (
 from nmt.bench.statistics import Spread
 from nmt.recipe import UserError
 
-_Order = Literal["repeat", "memory"]
+_Order = Literal["repeat", "forget", "memory"]
 
 
 class DecodingProcesses:
@@ -63,7 +63,8 @@ class DecodingProcesses:
         return DecodedPass(perf_counter() - started, tokens)
 
     def forget_peak_memory(self) -> None:
-        """Nothing: what a process once had in memory cannot be forgotten."""
+        """Count memory from here on, where that can be."""
+        self._ask("forget")
 
     def peak_memory(self) -> int:
         """Most bytes so far, summed over the processes."""
@@ -117,6 +118,19 @@ def _figures(bench: DecodingBench | DecodingProcesses, task: DecodingTask, repet
     )
 
 
+def _obey(bench: DecodingBench, order: _Order) -> int:
+    match order:
+        case "repeat":
+            return bench.repeat().tokens
+        case "forget":
+            bench.forget_peak_memory()
+            return 0
+        case "memory":
+            return bench.peak_memory()
+        case _:
+            assert_never(order)
+
+
 def _serve(task: DecodingTask, pipe: Connection) -> None:
     """Life of a process: load the model, then do as told until nobody is there to tell."""
     try:
@@ -124,7 +138,7 @@ def _serve(task: DecodingTask, pipe: Connection) -> None:
         pipe.send(bench.parameters)
         while True:
             order: _Order = pipe.recv()
-            pipe.send(bench.repeat().tokens if order == "repeat" else bench.peak_memory())
+            pipe.send(_obey(bench, order))
     except EOFError:
         return
     except UserError as error:
