@@ -46,8 +46,7 @@ class LengthDistribution:
 
 # WMT14 English-German in a joint vocabulary of 37,000 pieces. The training text has 4.5 million pairs of 116 and 110
 # million words (Luong et al. 2015, section 4.1), 25.8 and 24.4 a pair; 27 and 28 tokens, end token included, are what
-# about 1.0 and 1.1 pieces a word make of them. Deviation and correlation are those of the word counts of the 27,434 pairs
-# of WMT's news test sets of 2008 to 2013 and 2015 to 2019.
+# about 1.0 and 1.1 pieces a word make of them.
 WMT14 = LengthDistribution(src_mean=27.0, tgt_mean=28.0, deviation=0.6, correlation=0.9)
 
 
@@ -69,13 +68,19 @@ def open_corpus(path: Path) -> PreparedCorpus:
 
 
 def write_random_corpus(
-    directory: Path, lengths: LengthDistribution, *, tgt_tokens: int, longest: int, vocab_sizes: tuple[int, int], seed: int
+    directory: Path,
+    lengths: LengthDistribution,
+    *,
+    tgt_tokens: int,
+    longest: int,
+    vocab_sizes: tuple[int, int],
+    seed: int,
 ) -> PairStore:
     """A token store of random sentences with at least so many target tokens, in files as those of a prepared corpus.
 
     vocab_sizes: pieces of source and target
     """
-    _require_pieces(min(vocab_sizes))
+    require_pieces(min(vocab_sizes))
     random = np.random.Generator(np.random.PCG64(seed))
     mean = float(lengths.draw(10_000, longest, np.random.Generator(np.random.PCG64(seed)))[1].mean()) + 1
     src, tgt = lengths.draw(math.ceil(1.1 * tgt_tokens / mean) + 100, longest, random)
@@ -87,12 +92,13 @@ def write_random_corpus(
 
 
 def draw_tokens(count: int, vocab_size: int, random: np.random.Generator) -> Ints:
-    """Random ordinary token ids `(count,)`, as unevenly used as words are: the n-th most frequent about 1/n as often."""
+    """Random ordinary ids `(count,)`, as unevenly used as words are: the n-th most frequent about 1/n as often."""
     ordinary = vocab_size - FIRST_ORDINARY_ID
     ranks = np.floor(np.exp(random.random(count) * math.log(ordinary + 1))) - 1
     return FIRST_ORDINARY_ID + np.minimum(ranks, ordinary - 1).astype(np.int64)
 
 
-def _require_pieces(vocab_size: int) -> None:
+def require_pieces(vocab_size: int) -> None:
+    """Raise UserError for a vocabulary of special tokens alone."""
     if vocab_size <= FIRST_ORDINARY_ID:
-        raise UserError(f"the vocabulary has {vocab_size} pieces; it must have more than the special ones; give 5 or more")
+        raise UserError(f"the vocabulary has {vocab_size} pieces; it must have more than special ones; give 5 or more")

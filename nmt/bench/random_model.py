@@ -9,12 +9,12 @@ import numpy as np
 import sentencepiece
 import torch
 
-from nmt.bench.corpora import FIRST_ORDINARY_ID, LengthDistribution, draw_tokens
+from nmt.bench.corpora import FIRST_ORDINARY_ID, LengthDistribution, draw_tokens, require_pieces
 from nmt.checkpoint import ModelFacts, model_files, model_tensors, write_directory
 from nmt.data.tokenizer import Tokenizer, Tokenizers
 from nmt.model.transformer import Transformer
 from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.recipe import Recipe, UserError
+from nmt.recipe import Recipe
 
 
 def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) -> None:
@@ -36,8 +36,7 @@ def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) 
 
 def number_tokenizers(vocab_size: int) -> Tokenizers:
     """Tokenizers whose ordinary tokens are whole words, each with a number for a name; see `number_sentences`."""
-    if vocab_size <= FIRST_ORDINARY_ID:
-        raise UserError(f"the vocabulary has {vocab_size} pieces; it must have more than the special ones; give 5 or more")
+    require_pieces(vocab_size)
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(_word(number) for number in range(vocab_size - FIRST_ORDINARY_ID)),

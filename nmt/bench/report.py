@@ -24,19 +24,20 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 def training_rows(figures: TrainingFigures) -> Rows:
     """The figures of training, in words."""
-    stages, linear = figures.stages, figures.linear
+    stages, linear, best = figures.stages, figures.linear, figures.share_of_best_linear
+    model = f"{figures.parameters:,} weights, {figures.precision}, {figures.micro_batch_tokens:,} tokens at a time"
     rows = [
         ("target tokens a second", _spread(figures.tgt_tokens_per_second)),
         ("model arithmetic", f"{_scaled(figures.flops_per_second)}FLOP/s"),
         ("  for each target token", f"{_scaled(figures.flops_per_tgt_token)}FLOP"),
         ("  source tokens for each target token", f"{figures.src_tokens_per_tgt_token:.3f}"),
         ("F.linear at the model's shapes", f"{_scaled(linear.mean)}FLOP/s, at its best {_scaled(linear.best)}FLOP/s"),
-        ("  share of it reached (MFU)", f"{figures.share_of_linear:.1%}, of its best {figures.share_of_best_linear:.1%}"),
+        ("  share of it reached (MFU)", f"{figures.share_of_linear:.1%}, of its best {best:.1%}"),
         ("time by stage, each waited for", ", ".join(f"{name} {share:.1%}" for name, share in stages.shares.items())),
         ("padding", f"{stages.row_padding:.2%} of rows, {stages.attention_padding:.2%} inside attention"),
         ("most memory", f"{_scaled(figures.peak_memory)}B"),
         ("outside the clock", _outside_the_clock(figures)),
-        ("model", f"{figures.parameters:,} weights, {figures.precision}, {figures.micro_batch_tokens:,} tokens at a time"),
+        ("model", model),
     ]
     if figures.skipped:
         rows.append(("beware", f"{figures.skipped} updates had no finite gradient and were skipped"))

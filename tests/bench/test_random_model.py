@@ -34,7 +34,8 @@ def test_sentences_have_as_many_tokens_as_were_drawn() -> None:
 
 
 def test_the_model_is_one_like_any_other(tmp_path: Path) -> None:
-    recipe = find_subject("tiny", ["model.d_model=16", "model.d_ff=8", "model.num_heads=2", "decode.beam_size=3"]).recipe
+    overrides = ["model.d_model=16", "model.d_ff=8", "model.num_heads=2", "decode.beam_size=3"]
+    recipe = find_subject("tiny", overrides).recipe
     write_random_model(tmp_path / "a", recipe, number_tokenizers(40))
     write_random_model(tmp_path / "b", recipe, number_tokenizers(40))
     one, again = (load_model(tmp_path / name, torch.device("cpu")) for name in "ab")

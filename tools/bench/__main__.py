@@ -33,9 +33,9 @@ examples:
   tools/bench/run decode nmt:processes=2 ctranslate2:compute_type=int8,inter_threads=2 --goal decode-cpu-fastest
   tools/bench/run record train-cpu-linear 0.62 --command 'nmt bench train base ...' --evidence train.json
 
-A system is given as NAME:setting=value,...: fields of the work (precision, threads, batch_tokens, batch_sentences, ...),
-options of the system (see the head of its file in tools/bench/peers), and VARIABLES. Measure only on a machine that does
-nothing else. Environments go to NMT_BENCH_CACHE, or the user's cache.
+A system is given as NAME:setting=value,...: fields of the work (precision, threads, batch_tokens, batch_sentences,
+...), options of the system (see the head of its file in tools/bench/peers), and VARIABLES. Measure only on a machine
+that does nothing else. Environments go to NMT_BENCH_CACHE, or the user's cache.
 
 exit status: 0 measured and noted in tools/bench/RESULTS.md and results.json, 1 failed, 2 the command line is wrong
 """
@@ -113,7 +113,9 @@ def _record(options: argparse.Namespace) -> None:
         try:
             evidence = json.loads(options.evidence.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UserError(f"cannot read {options.evidence}: {error}; it must be JSON of `nmt bench --json`") from error
+            raise UserError(
+                f"cannot read {options.evidence}: {error}; it must be JSON, as of `nmt bench --json`; check it"
+            ) from error
     add_entry(figure_entry(options.goal, options.value, options.shown_command, options.note, evidence), options.ledger)
 
 

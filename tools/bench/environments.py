@@ -35,11 +35,24 @@ PEERS = {
         "bench.peers.transformers_marian",
         ("train", "decode"),
         "transformers==5.23.0",
-        ("numpy==2.4.6", "tokenizers==0.23.3", "huggingface_hub==2.4.0", "safetensors==0.8.0", "regex", "pyyaml", "tqdm",
-         "packaging", "typer"),
+        (
+            "numpy==2.4.6",
+            "tokenizers==0.23.3",
+            "huggingface_hub==2.4.0",
+            "safetensors==0.8.0",
+            "regex",
+            "pyyaml",
+            "tqdm",
+            "packaging",
+            "typer",
+        ),
     ),
     "ctranslate2": Peer(
-        "bench.peers.ctranslate2_engine", ("decode",), "ctranslate2==4.8.5", ("numpy==2.4.6", "pyyaml", "setuptools"), needs_torch=False
+        "bench.peers.ctranslate2_engine",
+        ("decode",),
+        "ctranslate2==4.8.5",
+        ("numpy==2.4.6", "pyyaml", "setuptools"),
+        needs_torch=False,
     ),
     "sentencepiece": Peer(
         "bench.peers.sentencepiece_encoder", ("prepare",), "sentencepiece==0.2.3", needs_torch=False

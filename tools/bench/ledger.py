@@ -23,9 +23,9 @@ _HEAD = """\
 # Speed, measured
 
 Made by `tools/bench/run`; every figure with its samples, versions and command is in `results.json`. Two systems are
-measured in turns on one machine, one of them stopped while the other computes. Rates are target tokens a second, padding
-not counted, as median (least to most); a ratio is the geometric mean of the rounds with Student's 95 % interval, and
-**one system is faster only where the interval leaves out 1**.
+measured in turns on one machine, one of them stopped while the other computes. Rates are target tokens a second,
+padding not counted, as median (least to most); a ratio is the geometric mean of the rounds with Student's 95 %
+interval, and **one system is faster only where the interval leaves out 1**.
 """
 
 
@@ -56,7 +56,7 @@ def contest_entry(goal: str | None, work: Work, contest: Contest, command: str) 
 
 
 def figure_entry(goal: str, value: float, command: str, note: str, evidence: Any = None) -> Entry:
-    """What is noted of a figure that was measured otherwise, such as by `nmt bench --json`; UserError without a goal."""
+    """What is noted of a figure that was measured otherwise, as by `nmt bench --json`; UserError without a goal."""
     _goal(goal)
     return {**_circumstances(goal, command), "value": value, "note": note, "evidence": evidence}
 
@@ -116,7 +116,8 @@ def _goal_row(goal: Goal, entries: Sequence[Entry]) -> str:
         return f"| {goal.name}: {goal.text} | {wanted} | not measured | |"
     newest = entries[-1]
     measured = _ratio(Ratio(**newest["ratio"])) if "ratio" in newest else _value(goal, newest["value"])
-    return f"| {goal.name}: {goal.text} | {wanted} | {measured} | {'reached' if is_reached(newest) else 'not reached'} |"
+    verdict = "reached" if is_reached(newest) else "not reached"
+    return f"| {goal.name}: {goal.text} | {wanted} | {measured} | {verdict} |"
 
 
 def _wanted(goal: Goal) -> str:
@@ -162,6 +163,7 @@ def _side_row(side: Side) -> str:
     spread: Spread = side.spread
     settings = ", ".join(f"{key} {value}" for key, value in side.settings.items()) or "-"
     package = {"nmt": "torch"}.get(side.name, side.name)
-    versions = ", ".join(f"{name} {side.versions[name]}" for name in dict.fromkeys((package, "torch")) if name in side.versions)
+    named = [name for name in dict.fromkeys((package, "torch")) if name in side.versions]
+    versions = ", ".join(f"{name} {side.versions[name]}" for name in named)
     rates = f"{spread.median:,.1f} ({spread.least:,.1f} to {spread.most:,.1f})"
     return f"| {side.name} ({versions}) | {settings} | {rates} | {len(side.rates)} |"

@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 from bench.work import Work
 from bench.worker import Clock
@@ -23,6 +24,7 @@ from nmt.bench.training import TrainingBench
 from nmt.data.prepare import prepare as prepare_corpus
 from nmt.data.tokenizer import Tokenizers
 from nmt.distributed import start_world
+from nmt.precision import Precision
 from nmt.recipe import parse_recipe
 
 # A recipe must name corpora, even where they are not read.
@@ -70,8 +72,9 @@ def decode(work: Work, clock: Clock) -> None:
             settings=settings,
         )
         model, search, sentences = model_and_sentences(request, Path(folder))
-        precision: object = work.precision
-        task = DecodingTask(model, sentences, search, work.device, precision, work.threads // processes)  # type: ignore[arg-type]
+        precision = cast(Precision, work.precision)
+        threads = work.threads // processes
+        task = DecodingTask(model, sentences, search, work.device, precision, threads)
         bench = DecodingBench(task) if processes == 1 else DecodingProcesses(task, processes)
         while True:
             clock.lap(bench.repeat().tokens)

@@ -79,15 +79,15 @@ def decode(work: Work, clock: Clock) -> None:
     torch.set_num_threads(work.threads)
     model = build_model(work).eval().to(DTYPES[work.precision])
     sentences = sorted(work.ids("test", "src")[: work.num_sentences], key=len, reverse=True)
-    limits = {"min_new_tokens": work.output_tokens, "max_new_tokens": work.output_tokens}
+    limits = {"min_new_tokens": work.output_tokens, "max_new_tokens": work.output_tokens, "do_sample": False}
     while True:
         tokens = 0
         for start in range(0, len(sentences), work.batch_sentences):
-            src = _pad([[*ids, EOS] for ids in sentences[start : start + work.batch_sentences]], PAD).to(work.device)
+            batch = sentences[start : start + work.batch_sentences]
+            src = _pad([[*ids, EOS] for ids in batch], PAD).to(work.device)
+            mask = (src != PAD).long()
             with torch.inference_mode():
-                found = model.generate(
-                    input_ids=src, attention_mask=(src != PAD).long(), num_beams=work.beam_size, do_sample=False, **limits
-                )
+                found = model.generate(input_ids=src, attention_mask=mask, num_beams=work.beam_size, **limits)
             tokens += found.shape[0] * (found.shape[1] - 1)  # the first is the one that it starts with
         clock.lap(tokens)
 
