@@ -12,13 +12,15 @@ from nmt.logs import say
 from nmt.recipe import UserError
 
 TORCH = "torch==2.13.0"
+# One set of versions for all, as far as a system does not say otherwise.
+CONSTRAINTS = Path(__file__).resolve().parents[1] / "constraints.txt"
 
 
 @dataclass(frozen=True)
 class Peer:
     """A system: the module that runs it, what it can do, and what is installed for it.
 
-    package:  itself, installed without what it says it needs
+    package:  itself, installed alone, whatever it says it needs
     needed:   what it needs indeed, by name
     """
 
@@ -36,10 +38,10 @@ PEERS = {
         ("train", "decode"),
         "transformers==5.23.0",
         (
-            "numpy==2.4.6",
-            "tokenizers==0.23.3",
-            "huggingface_hub==2.4.0",
-            "safetensors==0.8.0",
+            "numpy",
+            "tokenizers",
+            "huggingface_hub",
+            "safetensors",
             "regex",
             "pyyaml",
             "tqdm",
@@ -51,7 +53,7 @@ PEERS = {
         "bench.peers.ctranslate2_engine",
         ("decode",),
         "ctranslate2==4.8.5",
-        ("numpy==2.4.6", "pyyaml", "setuptools"),
+        ("numpy", "pyyaml", "setuptools"),
         needs_torch=False,
     ),
     "sentencepiece": Peer(
@@ -89,6 +91,7 @@ def install(name: str) -> None:
     say(f"installing {peer.package} in {folder}")
     _run([sys.executable, "-m", "venv", "--clear", str(folder)], name)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip += ["--constraint", str(CONSTRAINTS)]
     if peer.needs_torch:
         _run([*pip, TORCH], name)
     if peer.needed:

@@ -1,8 +1,8 @@
 """One system at work, in an environment of its own: `python -m bench.worker MODULE WORK.json`.
 
-It is told on its standard input when a lap may begin, and answers each with a line of JSON on its standard output: first
-`{"ready": ...}` when it has warmed up, then `{"seconds": ..., "tokens": ...}` for each lap. What the system itself prints
-goes to standard error.
+It is told on its standard input when a lap may begin, and answers each with a line of JSON on its standard output:
+`{"ready": ...}` when it has warmed up, then `{"seconds": ..., "tokens": ...}` for each lap. What the system itself
+prints goes to standard error.
 """
 
 from __future__ import annotations
