@@ -95,7 +95,8 @@ def draw_tokens(count: int, vocab_size: int, random: np.random.Generator) -> Int
     """Random ordinary ids `(count,)`, as unevenly used as words are: the n-th most frequent about 1/n as often."""
     ordinary = vocab_size - FIRST_ORDINARY_ID
     ranks = np.floor(np.exp(random.random(count) * math.log(ordinary + 1))) - 1
-    return FIRST_ORDINARY_ID + np.minimum(ranks, ordinary - 1).astype(np.int64)
+    ids: Ints = FIRST_ORDINARY_ID + np.minimum(ranks, ordinary - 1).astype(np.int64)
+    return ids
 
 
 def require_pieces(vocab_size: int) -> None:

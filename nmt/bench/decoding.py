@@ -110,7 +110,6 @@ class DecodingBench:
         return self.translator.num_parameters
 
 
-
 def summarize_latencies(seconds: Sequence[float]) -> dict[str, float]:
     """Percentiles (interpolated linearly), mean and largest."""
     summary = {f"p{percent}": float(np.percentile(seconds, percent)) for percent in _PERCENTILES}

@@ -117,8 +117,9 @@ def decode(
     output_tokens: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Every output has exactly so many tokens; by default those of random weights are as long as "
-            "the source."
+            min=1,
+            help="Every output has exactly so many tokens; by default those of random weights are as long as "
+            "the source.",
         ),
     ] = None,
     beam_size: Annotated[int | None, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy.")] = None,
@@ -126,9 +127,7 @@ def decode(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any other option of section decode: length_penalty=none, ...")
     ] = None,
-    precision: Annotated[
-        Precision, typer.Option(help="Arithmetic; auto takes what is fastest here.")
-    ] = Precision.auto,
+    precision: Annotated[Precision, typer.Option(help="Arithmetic; auto takes what is fastest here.")] = Precision.auto,
     device: Device = "auto",
     threads: Annotated[int, typer.Option(min=0, help="Threads of each process; 0 takes all cores.")] = 0,
     processes: Annotated[int, typer.Option(min=1, help="Processes that share out the sentences.")] = 1,

@@ -1,14 +1,15 @@
 """Translation on the clock: the translator's own results, of the length asked for, alone and in processes."""
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
 
 from nmt.bench.decoding import DecodingBench, DecodingTask, summarize_latencies
-from nmt.bench.processes import DecodingProcesses, measure_decoding
+from nmt.bench.processes import DecodingProcesses, _serve, measure_decoding
 from nmt.bench.tasks import SearchRequest, model_and_sentences
 from nmt.decode.translator import Translator
-from nmt.recipe import UserError, override_decode
+from nmt.recipe import override_decode
 
 SENTENCES = ("w1 w2 w3", "w4", "w9 w8 w7 w6 w5 w4 w3 w2 w1 w0", "w30 w31")
 
@@ -65,5 +66,6 @@ def test_several_processes_share_the_sentences_out(task: DecodingTask) -> None:
 
 def test_what_a_process_complains_of_is_said_here(task: DecodingTask, tmp_path: Path) -> None:
     missing = DecodingTask(tmp_path / "none", SENTENCES, task.decode, "cpu", "fp32", 1)
-    with pytest.raises(UserError, match="none does not exist"):
-        DecodingProcesses(missing, 1)
+    ours, theirs = multiprocessing.Pipe()
+    _serve(missing, theirs)
+    assert "none does not exist" in ours.recv()

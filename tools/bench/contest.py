@@ -52,13 +52,16 @@ def hold_contest(
     work: Work, ours: tuple[str, dict[str, str]], theirs: tuple[str, dict[str, str]], rounds: int
 ) -> Contest:
     """Let two systems, each with settings of its own, do the same work in turns, A-B-A-B; UserError where one fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        # Both warm up before the first round, one after the other.
-        with Contestant(work, *ours, Path(folder)) as one, Contestant(work, *theirs, Path(folder)) as other:
-            for number in range(1, rounds + 1):
-                rates = [contestant.lap() for contestant in (one, other)]
-                say(f"round {number} of {rounds}: " + " against ".join(f"{rate:,.1f}" for rate in rates) + " tokens/s")
-            return Contest(one.side, other.side, paired_ratio(one.side.rates, other.side.rates))
+    # Both warm up before the first round, one after the other.
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        Contestant(work, *ours, Path(folder)) as one,
+        Contestant(work, *theirs, Path(folder)) as other,
+    ):
+        for number in range(1, rounds + 1):
+            rates = [contestant.lap() for contestant in (one, other)]
+            say(f"round {number} of {rounds}: " + " against ".join(f"{rate:,.1f}" for rate in rates) + " tokens/s")
+        return Contest(one.side, other.side, paired_ratio(one.side.rates, other.side.rates))
 
 
 class Contestant:

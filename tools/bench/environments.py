@@ -56,9 +56,7 @@ PEERS = {
         ("numpy", "pyyaml", "setuptools"),
         needs_torch=False,
     ),
-    "sentencepiece": Peer(
-        "bench.peers.sentencepiece_encoder", ("prepare",), "sentencepiece==0.2.3", needs_torch=False
-    ),
+    "sentencepiece": Peer("bench.peers.sentencepiece_encoder", ("prepare",), "sentencepiece==0.2.3", needs_torch=False),
 }
 
 

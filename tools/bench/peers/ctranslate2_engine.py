@@ -71,9 +71,7 @@ def write_model(work: Work, folder: str) -> None:
     spec.save(folder)
 
 
-def _fill_attention(
-    attention: object, random: np.random.Generator, width: int, parts: list[int]
-) -> None:
+def _fill_attention(attention: object, random: np.random.Generator, width: int, parts: list[int]) -> None:
     """Its projections one after the other; queries, keys and values may lie in one matrix."""
     for linear, part in zip(attention.linear, parts, strict=True):  # type: ignore[attr-defined]
         _fill_linear(linear, random, part * width, width)

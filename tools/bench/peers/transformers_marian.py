@@ -109,7 +109,7 @@ def _batches(work: Work) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Ten
         groups[-1].append(i)
         tokens += len(tgt[i]) + 1
     for epoch in count():
-        random.Random(epoch).shuffle(groups)  # noqa: S311 - no secret
+        random.Random(epoch).shuffle(groups)
         for group in groups:
             yield (
                 _pad([[*src[i], EOS] for i in group], PAD),
