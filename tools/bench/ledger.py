@@ -39,6 +39,7 @@ def read_ledger(folder: Path = HOME) -> list[Entry]:
 def add_entry(entry: Entry, folder: Path = HOME) -> None:
     """Note one more measurement, and make `RESULTS.md` anew."""
     entries = [*read_ledger(folder), entry]
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     write_results(folder)
 
