@@ -34,6 +34,9 @@ def nmt_commands() -> list[list[str]]:
 def test_every_command_parses_and_its_recipes_exist(words: list[str]) -> None:
     group = typer.main.get_command(app)
     command = group.commands[words[0]]  # type: ignore[attr-defined]
+    if hasattr(command, "commands"):
+        words = words[1:]
+        command = command.commands[words[0]]
     context = command.make_context(words[0], words[1:])
     for value in context.params.values():
         if isinstance(value, Path) and value.parts[0] == "recipes":

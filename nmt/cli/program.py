@@ -11,6 +11,7 @@ import sys
 
 import typer
 
+from nmt.cli.bench import app as bench
 from nmt.cli.evaluate import evaluate
 from nmt.cli.recipes import average, config, prepare, run, train
 from nmt.cli.score import score
@@ -31,6 +32,7 @@ app = typer.Typer(
 # In the order of `nmt --help`.
 for command in (run, prepare, train, average, config, translate, score, evaluate):
     app.command()(command)
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

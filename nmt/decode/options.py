@@ -63,7 +63,7 @@ class SearchOptions:
             length_penalty=recipe.length_penalty,
             length_alpha=recipe.length_alpha,
             max_extra_tokens=recipe.max_extra_tokens,
-            max_tokens=max_tokens,
+            max_tokens=min((n for n in (max_tokens, recipe.max_tokens) if n is not None), default=None),
             max_length_ratio=math.inf if recipe.max_length_ratio is None else recipe.max_length_ratio,
             min_tokens=recipe.min_tokens,
             min_length_ratio=recipe.min_length_ratio,

@@ -246,6 +246,8 @@ class DecodeRecipe(Section):
     """Longest output: this many tokens more than the input."""
     max_length_ratio: PositiveFloat | None = None
     """Longest output besides: this many times as many tokens as the input, rounded up."""
+    max_tokens: PositiveInt | None = None
+    """Longest output in tokens, whatever the input."""
     min_tokens: NonNegativeInt = 0
     """Shortest output in tokens, as far as the longest allows it."""
     min_length_ratio: NonNegativeFloat = 0.0

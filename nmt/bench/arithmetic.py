@@ -1,0 +1,112 @@
+"""How many floating-point operations a model's own arithmetic needs, whatever the machine does besides.
+
+A product of an (n, a) and an (a, b) matrix is 2 n a b operations, a multiplication and an addition for each term; only
+matrix products are counted. With d = d_model, f = d_ff, V target pieces, E encoder and D decoder layers, forwards:
+
+    each source token    E (8 d^2 + 4 d f)    queries, keys, values and output; feed-forward
+                       + D 4 d^2              keys and values for the decoder's attention to it
+    each target token    D (8 d^2 + 4 d f)    the same in the decoder
+                       + D 4 d^2              queries and output of the decoder's attention to the source
+                       + 2 d V                the logits ("softmax")
+    attention            4 d                  for each query and each key that it may see, scores and weighted sum:
+                                              E S^2 + D S T + D T (T + 1) / 2 such pairs for S source, T target tokens
+
+End tokens count as tokens, begin tokens do not (each stands in place of an end token). A training step is three times
+as much, since each product has two in the backward pass. What is computed again to save memory, padding, and keys that
+a query is forbidden to see count for nothing, as in the "model FLOPs utilisation" of Chowdhery et al. 2022, appendix B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.recipe import ModelRecipe
+
+Lengths = NDArray[np.integer[Any]]
+
+# Forward, and the gradients of either factor of each product.
+PASSES_IN_TRAINING = 3
+
+
+@dataclass(frozen=True)
+class Product:
+    """`count` products of a (rows, inner) with an (inner, outer) matrix, as `F.linear` computes them."""
+
+    count: int
+    rows: int
+    inner: int
+    outer: int
+
+    @property
+    def flops(self) -> int:
+        """Operations of one of them."""
+        return 2 * self.rows * self.inner * self.outer
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """The operations of one model, forwards; see the head of this file."""
+
+    d_model: int
+    d_ff: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    tgt_vocab_size: int
+
+    @classmethod
+    def of(cls, recipe: ModelRecipe, tgt_vocab_size: int) -> Arithmetic:
+        """The arithmetic of a recipe's model with so many target pieces."""
+        return cls(recipe.d_model, recipe.d_ff, recipe.num_encoder_layers, recipe.num_decoder_layers, tgt_vocab_size)
+
+    @property
+    def src_token(self) -> int:
+        """Operations for each source token, attention apart."""
+        d, f = self.d_model, self.d_ff
+        return self.num_encoder_layers * (8 * d * d + 4 * d * f) + self.num_decoder_layers * 4 * d * d
+
+    @property
+    def tgt_token(self) -> int:
+        """Operations for each target token, attention and softmax apart."""
+        d, f = self.d_model, self.d_ff
+        return self.num_decoder_layers * (12 * d * d + 4 * d * f)
+
+    @property
+    def softmax(self) -> int:
+        """Operations for the logits of one target token."""
+        return 2 * self.d_model * self.tgt_vocab_size
+
+    @property
+    def attended_pair(self) -> int:
+        """Operations for one query and one key that it may see."""
+        return 4 * self.d_model
+
+    def forward(self, src_lengths: Lengths, tgt_lengths: Lengths) -> int:
+        """Operations for sentence pairs of these lengths `(num_pairs,)`, end tokens included."""
+        src, tgt = src_lengths.astype(np.int64), tgt_lengths.astype(np.int64)
+        pairs = self.num_encoder_layers * (src * src) + self.num_decoder_layers * (src * tgt + tgt * (tgt + 1) // 2)
+        tokens = int(src.sum()) * self.src_token + int(tgt.sum()) * (self.tgt_token + self.softmax)
+        return tokens + self.attended_pair * int(pairs.sum())
+
+    def training(self, src_lengths: Lengths, tgt_lengths: Lengths) -> int:
+        """The same for a training step on these pairs."""
+        return PASSES_IN_TRAINING * self.forward(src_lengths, tgt_lengths)
+
+    def products(self, src_rows: int, tgt_rows: int) -> list[Product]:
+        """The linear layers of one forward pass over so many source and target tokens, as the model computes them."""
+        d, f, encoder, decoder = self.d_model, self.d_ff, self.num_encoder_layers, self.num_decoder_layers
+        return [
+            Product(encoder, src_rows, d, 3 * d),  # queries, keys and values at once
+            Product(encoder, src_rows, d, d),
+            Product(encoder, src_rows, d, f),
+            Product(encoder, src_rows, f, d),
+            Product(decoder, src_rows, d, 2 * d),  # keys and values of the memory
+            Product(decoder, tgt_rows, d, 3 * d),
+            Product(3 * decoder, tgt_rows, d, d),  # two outputs, and the queries to the memory
+            Product(decoder, tgt_rows, d, f),
+            Product(decoder, tgt_rows, f, d),
+            Product(1, tgt_rows, d, self.tgt_vocab_size),
+        ]

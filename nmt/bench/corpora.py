@@ -1,0 +1,105 @@
+"""What is trained on and translated: a corpus that was prepared, or random tokens in sentences of real lengths."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.prepare import load_prepared
+from nmt.data.store import PairStore, PairWriter, Side, token_dtype
+from nmt.packed import EOS_ID
+from nmt.recipe import UserError
+
+Ints = NDArray[np.int64]
+
+# Ids below this are special tokens and never stand inside a sentence.
+FIRST_ORDINARY_ID = EOS_ID + 1
+
+
+@dataclass(frozen=True)
+class LengthDistribution:
+    """Lengths of sentence pairs in tokens, end tokens included: two correlated log-normal variables.
+
+    src_mean, tgt_mean: mean lengths
+    deviation:          standard deviation of the logarithm, of either side
+    correlation:        of the two logarithms
+    """
+
+    src_mean: float
+    tgt_mean: float
+    deviation: float
+    correlation: float
+
+    def draw(self, num_pairs: int, longest: int, random: np.random.Generator) -> tuple[Ints, Ints]:
+        """Lengths of both sides `(num_pairs,)`, end tokens not included; what would be longer than `longest` is cut."""
+        normal = random.standard_normal((2, num_pairs))
+        normal[1] = self.correlation * normal[0] + math.sqrt(1 - self.correlation**2) * normal[1]
+        means = np.array([[self.src_mean], [self.tgt_mean]])
+        lengths = np.exp(np.log(means) - self.deviation**2 / 2 + self.deviation * normal)
+        src, tgt = np.clip(np.rint(lengths) - 1, 1, longest).astype(np.int64)
+        return src, tgt
+
+
+# WMT14 English-German in a joint vocabulary of 37,000 pieces. The training text has 4.5 million pairs of 116 and 110
+# million words (Luong et al. 2015, section 4.1), 25.8 and 24.4 a pair; 27 and 28 tokens, end token included, are what
+# about 1.0 and 1.1 pieces a word make of them.
+WMT14 = LengthDistribution(src_mean=27.0, tgt_mean=28.0, deviation=0.6, correlation=0.9)
+
+
+@dataclass(frozen=True)
+class PreparedCorpus:
+    """The training pairs of a prepared corpus, and the pieces of its vocabularies."""
+
+    store: PairStore
+    src_vocab_size: int
+    tgt_vocab_size: int
+
+
+def open_corpus(path: Path) -> PreparedCorpus:
+    """The training pairs that `nmt prepare` left in a run directory or its `data` folder; UserError without them."""
+    directory = path / "data" if (path / "data").is_dir() else path
+    prepared = load_prepared(directory)
+    sizes = prepared.report["vocab_size"]
+    return PreparedCorpus(PairStore(directory, "train"), sizes["src"], sizes["tgt"])
+
+
+def write_random_corpus(
+    directory: Path,
+    lengths: LengthDistribution,
+    *,
+    tgt_tokens: int,
+    longest: int,
+    vocab_sizes: tuple[int, int],
+    seed: int,
+) -> PairStore:
+    """A token store of random sentences with at least so many target tokens, in files as those of a prepared corpus.
+
+    vocab_sizes: pieces of source and target
+    """
+    require_pieces(min(vocab_sizes))
+    random = np.random.Generator(np.random.PCG64(seed))
+    mean = float(lengths.draw(10_000, longest, np.random.Generator(np.random.PCG64(seed)))[1].mean()) + 1
+    src, tgt = lengths.draw(math.ceil(1.1 * tgt_tokens / mean) + 100, longest, random)
+    sides: tuple[tuple[Side, Ints, int], ...] = (("src", src, vocab_sizes[0]), ("tgt", tgt, vocab_sizes[1]))
+    with PairWriter(directory, "train", {side: token_dtype(size) for side, _, size in sides}) as writer:
+        for side, side_lengths, size in sides:
+            writer.append(side, draw_tokens(int(side_lengths.sum()), size, random), side_lengths)
+    return PairStore(directory, "train")
+
+
+def draw_tokens(count: int, vocab_size: int, random: np.random.Generator) -> Ints:
+    """Random ordinary ids `(count,)`, as unevenly used as words are: the n-th most frequent about 1/n as often."""
+    ordinary = vocab_size - FIRST_ORDINARY_ID
+    ranks = np.floor(np.exp(random.random(count) * math.log(ordinary + 1))) - 1
+    ids: Ints = FIRST_ORDINARY_ID + np.minimum(ranks, ordinary - 1).astype(np.int64)
+    return ids
+
+
+def require_pieces(vocab_size: int) -> None:
+    """Raise UserError for a vocabulary of special tokens alone."""
+    if vocab_size <= FIRST_ORDINARY_ID:
+        raise UserError(f"the vocabulary has {vocab_size} pieces; it must have more than special ones; give 5 or more")

@@ -1,0 +1,67 @@
+"""A model directory with random weights, to measure search by: nothing in it is trained, all of it is real."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+import torch
+
+from nmt.bench.corpora import FIRST_ORDINARY_ID, LengthDistribution, draw_tokens, require_pieces
+from nmt.checkpoint import ModelFacts, model_files, model_tensors, write_directory
+from nmt.data.tokenizer import Tokenizer, Tokenizers
+from nmt.model.transformer import Transformer
+from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.recipe import Recipe
+
+
+def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) -> None:
+    """Write a model of a recipe's shape, search options and seed, with fresh weights, to a folder that is not there."""
+    src, tgt = tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
+    torch.manual_seed(recipe.seed)
+    model = Transformer(recipe.model, src, tgt)
+    facts = ModelFacts(
+        src_lang=recipe.src_lang,
+        tgt_lang=recipe.tgt_lang,
+        src_vocab_size=src,
+        tgt_vocab_size=tgt,
+        unicode_form=recipe.data.unicode_form,
+        decode=recipe.decode,
+        origin={"random": recipe.seed},
+    )
+    write_directory(directory, model_files(model.recipe, model_tensors(model), tokenizers.files(), facts))
+
+
+def number_tokenizers(vocab_size: int) -> Tokenizers:
+    """Tokenizers whose ordinary tokens are whole words, each with a number for a name; see `number_sentences`."""
+    require_pieces(vocab_size)
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(_word(number) for number in range(vocab_size - FIRST_ORDINARY_ID)),
+        model_writer=model,
+        model_type="word",
+        vocab_size=vocab_size,
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        pad_id=PAD_ID,
+        unk_id=UNK_ID,
+        bos_id=BOS_ID,
+        eos_id=EOS_ID,
+        minloglevel=2,
+    )
+    joint = Tokenizer(model.getvalue(), Path("numbers.model"))
+    return Tokenizers(joint, joint)
+
+
+def number_sentences(num: int, lengths: LengthDistribution, longest: int, vocab_size: int, seed: int) -> list[str]:
+    """Random sentences that `number_tokenizers` reads, with as many tokens as source sentences have."""
+    random = np.random.Generator(np.random.PCG64(seed))
+    src_lengths, _ = lengths.draw(num, longest, random)
+    ids = draw_tokens(int(src_lengths.sum()), vocab_size, random) - FIRST_ORDINARY_ID
+    return [" ".join(map(_word, part)) for part in np.split(ids, np.cumsum(src_lengths)[:-1])]
+
+
+def _word(number: int) -> str:
+    return f"w{number}"

@@ -1,0 +1,158 @@
+"""`nmt bench train` and `nmt bench decode`: how fast this machine trains and translates."""
+
+from __future__ import annotations
+
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nmt.bench.decoding import DecodingTask
+from nmt.bench.processes import measure_decoding
+from nmt.bench.report import decoding_rows, format_table, training_rows, write_json
+from nmt.bench.subjects import find_subject
+from nmt.bench.tasks import BUILT_IN_LENGTHS, SearchRequest, model_and_sentences, training_text
+from nmt.bench.training import measure_training
+from nmt.cli.arguments import Device, Precision
+from nmt.distributed import start_world
+
+app = typer.Typer(
+    help="Measure how fast this machine trains and translates, on the code that does it.", no_args_is_help=True
+)
+
+
+class TrainingPrecision(StrEnum):
+    """Choices of --precision in training."""
+
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="tiny (Wu et al. 2021), base or big (the paper's), a recipe (.toml), or the directory of a model.",
+    ),
+]
+VocabSize = Annotated[
+    int | None, typer.Option(min=5, help="Pieces of the vocabulary; by default as the model has (base: 37,000).")
+]
+Repetitions = Annotated[int, typer.Option(min=1, help="Measurements; their median and spread are printed.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Write everything to this file, every single measurement too.")
+]
+
+
+@app.command()
+def train(
+    model: Model,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Options that replace the recipe's: section.key=value.")
+    ] = None,
+    lengths: Annotated[
+        str,
+        typer.Option(
+            help="What to train on: wmt14 (random tokens in sentences as long as those of WMT14), or a run directory "
+            "whose prepared corpus is taken."
+        ),
+    ] = BUILT_IN_LENGTHS,
+    vocab_size: VocabSize = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Target tokens of an update.")] = None,
+    micro_batch_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens in one pass.")] = None,
+    precision: Annotated[TrainingPrecision | None, typer.Option(help="Arithmetic of matrix products.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")] = None,
+    threads: Annotated[int | None, typer.Option(min=0, help="Threads on a CPU; 0 takes all cores.")] = None,
+    compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="With torch.compile or not.")] = None,
+    warm_up: Annotated[int, typer.Option(min=1, help="Updates before the clock runs; they compile what must be.")] = 5,
+    updates: Annotated[int, typer.Option(min=1, help="Updates of one measurement.")] = 10,
+    repetitions: Repetitions = 5,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure training: target tokens a second, padding not counted, and what share of the machine's speed that is.
+
+    The trainer itself runs, with its batches, loss, optimiser and compilation; nothing is saved. Warm-up is outside the
+    clock. Afterwards the stages of an update are timed one by one, and F.linear at the shapes of the model. On several
+    GPUs: torchrun --nproc-per-node 8 -m nmt bench train big
+    """
+    options: dict[str, Any] = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
+    options |= {"device": device, "threads": threads, "precision": precision.value if precision else None}
+    options["compile"] = None if compiled is None else str(compiled).lower()
+    given = [f"train.{name}={value}" for name, value in options.items() if value is not None]
+    subject = find_subject(model, [*(overrides or ()), *given], vocab_size)
+    with start_world(subject.recipe.train.device) as world, tempfile.TemporaryDirectory() as folder:
+        needed = warm_up + updates * (repetitions + 1)
+        subject, store = training_text(subject, lengths, Path(folder), needed, vocab_size)
+        figures = measure_training(subject, world, store, warm_up=warm_up, updates=updates, repetitions=repetitions)
+    if not world.is_first:
+        return
+    recipe = subject.recipe
+    title = f"training {model} on {world.device}, vocabulary {subject.tgt_vocab_size:,}, lengths of {lengths}"
+    batches = f"{recipe.train.batch_tokens:,} target tokens an update"
+    typer.echo(format_table(f"{title}, {batches}", training_rows(figures)))
+    if json_file is not None:
+        settings = {"model": model, "lengths": lengths, "vocab_size": subject.tgt_vocab_size, "warm_up": warm_up}
+        settings |= {"updates": updates, "repetitions": repetitions, "device": str(world.device), "world": world.size}
+        resolved = recipe.model_dump(mode="json", include={"model", "train", "seed"})
+        write_json(json_file, "train", {**settings, "recipe": resolved}, figures)
+
+
+@app.command()
+def decode(
+    model: Model,
+    source: Annotated[
+        Path | None,
+        typer.Option("--input", help="Sentences, one a line; without, random ones as long as those of WMT14."),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="With random weights and --input: a run, or a folder with a tokenizer, whose pieces count."),
+    ] = None,
+    sentences: Annotated[int, typer.Option(min=1, help="How many sentences, the first of the file.")] = 256,
+    vocab_size: VocabSize = None,
+    output_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Every output has exactly so many tokens; by default those of random weights are as long as "
+            "the source.",
+        ),
+    ] = None,
+    beam_size: Annotated[int | None, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other option of section decode: length_penalty=none, ...")
+    ] = None,
+    precision: Annotated[Precision, typer.Option(help="Arithmetic; auto takes what is fastest here.")] = Precision.auto,
+    device: Device = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="Threads of each process; 0 takes all cores.")] = 0,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that share out the sentences.")] = 1,
+    latency: Annotated[bool, typer.Option("--latency", help="Besides, the time of each sentence alone.")] = False,
+    repetitions: Repetitions = 5,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure translation: output tokens a second, from lines of text to lines of text.
+
+    The translator itself runs. tiny, base, big and recipes get random weights, which take as long as trained ones for
+    the same number of tokens. Loading and a first pass are outside the clock.
+    """
+    if latency and processes > 1:
+        raise typer.BadParameter("--latency is of one process; leave out --processes")
+    named = {"beam_size": beam_size, "batch_tokens": batch_tokens}
+    given = [*(settings or ()), *(f"{name}={value}" for name, value in named.items() if value is not None)]
+    request = SearchRequest(model, source, tokenizer, sentences, vocab_size, output_tokens, given)
+    with tempfile.TemporaryDirectory() as folder:
+        path, recipe, lines = model_and_sentences(request, Path(folder))
+        task = DecodingTask(path, lines, recipe, device, precision.value, threads)
+        figures = measure_decoding(task, processes=processes, repetitions=repetitions, latency=latency)
+    title = f"translating with {model}, beam {recipe.beam_size}, {precision.value}, {processes} process(es)"
+    typer.echo(format_table(title, decoding_rows(figures)))
+    if json_file is not None:
+        facts: dict[str, Any] = {"model": model, "input": str(source) if source else None, "sentences": len(lines)}
+        facts |= {"output_tokens": output_tokens, "precision": precision.value, "device": device, "threads": threads}
+        facts |= {"processes": processes, "repetitions": repetitions}
+        write_json(json_file, "decode", {**facts, "decode": recipe.model_dump(mode="json")}, figures)

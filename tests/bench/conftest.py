@@ -1,0 +1,28 @@
+"""A model so small that it is measured in a second, and text for it."""
+
+from pathlib import Path
+
+import pytest
+
+from nmt.bench.corpora import LengthDistribution, write_random_corpus
+from nmt.bench.subjects import Subject, find_subject
+from nmt.data.store import PairStore
+
+SMALL = ["model.d_model=16", "model.d_ff=32", "model.num_heads=2", "model.max_positions=64", "data.max_tokens=20"]
+SMALL += ["train.batch_tokens=200", "train.micro_batch_tokens=90", "train.device=cpu", "train.threads=1"]
+SMALL_VOCAB = 50
+
+
+@pytest.fixture
+def small_subject(tmp_path: Path) -> Subject:
+    """Wu et al.'s model, made smaller still; several micro-batches an update, an average kept."""
+    return find_subject("tiny", [*SMALL, "train.ema_decay=0.9", f"run_dir={tmp_path / 'run'}"], SMALL_VOCAB)
+
+
+@pytest.fixture(scope="session")
+def small_store(tmp_path_factory: pytest.TempPathFactory) -> PairStore:
+    """About 3,000 target tokens."""
+    lengths = LengthDistribution(src_mean=7.0, tgt_mean=8.0, deviation=0.4, correlation=0.9)
+    folder = tmp_path_factory.mktemp("bench-corpus")
+    sizes = (SMALL_VOCAB, SMALL_VOCAB)
+    return write_random_corpus(folder, lengths, tgt_tokens=3_000, longest=20, vocab_sizes=sizes, seed=1)

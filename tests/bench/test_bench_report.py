@@ -1,0 +1,94 @@
+"""The table says what was measured, and the JSON all of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nmt.bench.decoding import DecodingFigures
+from nmt.bench.device import LinearRate
+from nmt.bench.report import decoding_rows, format_table, training_rows, write_json
+from nmt.bench.statistics import Spread
+from nmt.bench.training import Stages, TrainingFigures
+from nmt.recipe import UserError
+
+TRAINING = TrainingFigures(
+    parameters=63_082_496,
+    precision="bf16",
+    micro_batch_tokens=4_096,
+    setup_seconds=2.0,
+    first_update_seconds=30.0,
+    warm_up_seconds=41.0,
+    tgt_tokens_per_second=Spread.of([1_400.0, 1_500.0, 1_450.0]),
+    src_tokens_per_tgt_token=0.964,
+    flops_per_tgt_token=375.7e6,
+    flops_per_second=544.8e9,
+    linear=LinearRate(mean=800e9, best=960e9),
+    share_of_linear=0.681,
+    share_of_best_linear=0.5675,
+    stages=Stages({"data": 0.01, "forward": 0.39, "backward": 0.5, "update": 0.1}, 0.0, 0.08),
+    peak_memory=3_210_000_000,
+    skipped=0,
+    compiled_while_timed=0,
+)
+DECODING = DecodingFigures(
+    parameters=48_000_000,
+    load_seconds=0.5,
+    warm_up_seconds=4.0,
+    sentences=256,
+    tokens=4_096,
+    tokens_per_second=Spread.of([812.34]),
+    sentences_per_second=Spread.of([50.77]),
+    peak_memory=900_000_000,
+    latencies={"p50": 0.0512, "p99": 0.2},
+)
+
+
+def test_the_table_of_training() -> None:
+    table = format_table("training base", training_rows(TRAINING))
+    title, blank, *lines = table.split("\n")
+    assert (title, blank) == ("training base", "")
+    assert len({line.index(text) for line, (_, text) in zip(lines, training_rows(TRAINING), strict=True)}) == 1
+    for words in (
+        "1,450  (median of 3; quartiles 1,425 to 1,475; all 1,400 to 1,500)",
+        "544.8 GFLOP/s",
+        "375.7 MFLOP",
+        "800 GFLOP/s, at its best 960 GFLOP/s",
+        "68.1%, of its best 56.8%",
+        "data 1.0%, forward 39.0%, backward 50.0%, update 10.0%",
+        "0.00% of rows, 8.00% inside attention",
+        "3.21 GB",
+        "first update 30.0 s",
+        "63,082,496 weights, bf16",
+    ):
+        assert words in table
+    assert "beware" not in table
+
+
+def test_what_spoils_a_measurement_is_said() -> None:
+    spoilt = TrainingFigures(**{**vars(TRAINING), "skipped": 3, "compiled_while_timed": 2})
+    assert [text for label, text in training_rows(spoilt) if label == "beware"] == [
+        "3 updates had no finite gradient and were skipped",
+        "2 graphs were compiled on the clock; warm up for longer",
+    ]
+
+
+def test_the_table_of_translation() -> None:
+    rows = dict(decoding_rows(DECODING))
+    assert rows["output tokens a second"].startswith("812.3  (median of 1;")
+    assert rows["a sentence alone, ms"] == "p50 51.2, p99 200.0"
+    assert rows["a pass"] == "256 sentences, 4,096 output tokens"
+
+
+def test_the_json_holds_every_measurement(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    write_json(path, "train", {"model": "base"}, TRAINING)
+    report = json.loads(path.read_text())
+    assert report["figures"]["tgt_tokens_per_second"]["samples"] == [1_400.0, 1_500.0, 1_450.0]
+    assert report["figures"]["stages"]["shares"]["backward"] == 0.5
+    assert report["settings"] == {"model": "base"}
+    assert report["versions"]["torch"]
+    assert report["machine"]["cores"] >= 1
+    assert report["command"].startswith("nmt ")
+    with pytest.raises(UserError, match="cannot write"):
+        write_json(tmp_path / "none" / "out.json", "train", {}, TRAINING)

@@ -1,0 +1,49 @@
+"""Models with random weights, and sentences that they read token by token."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.bench.corpora import FIRST_ORDINARY_ID, LengthDistribution
+from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
+from nmt.bench.subjects import find_subject
+from nmt.checkpoint import load_model
+from nmt.recipe import UserError
+
+LENGTHS = LengthDistribution(src_mean=9.0, tgt_mean=9.0, deviation=0.5, correlation=0.9)
+
+
+@pytest.mark.parametrize("vocab_size", [5, 40, 3_000])
+def test_every_word_is_one_token(vocab_size: int) -> None:
+    tokenizer = number_tokenizers(vocab_size).src
+    assert tokenizer.vocab_size == vocab_size
+    words = [f"w{number}" for number in range(vocab_size - FIRST_ORDINARY_ID)]
+    ids = tokenizer.encode(" ".join(words))
+    assert sorted(ids) == list(range(FIRST_ORDINARY_ID, vocab_size))
+    assert tokenizer.decode(ids) == " ".join(words)
+
+
+def test_sentences_have_as_many_tokens_as_were_drawn() -> None:
+    tokenizer = number_tokenizers(90).src
+    sentences = number_sentences(50, LENGTHS, longest=12, vocab_size=90, seed=3)
+    assert sentences == number_sentences(50, LENGTHS, longest=12, vocab_size=90, seed=3)
+    lengths = [len(tokenizer.encode(sentence)) for sentence in sentences]
+    assert lengths == [len(sentence.split(" ")) for sentence in sentences]
+    assert max(lengths) == 12
+
+
+def test_the_model_is_one_like_any_other(tmp_path: Path) -> None:
+    overrides = ["model.d_model=16", "model.d_ff=8", "model.num_heads=2", "decode.beam_size=3"]
+    recipe = find_subject("tiny", overrides).recipe
+    write_random_model(tmp_path / "a", recipe, number_tokenizers(40))
+    write_random_model(tmp_path / "b", recipe, number_tokenizers(40))
+    one, again = (load_model(tmp_path / name, torch.device("cpu")) for name in "ab")
+    assert one.facts == again.facts
+    assert one.facts.decode.beam_size == 3
+    assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), again.model.parameters(), strict=True))
+
+
+def test_a_vocabulary_needs_more_than_special_tokens() -> None:
+    with pytest.raises(UserError, match="4 pieces"):
+        number_tokenizers(4)

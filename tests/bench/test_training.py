@@ -1,0 +1,112 @@
+"""What is timed is training itself, its tokens are counted without padding, and its stages are told apart."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from nmt.bench.subjects import Subject
+from nmt.bench.training import STAGES, TrainingBench, measure_training
+from nmt.data.packing import plan_epoch
+from nmt.data.store import PairStore
+from nmt.distributed import World
+from nmt.model.transformer import Transformer
+from nmt.recipe import Recipe
+from nmt.train.trainer import Trainer, TrainingText
+
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+def changed(recipe: Recipe, **options: Any) -> Recipe:
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update=options)})
+
+
+def test_what_is_measured_is_training(small_subject: Subject, small_store: PairStore) -> None:
+    """After as many updates, weights and average are those of a run of the trainer, bit for bit."""
+    recipe = changed(small_subject.recipe, max_steps=5)
+    torch.manual_seed(recipe.seed)
+    model = Transformer(recipe.model, small_subject.src_vocab_size, small_subject.tgt_vocab_size)
+    text = TrainingText(small_store, small_store)
+    trainer = Trainer(recipe, ALONE, model, text, lambda tensors, step: {})
+    trainer.run()
+    subject = replace(small_subject, recipe=recipe.model_copy(update={"run_dir": recipe.directory / "other"}))
+    with TrainingBench(subject, ALONE, small_store) as bench:
+        bench.repeat(2)
+        bench.stages(3)
+        measured = bench.trainer
+    assert trainer.average is not None
+    assert measured.average is not None
+    for one, other in ((trainer.model, measured.model), (trainer.average, measured.average)):
+        tensors = [part.state_dict() if isinstance(part, Transformer) else part.tensors() for part in (one, other)]
+        assert tensors[0].keys() == tensors[1].keys()
+        assert all(torch.equal(tensor, tensors[1][name]) for name, tensor in tensors[0].items())
+    assert not (recipe.directory / "other").exists()  # nothing is saved
+
+
+def test_tokens_and_arithmetic_are_those_of_the_updates(small_subject: Subject, small_store: PairStore) -> None:
+    recipe = small_subject.recipe
+    lengths = small_store.src.lengths, small_store.tgt.lengths
+    plan = plan_epoch(*lengths, batch_tokens=200, micro_batch_tokens=90, seed=recipe.seed, epoch=0)
+    first = [plan.sentences(index) for index in range(3)]
+    with TrainingBench(small_subject, ALONE, small_store) as bench:
+        repetition = bench.repeat(3)
+    assert repetition.src_tokens == sum(int(lengths[0][ids].sum()) + len(ids) for ids in first)
+    assert repetition.tgt_tokens == sum(plan.tgt_tokens(index) for index in range(3)) <= 600
+    assert repetition.flops == sum(bench.arithmetic.training(lengths[0][i] + 1, lengths[1][i] + 1) for i in first)
+    assert repetition.seconds > 0
+    assert repetition.skipped == 0
+
+
+def test_two_passes_of_rdrop_are_twice_the_arithmetic(small_subject: Subject, small_store: PairStore) -> None:
+    flops = []
+    for rdrop in (0.0, 5.0):
+        subject = replace(small_subject, recipe=changed(small_subject.recipe, rdrop=rdrop))
+        with TrainingBench(subject, ALONE, small_store) as bench:
+            flops.append(bench.repeat(1).flops)
+    assert flops[1] == 2 * flops[0]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_slow_stage_is_found(
+    small_subject: Subject, small_store: PairStore, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowed(function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            time.sleep(0.3)
+            return function(*arguments, **options)
+
+        return call
+
+    with TrainingBench(small_subject, ALONE, small_store) as bench:
+        bench.repeat(1)
+        match stage:
+            case "data":
+                monkeypatch.setattr(TrainingBench, "_update", slowed(TrainingBench._update))
+            case "forward":
+                monkeypatch.setattr(bench.trainer.model, "forward", slowed(bench.trainer.model.forward))
+            case "backward":
+                bench.trainer.model.output_weight.register_hook(slowed(lambda gradient: gradient))
+            case "update":
+                monkeypatch.setattr(bench.trainer.update.optimizer, "step", slowed(bench.trainer.update.optimizer.step))
+        stages = bench.stages(1)
+    assert max(stages.shares, key=lambda name: stages.shares[name]) == stage
+    assert sum(stages.shares.values()) == pytest.approx(1.0)
+    assert stages.row_padding == 0.0
+    assert 0.0 <= stages.attention_padding < 0.3  # neighbours by length
+
+
+def test_all_figures_of_a_measurement(small_subject: Subject, small_store: PairStore) -> None:
+    figures = measure_training(small_subject, ALONE, small_store, warm_up=2, updates=2, repetitions=3)
+    spread = figures.tgt_tokens_per_second
+    assert len(spread.samples) == 3
+    assert 0 < spread.least <= spread.median <= spread.most
+    assert figures.flops_per_second == pytest.approx(
+        figures.flops_per_tgt_token * 3 / sum(1 / rate for rate in spread.samples), rel=0.2
+    )
+    assert figures.share_of_linear == pytest.approx(figures.flops_per_second / figures.linear.mean)
+    assert 0 < figures.share_of_best_linear <= figures.share_of_linear
+    assert 0 < figures.first_update_seconds < figures.warm_up_seconds
+    assert figures.peak_memory > 50e6
+    assert (figures.skipped, figures.compiled_while_timed, figures.micro_batch_tokens) == (0, 0, 90)

@@ -1,0 +1,79 @@
+"""`nmt bench` as a user types it."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nmt import cli
+
+SMALL = ["model.d_model=16", "model.d_ff=32", "model.num_heads=2", "train.device=cpu"]
+
+Result = tuple[int, str, str]
+Nmt = Callable[..., Result]
+
+
+@pytest.fixture
+def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Nmt:
+    """Run a command in this process; gives exit status, stdout and stderr."""
+
+    def call(*arguments: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+            sys.exit(0)
+        out, err = capfd.readouterr()
+        return (ended.value.code if isinstance(ended.value.code, int) else 0), out, err
+
+    return call
+
+
+def test_training_is_measured(nmt: Nmt, tmp_path: Path) -> None:
+    status, out, err = nmt(
+        *("bench", "train", "tiny", *SMALL, "--vocab-size", 80, "--batch-tokens", 400, "--precision", "fp32"),
+        *("--no-compile", "--warm-up", 1, "--updates", 2, "--repetitions", 2, "--threads", 1),
+        *("--json", tmp_path / "train.json"),
+    )
+    assert status == 0, err
+    assert out.startswith("training tiny on cpu, vocabulary 80, lengths of wmt14, 400 target tokens an update\n")
+    report = json.loads((tmp_path / "train.json").read_text())
+    assert report["settings"]["recipe"]["train"]["batch_tokens"] == 400
+    assert report["settings"]["recipe"]["model"]["d_model"] == 16
+    assert len(report["figures"]["tgt_tokens_per_second"]["samples"]) == 2
+    assert report["command"].startswith("nmt bench train tiny")
+    assert f"{report['figures']['flops_per_tgt_token'] / 1e3:.4g} kFLOP" in out
+
+
+def test_translation_is_measured(nmt: Nmt, tmp_path: Path) -> None:
+    status, out, err = nmt(
+        *("bench", "decode", "tiny", "--vocab-size", 80, "--sentences", 6, "--output-tokens", 3, "--beam-size", 2),
+        *("--batch-tokens", 100, "--threads", 1, "--precision", "fp32", "--latency", "--repetitions", 2),
+        *("--device", "cpu", "--set", "length_penalty=none", "--json", tmp_path / "decode.json"),
+    )
+    assert status == 0, err
+    assert "6 sentences, 18 output tokens" in out
+    report = json.loads((tmp_path / "decode.json").read_text())
+    assert report["figures"]["tokens"] == 18
+    assert report["figures"]["latencies"]["p50"] > 0
+    assert report["settings"]["decode"]["length_penalty"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("train", "huge"), 1, "'huge' is no model"),
+        (("train", "tiny", "train.batch_token=5"), 2, "did you mean 'batch_tokens'"),
+        (("train", "tiny", "--lengths", "nowhere"), 1, "nowhere holds no prepared corpus"),
+        (("decode", "tiny", "--input", "text"), 1, "random weights cannot read text"),
+        (("decode", "tiny", "--latency", "--processes", 2), 2, "--latency is of one process"),
+        (("decode", "tiny", "--device", "tpu"), 1, "device 'tpu'"),
+    ],
+)
+def test_wrong_input_is_one_line(nmt: Nmt, arguments: tuple[object, ...], status: int, words: str) -> None:
+    found, out, err = nmt("bench", *arguments)
+    assert (found, out) == (status, "")
+    assert words in " ".join(err.split())
+    assert "Traceback" not in err

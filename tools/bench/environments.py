@@ -1,0 +1,103 @@
+"""An environment for each system, with pinned versions; torch first and exactly, so that pip takes the same build."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmt.logs import say
+from nmt.recipe import UserError
+
+TORCH = "torch==2.13.0"
+# One set of versions for all, as far as a system does not say otherwise.
+CONSTRAINTS = Path(__file__).resolve().parents[1] / "constraints.txt"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A system: the module that runs it, what it can do, and what is installed for it.
+
+    package:  itself, installed alone, whatever it says it needs
+    needed:   what it needs indeed, by name
+    """
+
+    module: str
+    tasks: tuple[str, ...]
+    package: str = ""
+    needed: tuple[str, ...] = ()
+    needs_torch: bool = True
+
+
+PEERS = {
+    "nmt": Peer("bench.peers.nmt_itself", ("train", "decode", "prepare")),
+    "transformers": Peer(
+        "bench.peers.transformers_marian",
+        ("train", "decode"),
+        "transformers==5.23.0",
+        (
+            "numpy",
+            "tokenizers",
+            "huggingface_hub",
+            "safetensors",
+            "regex",
+            "pyyaml",
+            "tqdm",
+            "packaging",
+            "typer",
+        ),
+    ),
+    "ctranslate2": Peer(
+        "bench.peers.ctranslate2_engine",
+        ("decode",),
+        "ctranslate2==4.8.5",
+        ("numpy", "pyyaml", "setuptools"),
+        needs_torch=False,
+    ),
+    "sentencepiece": Peer("bench.peers.sentencepiece_encoder", ("prepare",), "sentencepiece==0.2.3", needs_torch=False),
+}
+
+
+def cache() -> Path:
+    """Where environments are kept: NMT_BENCH_CACHE, or a folder of the user's cache."""
+    given = os.environ.get("NMT_BENCH_CACHE")
+    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "nmt-bench"
+
+
+def find_python(name: str) -> str:
+    """The interpreter of a system; UserError where it is not installed."""
+    if name == "nmt":
+        return sys.executable
+    python = cache() / name / "bin" / "python"
+    if not python.exists():
+        raise UserError(f"{name} is not installed; install it first: tools/bench/run install {name}")
+    return str(python)
+
+
+def install(name: str) -> None:
+    """Make the environment of a system, unless it is there as it should be; UserError where pip fails."""
+    peer, folder = PEERS[name], cache() / name
+    if not peer.package:
+        return
+    wanted = "\n".join([TORCH, peer.package, *peer.needed]) + "\n"
+    stamp = folder / "bench-stamp"
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+        say(f"{name} is installed")
+        return
+    say(f"installing {peer.package} in {folder}")
+    _run([sys.executable, "-m", "venv", "--clear", str(folder)], name)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip += ["--constraint", str(CONSTRAINTS)]
+    if peer.needs_torch:
+        _run([*pip, TORCH], name)
+    if peer.needed:
+        _run([*pip, *peer.needed, *([TORCH] if peer.needs_torch else [])], name)
+    _run([*pip, "--no-deps", peer.package], name)
+    stamp.write_text(wanted, encoding="utf-8")
+
+
+def _run(command: list[str], name: str) -> None:
+    if subprocess.run(command, check=False, stdout=sys.stderr).returncode:
+        raise UserError(f"{name} cannot be installed; what pip says is above; mend that and install again")

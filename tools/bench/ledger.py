@@ -1,0 +1,170 @@
+"""The ledger of all measurements: `results.json` holds them, `RESULTS.md` is made from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.contest import Contest, Side
+from bench.goals import BY_NAME, GOALS, Goal
+from bench.work import Work
+from nmt.bench.statistics import Ratio, Spread
+from nmt.evaluate.report import describe_machine, describe_software, find_git_commit
+from nmt.recipe import UserError
+
+HOME = Path(__file__).parent
+Entry = dict[str, Any]
+
+_HEAD = """\
+# Speed, measured
+
+Made by `tools/bench/run`; every figure with its samples, versions and command is in `results.json`. Two systems are
+measured in turns on one machine, one of them stopped while the other computes. Rates are target tokens a second,
+padding not counted, as median (least to most); a ratio is the geometric mean of the rounds with Student's 95 %
+interval, and **one system is faster only where the interval leaves out 1**.
+"""
+
+
+def read_ledger(folder: Path = HOME) -> list[Entry]:
+    """All measurements so far, oldest first."""
+    path = folder / "results.json"
+    entries: list[Entry] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return entries
+
+
+def add_entry(entry: Entry, folder: Path = HOME) -> None:
+    """Note one more measurement, and make `RESULTS.md` anew."""
+    entries = [*read_ledger(folder), entry]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_results(folder)
+
+
+def write_results(folder: Path = HOME) -> None:
+    """Make `RESULTS.md` from `results.json`."""
+    (folder / "RESULTS.md").write_text("\n".join(format_ledger(read_ledger(folder))) + "\n", encoding="utf-8")
+
+
+def contest_entry(goal: str | None, work: Work, contest: Contest, command: str) -> Entry:
+    """What is noted of two systems in turns."""
+    shown = {key: value for key, value in asdict(work).items() if key not in ("folder", "options")}
+    sides = {"ours": asdict(contest.ours), "theirs": asdict(contest.theirs)}
+    return {**_circumstances(goal, command), "work": shown, **sides, "ratio": asdict(contest.ratio)}
+
+
+def figure_entry(goal: str, value: float, command: str, note: str, evidence: Any = None) -> Entry:
+    """What is noted of a figure that was measured otherwise, as by `nmt bench --json`; UserError without a goal."""
+    _goal(goal)
+    return {**_circumstances(goal, command), "value": value, "note": note, "evidence": evidence}
+
+
+def format_ledger(entries: Sequence[Entry]) -> Iterator[str]:
+    """`RESULTS.md`, line by line: the goals, then all measurements, newest first."""
+    yield _HEAD
+    yield "## Goals"
+    yield ""
+    yield "| goal | wanted | measured | |"
+    yield "|---|---|---|---|"
+    for goal in GOALS:
+        yield _goal_row(goal, [entry for entry in entries if entry["goal"] == goal.name])
+    yield ""
+    yield "## Measurements"
+    if not entries:
+        yield ""
+        yield "None yet."
+    for entry in reversed(entries):
+        yield ""
+        yield from _measurement(entry)
+
+
+def is_reached(entry: Entry) -> bool:
+    """Whether a measurement reaches its goal: in a contest, one that is won or lost by the interval too."""
+    goal = _goal(entry["goal"])
+    if "ratio" not in entry:
+        return goal.is_reached(entry["value"])
+    ratio = Ratio(**entry["ratio"])
+    # To be level is wanted where the goal is at most 1; a win must be one beyond doubt.
+    return goal.is_reached(ratio.ratio) and (goal.wanted <= 1.0 or ratio.low > 1.0)
+
+
+def _goal(name: str) -> Goal:
+    if name not in BY_NAME:
+        raise UserError(f"{name!r} is no goal; it must be one of {', '.join(BY_NAME)}; choose one")
+    return BY_NAME[name]
+
+
+def _circumstances(goal: str | None, command: str) -> Entry:
+    if goal is not None:
+        _goal(goal)
+    return {
+        "goal": goal,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": asdict(describe_machine()),
+        "versions": describe_software(),
+        "git_commit": find_git_commit(),
+        "command": command,
+    }
+
+
+def _goal_row(goal: Goal, entries: Sequence[Entry]) -> str:
+    """The newest measurement decides."""
+    wanted = _wanted(goal)
+    if not entries:
+        return f"| {goal.name}: {goal.text} | {wanted} | not measured | |"
+    newest = entries[-1]
+    measured = _ratio(Ratio(**newest["ratio"])) if "ratio" in newest else _value(goal, newest["value"])
+    verdict = "reached" if is_reached(newest) else "not reached"
+    return f"| {goal.name}: {goal.text} | {wanted} | {measured} | {verdict} |"
+
+
+def _wanted(goal: Goal) -> str:
+    match goal.unit:
+        case "ratio":
+            return f"at least {goal.wanted:g}x"
+        case "share":
+            return f"at least {goal.wanted:.0%}"
+        case "minutes":
+            return f"at most {goal.wanted:g} min"
+
+
+def _value(goal: Goal, value: float) -> str:
+    return f"{value:.1%}" if goal.unit == "share" else f"{value:.1f} min" if goal.unit == "minutes" else f"{value:.2f}x"
+
+
+def _ratio(ratio: Ratio) -> str:
+    return f"{ratio.ratio:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _measurement(entry: Entry) -> Iterator[str]:
+    machine = entry["machine"]
+    where = f"{machine['cpu']}, {machine['cores']} cores" + "".join(f", {gpu}" for gpu in machine["gpus"])
+    yield f"### {entry['date']}: {entry['goal'] or 'beside the goals'}"
+    yield ""
+    yield f"{where}; nmt {(entry['git_commit'] or 'unknown')[:12]}; `{entry['command']}`"
+    if "value" in entry:
+        yield ""
+        yield f"{_value(_goal(entry['goal']), entry['value'])}. {entry['note']}"
+        return
+    ratio = Ratio(**entry["ratio"])
+    verdict = "faster" if ratio.low > 1 else "slower" if ratio.high < 1 else "no difference shown"
+    yield ""
+    yield "| system | settings | tokens/s | rounds |"
+    yield "|---|---|---|---|"
+    for side in (Side(**entry["ours"]), Side(**entry["theirs"])):
+        yield _side_row(side)
+    yield ""
+    yield f"Ratio {_ratio(ratio)}: {verdict}."
+
+
+def _side_row(side: Side) -> str:
+    spread: Spread = side.spread
+    settings = ", ".join(f"{key} {value}" for key, value in side.settings.items()) or "-"
+    package = {"nmt": "torch"}.get(side.name, side.name)
+    named = [name for name in dict.fromkeys((package, "torch")) if name in side.versions]
+    versions = ", ".join(f"{name} {side.versions[name]}" for name in named)
+    rates = f"{spread.median:,.1f} ({spread.least:,.1f} to {spread.most:,.1f})"
+    return f"| {side.name} ({versions}) | {settings} | {rates} | {len(side.rates)} |"
