@@ -4,8 +4,8 @@ The loop is `beam_search`. What it does, exactly:
 
 Score   log_prob / length_penalty(n), where n counts the end token. Higher is better. A bias (`nmt.decode.bias`) counts
         as log-probability, and a coverage penalty (`nmt.decode.coverage`) is added.
-Step    Of all extensions of a sentence's live hypotheses by one token, the 2 * beam_size most probable are taken.
-        Those that end compete by score for the n_best finished places; the best beam_size of the others live on. At
+Step    Of all extensions of a sentence's live hypotheses by one token, the 2 * beam_size best are taken: the most
+        probable, bias included, where required phrases and groups do not say otherwise.
         most beam_size of them can end, so the beam stays full. What is impossible (-inf) neither ends nor lives on.
         Greedy search, a beam of one, takes the single most probable extension, and is done when that is the end.
 Limit   An output has at most max_extra_tokens tokens more than the source, at most max_length_ratio times as many, and
@@ -266,7 +266,7 @@ class _Beam:
         for t in range(length - 1, -1, -1):
             outputs[:, :, t] = self.tokens[:, t].gather(1, place)
             place = self.parents[:, t].gather(1, place)
-        return outputs.view(-1, self.num_groups * width, length)
+        return outputs.view(rows // self.num_groups, self.num_groups * width, length)
 
     def rows_of(self, sentences: Tensor) -> Tensor:
         """The rows of some of the sentences, (kept,) -> (kept * num_groups,)."""
@@ -276,8 +276,8 @@ class _Beam:
     def of(self, sentences: Tensor) -> _Beam:
         """The beam of some of the sentences, (kept,)."""
         rows = self.rows_of(sentences)
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **{name: value[rows] for name, value in tensors.items()})
+        tensors: dict[str, Any] = {name: value[rows] for name, value in vars(self).items() if name != "num_groups"}
+        return replace(self, **tensors)
 
     def read(self, length: int, n_best: int) -> list[list[Hypothesis]]:
         """The finished hypotheses of each sentence, best first, on the host; none is longer than `length`."""
