@@ -5,9 +5,10 @@ The loop is `beam_search`. What it does, exactly:
 Score   log_prob / length_penalty(n), where n counts the end token. Higher is better. A bias (`nmt.decode.bias`) counts
         as log-probability, and a coverage penalty (`nmt.decode.coverage`) is added.
 Step    Of all extensions of a sentence's live hypotheses by one token, the 2 * beam_size best are taken: the most
-        probable, bias included, where required phrases and groups do not say otherwise.
-        most beam_size of them can end, so the beam stays full. What is impossible (-inf) neither ends nor lives on.
-        Greedy search, a beam of one, takes the single most probable extension, and is done when that is the end.
+        probable, bias included, where required phrases and groups do not say otherwise. Those that end compete by score
+        for the n_best finished places; the best beam_size of the others live on. At most beam_size of them can end, so
+        the beam stays full. What is impossible (-inf) neither ends nor lives on. Greedy search, a beam of one, takes
+        the single best extension, and is done when that is the end.
 Limit   An output has at most max_extra_tokens tokens more than the source, at most max_length_ratio times as many, and
         at most max_tokens, end tokens not counted. A hypothesis at the limit can only end, at the true log-probability
         of ending there.
