@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from nmt.decode.phrases import PhraseMatcher
 from nmt.packed import EOS_ID, PAD_ID
@@ -56,17 +55,17 @@ class Required:
         """required: the phrases of each row, as tokens; limits: (rows,)."""
         device = limits.device
         own = [sorted({tuple(phrase) for phrase in phrases if phrase}) for phrases in required]
-        distinct = [(), *sorted({phrase for phrases in own for phrase in phrases})]
-        number = {phrase: place for place, phrase in enumerate(distinct)}
+        distinct: list[tuple[int, ...]] = [(), *sorted({phrase for phrases in own for phrase in phrases})]
         matcher = PhraseMatcher(distinct, device)
-        phrases = [torch.tensor([number[phrase] for phrase in phrases], dtype=torch.int64) for phrases in own]
-        wanted = [torch.tensor(sorted({t for phrase in phrases for t in phrase}), dtype=torch.int64) for phrases in own]
-        ids = pad_sequence(phrases, batch_first=True).to(device)
+        number = {phrase: place for place, phrase in enumerate(distinct)}
+        numbers = [[number[phrase] for phrase in phrases] for phrases in own]
+        kinds = [sorted({token for phrase in phrases for token in phrase}) for phrases in own]
+        ids = _table(numbers, number[()], device)
         nodes = torch.zeros(len(own), width, dtype=torch.int64, device=device)
         return cls(
             matcher=matcher,
             limits=limits,
-            wanted=pad_sequence(wanted, batch_first=True, padding_value=PAD_ID).to(device),
+            wanted=_table(kinds, PAD_ID, device),
             phrases=ids,
             nodes=nodes,
             met=(matcher.lengths[ids] == 0)[:, None].repeat(1, width, 1),
@@ -119,3 +118,9 @@ class Required:
         _, met, begun = self._behind(parents, tokens)
         lengths = self.matcher.lengths[self.phrases][:, None].expand_as(begun)
         return lengths.masked_fill(met, 0).sum(dim=2) - begun.masked_fill(met, 0).amax(dim=2)
+
+
+def _table(rows: Sequence[Sequence[int]], filler: int, device: torch.device) -> Tensor:
+    """Rows of different length as one tensor, (rows, most) int64."""
+    most = max(map(len, rows))
+    return torch.tensor([[*row, *[filler] * (most - len(row))] for row in rows], dtype=torch.int64, device=device)
