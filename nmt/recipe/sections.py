@@ -13,6 +13,7 @@ from nmt.recipe.corpora import Corpus, Section
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Strength = Annotated[float, Field(ge=0.0, le=1_000.0)]
 Metric = Literal["bleu", "chrf", "chrf++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"]
 
 
@@ -242,13 +243,13 @@ class DecodeRecipe(Section):
     """Divisor of the log-probability: ((5+n)/6)^alpha (the paper), n^alpha (fairseq, CTranslate2), or 1."""
     length_alpha: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
     """Exponent of the length penalty."""
-    coverage_penalty: NonNegativeFloat = 0.0
+    coverage_penalty: Strength = 0.0
     """Weight of the coverage penalty (Wu et al. 2016, equation 14, who use 0.2): translations that leave source tokens
     without attention score lower. 0 switches it off."""
     num_groups: PositiveInt = 1
     """Diverse beam search (Vijayakumar et al. 2018): this many groups share the beam and choose unlike each other; must
     divide `beam_size`. Of `n_best` translations the first come one from each group."""
-    diversity_strength: NonNegativeFloat = 0.5
+    diversity_strength: Strength = 0.5
     """With groups: what a token costs in the choice for each hypothesis of an earlier group that takes it too."""
     max_extra_tokens: NonNegativeInt = 50
     """Longest output: this many tokens more than the input."""
@@ -265,7 +266,7 @@ class DecodeRecipe(Section):
     require: tuple[str, ...] = ()
     """Words and phrases that every output holds, in the segmentation that they have by themselves. A beam with more
     places than they have tokens decides best where they are to stand."""
-    bias: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
+    bias: dict[str, Annotated[float, Field(ge=-1_000.0, le=1_000.0)]] = Field(default_factory=dict)
     """Words and phrases to prefer (above 0) or avoid (below 0): an output that holds them is ranked as if its
     log-probability were so much higher, once for what is preferred, each time for what is avoided."""
     n_best: PositiveInt = 1

@@ -193,7 +193,9 @@ def test_options_that_make_no_sense_together_are_refused(wrong: dict[str, Any]) 
         {"sampling": True, "require": ["word"]},
         {"sampling": True, "bias": {"word": 1.0}},
         {"sampling": True, "coverage_penalty": 0.1},
-        {"bias": {"word": math.inf}},
+        {"bias": {"word": math.nan}},
+        {"bias": {"word": 1e300}},
+        {"coverage_penalty": 1e300},
         {"length_alpha": 10.5},
     ],
 )
