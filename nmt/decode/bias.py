@@ -39,9 +39,7 @@ class Bias:
     earned: Tensor
 
     @classmethod
-    def start(
-        cls, biases: Sequence[tuple[Sequence[int], float]], rows: int, width: int, device: torch.device
-    ) -> Bias:
+    def start(cls, biases: Sequence[tuple[Sequence[int], float]], rows: int, width: int, device: torch.device) -> Bias:
         """biases: the tokens of each phrase, and its bias."""
         worth = [round(value / _GRAIN) * _GRAIN for _, value in biases]
         nodes = torch.zeros(rows, width, dtype=torch.int64, device=device)

@@ -119,6 +119,8 @@ def best_of_groups(
 def _interleaved(groups: Sequence[Extensions]) -> Extensions:
     """The rows of several groups, those of one sentence beside each other."""
     return Extensions(
-        **{field.name: torch.stack([getattr(group, field.name) for group in groups], dim=1).flatten(0, 1)
-           for field in fields(Extensions)}
+        **{
+            field.name: torch.stack([getattr(group, field.name) for group in groups], dim=1).flatten(0, 1)
+            for field in fields(Extensions)
+        }
     )

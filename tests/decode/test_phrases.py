@@ -14,9 +14,7 @@ words = st.integers(0, 3)
     phrases=st.lists(st.lists(words, max_size=4).map(tuple), min_size=1, max_size=6).filter(any),
     output=st.lists(st.integers(-1, 4), max_size=30).map(tuple),
 )
-def test_it_knows_what_has_been_begun_at_every_token(
-    phrases: list[tuple[int, ...]], output: tuple[int, ...]
-) -> None:
+def test_it_knows_what_has_been_begun_at_every_token(phrases: list[tuple[int, ...]], output: tuple[int, ...]) -> None:
     matcher = PhraseMatcher(phrases, torch.device("cpu"))
     node = torch.zeros(1, dtype=torch.int64)
     for place, token in enumerate(output, start=1):
