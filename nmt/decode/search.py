@@ -163,7 +163,7 @@ def beam_search(
             has_moved = [has_moved[row] for row in staying]
         if any(has_moved):
             state.reorder(beam.parents_in_batch(length))
-        tokens = beam.tokens[:, length - 1].view(len(sentences), -1)
+        tokens = beam.tokens[:, length - 1].reshape(len(sentences), -1)
     return results
 
 
