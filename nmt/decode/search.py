@@ -256,8 +256,8 @@ class _Beam:
     def parents_in_batch(self, length: int) -> Tensor:
         """The parents of the live hypotheses by their place in the sentence, (batch, beam) int64."""
         parents = self.parents[:, length - 1].unflatten(0, (-1, self.num_groups))  # (batch, groups, width)
-        first = torch.arange(self.num_groups, device=parents.device)[:, None] * parents.shape[2]
-        return (first + parents).flatten(1)
+        places: Tensor = torch.arange(self.num_groups, device=parents.device)[:, None] * parents.shape[2] + parents
+        return places.flatten(1)
 
     def outputs(self, length: int) -> Tensor:
         """The first `length` tokens of every live hypothesis, (batch, beam, length), when it has as many."""

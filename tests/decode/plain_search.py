@@ -216,5 +216,3 @@ def draw(groups: Sequence[Sequence[Scored]], n_best: int) -> list[Scored]:
             if output[2] not in [tokens for _, _, tokens in drawn]:
                 drawn.append(output)
     return sorted(drawn[:n_best], reverse=True)
-
-

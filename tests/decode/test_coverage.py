@@ -63,7 +63,9 @@ def test_the_output_that_looks_at_everything_wins() -> None:
 
     src = PackedSequences.from_lists([source_of(2, 0)])
     for beta, expected in ((0.0, [4, 4]), (0.5, [4, 5])):
-        options = SearchOptions(beam_size=4, length_penalty="none", max_extra_tokens=0, coverage_beta=beta, min_tokens=2)
+        options = SearchOptions(
+            beam_size=4, length_penalty="none", max_extra_tokens=0, coverage_beta=beta, min_tokens=2
+        )
         [[found]] = beam_search(AttentiveTableModel(table, attention), src, options)
         assert found.tokens == expected
     assert found.log_prob == pytest.approx(math.log(0.6 * 0.38), rel=1e-5)

@@ -1,4 +1,4 @@
-"""Diverse groups: how the n best are drawn, and that they are diverse. Their choices are held to a plain beam elsewhere."""
+"""Diverse groups: how the n best are drawn, and that they differ. `test_steering` holds their choices to a plain beam."""
 
 import pytest
 from test_search import TableModel, random_table, source_of
