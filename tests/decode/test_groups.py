@@ -1,4 +1,4 @@
-"""Diverse groups: how the n best are drawn, and that they differ. `test_steering` holds their choices to a plain beam."""
+"""Diverse groups: how the n best are drawn, and that they differ; `test_steering` holds the choices to a reference."""
 
 import pytest
 from test_search import TableModel, random_table, source_of
