@@ -24,7 +24,7 @@ def search_required(
     return beam_search(model, PackedSequences.from_lists(sources), options, None, required)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
     beam_size=st.integers(1, 6),

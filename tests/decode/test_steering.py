@@ -67,7 +67,7 @@ def search_together(tasks: Sequence[Task]) -> list[list[Hypothesis]]:
     return beam_search(model, sources, tasks[0].options, prefixes, required)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
     lengths=st.lists(st.integers(0, 2), min_size=1, max_size=3),
@@ -85,7 +85,7 @@ def test_a_beam_that_drops_nothing_finds_the_true_optimum_with_all_options(
         assert_same(found, best_outputs(task), task.table, task.source)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
     lengths=st.lists(st.integers(0, 4), min_size=1, max_size=4),
