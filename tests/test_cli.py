@@ -236,6 +236,28 @@ def test_rules_of_the_search_can_be_given(run_dir: Path, tmp_path: Path, nmt: Nm
         assert len(set(best.pieces)) == len(best.pieces)
 
 
+def test_search_can_be_steered(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
+    (tmp_path / "held.txt").write_text("schnell\tHeute\n\n \t\n")
+    _, plain, _ = nmt("translate", run_dir, tmp_path / "in.txt")
+    _, held, _ = nmt("translate", run_dir, tmp_path / "in.txt", "--required", tmp_path / "held.txt")
+    assert "schnell" in held.splitlines()[0] and "Heute" in held.splitlines()[0]
+    assert held.splitlines()[1:] == plain.splitlines()[1:]
+    (tmp_path / "held.txt").write_text("Heute\n")
+    status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--required", tmp_path / "held.txt")
+    assert status == 1
+    assert "has 1 lines and" in one_line(err)
+
+    wishes = ["coverage_penalty=0.2", "num_groups=2", "bias={ Heute = 9.0 }", "require=['schnell']"]
+    settings = [word for wish in wishes for word in ("--set", wish)]
+    status, out, _ = nmt("translate", run_dir, tmp_path / "in.txt", "--beam-size", 4, *settings)
+    assert status == 0
+    assert [("schnell" in line) for line in out.splitlines()] == [True, False, True]
+    status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--beam-size", 3, *settings)
+    assert status == 2
+    assert "decode.num_groups" in one_line(err)
+
+
 def test_samples_repeat_with_the_seed_and_may_be_more_than_the_beam(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\nA dog.\n")
     command = ("translate", run_dir, tmp_path / "in.txt", "--set", "sampling=true", "--n-best", 6, "--set", "top_p=0.9")

@@ -51,6 +51,9 @@ def translate(
     prefixes: Annotated[
         Path | None, typer.Option("--prefixes", help="What each translation must begin with, line by line.")
     ] = None,
+    required: Annotated[
+        Path | None, typer.Option("--required", help="Phrases that it must hold, line by line, with tabs between.")
+    ] = None,
     ensemble: Annotated[
         list[Path] | None, typer.Option(help="A further model that decides with the first; give it again for several.")
     ] = None,
@@ -58,9 +61,7 @@ def translate(
         list[str] | None,
         typer.Option("--set", help="Any other option of section decode: sampling=true, no_repeat_ngram=4, ..."),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what an interrupted call has left beside the output file.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what an interrupted call has left.")] = False,
     with_scores: Annotated[
         bool, typer.Option("--with-scores", help="Put the score and a tab before each line.")
     ] = False,
@@ -78,13 +79,14 @@ def translate(
     translator = Translator.load(model, device, precision.value, decode, ensemble or ())
     interactive = file == Path("-") and sys.stdin.isatty()
     count = None if file == Path("-") else sum(1 for _ in read_lines(file))
-    beginnings = None if prefixes is None else _prefix_lines(prefixes, file, count)
     shown = decode.n_best if decode.bayes_risk == "none" else 1
     window = window or (TERMINAL_WINDOW if interactive else FILE_WINDOW)
     done = _lines_done(out, shown) if resume else 0
-    lines, beginnings = islice(_input_lines(file), done, None), beginnings and islice(beginnings, done, None)
+    beginnings = None if prefixes is None else _lines_beside(prefixes, file, count, done)
+    phrases = None if required is None else _phrases(_lines_beside(required, file, count, done))
+    lines = islice(_input_lines(file), done, None)
     with _output(out, append=done > 0) as stream, _translation_bar(count, interactive, done) as bar:
-        for number, translations in enumerate(translator.stream(lines, window, beginnings), start=done + 1):
+        for number, translations in enumerate(translator.stream(lines, window, beginnings, phrases), start=done + 1):
             stream.writelines(_output_lines(number, translations, shown, with_scores))
             if interactive or number % window == 0:
                 stream.flush()
@@ -104,15 +106,20 @@ def _input_lines(path: Path) -> Iterator[str]:
     return decode_lines(sys.stdin.buffer, "standard input") if path == Path("-") else read_lines(path)
 
 
-def _prefix_lines(prefixes: Path, file: Path, num_lines: int | None) -> Iterator[str]:
-    """The lines of a file of prefixes; UserError when they are known not to be as many as those of the text."""
-    given = sum(1 for _ in read_lines(prefixes))
+def _lines_beside(path: Path, file: Path, num_lines: int | None, done: int) -> Iterator[str]:
+    """The lines of a file of prefixes or phrases from number `done` on; UserError when known not to fit the text's."""
+    given = sum(1 for _ in read_lines(path))
     if num_lines is not None and given != num_lines:
         raise UserError(
-            f"{prefixes} has {given:,} lines and {file} has {num_lines:,}; each line needs its prefix, which may be "
+            f"{path} has {given:,} lines and {file} has {num_lines:,}; each line of the text needs one, which may be "
             "empty; check both"
         )
-    return read_lines(prefixes)
+    return islice(read_lines(path), done, None)
+
+
+def _phrases(lines: Iterator[str]) -> Iterator[list[str]]:
+    """What stands between the tabs of each line."""
+    return ([phrase for phrase in line.split("\t") if phrase.strip()] for line in lines)
 
 
 @contextmanager

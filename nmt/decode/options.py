@@ -11,6 +11,9 @@ from nmt.recipe import DecodeRecipe, UserError
 
 LengthPenalty = Literal["gnmt", "power", "none"]
 
+# With a larger exponent the penalty of a long output would leave the range of float32.
+MOST_LENGTH_ALPHA = 10.0
+
 
 @dataclass(frozen=True)
 class SearchOptions:
@@ -23,7 +26,7 @@ class SearchOptions:
     length_penalty: LengthPenalty = "gnmt"
     """Divisor of the log-probability, see `length_penalty`."""
     length_alpha: float = 0.6
-    """Exponent of the length penalty, not negative."""
+    """Exponent of the length penalty, from 0 to `MOST_LENGTH_ALPHA`."""
     max_extra_tokens: int = 50
     """Longest output: this many tokens more than the input."""
     max_tokens: int | None = None
@@ -38,24 +41,47 @@ class SearchOptions:
     """No output holds a sequence of so many tokens twice; 0 allows it."""
     forbidden: tuple[tuple[int, ...], ...] = ()
     """Sequences of tokens that no output holds."""
+    coverage_beta: float = 0.0
+    """Weight of the coverage penalty, see `nmt.decode.coverage`; 0 switches it off."""
+    bias: tuple[tuple[tuple[int, ...], float], ...] = ()
+    """Sequences of tokens with what they add to the log-probability in ranking, see `nmt.decode.bias`."""
+    num_groups: int = 1
+    """Groups of the beam that choose unlike each other; must divide `beam_size`."""
+    diversity_strength: float = 0.5
+    """What a token costs in the choice for each hypothesis of an earlier group that takes it at the same step."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_best <= self.beam_size:
             raise UserError(
                 f"n-best is {self.n_best}; it must be from 1 to the beam size ({self.beam_size}); change one of them"
             )
-        if self.length_alpha < 0.0:
+        if not 0.0 <= self.length_alpha <= MOST_LENGTH_ALPHA:
             raise UserError(
-                f"the length penalty's alpha is {self.length_alpha}; it must not be negative; 0 switches it off"
+                f"the length penalty's alpha is {self.length_alpha}; it must be from 0 to {MOST_LENGTH_ALPHA:g}; "
+                "0 switches it off"
+            )
+        if self.num_groups < 1 or self.beam_size % self.num_groups:
+            raise UserError(
+                f"the beam of {self.beam_size} cannot be shared by {self.num_groups} groups; all must be of one size; "
+                "change one of them"
+            )
+        if not (self.coverage_beta >= 0.0 and self.diversity_strength >= 0.0):
+            raise UserError(
+                f"the weight of coverage is {self.coverage_beta} and that of diversity {self.diversity_strength}; "
+                "neither may be negative; 0 switches it off"
             )
 
     @classmethod
     def from_recipe(
-        cls, recipe: DecodeRecipe, max_tokens: int | None = None, forbidden: Sequence[Sequence[int]] = ()
+        cls,
+        recipe: DecodeRecipe,
+        max_tokens: int | None = None,
+        forbidden: Sequence[Sequence[int]] = (),
+        bias: Sequence[tuple[Sequence[int], float]] = (),
     ) -> SearchOptions:
         """The options of a recipe, for a model with positions for `max_tokens` output tokens.
 
-        forbidden: the tokens of what the recipe forbids
+        forbidden and bias: the tokens of the phrases to which the recipe says this
         """
         return cls(
             beam_size=recipe.n_best if recipe.sampling else recipe.beam_size,
@@ -69,6 +95,10 @@ class SearchOptions:
             min_length_ratio=recipe.min_length_ratio,
             no_repeat_ngram=recipe.no_repeat_ngram,
             forbidden=tuple(tuple(sequence) for sequence in forbidden if sequence),
+            coverage_beta=recipe.coverage_penalty,
+            bias=tuple((tuple(sequence), value) for sequence, value in bias if sequence),
+            num_groups=recipe.num_groups,
+            diversity_strength=recipe.diversity_strength,
         )
 
 

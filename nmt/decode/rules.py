@@ -1,7 +1,8 @@
-"""What outputs must or must not hold: everything that search makes impossible before it chooses.
+"""What outputs must not hold: everything that search makes impossible before it chooses.
 
 Each rule writes -inf over the log-probabilities of extensions by one token; what it leaves keeps its true value. Where
-rules contradict each other, a prefix wins over everything and the longest output over the shortest.
+rules contradict each other, a prefix wins over everything, required phrases (`nmt.decode.required`) over the longest
+output, and the longest output over the shortest.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nmt.decode.options import SearchOptions
+from nmt.decode.required import tokens_to_hold
 from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 _IMPOSSIBLE = float("-inf")
@@ -28,17 +30,26 @@ class Rules:
     """
 
     def __init__(
-        self, options: SearchOptions, src_tokens: Sequence[int], prefixes: Sequence[Sequence[int]] | None = None
+        self,
+        options: SearchOptions,
+        src_tokens: Sequence[int],
+        prefixes: Sequence[Sequence[int]] | None = None,
+        required: Sequence[Sequence[Sequence[int]]] | None = None,
     ) -> None:
-        """src_tokens: (num_sentences,) tokens of each source, end token not counted; prefixes: tokens of each."""
+        """src_tokens: (num_sentences,) tokens of each source, end token not counted; prefixes: tokens of each.
+
+        required: the phrases that the output of each must hold, for which its limit may have to grow
+        """
         self._options = options
         self._prefixes = prefixes or [()] * len(src_tokens)
         self.limits = [
-            1 + max(len(prefix), _longest(tokens, options))
-            for tokens, prefix in zip(src_tokens, self._prefixes, strict=True)
+            1 + max(_longest(tokens, options), len(prefix), _room_for(phrases, prefix, options))
+            for tokens, prefix, phrases in zip(
+                src_tokens, self._prefixes, required or [()] * len(src_tokens), strict=True
+            )
         ]
         self._shortest = [
-            min(limit - 1, max(options.min_tokens, math.floor(options.min_length_ratio * tokens)))
+            min(limit - 1, max(options.min_tokens, math.floor(_times(options.min_length_ratio, tokens))))
             for limit, tokens in zip(self.limits, src_tokens, strict=True)
         ]
 
@@ -85,8 +96,19 @@ def _longest(src_tokens: int, options: SearchOptions) -> int:
     """The longest output of a source, end tokens not counted."""
     longest = src_tokens + options.max_extra_tokens
     if options.max_length_ratio < math.inf:
-        longest = min(longest, math.ceil(options.max_length_ratio * src_tokens))
+        longest = min(longest, math.ceil(_times(options.max_length_ratio, src_tokens)))
     return longest if options.max_tokens is None else min(longest, options.max_tokens)
+
+
+def _times(ratio: float, tokens: int) -> float:
+    """The product, freed from the rounding of the ratio: 1.1 times 10 is 11 and not a little more."""
+    return round(ratio * tokens, 6)
+
+
+def _room_for(required: Sequence[Sequence[int]], prefix: Sequence[int], options: SearchOptions) -> int:
+    """Tokens of an output that holds the required phrases behind its prefix, as far as it may be as long."""
+    needed = len(prefix) + tokens_to_hold(required)
+    return needed if options.max_tokens is None else min(needed, options.max_tokens)
 
 
 def _forbid_repeated(log_probs: Tensor, outputs: Tensor, n: int) -> None:

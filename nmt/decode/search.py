@@ -2,19 +2,27 @@
 
 The loop is `beam_search`. What it does, exactly:
 
-Score   log_prob / length_penalty(n), where n counts the end token. Higher is better.
-Step    Of all extensions of a sentence's live hypotheses by one token, the 2 * beam_size most probable are taken.
-        Those that end compete by score for the n_best finished places; the best beam_size of the others live on. At
-        most beam_size of them can end, so the beam stays full. What is impossible (-inf) neither ends nor lives on.
-        Greedy search, a beam of one, takes the single most probable extension, and is done when that is the end.
+Score   log_prob / length_penalty(n), where n counts the end token. Higher is better. A bias (`nmt.decode.bias`) counts
+        as log-probability, and a coverage penalty (`nmt.decode.coverage`) is added.
+Step    Of all extensions of a sentence's live hypotheses by one token, the 2 * beam_size best are taken: the most
+        probable, bias included, where required phrases and groups do not say otherwise. Those that end compete by score
+        for the n_best finished places; the best beam_size of the others live on. At most beam_size of them can end, so
+        the beam stays full. What is impossible (-inf) neither ends nor lives on. Greedy search, a beam of one, takes
+        the single best extension, and is done when that is the end.
 Limit   An output has at most max_extra_tokens tokens more than the source, at most max_length_ratio times as many, and
         at most max_tokens, end tokens not counted. A hypothesis at the limit can only end, at the true log-probability
         of ending there.
 Stop    A sentence is done when no live hypothesis can overtake its worst kept finished one any more. Log-probability
-        only falls and the penalty only grows, so a live hypothesis reaches at most log_prob / penalty at the limit.
-        So a beam that never drops a hypothesis finds the true optimum.
-Rules   What else an output must or must not hold is in `nmt.decode.rules`. A rule makes extensions impossible; those
-        that it leaves keep their true log-probability.
+        only falls and the penalty only grows, so a live hypothesis reaches at most log_prob / penalty at the limit;
+        `Steering.reach` says why that holds with every option. So a beam that never drops a hypothesis finds the true
+        optimum.
+Rules   What else an output must not hold is in `nmt.decode.rules`. A rule makes extensions impossible; those that it
+        leaves keep their true log-probability. What it must hold, and how the beam makes room for it, is in
+        `nmt.decode.required`.
+Groups  With num_groups above 1, each group is a beam of beam_size / num_groups of its own, for which tokens rank lower
+        that earlier groups take at the same step (`best_of_groups`). A sentence is done when all of its groups are. The
+        best finished hypotheses of all groups come first, by score, then their second ones, and so on; of these the
+        first n_best that differ are the result, best first. Groups that find the same may leave fewer.
 Order   Equal candidates rank by parent, then by token id. Which of many equals topk takes at its edge depends on that
         hypothesis alone, so nothing that stands beside a sentence can change its result.
 """
@@ -23,15 +31,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from nmt.decode.options import SearchOptions, length_penalty
+from nmt.decode.extensions import Extensions
+from nmt.decode.options import SearchOptions
 from nmt.decode.rules import Rules
+from nmt.decode.steering import Steering
 from nmt.packed import BOS_ID, EOS_ID, PackedSequences
+from nmt.recipe import UserError
 
 _IMPOSSIBLE = float("-inf")
 
@@ -47,6 +59,17 @@ class StepState(Protocol):
 
     def keep(self, sentence_index: Tensor) -> None:
         """Only these sentences stay in the batch, in this order; (kept,) int64."""
+
+
+@runtime_checkable
+class AttentiveState(StepState, Protocol):
+    """A state that can say where the model looks, which nothing but a coverage penalty asks for."""
+
+    def attention(self) -> Tensor:
+        """Where the last step looked, asked for before any reorder or keep: (batch, beam, src_len) float32.
+
+        Each row sums to 1; src_len is that of the batch that `start` was given, with 0 behind the end of a source.
+        """
 
 
 State = TypeVar("State", bound=StepState)
@@ -70,8 +93,8 @@ class Hypothesis:
     """A finished translation of one sentence.
 
     tokens:          without begin and end token
-    score:           log_prob / length penalty
-    log_prob:        natural logarithm of its probability, end token included
+    score:           what translations are ordered by: log_prob / length penalty, with bias and coverage where in use
+    log_prob:        natural logarithm of its probability under the model, end token included
     token_log_probs: of each token and of the end token; they sum to log_prob
     """
 
@@ -90,39 +113,43 @@ def beam_search(
     src: PackedSequences,
     options: SearchOptions,
     prefixes: Sequence[Sequence[int]] | None = None,
+    required: Sequence[Sequence[Sequence[int]]] | None = None,
 ) -> list[list[Hypothesis]]:
     """The `n_best` best translations of each source sentence, best first, as the head of this file defines them.
 
     src: sentences closed by the end token, on the model's device; prefixes: the tokens that the translation of each
-    sentence must begin with. A list is shorter than `n_best` where fewer translations are possible, and empty where
-    rules leave none, or where the model gives no number but -inf or NaN.
+    sentence must begin with; required: the phrases, as tokens, that the translation of each must hold. A list is
+    shorter than `n_best` where fewer translations are possible, and empty where rules leave none, or where the model
+    gives no number but -inf or NaN. Raises UserError for a coverage penalty with a model that has no attention to show.
     """
     if src.num_sentences == 0:
         return []
-    device, beam_size = src.tokens.device, options.beam_size
-    rules = Rules(options, [length - 1 for length in src.lengths.tolist()], prefixes)
-    limits = rules.limits
-    penalties = [length_penalty(n, options.length_penalty, options.length_alpha) for n in range(max(limits) + 1)]
-    penalty = torch.tensor(penalties, device=device)
+    device = src.tokens.device
+    rules = Rules(options, [length - 1 for length in src.lengths.tolist()], prefixes, required)
+    steering = Steering(options, src, rules.limits, required)
 
-    results: list[list[Hypothesis]] = [[] for _ in limits]
+    results: list[list[Hypothesis]] = [[] for _ in rules.limits]
     sentences = list(range(src.num_sentences))  # which sentence each row of the batch is
-    beam = _Beam.start(penalty[torch.tensor(limits, device=device)], beam_size, options.n_best, room=max(limits))
-    tokens = torch.full((src.num_sentences, beam_size), BOS_ID, device=device)
-    state = model.start(src, beam_size)
+    beam = _Beam.start(src.num_sentences, options, room=max(rules.limits), device=device)
+    tokens = torch.full((src.num_sentences, options.beam_size), BOS_ID, device=device)
+    state = model.start(src, options.beam_size)
 
-    for length in range(1, max(limits) + 1):
+    for length in range(1, max(rules.limits) + 1):
         log_probs = model.step(tokens, state)  # (batch, beam, vocab)
         rules.apply(log_probs, length, sentences, beam.outputs)
-        best = _best_extensions(beam.log_prob, log_probs, count=2 * beam_size if beam_size > 1 else 1)
-        beam.finish(best, length, penalty[length])
+        if steering.needs_attention:
+            steering.look(attention_of(state))
+        log_probs = log_probs.reshape(*beam.log_prob.shape, -1)  # (rows, width, vocab), a row for each group
+        best = steering.best_extensions(beam.log_prob, log_probs, length)
+        beam.finish(best, length, steering.scores(best, length))
         beam.live_on(best, length, log_probs[:, :, EOS_ID])
+        steering.follow(beam.parents[:, length - 1], beam.tokens[:, length - 1])
 
-        moved = (beam.parents[:, length - 1] != torch.arange(beam_size, device=device)).any(dim=1)
-        is_done, has_moved = torch.stack([beam.done, moved]).tolist()  # the one wait for the device in each step
+        can_stop = beam.is_done(steering.reach(beam.log_prob, length))
+        is_done, has_moved = torch.stack([can_stop, beam.has_moved(length)]).tolist()  # the one wait for the device
         if any(is_done):
             leaving = [row for row, done in enumerate(is_done) if done]
-            outputs = beam.keep(torch.tensor(leaving, device=device)).read(length)
+            outputs = beam.of(torch.tensor(leaving, device=device)).read(length, options.n_best)
             for row, hypotheses in zip(leaving, outputs, strict=True):
                 results[sentences[row]] = hypotheses
             staying = [row for row, done in enumerate(is_done) if not done]
@@ -130,67 +157,47 @@ def beam_search(
                 break
             rows = torch.tensor(staying, device=device)
             state.keep(rows)
-            beam = beam.keep(rows)
+            steering.keep(beam.rows_of(rows))
+            beam = beam.of(rows)
             sentences = [sentences[row] for row in staying]
             has_moved = [has_moved[row] for row in staying]
         if any(has_moved):
-            state.reorder(beam.parents[:, length - 1])
-        tokens = beam.tokens[:, length - 1]
+            state.reorder(beam.parents_in_batch(length))
+        tokens = beam.tokens[:, length - 1].reshape(len(sentences), -1)
     return results
 
 
-@dataclass(frozen=True)
-class _Extensions:
-    """Extensions of each sentence's hypotheses by one token, the most probable first; all (batch, count).
-
-    log_probs:       of the whole, float32
-    parents:         place in the beam of the hypothesis that is extended
-    tokens:          the new token
-    token_log_probs: of the new token, float32
-    """
-
-    log_probs: Tensor
-    parents: Tensor
-    tokens: Tensor
-    token_log_probs: Tensor
-
-
-def _best_extensions(log_prob: Tensor, next_log_probs: Tensor, count: int) -> _Extensions:
-    """The `count` most probable extensions. log_prob: (batch, beam), next_log_probs: (batch, beam, vocab)."""
-    # What is not among the best of its own parent cannot be among the best of all. As topk leaves the order of equals
-    # open, they are put in the order of their ids first, which the stable sort then preserves.
-    per_parent = min(count, next_log_probs.shape[2])
-    tokens = next_log_probs.topk(per_parent).indices.sort().values  # (batch, beam, per_parent)
-    token_log_probs = next_log_probs.gather(2, tokens)
-    log_probs = (log_prob[:, :, None] + token_log_probs).flatten(1)  # (batch, beam * per_parent)
-    best = log_probs.argsort(dim=1, descending=True, stable=True)[:, :count]
-    return _Extensions(
-        log_probs=log_probs.gather(1, best),
-        parents=best // per_parent,
-        tokens=tokens.flatten(1).gather(1, best),
-        token_log_probs=token_log_probs.flatten(1).gather(1, best),
-    )
+def attention_of(state: StepState) -> Tensor:
+    """Where the last step looked, see `AttentiveState.attention`; UserError from a state that does not say."""
+    if not isinstance(state, AttentiveState):
+        raise UserError(
+            "this kind of model does not say where it looks; a coverage penalty needs that; "
+            "set decode.coverage_penalty to 0"
+        )
+    return state.attention()
 
 
 @dataclass
 class _Beam:
-    """All that search itself remembers of the sentences in the batch.
+    """All that search itself remembers of the hypotheses of the sentences in the batch.
+
+    A row is one group of one sentence (with one group, the sentence), those of a sentence beside each other; it has
+    `width` live hypotheses, beam_size / num_groups.
 
     Live hypotheses, best first; a place that holds none has log-probability -inf:
-      log_prob:         (batch, beam) float32
-      penalty_at_limit: (batch,) float32, the length penalty at the longest output
+      log_prob:         (rows, width) float32
     Finished hypotheses, best first; a place that holds none has score -inf:
-      scores:           (batch, n_best) float32
-      ends:             (batch, n_best) int64, length * beam + place of the hypothesis that ended
+      scores:           (rows, kept) float32
+      ends:             (rows, kept) int64, length * width + place of the hypothesis that ended
     History, from which outputs are read backwards in the end; entry t is of outputs of t + 1 tokens:
-      parents:          (batch, room, beam) int64, place in the beam one token earlier
-      tokens:           (batch, room, beam) int64, the newest token
-      token_log_probs:  (batch, room, beam) float32, of the newest token
-      end_log_probs:    (batch, room, beam) float32, of ending instead, for each parent
+      parents:          (rows, room, width) int64, place in the row one token earlier
+      tokens:           (rows, room, width) int64, the newest token
+      token_log_probs:  (rows, room, width) float32, of the newest token
+      end_log_probs:    (rows, room, width) float32, of ending instead, for each parent
     """
 
+    num_groups: int
     log_prob: Tensor
-    penalty_at_limit: Tensor
     scores: Tensor
     ends: Tensor
     parents: Tensor
@@ -199,17 +206,17 @@ class _Beam:
     end_log_probs: Tensor
 
     @classmethod
-    def start(cls, penalty_at_limit: Tensor, beam_size: int, n_best: int, room: int) -> _Beam:
-        """One live hypothesis in each sentence, the empty one. penalty_at_limit: (batch,)."""
-        batch, device = penalty_at_limit.shape[0], penalty_at_limit.device
-        log_prob = torch.full((batch, beam_size), _IMPOSSIBLE, device=device)
+    def start(cls, num_sentences: int, options: SearchOptions, room: int, device: torch.device) -> _Beam:
+        """One live hypothesis in each row, the empty one."""
+        rows, width = num_sentences * options.num_groups, options.beam_size // options.num_groups
+        log_prob = torch.full((rows, width), _IMPOSSIBLE, device=device)
         log_prob[:, 0] = 0.0
-        scores = torch.full((batch, n_best), _IMPOSSIBLE, device=device)
-        integers = torch.zeros(batch, room, beam_size, dtype=torch.int64, device=device)
-        floats = torch.zeros(batch, room, beam_size, device=device)
+        scores = torch.full((rows, min(options.n_best, width)), _IMPOSSIBLE, device=device)
+        integers = torch.zeros(rows, room, width, dtype=torch.int64, device=device)
+        floats = torch.zeros(rows, room, width, device=device)
         return cls(
+            num_groups=options.num_groups,
             log_prob=log_prob,
-            penalty_at_limit=penalty_at_limit,
             scores=scores,
             ends=torch.zeros(scores.shape, dtype=torch.int64, device=device),
             parents=integers,
@@ -218,56 +225,85 @@ class _Beam:
             end_log_probs=floats.clone(),
         )
 
-    def finish(self, best: _Extensions, length: int, penalty: Tensor) -> None:
+    def finish(self, best: Extensions, length: int, scores: Tensor) -> None:
         """Let those extensions that end compete for the finished places; of equals the earlier wins."""
-        scores = (best.log_probs / penalty).masked_fill(best.tokens != EOS_ID, _IMPOSSIBLE)
+        scores = scores.masked_fill(best.tokens != EOS_ID, _IMPOSSIBLE)
         ends = length * self.log_prob.shape[1] + best.parents
         all_scores, order = torch.cat([self.scores, scores], dim=1).sort(dim=1, descending=True, stable=True)
-        n_best = self.scores.shape[1]
-        self.scores = all_scores[:, :n_best]
-        self.ends = torch.cat([self.ends, ends], dim=1).gather(1, order[:, :n_best])
+        kept = self.scores.shape[1]
+        self.scores = all_scores[:, :kept]
+        self.ends = torch.cat([self.ends, ends], dim=1).gather(1, order[:, :kept])
 
-    def live_on(self, best: _Extensions, length: int, end_log_probs: Tensor) -> None:
-        """Let the best of those extensions live on that do not end. end_log_probs: (batch, beam), for each parent."""
-        ending = best.tokens == EOS_ID
-        places = ending.int().argsort(dim=1, stable=True)[:, : self.log_prob.shape[1]]
-        self.log_prob = best.log_probs.masked_fill(ending, _IMPOSSIBLE).gather(1, places)
-        self.parents[:, length - 1] = best.parents.gather(1, places)
-        self.tokens[:, length - 1] = best.tokens.gather(1, places)
-        self.token_log_probs[:, length - 1] = best.token_log_probs.gather(1, places)
+    def live_on(self, best: Extensions, length: int, end_log_probs: Tensor) -> None:
+        """Let the best of those extensions live on that do not end. end_log_probs: (rows, width), for each parent."""
+        living = best.living(self.log_prob.shape[1])
+        self.log_prob = living.log_probs
+        self.parents[:, length - 1] = living.parents
+        self.tokens[:, length - 1] = living.tokens
+        self.token_log_probs[:, length - 1] = living.token_log_probs
         self.end_log_probs[:, length - 1] = end_log_probs
 
-    @property
-    def done(self) -> Tensor:
-        """Whether no live hypothesis can overtake the worst finished one any more, (batch,) bool."""
-        return self.log_prob[:, 0] / self.penalty_at_limit <= self.scores[:, -1]
+    def is_done(self, reach: Tensor) -> Tensor:
+        """Whether nothing can change any more, (batch,) bool, where no live hypothesis exceeds `reach`, (rows,)."""
+        return (reach <= self.scores[:, -1]).view(-1, self.num_groups).all(dim=1)
+
+    def has_moved(self, length: int) -> Tensor:
+        """Whether some hypothesis now stands elsewhere than its parent did, (batch,) bool."""
+        parents = self.parents[:, length - 1]
+        moved = (parents != torch.arange(parents.shape[1], device=parents.device)).any(dim=1)
+        return moved.view(-1, self.num_groups).any(dim=1)
+
+    def parents_in_batch(self, length: int) -> Tensor:
+        """The parents of the live hypotheses by their place in the sentence, (batch, beam) int64."""
+        parents = self.parents[:, length - 1].unflatten(0, (-1, self.num_groups))  # (batch, groups, width)
+        places: Tensor = torch.arange(self.num_groups, device=parents.device)[:, None] * parents.shape[2] + parents
+        return places.flatten(1)
 
     def outputs(self, length: int) -> Tensor:
         """The first `length` tokens of every live hypothesis, (batch, beam, length), when it has as many."""
-        batch, _, beam_size = self.tokens.shape
-        outputs = self.tokens.new_empty(batch, beam_size, length)
-        place = torch.arange(beam_size, device=outputs.device).expand(batch, -1)
+        rows, _, width = self.tokens.shape
+        outputs = self.tokens.new_empty(rows, width, length)
+        place = torch.arange(width, device=outputs.device).expand(rows, -1)
         for t in range(length - 1, -1, -1):
             outputs[:, :, t] = self.tokens[:, t].gather(1, place)
             place = self.parents[:, t].gather(1, place)
-        return outputs
+        return outputs.view(rows // self.num_groups, self.num_groups * width, length)
 
-    def keep(self, rows: Tensor) -> _Beam:
+    def rows_of(self, sentences: Tensor) -> Tensor:
+        """The rows of some of the sentences, (kept,) -> (kept * num_groups,)."""
+        groups = torch.arange(self.num_groups, device=sentences.device)
+        return (sentences[:, None] * self.num_groups + groups).flatten()
+
+    def of(self, sentences: Tensor) -> _Beam:
         """The beam of some of the sentences, (kept,)."""
-        return _Beam(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+        rows = self.rows_of(sentences)
+        tensors: dict[str, Any] = {name: value[rows] for name, value in vars(self).items() if name != "num_groups"}
+        return replace(self, **tensors)
 
-    def read(self, length: int) -> list[list[Hypothesis]]:
+    def read(self, length: int, n_best: int) -> list[list[Hypothesis]]:
         """The finished hypotheses of each sentence, best first, on the host; none is longer than `length`."""
         parts = (self.parents, self.tokens, self.token_log_probs, self.end_log_probs)
         histories = zip(*(part[:, :length].tolist() for part in parts), strict=True)
-        return [
+        of_rows = [
             [_trace_back(history, end, score) for end, score in zip(ends, scores, strict=True) if math.isfinite(score)]
             for history, ends, scores in zip(histories, self.ends.tolist(), self.scores.tolist(), strict=True)
         ]
+        starts = range(0, len(of_rows), self.num_groups)
+        return [_draw(of_rows[start : start + self.num_groups], n_best) for start in starts]
+
+
+def _draw(groups: list[list[Hypothesis]], n_best: int) -> list[Hypothesis]:
+    """The first `n_best` that differ of the best of each group, by score, then their seconds, and so on; best first."""
+    ranks = zip_longest(*groups)
+    in_turn = chain(*(sorted(filter(None, rank), key=lambda h: h.score, reverse=True) for rank in ranks))
+    distinct: dict[tuple[int, ...], Hypothesis] = {}
+    for hypothesis in in_turn:
+        distinct.setdefault(tuple(hypothesis.tokens), hypothesis)
+    return sorted(list(distinct.values())[:n_best], key=lambda h: h.score, reverse=True)
 
 
 def _trace_back(history: tuple[Any, ...], end: int, score: float) -> Hypothesis:
-    """Read one hypothesis backwards from its `end`; history: the four parts of one sentence, (length, beam) lists."""
+    """Read one hypothesis backwards from its `end`; history: the four parts of one row, (length, width) lists."""
     parents, tokens, token_log_probs, end_log_probs = history
     length, place = divmod(end, len(parents[0]))
     output: list[int] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from nmt.data.tokenizer import Tokenizers
 from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, sentence_utility
 from nmt.decode.ensemble import Ensemble
 from nmt.decode.options import SearchOptions
+from nmt.decode.required import tokens_to_hold
 from nmt.decode.sampling import SamplingOptions, sample
 from nmt.decode.search import Hypothesis, StepModel, beam_search
 from nmt.distributed import choose_device
@@ -61,8 +62,13 @@ class Translation:
     pieces: list[str]
 
 
-# The tokens of a sentence, and those that its translation must begin with.
-_Task = tuple[list[int], list[int]]
+class _Task(NamedTuple):
+    """The tokens of a sentence, those that its translation begins with, and those of the phrases that it must hold."""
+
+    sentence: list[int]
+    prefix: list[int]
+    required: list[list[int]]
+
 
 _NOTHING = Translation(text="", score=0.0, log_prob=0.0, pieces=[])
 
@@ -87,13 +93,15 @@ class Translator:
         self.lines_cut = 0
         self._model = model
         self._tokenizers = tokenizers
-        forbidden = [tokenizers.tgt.encode(normalize(phrase, unicode_form)) for phrase in decode.forbid]
-        self._options = SearchOptions.from_recipe(decode, max_positions - 1, forbidden)
+        self._unicode_form = unicode_form
+        forbidden = [self._encode_phrase(phrase) for phrase in decode.forbid]
+        bias = [(self._encode_phrase(phrase), value) for phrase, value in decode.bias.items()]
+        self._options = SearchOptions.from_recipe(decode, max_positions - 1, forbidden, bias)
+        self._require = decode.require
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
         self._utility = None if decode.bayes_risk == "none" else sentence_utility(decode.bayes_risk)
         self._batch_tokens = decode.batch_tokens
         self._max_tokens = min(MAX_SENTENCE_TOKENS, max_positions - 1)  # the end token needs a position too
-        self._unicode_form = unicode_form
         self._device = device
 
     @classmethod
@@ -141,46 +149,66 @@ class Translator:
         modules = [member for member in members if isinstance(member, nn.Module)]
         return sum(weight.numel() for module in modules for weight in module.parameters())
 
-    def translate(self, lines: Sequence[str], prefixes: Sequence[str] | None = None) -> list[str]:
+    def translate(
+        self,
+        lines: Sequence[str],
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[str]] | None = None,
+    ) -> list[str]:
         """The best translation of each line, in order; "" for a line that holds nothing but space.
 
-        prefixes: what each translation must begin with, as for one who types and wants the rest
+        prefixes: what each translation must begin with, as for one who types and wants the rest; required: words and
+        phrases that each must hold, such as the terms of a glossary, besides what the recipe requires of all
         """
         n_best = 1 if self._utility is None else None  # which needs all of them to choose from
-        return [translations[0].text for translations in self.translate_n_best(lines, n_best, prefixes)]
+        return [translations[0].text for translations in self.translate_n_best(lines, n_best, prefixes, required)]
 
     def translate_n_best(
-        self, lines: Sequence[str], n_best: int | None = None, prefixes: Sequence[str] | None = None
+        self,
+        lines: Sequence[str],
+        n_best: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[str]] | None = None,
     ) -> list[list[Translation]]:
         """The `n_best` best translations of each line (by default as many as the recipe says), best first.
 
         Where there are fewer, the list is shorter, but never empty. Of a line that had to be cut, the i-th translation
-        is made of the i-th of every piece, and its score is their mean; its first piece gets the prefix. Raises
-        UserError when the model is damaged, and when the prefixes are not as many as the lines.
+        is made of the i-th of every piece, and its score is their mean; its first piece gets the prefix and what is
+        required. Raises UserError when the model is damaged, when prefixes or required phrases are not as many as the
+        lines, and when no translation can hold what is required.
         """
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
         pieces_of_lines = [self._encode(line) for line in lines]
-        prefix_of_lines = self._encode_prefixes(prefixes, len(lines))
+        wishes = zip(
+            self._encode_prefixes(prefixes, len(lines)), self._encode_required(required, len(lines)), strict=True
+        )
         tasks = [
-            (tokens, prefix if place == 0 else [])
-            for pieces, prefix in zip(pieces_of_lines, prefix_of_lines, strict=True)
+            _Task(tokens, *wish) if place == 0 else _Task(tokens, [], [])
+            for pieces, wish in zip(pieces_of_lines, wishes, strict=True)
             for place, tokens in enumerate(pieces)
         ]
         found = iter(self._search(tasks, options))
         return [self._order(_join([self._read(next(found)) for _ in pieces])) for pieces in pieces_of_lines]
 
     def stream(
-        self, lines: Iterable[str], window: int, prefixes: Iterable[str] | None = None
+        self,
+        lines: Iterable[str],
+        window: int,
+        prefixes: Iterable[str] | None = None,
+        required: Iterable[Sequence[str]] | None = None,
     ) -> Iterator[list[Translation]]:
         """Translate endless input: `translate_n_best` of each line, in order, `window` lines in memory at a time.
 
         Lines of a window are sorted into batches together, so a wide one is faster; one of 1 answers line by line.
         """
         assert window > 0, "a window holds at least one line"
-        source, given = iter(lines), iter(prefixes) if prefixes is not None else None
+        source = iter(lines)
+        given = None if prefixes is None else iter(prefixes)
+        held = None if required is None else iter(required)
         while waiting := list(islice(source, window)):
             own = None if given is None else list(islice(given, len(waiting)))
-            yield from self.translate_n_best(waiting, prefixes=own)
+            phrases = None if held is None else list(islice(held, len(waiting)))
+            yield from self.translate_n_best(waiting, prefixes=own, required=phrases)
 
     def _encode(self, line: str) -> list[list[int]]:
         """The tokens of a line: none for an empty line, one list for most, several for one that must be cut."""
@@ -205,6 +233,9 @@ class Translator:
         scored = [replace(one, score=utility) for one, utility in zip(translations, utilities, strict=True)]
         return sorted(scored, key=lambda translation: -translation.score)
 
+    def _encode_phrase(self, phrase: str) -> list[int]:
+        return self._tokenizers.tgt.encode(normalize(phrase, self._unicode_form))
+
     def _encode_prefixes(self, prefixes: Sequence[str] | None, num_lines: int) -> list[list[int]]:
         """The tokens that each translation must begin with, cut to what the model has positions for."""
         if prefixes is None:
@@ -213,12 +244,36 @@ class Translator:
             raise UserError(
                 f"there are {len(prefixes)} prefixes for {num_lines} lines; there must be one for each, empty for none"
             )
-        encode, form = self._tokenizers.tgt.encode, self._unicode_form
-        return [encode(normalize(prefix, form))[: self._options.max_tokens] for prefix in prefixes]
+        return [self._encode_phrase(prefix)[: self._options.max_tokens] for prefix in prefixes]
+
+    def _encode_required(self, required: Sequence[Sequence[str]] | None, num_lines: int) -> list[list[list[int]]]:
+        """The tokens of the phrases that each translation must hold, those that all must hold among them."""
+        if required is None:
+            required = [()] * num_lines
+        if len(required) != num_lines:
+            raise UserError(
+                f"there are required phrases for {len(required)} lines, but {num_lines} lines; each line needs a list, "
+                "empty for none; check both"
+            )
+        if self._sampling is not None and any(required):
+            raise UserError(
+                "phrases are required, but translations are drawn at random; only a search can see to them; "
+                "set decode.sampling to false"
+            )
+        most = self._options.max_tokens
+        encoded = [[self._encode_phrase(phrase) for phrase in (*self._require, *phrases)] for phrases in required]
+        for phrases, tokens in zip(required, encoded, strict=True):
+            if most is not None and tokens_to_hold(tokens) > most:
+                shown = ", ".join(repr(phrase) for phrase in (*self._require, *phrases))
+                raise UserError(
+                    f"the required phrases {shown} have {tokens_to_hold(tokens)} tokens together; the model writes at "
+                    f"most {most}; require less of this line"
+                )
+        return encoded
 
     def _search(self, tasks: Sequence[_Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search in batches of about equal length, the longest first: if memory is too small, it shows at once."""
-        lengths = np.array([len(sentence) for sentence, _ in tasks], dtype=np.int64)
+        lengths = np.array([len(task.sentence) for task in tasks], dtype=np.int64)
         costs = np.maximum(lengths, _MIN_SENTENCE_COST - 1)  # the plan counts the end token
         found: dict[int, list[Hypothesis]] = {}
         for ids in reversed(plan_in_order(lengths, costs, micro_batch_tokens=self._batch_tokens)):
@@ -228,12 +283,12 @@ class Translator:
 
     def _search_batch(self, tasks: Sequence[_Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search one batch; where the GPU's memory is too small, its halves one after the other."""
-        src = PackedSequences.from_lists([[*sentence, EOS_ID] for sentence, _ in tasks]).to(self._device)
+        src = PackedSequences.from_lists([[*task.sentence, EOS_ID] for task in tasks]).to(self._device)
         try:
-            prefixes = [prefix for _, prefix in tasks]
+            prefixes = [task.prefix for task in tasks]
             if self._sampling is not None:
                 return sample(self._model, src, options, self._sampling, prefixes)
-            return beam_search(self._model, src, options, prefixes)
+            return beam_search(self._model, src, options, prefixes, [task.required for task in tasks])
         except torch.OutOfMemoryError as error:
             if len(tasks) == 1:
                 raise UserError(

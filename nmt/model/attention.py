@@ -221,14 +221,15 @@ class MultiHeadAttention(nn.Module):
         out, _ = scaled_dot_product(q[:, :, None], keys, values, bias=None)
         return self._merge(out.squeeze(2))
 
-    def step_cross(self, x: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-        """Attention of all beams of a sentence to its memory, which is stored once, not per beam.
+    def step_cross(self, x: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Attention of all beams of a sentence to its memory, which is stored once, not per beam; and its weights.
 
         x: (batch, beam, d_model); keys, values: (batch, num_heads, src_len, d_head); bias: (batch, 1, 1, src_len).
+        Returns (batch, beam, d_model) and (batch, num_heads, beam, src_len) float32.
         """
         (q,) = self._project(x, self.q)
-        out, _ = scaled_dot_product(q.transpose(1, 2), keys, values, bias)  # beams stand in the place of query length
-        return self._merge(out.transpose(1, 2))
+        out, weights = scaled_dot_product(q.transpose(1, 2), keys, values, bias)  # beams in the place of query length
+        return self._merge(out.transpose(1, 2)), weights
 
     def memory_keys_values(self, memory: Tensor, layout: PackedSequences) -> tuple[Tensor, Tensor]:
         """Keys and values of a memory for `step_cross`, each (num_sentences, num_heads, src_len, d_head)."""

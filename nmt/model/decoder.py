@@ -21,11 +21,13 @@ class LayerState:
     """What one decoder layer remembers during search: its own past, one row per hypothesis, and the memory.
 
     memory_keys, memory_values: (batch, num_heads, src_len, d_head), one row per sentence, never copied per beam
+    memory_weights:             (batch, num_heads, beam, src_len), where the last step looked; None before the first
     """
 
     past: KeyValueCache
     memory_keys: Tensor
     memory_values: Tensor
+    memory_weights: Tensor | None = None
 
 
 @dataclass
@@ -47,6 +49,15 @@ class DecoderState:
         rows = (first_row + beam_index).flatten()
         for layer in self.layers:
             layer.past.select(rows)
+
+    def attention(self) -> Tensor:
+        """Where the last step looked: (batch, beam, src_len) float32, the mean over the heads of the last layer.
+
+        To be asked for before any `reorder` or `keep`, which leave it as it is.
+        """
+        weights = self.layers[-1].memory_weights
+        assert weights is not None, "there has been no step yet"
+        return weights.mean(dim=1).float()
 
     def keep(self, sentence_index: Tensor) -> None:
         """Only these sentences stay in the batch, in this order; sentence_index: (kept,)."""
@@ -83,7 +94,8 @@ class DecoderLayer(nn.Module):
 
         def attend_memory(h: Tensor) -> Tensor:
             beams = h.view(-1, beam_size, h.shape[-1])  # (batch, beam, d_model)
-            out = self.cross_attention.step_cross(beams, state.memory_keys, state.memory_values, memory_bias)
+            memory = (state.memory_keys, state.memory_values)
+            out, state.memory_weights = self.cross_attention.step_cross(beams, *memory, memory_bias)
             return out.flatten(0, 1)
 
         x = self.attention_residual(x, lambda h: self.attention.step(h, state.past))

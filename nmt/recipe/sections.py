@@ -13,6 +13,7 @@ from nmt.recipe.corpora import Corpus, Section
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Strength = Annotated[float, Field(ge=0.0, le=1_000.0)]
 Metric = Literal["bleu", "chrf", "chrf++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"]
 
 
@@ -240,8 +241,16 @@ class DecodeRecipe(Section):
     """Hypotheses kept at each step; 1 is greedy search."""
     length_penalty: Literal["gnmt", "power", "none"] = "gnmt"
     """Divisor of the log-probability: ((5+n)/6)^alpha (the paper), n^alpha (fairseq, CTranslate2), or 1."""
-    length_alpha: NonNegativeFloat = 0.6
+    length_alpha: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
     """Exponent of the length penalty."""
+    coverage_penalty: Strength = 0.0
+    """Weight of the coverage penalty (Wu et al. 2016, equation 14, who use 0.2): translations that leave source tokens
+    without attention score lower. 0 switches it off."""
+    num_groups: PositiveInt = 1
+    """Diverse beam search (Vijayakumar et al. 2018): this many groups share the beam and choose unlike each other; must
+    divide `beam_size`. Of `n_best` translations the first come one from each group."""
+    diversity_strength: Strength = 0.5
+    """With groups: what a token costs in the choice for each hypothesis of an earlier group that takes it too."""
     max_extra_tokens: NonNegativeInt = 50
     """Longest output: this many tokens more than the input."""
     max_length_ratio: PositiveFloat | None = None
@@ -256,6 +265,12 @@ class DecodeRecipe(Section):
     """No output holds a sequence of so many tokens twice; 0 allows it."""
     forbid: tuple[str, ...] = ()
     """Words and phrases that no output holds, in the segmentation that they have by themselves."""
+    require: tuple[str, ...] = ()
+    """Words and phrases that every output holds, in the segmentation that they have by themselves. A beam with more
+    places than they have tokens decides best where they are to stand."""
+    bias: dict[str, Annotated[float, Field(ge=-1_000.0, le=1_000.0)]] = Field(default_factory=dict)
+    """Words and phrases to prefer (above 0) or avoid (below 0): an output that holds them is ranked as if its
+    log-probability were so much higher, once for what is preferred, each time for what is avoided."""
     n_best: PositiveInt = 1
     """Translations per sentence, best first; at most `beam_size` when they are searched for."""
     ensemble_mean: Literal["linear", "log"] = "linear"
@@ -284,6 +299,26 @@ class DecodeRecipe(Section):
             raise ValueError(
                 f"decode.n_best is {self.n_best}; it must be at most decode.beam_size ({self.beam_size}); "
                 "widen the beam"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _search_options_fit_together(self) -> DecodeRecipe:
+        if self.beam_size % self.num_groups and not self.sampling:
+            raise ValueError(
+                f"decode.beam_size is {self.beam_size}; it must be a multiple of decode.num_groups "
+                f"({self.num_groups}); try {math.ceil(self.beam_size / self.num_groups) * self.num_groups}"
+            )
+        searched = {
+            "coverage_penalty": self.coverage_penalty > 0,
+            "num_groups": self.num_groups > 1,
+            "require": bool(self.require),
+            "bias": bool(self.bias),
+        }
+        if self.sampling and any(searched.values()):
+            name = next(name for name, wanted in searched.items() if wanted)
+            raise ValueError(
+                f"decode.{name} steers a search, but decode.sampling draws at random; take back one of the two"
             )
         return self
 

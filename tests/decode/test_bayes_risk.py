@@ -4,6 +4,7 @@ import math
 
 import pytest
 import sacrebleu
+from test_search import vectors
 
 from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, sentence_utility
 
@@ -29,3 +30,17 @@ def test_utilities_are_sacrebleus() -> None:
 
 def test_probabilities_of_very_improbable_candidates_do_not_vanish() -> None:
     assert relative_probabilities([-2000.0, -2000.0 + math.log(0.5)]) == pytest.approx([1.0, 0.5])
+
+
+def test_short_hypotheses_lose_by_bleu_as_sockeyes_brevity_penalty_says() -> None:
+    """Sockeye's weight * min(0, 1 - reference / hypothesis) is a factor of BLEU, where the weight is 1.
+
+    Search has no such penalty, which needs a guess of the reference's length. But where all words of a hypothesis are
+    right, its BLEU is the brevity penalty alone.
+    """
+    table = vectors("sockeye.json")["brevity_penalty_log"]
+    rows = [(3.5, *row) for row in zip(*table["weight3.5"].values(), strict=True)]
+    for weight, hypothesis, reference, log_penalty in [*rows, (2.0, 3, 5, table["weight2_hyp3_ref5"])]:
+        words = [f"w{place}" for place in range(100)]
+        bleu = sentence_utility("bleu")(" ".join(words[:hypothesis]), " ".join(words[:reference]))
+        assert weight * math.log(bleu / 100) == pytest.approx(log_penalty, abs=1e-9)

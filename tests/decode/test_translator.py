@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -123,7 +124,7 @@ class CopyModel:
 
 
 def make_translator(
-    model: StepModel[CopyState], tokenizers: Tokenizers, max_positions: int = 1024, **decode: int
+    model: StepModel[CopyState], tokenizers: Tokenizers, max_positions: int = 1024, **decode: Any
 ) -> Translator:
     recipe = DecodeRecipe.model_validate({"beam_size": 2, "max_extra_tokens": 3} | decode)
     return Translator(model, tokenizers, recipe, max_positions=max_positions, unicode_form="NFC", device=CPU)
@@ -240,6 +241,40 @@ def test_a_cut_line_is_scored_as_the_sum_of_its_pieces(tokenizers: Tokenizers) -
         assert translation.pieces == a.pieces + b.pieces
         assert translation.log_prob == pytest.approx(a.log_prob + b.log_prob)
         assert translation.score == pytest.approx((a.score + b.score) / 2)
+
+
+def test_what_is_required_of_a_line_stands_in_its_translation(tokenizers: Tokenizers) -> None:
+    translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, beam_size=4)
+    lines, required = ["the old dog", "a red tree", "", "he said: go!"], [["cat"], [], ["dog"], ["red tree", "likes"]]
+    found = translator.translate(lines, required=required)
+    assert [line for line, phrases in zip(found, required, strict=True) if not phrases] == ["a red tree"]
+    assert "cat" in found[0] and found[2] == "" and "red tree" in found[3] and "likes" in found[3]
+    assert found == [out[0].text for out in translator.stream(lines, window=2, required=required)]
+    together = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, beam_size=4, require=["cat"])
+    assert together.translate(["the old dog"], required=[[]]) == together.translate(["the old dog"]) == [found[0]]
+
+
+def test_a_bias_and_a_group_come_from_the_recipe(tokenizers: Tokenizers) -> None:
+    model = CopyModel(tokenizers.src.vocab_size)
+    assert make_translator(model, tokenizers, bias={"dog": -20.0}).translate(["the old dog"]) != ["the old dog"]
+    groups = make_translator(model, tokenizers, beam_size=4, num_groups=2, n_best=2, diversity_strength=9.0)
+    [translations] = groups.translate_n_best(["the old dog"])
+    assert len({translation.text for translation in translations}) == 2
+
+
+def test_what_cannot_be_required_is_an_error_of_one_line(tokenizers: Tokenizers) -> None:
+    model = CopyModel(tokenizers.src.vocab_size)
+    translator = make_translator(model, tokenizers, max_positions=6)
+    drawing = make_translator(model, tokenizers, sampling=True)
+    covering = make_translator(model, tokenizers, coverage_penalty=0.2)
+    for attempt in (
+        lambda: translator.translate(["cat"], required=[["the cat"], []]),
+        lambda: translator.translate(["cat"], required=[["the cat sees the old red tree"]]),
+        lambda: drawing.translate(["cat"], required=[["dog"]]),
+        lambda: covering.translate(["cat"]),
+    ):
+        with pytest.raises(UserError, match=r"^[^\n]*;[^\n]*;[^\n]*$"):
+            attempt()
 
 
 # --- Cutting ---------------------------------------------------------------------------------------------------------

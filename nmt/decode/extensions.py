@@ -1,0 +1,126 @@
+"""Extensions of hypotheses by one token, and which of them are the best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from nmt.decode.required import Required
+from nmt.packed import EOS_ID
+
+_IMPOSSIBLE = float("-inf")
+
+
+@dataclass(frozen=True)
+class Extensions:
+    """Extensions of each row's hypotheses by one token, the best first; all (rows, count).
+
+    log_probs:       of the whole, float32
+    parents:         place in the row of the hypothesis that is extended
+    tokens:          the new token
+    token_log_probs: of the new token, float32
+    """
+
+    log_probs: Tensor
+    parents: Tensor
+    tokens: Tensor
+    token_log_probs: Tensor
+
+    def living(self, width: int) -> Extensions:
+        """The best `width` of those that do not end; where there are fewer, ended ones as impossible fill the rest."""
+        ending = self.tokens == EOS_ID
+        places = ending.int().argsort(dim=1, stable=True)[:, :width]
+        return Extensions(
+            log_probs=self.log_probs.masked_fill(ending, _IMPOSSIBLE).gather(1, places),
+            parents=self.parents.gather(1, places),
+            tokens=self.tokens.gather(1, places),
+            token_log_probs=self.token_log_probs.gather(1, places),
+        )
+
+
+def best_extensions(
+    log_prob: Tensor,
+    next_log_probs: Tensor,
+    preference: Tensor | None = None,
+    required: Required | None = None,
+    length: int = 0,
+) -> Extensions:
+    """The best 2 * width extensions of each row's hypotheses, or the single best of a row of one.
+
+    They rank by log-probability plus `preference`, which broadcasts to (rows, width, vocab), and where phrases are
+    required as `Required.allot` says. log_prob: (rows, width); next_log_probs: (rows, width, vocab); length: tokens of
+    the extensions.
+    """
+    _, width, vocab = next_log_probs.shape
+    count = 2 * width if width > 1 else 1
+    # What is not among the best of its own parent cannot be among the best of all. As topk leaves the order of equals
+    # open, they are put in the order of their ids first, which the stable sort then preserves.
+    rated = next_log_probs if preference is None else next_log_probs + preference
+    tokens = rated.topk(min(count, vocab)).indices
+    if required is not None:
+        tokens = required.with_wanted(tokens)
+    tokens = tokens.sort().values  # (rows, width, per_parent)
+    token_log_probs = next_log_probs.gather(2, tokens)
+    if required is not None:
+        token_log_probs[:, :, 1:].masked_fill_(tokens[:, :, 1:] == tokens[:, :, :-1], _IMPOSSIBLE)
+    log_probs = (log_prob[:, :, None] + token_log_probs).flatten(1)  # (rows, width * per_parent)
+    ranks = log_probs
+    if preference is not None:
+        ranks = log_probs + preference.expand_as(next_log_probs).gather(2, tokens).flatten(1)
+    order = ranks.argsort(dim=1, descending=True, stable=True)
+    per_parent, flat_tokens = tokens.shape[2], tokens.flatten(1)
+    if required is not None:
+        is_possible = log_probs.gather(1, order) > _IMPOSSIBLE
+        allotted = required.allot(order // per_parent, flat_tokens.gather(1, order), is_possible, length)
+        order = order.gather(1, allotted)
+    best = order[:, :count]
+    return Extensions(
+        log_probs=log_probs.gather(1, best),
+        parents=best // per_parent,
+        tokens=flat_tokens.gather(1, best),
+        token_log_probs=token_log_probs.flatten(1).gather(1, best),
+    )
+
+
+def best_of_groups(
+    log_prob: Tensor,
+    next_log_probs: Tensor,
+    groups: int,
+    strength: float,
+    preference: Tensor | None,
+    required: Required | None,
+    length: int,
+) -> Extensions:
+    """`best_extensions` of each group, where the groups of a sentence choose one after the other, unlike each other.
+
+    A token ranks lower by `strength` for each hypothesis that an earlier group continues with it at this step: the
+    Hamming diversity of Vijayakumar et al. 2018. It decides this one choice; log-probabilities stay what they are. Rows
+    are the groups of the first sentence, then those of the second, and so on.
+    """
+    _, width, vocab = next_log_probs.shape
+    taken = next_log_probs.new_zeros(len(next_log_probs) // groups, vocab)  # by how many hypotheses so far
+    found = []
+    for group in range(groups):
+        rows = slice(group, None, groups)
+        wish = -strength * taken[:, None]  # (batch, 1, vocab)
+        own = wish if preference is None else wish + preference[rows]
+        best = best_extensions(
+            log_prob[rows], next_log_probs[rows], own, None if required is None else required.of(rows), length
+        )
+        living = best.living(width)
+        taken.scatter_add_(1, living.tokens, (living.log_probs > _IMPOSSIBLE).to(taken.dtype))
+        found.append(best)
+    return _interleaved(found)
+
+
+def _interleaved(groups: Sequence[Extensions]) -> Extensions:
+    """The rows of several groups, those of one sentence beside each other."""
+    return Extensions(
+        **{
+            field.name: torch.stack([getattr(group, field.name) for group in groups], dim=1).flatten(0, 1)
+            for field in fields(Extensions)
+        }
+    )

@@ -1,0 +1,108 @@
+"""How hypotheses rank, score and bound each other: length penalty, coverage, bias, required phrases, groups.
+
+Everything here has a row for each group of each sentence, and a place for each hypothesis of the group. An option that
+is off has no part in it, and costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nmt.decode.bias import Bias
+from nmt.decode.coverage import Coverage
+from nmt.decode.extensions import Extensions, best_extensions, best_of_groups
+from nmt.decode.options import SearchOptions, length_penalty
+from nmt.decode.required import Required
+from nmt.packed import PackedSequences
+
+
+class Steering:
+    """What search follows of each live hypothesis beside its tokens and their probability."""
+
+    def __init__(
+        self,
+        options: SearchOptions,
+        src: PackedSequences,
+        limits: Sequence[int],
+        required: Sequence[Sequence[Sequence[int]]] | None,
+    ) -> None:
+        """limits: tokens of the longest output of each sentence, the end token counted; required: see `beam_search`."""
+        groups, width, device = options.num_groups, options.beam_size // options.num_groups, src.tokens.device
+        self._groups, self._strength = groups, options.diversity_strength
+        # Of any number of tokens; behind the longest output the last again, for what would come next there.
+        lengths = [*range(max(limits) + 1), max(limits)]
+        penalties = [length_penalty(n, options.length_penalty, options.length_alpha) for n in lengths]
+        self._penalty = torch.tensor(penalties, device=device)
+        row_limits = torch.tensor(limits, device=device).repeat_interleave(groups)
+        self._penalty_at_limit = self._penalty[row_limits]  # (rows,)
+        self._coverage = Coverage.start(options.coverage_beta, src, groups, width) if options.coverage_beta else None
+        self._bias = Bias.start(options.bias, len(row_limits), width, device) if options.bias else None
+        self._required = None
+        if required is not None and any(any(phrases) for phrases in required):
+            of_rows = [phrases for phrases in required for _ in range(groups)]
+            self._required = Required.start(of_rows, row_limits, width)
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether `look` must be told where each step has looked."""
+        return self._coverage is not None
+
+    def look(self, attention: Tensor) -> None:
+        """Where the last step has looked, (batch, beam, src_len)."""
+        assert self._coverage is not None
+        self._coverage = self._coverage.look(attention)
+
+    def best_extensions(self, log_prob: Tensor, next_log_probs: Tensor, length: int) -> Extensions:
+        """The best extensions to `length` tokens. log_prob: (rows, width); next_log_probs: (rows, width, vocab)."""
+        if self._required is not None:
+            self._required.forbid_end(next_log_probs)
+        preference = None if self._bias is None else self._bias.preference(next_log_probs.shape[2])
+        if self._groups == 1:
+            return best_extensions(log_prob, next_log_probs, preference, self._required, length)
+        return best_of_groups(
+            log_prob, next_log_probs, self._groups, self._strength, preference, self._required, length
+        )
+
+    def scores(self, best: Extensions, length: int) -> Tensor:
+        """The score of each extension to `length` tokens if it is an end, (rows, count)."""
+        merits = best.log_probs
+        if self._bias is not None:
+            merits = merits + self._bias.earned.float().gather(1, best.parents)
+        scores = merits / self._penalty[length]
+        if self._coverage is not None:
+            scores = scores + self._coverage.penalty().gather(1, best.parents)
+        return scores
+
+    def follow(self, parents: Tensor, tokens: Tensor) -> None:
+        """The live hypotheses now extend `parents` by `tokens`, both (rows, width)."""
+        if self._coverage is not None:
+            self._coverage = self._coverage.follow(parents)
+        if self._bias is not None:
+            self._bias = self._bias.follow(parents, tokens)
+        if self._required is not None:
+            self._required = self._required.follow(parents, tokens)
+
+    def reach(self, log_prob: Tensor, length: int) -> Tensor:
+        """The highest score that a live hypothesis of `length` tokens can still come to, (rows,).
+
+        Log-probability only falls, a bias can at most add what is left of it, and coverage adds nothing above 0. What
+        is below 0 gains most by the penalty at the limit, what is above 0 by the nearest. Each step of this reasoning
+        holds for rounded numbers too, since rounding keeps order.
+        """
+        if self._bias is None:
+            return log_prob.amax(dim=1) / self._penalty_at_limit
+        merit = (log_prob + self._bias.most().float()).amax(dim=1)
+        return torch.where(merit > 0, merit / self._penalty[length + 1], merit / self._penalty_at_limit)
+
+    def keep(self, rows: Tensor) -> None:
+        """Only these rows stay, (kept,)."""
+        self._penalty_at_limit = self._penalty_at_limit[rows]
+        if self._coverage is not None:
+            self._coverage = self._coverage.of(rows)
+        if self._bias is not None:
+            self._bias = self._bias.of(rows)
+        if self._required is not None:
+            self._required = self._required.of(rows)

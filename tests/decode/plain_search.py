@@ -1,0 +1,218 @@
+"""What search must find, written down plainly: one sentence at a time, in double precision, without stopping early."""
+
+import itertools
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from test_search import Prefix, PrefixState, Scored, Table, TableModel, reference_penalty
+from torch import Tensor, tensor
+
+from nmt.decode.options import SearchOptions
+from nmt.packed import EOS_ID, PackedSequences
+
+NEG_INF = float("-inf")
+
+Attention = Callable[[Prefix, Prefix], list[float]]  # (source, prefix) -> how much each source token is looked at
+
+
+def random_attention(seed: int) -> Attention:
+    """A distribution drawn afresh for every source and prefix, somewhere sharp and nowhere 0."""
+
+    @cache
+    def attention(source: Prefix, prefix: Prefix) -> list[float]:
+        rng = random.Random(repr((seed, "attention", source, prefix)))
+        weights = [rng.random() ** 4 + 0.01 for _ in source]
+        return [weight / sum(weights) for weight in weights]
+
+    return attention
+
+
+class AttentivePrefixState(PrefixState):
+    def __init__(self, sources: list[Prefix], beam_size: int, attention: Attention) -> None:
+        super().__init__(sources, beam_size)
+        self.table, self.src_len = attention, max(map(len, sources))
+
+    def attention(self) -> Tensor:
+        rows = [
+            [self.table(source, prefix[1:]) for prefix in prefixes]
+            for source, prefixes in zip(self.sources, self.prefixes, strict=True)
+        ]
+        return tensor([[[*row, *[0.0] * (self.src_len - len(row))] for row in beam] for beam in rows])
+
+
+class AttentiveTableModel(TableModel):
+    """A table that also says where it looks."""
+
+    def __init__(self, table: Table, attention: Attention) -> None:
+        super().__init__(table)
+        self.attention = attention
+
+    def start(self, src: PackedSequences, beam_size: int) -> AttentivePrefixState:
+        return AttentivePrefixState([tuple(sentence) for sentence in src.to_lists()], beam_size, self.attention)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One sentence and all that decides on its outputs."""
+
+    table: Table
+    attention: Attention
+    source: Prefix
+    options: SearchOptions
+    prefix: Prefix = ()
+    required: tuple[Prefix, ...] = ()
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest output, without the end token."""
+        options, words = self.options, len(self.source) - 1
+        longest = words + options.max_extra_tokens
+        if options.max_length_ratio < math.inf:
+            longest = min(longest, math.ceil(options.max_length_ratio * words))
+        needed = len(self.prefix) + sum(len(phrase) for phrase in set(self.required))
+        if options.max_tokens is not None:
+            longest, needed = min(longest, options.max_tokens), min(needed, options.max_tokens)
+        return max(longest, needed, len(self.prefix))
+
+    @property
+    def shortest(self) -> int:
+        ratio = math.floor(self.options.min_length_ratio * (len(self.source) - 1))
+        return min(self.longest, max(self.options.min_tokens, ratio))
+
+    def may_follow(self, tokens: Prefix, token: int) -> bool:
+        """Whether the rules allow `token` behind an output that begins with `tokens`."""
+        if len(tokens) < len(self.prefix):
+            return token == self.prefix[len(tokens)]
+        if token == EOS_ID:
+            return len(tokens) >= self.shortest and all(count(phrase, tokens) for phrase in self.required)
+        if token < EOS_ID or len(tokens) == self.longest:
+            return False
+        grown, n = (*tokens, token), self.options.no_repeat_ngram
+        if 0 < n <= len(tokens) and count(grown[-n:], tokens):
+            return False
+        return not any(grown[-len(bad) :] == bad for bad in self.options.forbidden)
+
+    def log_probs(self, tokens: Prefix) -> list[float]:
+        """Of each token of a whole output, and of its end."""
+        return [self.table(self.source, tokens[:i])[token] for i, token in enumerate((*tokens, EOS_ID))]
+
+    def score(self, tokens: Prefix) -> float:
+        """Of a whole output."""
+        merit = sum(self.log_probs(tokens)) + self.bias(tokens)
+        return merit / reference_penalty(len(tokens) + 1, self.options) + self.coverage(tokens)
+
+    def bias(self, tokens: Prefix) -> float:
+        return sum(value * min(count(phrase, tokens), 1 if value > 0 else 99) for phrase, value in self.options.bias)
+
+    def credit(self, tokens: Prefix) -> float:
+        """For what has been begun of the preferred phrases that the output does not hold yet."""
+        open_ones = [(p, value) for p, value in self.options.bias if value > 0 and not count(p, tokens)]
+        return max((value * begun(phrase, tokens) / len(phrase) for phrase, value in open_ones), default=0.0)
+
+    def coverage(self, tokens: Prefix) -> float:
+        if not self.options.coverage_beta:
+            return 0.0
+        steps = [self.attention(self.source, tokens[:i]) for i in range(len(tokens) + 1)]
+        looks = [sum(step[place] for step in steps) for place in range(len(self.source) - 1)]
+        least = 1.1754943508222875e-38
+        return self.options.coverage_beta * sum(math.log(min(max(look, least), 1.0)) for look in looks)
+
+    def missing(self, tokens: Prefix) -> int:
+        """Tokens of required phrases still to come, where the one begun goes on."""
+        open_ones = {phrase for phrase in self.required if not count(phrase, tokens)}
+        return sum(map(len, open_ones)) - max((begun(phrase, tokens) for phrase in open_ones), default=0)
+
+
+def count(phrase: Prefix, tokens: Prefix) -> int:
+    return sum(tokens[i : i + len(phrase)] == phrase for i in range(len(tokens) - len(phrase) + 1))
+
+
+def begun(phrase: Prefix, tokens: Prefix) -> int:
+    """With how many of the first tokens of the phrase the output ends."""
+    return max(k for k in range(len(phrase) + 1) if tokens[len(tokens) - k :] == phrase[:k] and k <= len(tokens))
+
+
+def best_outputs(task: Task) -> list[Scored]:
+    """Every possible output by its score: the true optimum."""
+    words = range(EOS_ID + 1, len(task.table(task.source, ())))
+    found = []
+    for length in range(task.longest + 1):
+        for tokens in itertools.product(words, repeat=length):
+            log_prob = sum(task.log_probs(tokens))
+            allowed = all(task.may_follow(tokens[:i], token) for i, token in enumerate((*tokens, EOS_ID)))
+            if allowed and log_prob > NEG_INF:
+                found.append((task.score(tokens), log_prob, tokens))
+    return sorted(found, reverse=True)[: task.options.n_best]
+
+
+# --- A beam that drops what is not among the best --------------------------------------------------------------------
+
+Live = tuple[float, Prefix]  # log-probability, tokens
+Candidate = tuple[float, float, Prefix]  # rank, log-probability, tokens, the end token among them
+
+
+def beam_outputs(task: Task) -> list[Scored]:
+    """Beam search to the very limit, with groups, banks and all; then the best of all that ever ended."""
+    options = task.options
+    width = options.beam_size // options.num_groups
+    groups: list[list[Live]] = [[(0.0, ())] for _ in range(options.num_groups)]
+    ended: list[list[Scored]] = [[] for _ in groups]
+    for length in range(1, task.longest + 2):
+        taken: Counter[int] = Counter()
+        for number, live in enumerate(groups):
+            found = sorted(candidates(task, live, taken, width), key=lambda candidate: -candidate[0])
+            chosen = list(allot(task, found, length))[: 2 * width if width > 1 else 1]
+            for _, log_prob, (*tokens, token) in chosen:
+                if token == EOS_ID:
+                    ended[number].append((task.score(tuple(tokens)), log_prob, tuple(tokens)))
+            groups[number] = [(log_prob, t) for _, log_prob, t in chosen if t[-1] != EOS_ID][:width]
+            taken.update(tokens[-1] for _, tokens in groups[number])
+    kept = [sorted(group, reverse=True)[: min(options.n_best, width)] for group in ended]
+    return draw(kept, options.n_best)
+
+
+def candidates(task: Task, live: Sequence[Live], taken: Counter[int], width: int) -> Iterator[Candidate]:
+    """The best of each hypothesis, and whatever continues a required phrase."""
+    wanted = {token for phrase in task.required for token in phrase}
+    for log_prob, tokens in live:
+        found = []
+        for token, more in enumerate(task.table(task.source, tokens)):
+            if more > NEG_INF and task.may_follow(tokens, token):
+                grown = (*tokens, token)
+                favour = task.bias(grown) + (task.credit(grown) if token != EOS_ID else 0.0)
+                rank = log_prob + more + favour - task.options.diversity_strength * taken[token]
+                found.append((rank, log_prob + more, grown))
+        found.sort(key=lambda candidate: -candidate[0])
+        most = 2 * width if width > 1 else 1
+        yield from (candidate for i, candidate in enumerate(found) if i < most or candidate[2][-1] in wanted)
+
+
+def allot(task: Task, found: Sequence[Candidate], length: int) -> Iterator[Candidate]:
+    """The best of each bank, then the second best of each, and so on; what has no room left comes last."""
+    if not task.required:
+        yield from found
+        return
+    room = task.longest - length
+    for has_room in (True, False):
+        banks: dict[int, list[Candidate]] = defaultdict(list)
+        for candidate in found:
+            tokens = candidate[2]
+            missing = task.missing(tokens[:-1] if tokens[-1] == EOS_ID else tokens)
+            if (missing <= room or tokens[-1] == EOS_ID) == has_room:
+                banks[missing].append(candidate)
+        for turn in itertools.zip_longest(*(banks[missing] for missing in sorted(banks))):
+            yield from filter(None, turn)
+
+
+def draw(groups: Sequence[Sequence[Scored]], n_best: int) -> list[Scored]:
+    """First the best of every group, then the second of every group, and so on, each output once."""
+    drawn: list[Scored] = []
+    for rank in range(max(map(len, groups))):
+        for output in sorted((group[rank] for group in groups if rank < len(group)), reverse=True):
+            if output[2] not in [tokens for _, _, tokens in drawn]:
+                drawn.append(output)
+    return sorted(drawn[:n_best], reverse=True)

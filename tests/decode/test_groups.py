@@ -1,0 +1,49 @@
+"""Diverse groups: how the n best are drawn, and that they differ; `test_steering` holds the choices to a reference."""
+
+import pytest
+from test_search import TableModel, random_table, source_of
+
+from nmt.decode.options import SearchOptions
+from nmt.decode.search import Hypothesis, beam_search
+from nmt.packed import PackedSequences
+
+SOURCES = [source_of(length, name) for name, length in enumerate([3, 5, 2, 6])]
+
+
+def search_groups(groups: int, strength: float, width: int = 2, n_best: int = 1) -> list[list[Hypothesis]]:
+    options = SearchOptions(width * groups, n_best, num_groups=groups, diversity_strength=strength, max_extra_tokens=4)
+    return beam_search(TableModel(random_table(7, 6)), PackedSequences.from_lists(SOURCES), options)
+
+
+def test_without_strength_every_group_is_the_same_beam() -> None:
+    alone = search_groups(1, 0.5, n_best=2)
+    assert search_groups(3, 0.0, n_best=2) == alone
+    assert search_groups(3, 0.0, n_best=6) == alone  # what several groups find stands once
+
+
+def test_the_first_group_is_a_beam_of_its_own_and_the_best_of_all_wins() -> None:
+    for first, best in zip(search_groups(1, 0.5), search_groups(3, 0.5), strict=True):
+        assert best[0].score >= first[0].score
+
+
+def test_strength_makes_outputs_unlike_each_other() -> None:
+    def first_tokens(strength: float) -> int:
+        """Distinct first tokens among the best of each of four groups, in all sentences."""
+        found = search_groups(4, strength, width=1, n_best=4)
+        return sum(len({tuple(h.tokens[:1]) for h in hypotheses}) for hypotheses in found)
+
+    assert first_tokens(0.0) == len(SOURCES)
+    assert first_tokens(50.0) > 2 * len(SOURCES)
+
+
+@pytest.mark.parametrize("n_best", [1, 3, 6])
+def test_scores_and_probabilities_are_the_models_own(n_best: int) -> None:
+    table = random_table(7, 6)
+    for source, hypotheses in zip(SOURCES, search_groups(3, 2.0, n_best=n_best), strict=True):
+        assert 1 <= len(hypotheses) <= n_best
+        assert len({tuple(h.tokens) for h in hypotheses}) == len(hypotheses)
+        assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
+        for h in hypotheses:
+            steps = [table(source, tuple(h.tokens[:i]))[token] for i, token in enumerate([*h.tokens, 3])]
+            assert h.log_prob == pytest.approx(sum(steps), rel=1e-5)
+            assert h.score == pytest.approx(sum(steps) / ((6 + len(h.tokens)) / 6) ** 0.6, rel=1e-5)

@@ -1,0 +1,32 @@
+"""The automaton against looking at the whole output anew."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from plain_search import begun, count
+
+from nmt.decode.phrases import PhraseMatcher
+
+words = st.integers(0, 3)
+
+
+@given(
+    phrases=st.lists(st.lists(words, max_size=4).map(tuple), min_size=1, max_size=6).filter(any),
+    output=st.lists(st.integers(-1, 4), max_size=30).map(tuple),
+)
+def test_it_knows_what_has_been_begun_at_every_token(phrases: list[tuple[int, ...]], output: tuple[int, ...]) -> None:
+    matcher = PhraseMatcher(phrases, torch.device("cpu"))
+    node = torch.zeros(1, dtype=torch.int64)
+    for place, token in enumerate(output, start=1):
+        node = matcher.after(node, torch.tensor([token]))
+        assert matcher.begun[node].flatten().tolist() == [begun(phrase, output[:place]) for phrase in phrases]
+
+
+def test_phrases_that_lie_inside_each_other_are_all_seen() -> None:
+    phrases = [(1, 2, 3, 4), (2, 3), (3,), (3, 1)]
+    matcher, node, seen = PhraseMatcher(phrases, torch.device("cpu")), torch.zeros(1, dtype=torch.int64), []
+    for token in (1, 2, 3, 1):
+        node = matcher.after(node, torch.tensor([token]))
+        seen.append((matcher.begun[node] == matcher.lengths).flatten().tolist())
+    assert seen == [[False] * 4, [False] * 4, [False, True, True, False], [False, False, False, True]]
+    assert count((1, 1), (1, 1, 1)) == 2  # the reference counts overlapping ones

@@ -1,0 +1,111 @@
+"""Required phrases: beams of every size hold them; where they stand, and what happens when there is no room."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_search import count
+from test_search import Prefix, TableModel, random_table, source_of
+
+from nmt.decode.options import SearchOptions
+from nmt.decode.search import Hypothesis, beam_search
+from nmt.packed import PackedSequences
+
+phrases = st.lists(st.integers(4, 8), min_size=1, max_size=4).map(tuple)
+
+
+def search_required(
+    seed: int, words: int, required: list[list[Prefix]], options: SearchOptions, length: int = 3
+) -> list[list[Hypothesis]]:
+    sources = [source_of(length, name) for name in range(len(required))]
+    model = TableModel(random_table(seed, words))
+    return beam_search(model, PackedSequences.from_lists(sources), options, None, required)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    beam_size=st.integers(1, 6),
+    groups=st.integers(1, 2),
+    extra=st.integers(0, 6),
+    required=st.lists(st.lists(phrases, max_size=4), min_size=1, max_size=3),
+)
+def test_a_beam_of_any_size_holds_everything(
+    seed: int, beam_size: int, groups: int, extra: int, required: list[list[Prefix]]
+) -> None:
+    options = SearchOptions(beam_size * groups, 1, max_extra_tokens=extra, num_groups=groups)
+    for own, hypotheses in zip(required, search_required(seed, 5, required, options), strict=True):
+        [found] = hypotheses
+        assert all(count(phrase, tuple(found.tokens)) for phrase in own)
+        assert len(found.tokens) <= max(3 + extra, sum(map(len, set(own))))
+
+
+def test_phrases_may_share_tokens() -> None:
+    """Of all outputs with both phrases, 4 5 6 is by far the likeliest, and it holds them one over the other."""
+
+    def table(_source: Prefix, prefix: Prefix) -> list[float]:
+        likely = {(): 4, (4,): 5, (4, 5): 6}.get(prefix, 3)
+        return [math.log(0.95 if token == likely else 0.01) for token in range(8)]
+
+    src, options = PackedSequences.from_lists([source_of(3, 0)]), SearchOptions(beam_size=6)
+    for required in ([(4, 5), (5, 6)], [(4, 5, 6), (5,), (5, 6)], [(6,), (6,), (4, 5)]):
+        [[found]] = beam_search(TableModel(table), src, options, None, [required])
+        assert found.tokens == [4, 5, 6]
+
+
+def test_a_wide_beam_puts_a_phrase_where_it_is_likeliest_and_not_first() -> None:
+    """9 is never likely, but far less unlikely behind 4 5 than anywhere else."""
+
+    def table(_source: Prefix, prefix: Prefix) -> list[float]:
+        weights = dict.fromkeys(range(3, 10), 0.001)
+        path = (4, 5, 6, 7)
+        if prefix == (4, 5):
+            weights[9] = 0.05
+        rest = tuple(token for token in prefix if token != 9)
+        weights[path[len(rest)] if rest == path[: len(rest)] and len(rest) < 4 else 3] = 0.9
+        return [-math.inf] * 3 + [math.log(weights[token]) for token in range(3, 10)]
+
+    src = PackedSequences.from_lists([source_of(4, 0)])
+    [[found]] = beam_search(TableModel(table), src, SearchOptions(beam_size=4), None, [[(9,)]])
+    assert found.tokens == [4, 5, 9, 6, 7]
+
+
+def test_the_limit_grows_for_them_but_not_beyond_the_models_positions() -> None:
+    required = [[(4, 5), (6, 7), (8,)]]
+    [[found]] = search_required(1, 5, required, SearchOptions(beam_size=2, max_extra_tokens=0), length=1)
+    assert len(found.tokens) == 5
+    [[found]] = search_required(1, 5, required, SearchOptions(beam_size=2, max_extra_tokens=0, max_tokens=5), length=1)
+    assert len(found.tokens) == 5
+    assert search_required(1, 5, required, SearchOptions(beam_size=2, max_tokens=4), length=1) == [[]]
+
+
+def test_what_is_required_and_forbidden_is_not_found() -> None:
+    options = SearchOptions(beam_size=3, n_best=3, forbidden=((5, 6),), max_extra_tokens=1)
+    found = search_required(2, 5, [[(4, 5, 6)], [(5,), (6,)]], options)
+    assert found[0] == []
+    assert found[1] and all({5, 6} <= set(h.tokens) and not count((5, 6), tuple(h.tokens)) for h in found[1])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_prefix_counts_and_stands_first(seed: int) -> None:
+    src, options = PackedSequences.from_lists([source_of(1, 0)]), SearchOptions(beam_size=2, max_extra_tokens=0)
+    model = TableModel(random_table(seed, 5))
+    [[found]] = beam_search(model, src, options, [(4, 5, 6)], [[(5, 6, 7), (4, 5)]])
+    assert found.tokens[:3] == [4, 5, 6]
+    assert count((5, 6, 7), tuple(found.tokens))
+
+
+def test_with_all_places_in_use_it_is_still_the_best_of_what_is_possible() -> None:
+    """A wide beam against enumeration of all outputs of five tokens, whose phrases overlap in every way."""
+    table, words, required = random_table(8, 3), (4, 5, 6), [(4, 5), (5, 4, 5), (6,)]
+    scored = []
+    for length in range(6):
+        for tokens in itertools.product(words, repeat=length):
+            if all(count(phrase, tokens) for phrase in required):
+                steps = [table(source_of(3, 0), tokens[:i])[token] for i, token in enumerate((*tokens, 3))]
+                scored.append((sum(steps), tokens))
+    options = SearchOptions(beam_size=243, n_best=5, length_penalty="none", max_extra_tokens=2, max_tokens=5)
+    [found] = beam_search(TableModel(table), PackedSequences.from_lists([source_of(3, 0)]), options, None, [required])
+    assert [tuple(h.tokens) for h in found] == [tokens for _, tokens in sorted(scored, reverse=True)[:5]]

@@ -1,0 +1,204 @@
+"""Search with every option, alone and together, against exhaustive enumeration and against a plain beam."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_search import AttentiveTableModel, Task, beam_outputs, best_outputs, random_attention
+from test_search import Prefix, alphas, assert_same, penalties, random_table, source_of, zeros
+
+from nmt.decode.options import SearchOptions
+from nmt.decode.search import Hypothesis, beam_search
+from nmt.packed import PackedSequences
+from nmt.recipe import DecodeRecipe, UserError
+
+WORDS = (4, 5)
+
+phrases = st.lists(st.sampled_from(WORDS), min_size=1, max_size=2).map(tuple)
+some_phrases = st.one_of(st.just(()), st.lists(phrases, max_size=2).map(tuple))
+prefixes = st.one_of(st.just(()), st.lists(st.sampled_from(WORDS), max_size=2).map(tuple))
+worths = st.sampled_from((-2.0, -0.3, 0.5, 1.7, 6.0))
+biases = st.one_of(st.just(()), st.lists(st.tuples(phrases, worths), max_size=3).map(tuple))
+betas = st.sampled_from((0.0, 0.2, 1.5))
+
+
+def usually(off: Any, on: Any) -> st.SearchStrategy[Any]:
+    """An option that is at rest half of the time, so that each is seen alone, and all together."""
+    return st.one_of(st.just(off), on)
+
+
+rules = st.fixed_dictionaries(
+    {
+        "length_penalty": penalties,
+        "length_alpha": alphas,
+        "max_extra_tokens": st.integers(0, 2),
+        "max_length_ratio": usually(math.inf, st.sampled_from((0.5, 1.0))),
+        "max_tokens": usually(None, st.integers(0, 4)),
+        "min_tokens": usually(0, st.integers(1, 4)),
+        "min_length_ratio": usually(0.0, st.sampled_from((0.5, 1.5))),
+        "no_repeat_ngram": usually(0, st.integers(1, 3)),
+        "forbidden": some_phrases,
+        "coverage_beta": betas,
+        "bias": biases,
+    }
+)
+
+
+def tasks_of(
+    seed: int, lengths: Sequence[int], zeros: float, words: int, options: SearchOptions, wishes: Sequence[Any]
+) -> list[Task]:
+    table, attention = random_table(seed, words, zeros), random_attention(seed)
+    return [
+        Task(table, attention, source_of(length, name), options, *wish)
+        for name, (length, wish) in enumerate(zip(lengths, wishes, strict=False))
+    ]
+
+
+def search_together(tasks: Sequence[Task]) -> list[list[Hypothesis]]:
+    """All tasks, which have the table and the options in common, as one batch."""
+    model = AttentiveTableModel(tasks[0].table, tasks[0].attention)
+    sources = PackedSequences.from_lists([task.source for task in tasks])
+    prefixes, required = [task.prefix for task in tasks], [task.required for task in tasks]
+    return beam_search(model, sources, tasks[0].options, prefixes, required)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    lengths=st.lists(st.integers(0, 2), min_size=1, max_size=3),
+    zeros=zeros,
+    n_best=st.integers(1, 4),
+    chosen=rules,
+    wishes=st.lists(st.tuples(prefixes, some_phrases), min_size=3, max_size=3),
+)
+def test_a_beam_that_drops_nothing_finds_the_true_optimum_with_all_options(
+    seed: int, lengths: list[int], zeros: float, n_best: int, chosen: dict[str, Any], wishes: list[Any]
+) -> None:
+    tasks = tasks_of(seed, lengths, zeros, len(WORDS), SearchOptions(beam_size=64, n_best=n_best, **chosen), wishes)
+    assert all(task.longest <= 6 for task in tasks)  # 64 outputs of so many tokens
+    for task, found in zip(tasks, search_together(tasks), strict=True):
+        assert_same(found, best_outputs(task), task.table, task.source)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    lengths=st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    zeros=zeros,
+    words=st.integers(2, 6),
+    width=st.integers(1, 4),
+    groups=usually(1, st.integers(2, 3)),
+    strength=st.sampled_from((0.0, 0.5, 3.0)),
+    data=st.data(),
+    chosen=rules,
+    wishes=st.lists(st.tuples(prefixes, some_phrases), min_size=4, max_size=4),
+)
+def test_equals_a_plain_beam_that_never_stops_early_with_all_options(
+    seed: int,
+    lengths: list[int],
+    zeros: float,
+    words: int,
+    width: int,
+    groups: int,
+    strength: float,
+    data: st.DataObject,
+    chosen: dict[str, Any],
+    wishes: list[Any],
+) -> None:
+    n_best = data.draw(st.integers(1, width * groups))
+    given_options = {"num_groups": groups, "diversity_strength": strength, **chosen}
+    given_options["max_extra_tokens"] += data.draw(st.integers(0, 4))
+    options = SearchOptions(beam_size=width * groups, n_best=n_best, **given_options)
+    tasks = tasks_of(seed, lengths, zeros, words, options, wishes)
+    for task, found in zip(tasks, search_together(tasks), strict=True):
+        assert_same(found, beam_outputs(task), task.table, task.source)
+
+
+# --- Nothing beside a sentence changes its result ---------------------------------------------------------------------
+
+COMPANY: list[dict[str, Any]] = [
+    {"coverage_beta": 0.4},
+    {"bias": (((4, 5), 2.0), ((6,), -1.1), ((5,), 0.7))},
+    {"num_groups": 2, "diversity_strength": 0.8},
+    {"num_groups": 4},
+    {"beam_size": 1, "n_best": 1},
+    {"coverage_beta": 0.3, "bias": (((4,), 1.3),), "num_groups": 2, "no_repeat_ngram": 2, "forbidden": ((7, 7),)},
+]
+
+
+@pytest.mark.parametrize("chosen", COMPANY, ids=lambda chosen: "+".join(chosen))
+def test_neighbours_change_nothing_with_any_option(chosen: dict[str, Any]) -> None:
+    options = SearchOptions(**({"beam_size": 4, "n_best": 3, "max_extra_tokens": 5} | chosen))
+    wishes: list[tuple[Prefix, tuple[Prefix, ...]]] = [
+        ((), ()),
+        ((), ((4, 5), (5, 6, 7))),
+        ((6, 6), ()),
+        ((), ((8,),)),
+        ((4,), ((5, 4), (9, 9, 9), (4, 5))),
+    ]
+    tasks = tasks_of(3, [3, 0, 7, 1, 3, 5, 2, 2, 9, 4], 0.2, 6, options, wishes * 2)
+    alone = [search_together([task])[0] for task in tasks]
+    rng = random.Random(0)
+    for _ in range(5):
+        places = rng.sample(range(len(tasks)), k=rng.randint(2, len(tasks)))
+        assert search_together([tasks[i] for i in places]) == [alone[i] for i in places]  # to the last bit
+    assert search_together([tasks[4], tasks[1], tasks[4]]) == [alone[4], alone[1], alone[4]]
+
+
+def test_what_asks_for_nothing_changes_nothing() -> None:
+    """One group, and phrases required of others only: the plain beam to the last bit."""
+    options = SearchOptions(beam_size=4, n_best=4, max_extra_tokens=5)
+    plain = tasks_of(1, [3, 0, 7, 2], 0.2, 6, options, [((), ())] * 4)
+    expected = search_together(plain)
+    one_group = replace(options, num_groups=1, diversity_strength=9.0)
+    assert search_together([replace(task, options=one_group) for task in plain]) == expected
+    busy = [*plain, replace(plain[1], required=((4, 5, 6), (7,)))]
+    assert search_together(busy)[:4] == expected
+
+
+# --- Options ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_options_of_the_recipe_arrive() -> None:
+    recipe = DecodeRecipe(beam_size=6, coverage_penalty=0.2, num_groups=3, diversity_strength=0.7)
+    expected = SearchOptions(6, coverage_beta=0.2, num_groups=3, diversity_strength=0.7, bias=(((4, 5), -1.0),))
+    assert SearchOptions.from_recipe(recipe, bias=[([4, 5], -1.0), ([], 3.0)]) == expected
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"beam_size": 4, "num_groups": 3},
+        {"num_groups": 0},
+        {"coverage_beta": -0.1},
+        {"coverage_beta": math.nan},
+        {"diversity_strength": -1.0},
+        {"length_alpha": 11.0},
+    ],
+)
+def test_options_that_make_no_sense_together_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"^[^\n]*;[^\n]*;[^\n]*$"):
+        SearchOptions(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"beam_size": 4, "num_groups": 3},
+        {"sampling": True, "require": ["word"]},
+        {"sampling": True, "bias": {"word": 1.0}},
+        {"sampling": True, "coverage_penalty": 0.1},
+        {"bias": {"word": math.nan}},
+        {"bias": {"word": 1e300}},
+        {"coverage_penalty": 1e300},
+        {"length_alpha": 10.5},
+    ],
+)
+def test_recipes_that_make_no_sense_together_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        DecodeRecipe.model_validate(wrong)
