@@ -11,6 +11,8 @@ import sys
 
 import typer
 
+from nmt.cli import plot
+from nmt.cli.compare import compare
 from nmt.cli.evaluate import evaluate
 from nmt.cli.recipes import average, config, prepare, run, train
 from nmt.cli.score import score
@@ -29,8 +31,9 @@ app = typer.Typer(
 )
 
 # In the order of `nmt --help`.
-for command in (run, prepare, train, average, config, translate, score, evaluate):
+for command in (run, prepare, train, average, config, translate, score, evaluate, compare):
     app.command()(command)
+app.add_typer(plot.app, name="plot")
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nmt.recipe import UserError
+
 # The highest number of words of each class of source sentences; one class more lies above the last.
 LONGEST_OF_CLASS = (10, 20, 30, 40, 50, 60)
 # The lowest frequency of each class of words but the first, which is 0: compare-mt's classes (Neubig et al. 2019).
@@ -59,6 +61,23 @@ def count_words(lines: Iterable[str], words: Callable[[str], Sequence[str]]) -> 
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(words(line))
+    return counts
+
+
+def read_word_counts(lines: Iterable[str], name: str) -> Counter[str]:
+    """Word counts from lines `WORD COUNT`, divided by a tab or spaces; `name` stands in errors.
+
+    Raises UserError, with the line number, for a line of another form.
+    """
+    counts: Counter[str] = Counter()
+    for number, line in enumerate(lines, start=1):
+        word, _, count = line.strip().replace("\t", " ").rpartition(" ")
+        if not word or not count.isascii() or not count.isdigit():
+            raise UserError(
+                f"{name}, line {number}: {line[:40]!r} is no word with its count; each line must be WORD COUNT; "
+                "mend it, or give the training text itself (--train-tgt)"
+            )
+        counts[word.strip()] += int(count)
     return counts
 
 

@@ -115,8 +115,8 @@ def make_scorer(name: str, *, tgt_lang: str, tokenize: str | None = None, lowerc
     """The scorer of one metric.
 
     `tokenize` (a tokenizer of sacreBLEU; by default the one that sacreBLEU takes for the language, `13a` for most) and
-    `lowercase` are for BLEU, `lowercase` for chrF too; TER never minds case, and the `bleu-tokenized` family has its own
-    tokens. `tgt_lang` chooses the rules of the Moses tokenizer. Raises UserError for an unknown metric or tokenizer.
+    `lowercase` are for BLEU, `lowercase` for chrF too; TER never minds case, and the `bleu-tokenized` family has tokens
+    of its own. `tgt_lang` chooses the rules of the Moses tokenizer. Raises UserError for an unknown metric or tokenizer.
     """
     metric = _known_metric(name)
     match metric:
@@ -160,6 +160,19 @@ def score_corpus(
     return [scorer.score(hypotheses, references, resamples=resamples) for scorer in scorers]
 
 
+def bleu_words(
+    *, tgt_lang: str, tokenize: str | None = None, lowercase: bool = False
+) -> tuple[Callable[[str], list[str]], str]:
+    """What cuts a line into the words that `bleu` with these options counts, and a name for such words."""
+    counter = _bleu(tokenize, lowercase, tgt_lang)
+
+    def words(line: str) -> list[str]:
+        tokens: str = counter.tokenizer((line.lower() if lowercase else line).rstrip())
+        return tokens.split()
+
+    return words, f"{'lower-cased ' if lowercase else ''}tokens of sacreBLEU's {counter.tokenizer_signature}"
+
+
 def score_tokenized(
     hypotheses: Sequence[str],
     tokenized_references: Sequence[Sequence[str]],
@@ -185,15 +198,22 @@ def score_by_group(
     metrics: Sequence[str] = ("bleu", "chrf"),
     *,
     tgt_lang: str,
-    tokenize: str | None = None,
-    lowercase: bool = False,
 ) -> list[GroupScore]:
     """Scores for each group of sentences, by name; `groups` holds the groups of each sentence: none, one or several.
 
-    See `make_scorer` for the options. Raises UserError where the streams are empty or differ in length.
+    Raises UserError where the streams are empty or differ in length.
     """
+    return score_groups(hypotheses, references, groups, [make_scorer(name, tgt_lang=tgt_lang) for name in metrics])
+
+
+def score_groups(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    groups: Sequence[Sequence[str]],
+    scorers: Sequence[Scorer],
+) -> list[GroupScore]:
+    """As `score_by_group`, by scorers that are made already."""
     check_aligned({**_named(hypotheses, references), "groups": groups})
-    scorers = [make_scorer(name, tgt_lang=tgt_lang, tokenize=tokenize, lowercase=lowercase) for name in metrics]
     members: dict[str, list[int]] = defaultdict(list)
     for sentence, names in enumerate(groups):
         for name in dict.fromkeys(names):

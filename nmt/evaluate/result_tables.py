@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from nmt.evaluate.breakdown import WordScore
 from nmt.evaluate.differences import Difference
@@ -12,6 +13,10 @@ from nmt.evaluate.tables import Table
 
 # Below this, a difference is called significant.
 SIGNIFICANT = 0.05
+P_VALUE_NOTE = (
+    "p: how often chance alone would make two systems of equal quality differ by as much on this test set; "
+    f"* marks p < {SIGNIFICANT}. It is not corrected for the number of comparisons."
+)
 
 
 def metric_heading(name: str) -> str:
@@ -26,15 +31,18 @@ def score_cell(score: Score) -> str:
     return f"{score.value:.{digits}f}{interval}"
 
 
-def interval_note(scores: Sequence[Score]) -> tuple[str, ...]:
-    """What stands behind the sign ±, where there is one."""
+def score_notes(scores: Sequence[Score]) -> tuple[str, ...]:
+    """What must be known to read these scores: what the sign ± means, and which figures are of another kind."""
+    notes = []
     means = [abs(score.value - score.mean) for score in scores if score.mean is not None]
-    if not means:
-        return ()
-    return (
-        "±: half of the 95 % interval over bootstrap resamples (bs) of the sentences; its centre, the resamples' mean, "
-        f"is at most {max(means):.2f} away from the score.",
-    )
+    if means:
+        notes.append(
+            "±: half of the 95 % interval over bootstrap resamples (bs) of the sentences; its centre, their mean score, "
+            f"is at most {max(means):.2f} away from the score."
+        )
+    if others := [name for name in dict.fromkeys(score.name for score in scores) if name.startswith("bleu-")]:
+        notes.append(f"{', '.join(others)}: as older papers count, and not comparable with bleu, which is sacreBLEU's.")
+    return tuple(notes)
 
 
 def score_table(systems: Mapping[str, Sequence[Score]]) -> Table:
@@ -46,7 +54,7 @@ def score_table(systems: Mapping[str, Sequence[Score]]) -> Table:
         header=("system", *(metric_heading(score.name) for score in first)),
         rows=tuple((name, *map(score_cell, scores)) for name, scores in systems.items()),
         signatures=tuple((score.name, score.signature) for score in first),
-        notes=interval_note([score for scores in systems.values() for score in scores]),
+        notes=score_notes([score for scores in systems.values() for score in scores]),
     )
 
 
@@ -64,7 +72,7 @@ def length_table(system: str, groups: Sequence[GroupScore]) -> Table:
 
 
 def word_table(systems: Mapping[str, Sequence[WordScore]], words: str) -> Table:
-    """The F-measure of words by their frequency in training, one column for each system; `words` says what a word is."""
+    """The F-measure of words by their frequency in training, one column for each system; `words` says what they are."""
     of_system = [{score.frequency: score for score in scores} for scores in systems.values()]
     classes = {score.frequency: score for scores in systems.values() for score in scores}
     order = sorted(classes, key=lambda frequency: int(frequency.split()[0].replace(",", "")))
@@ -106,8 +114,13 @@ def _difference_table(names: tuple[str, str], better: str, place: int, differenc
     )
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """All systems on one metric: score, difference to the baseline, interval, and how probable that is by luck."""
+def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+    """A table for each metric: score, difference to the baseline, interval, and how probable that is by luck."""
+    tables = [_comparison_table(comparison) for comparison in comparisons]
+    return [*tables[:-1], *(replace(table, notes=(P_VALUE_NOTE,)) for table in tables[-1:])]
+
+
+def _comparison_table(comparison: Comparison) -> Table:
     systems = comparison.systems
     intervals = [f"{row.mean:.2f} ± {row.interval:.2f}" if row.interval is not None else "" for row in systems]
     columns = {
@@ -125,14 +138,6 @@ def comparison_table(comparison: Comparison) -> Table:
         header=tuple(shown),
         rows=tuple(zip(*shown.values(), strict=True)),
         signatures=tuple((comparison.metric, signature) for signature in comparison.signatures),
-    )
-
-
-def comparison_note() -> str:
-    """What the p-values of a comparison mean."""
-    return (
-        "p: how often chance alone would make two systems of equal quality differ by as much on this test set; "
-        f"* marks p < {SIGNIFICANT}. It is not corrected for the number of comparisons."
     )
 
 

@@ -75,7 +75,7 @@ def escape_latex(text: str) -> str:
 
 
 def _as_text(table: Table) -> Iterator[str]:
-    rows = [[" ".join(cell.split()) for cell in row] for row in (table.header, *table.rows) if row]
+    rows = [[re.sub(r"\s+", " ", cell) for cell in row] for row in (table.header, *table.rows) if row]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     if table.title:
         yield table.title
