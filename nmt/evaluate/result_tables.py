@@ -37,7 +37,7 @@ def score_notes(scores: Sequence[Score]) -> tuple[str, ...]:
     means = [abs(score.value - score.mean) for score in scores if score.mean is not None]
     if means:
         notes.append(
-            "±: half of the 95 % interval over bootstrap resamples (bs) of the sentences; its centre, their mean score, "
+            "±: half of the 95 % interval over bootstrap resamples (bs) of sentences; its centre, their mean score, "
             f"is at most {max(means):.2f} away from the score."
         )
     if others := [name for name in dict.fromkeys(score.name for score in scores) if name.startswith("bleu-")]:

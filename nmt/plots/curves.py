@@ -92,7 +92,7 @@ def draw_curves(run: Path, out: Path, title: str | None = None) -> Path:
         raise UserError(f"cannot draw {out}: {error}; its name must end like a picture's; take .png") from error
     except OSError as error:
         reason = error.strerror or error
-        raise UserError(f"cannot write {out}: {reason}; it must be in a folder that can be written; correct -o") from error
+        raise UserError(f"cannot write {out}: {reason}; give a file in a folder that can be written") from error
     return out
 
 
@@ -110,7 +110,7 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
     for number, line in enumerate(lines, start=1):
         figures = _figures(line)
         if figures is None:
-            raise UserError(f"{path}, line {number} is no JSON object with a step; the run notes them so; mend the line")
+            raise UserError(f"{path}, line {number} is no JSON object with a step; a run notes them so; mend the line")
         step = figures.pop("step")
         for name, value in figures.items():
             if isinstance(value, (int, float)) and math.isfinite(value):

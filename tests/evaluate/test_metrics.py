@@ -1,6 +1,7 @@
 """Scores against a plain reimplementation of BLEU and chrF, hand-counted TER, and the published files of Multi30k."""
 
 import math
+import random
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -10,13 +11,14 @@ from typing import get_args
 import pytest
 
 from nmt.evaluate.metrics import (
-    MosesText,
+
+    bleu_words,
     check_aligned,
     make_scorer,
     score_by_group,
     score_corpus,
     score_tokenized,
-    split_compounds,
+
 )
 from nmt.recipe import EvaluateRecipe, Metric, UserError
 
@@ -36,14 +38,11 @@ REFERENCES = [
     "then they all went home early",
 ]
 
-
 def read_lines(name: str) -> list[str]:
     return (MULTI30K / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
-
 def ngrams(items: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(items[i : i + order]) for i in range(len(items) - order + 1))
-
 
 def plain_bleu(hypotheses: list[str], references: list[str]) -> float:
     """Papineni et al. 2002 over space-separated tokens, one reference; every precision must be above zero."""
@@ -54,7 +53,6 @@ def plain_bleu(hypotheses: list[str], references: list[str]) -> float:
         log_precision += math.log(matched / sum(ngrams(hyp, order).total() for hyp, _ in pairs)) / 4
     hyp_length, ref_length = (sum(len(pair[side]) for pair in pairs) for side in (0, 1))
     return 100 * math.exp(log_precision + min(0.0, 1 - ref_length / hyp_length))
-
 
 def plain_chrf(hypotheses: list[str], references: list[str], word_order: int) -> float:
     """Popovic 2015 and 2017: F2 of the mean n-gram precision and recall, characters without spaces."""
@@ -71,22 +69,18 @@ def plain_chrf(hypotheses: list[str], references: list[str], word_order: int) ->
     precision, recall = sum(precisions) / len(precisions), sum(recalls) / len(recalls)
     return 100 * 5 * precision * recall / (4 * precision + recall)
 
-
 def value(metric: str, hypotheses: list[str], references: list[str]) -> float:
     return score_corpus(hypotheses, [references], [metric], tgt_lang="en")[0].value
-
 
 @pytest.mark.parametrize("metric", ["bleu", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"])
 def test_bleu_equals_a_plain_implementation(metric: str) -> None:
     # Without punctuation, capitals and hyphens all tokenizers agree on the spaces.
     assert value(metric, HYPOTHESES, REFERENCES) == pytest.approx(plain_bleu(HYPOTHESES, REFERENCES), abs=1e-9)
 
-
 @pytest.mark.parametrize(("metric", "word_order"), [("chrf", 0), ("chrf++", 2)])
 def test_chrf_equals_a_plain_implementation(metric: str, word_order: int) -> None:
     expected = plain_chrf(HYPOTHESES, REFERENCES, word_order)
     assert value(metric, HYPOTHESES, REFERENCES) == pytest.approx(expected, abs=1e-6)
-
 
 @pytest.mark.parametrize(
     ("hypothesis", "reference", "edits", "length"),
@@ -101,7 +95,6 @@ def test_chrf_equals_a_plain_implementation(metric: str, word_order: int) -> Non
 def test_ter_counts_edits(hypothesis: str, reference: str, edits: int, length: int) -> None:
     assert value("ter", [hypothesis], [reference]) == pytest.approx(100 * edits / length)
 
-
 def test_several_references_can_only_help() -> None:
     one = score_corpus(HYPOTHESES, [REFERENCES], ["bleu"], tgt_lang="en")[0]
     two = score_corpus(HYPOTHESES, [REFERENCES, HYPOTHESES], ["bleu"], tgt_lang="en")[0]
@@ -109,23 +102,21 @@ def test_several_references_can_only_help() -> None:
     assert "nrefs:1|" in one.signature
     assert "nrefs:2|" in two.signature
 
-
 def test_signatures_name_everything_that_changes_a_score() -> None:
     signatures = {
         score.name: score.signature for score in score_corpus(HYPOTHESES, [REFERENCES], get_args(Metric), tgt_lang="de")
     }
     ours, theirs = version("sacremoses"), version("sacrebleu")
-    moses = f"tok:moses.de.norm.sacremoses-{ours}"
+    moses, unipunct = (f"tok:moses.de.{kind}.sacremoses-{ours}" for kind in ("norm", "unipunct"))
     assert signatures == {
         "bleu": f"BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{theirs}",
         "chrf": f"chrF2|nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{theirs}",
         "chrf++": f"chrF2++|nrefs:1|case:mixed|eff:yes|nc:6|nw:2|space:no|version:{theirs}",
         "ter": f"TER|nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:{theirs}",
-        "bleu-tokenized": f"BLEU|nrefs:1|case:mixed|eff:no|{moses}|smooth:exp|version:{theirs}",
-        "bleu-tokenized-lc": f"BLEU|nrefs:1|case:lc|eff:no|{moses}|smooth:exp|version:{theirs}",
-        "bleu-compound-split": f"BLEU|nrefs:1|case:mixed|eff:no|{moses}|smooth:exp|compounds:split|version:{theirs}",
+        "bleu-tokenized": f"BLEU|nrefs:1|case:mixed|eff:no|{moses}|smooth:none|version:{theirs}",
+        "bleu-tokenized-lc": f"BLEU|nrefs:1|case:lc|eff:no|{moses}|smooth:none|version:{theirs}",
+        "bleu-compound-split": f"BLEU|nrefs:1|case:mixed|eff:no|{unipunct}|smooth:none|compounds:split|version:{theirs}",
     }
-
 
 def test_tokenize_and_lowercase_reach_the_metric_and_its_signature() -> None:
     upper = [line.upper() for line in HYPOTHESES]
@@ -141,36 +132,16 @@ def test_tokenize_and_lowercase_reach_the_metric_and_its_signature() -> None:
     assert "tok:char" in characters.signature
     assert characters.value > value("bleu", HYPOTHESES, REFERENCES)
 
-
 def test_only_the_lower_cased_family_member_ignores_case() -> None:
     upper = [line.upper() for line in HYPOTHESES]
     assert value("bleu-tokenized-lc", upper, HYPOTHESES) == pytest.approx(100)
     assert value("bleu-tokenized", upper, HYPOTHESES) < 1
 
-
-def test_compounds_are_split_as_the_reference_script_splits_them() -> None:
-    # The example in tensor2tensor's get_ende_bleu.sh; a hyphen that stands alone stays as it is.
-    assert split_compounds("rich-text format") == "rich ##AT##-##AT## text format"
-    assert split_compounds("a - b -c d-") == "a - b -c d-"
-    assert split_compounds("Nord-Süd-Achse") == "Nord ##AT##-##AT## Süd ##AT##-##AT## Achse"
-
-
 def test_detail_tells_the_reference_length() -> None:
     score = score_corpus(HYPOTHESES, [REFERENCES], ["bleu"], tgt_lang="en")[0]
     assert score.detail.endswith(f"ref_len = {sum(len(line.split()) for line in REFERENCES)})")
 
-
-# --- Moses text -----------------------------------------------------------------------------------------------------
-
-
-@needs_multi30k
-@pytest.mark.parametrize("split", ["test_2016_flickr", "val"])
-@pytest.mark.parametrize("lang", ["en", "de", "fr"])
-def test_moses_text_reproduces_the_published_files(split: str, lang: str) -> None:
-    moses = MosesText(lang)
-    ours = [moses.tokens(line.lower()) for line in read_lines(f"{split}.{lang}")]
-    assert ours == read_lines(f"{split}.lc.norm.tok.{lang}")
-
+# --- Published figures ------------------------------------------------------------------------------------------------
 
 @needs_multi30k
 def test_published_reference_length_of_test2016() -> None:
@@ -178,7 +149,6 @@ def test_published_reference_length_of_test2016() -> None:
     (score,) = score_corpus(references, [references], ["bleu-tokenized-lc"], tgt_lang="de")
     assert score.value == pytest.approx(100)
     assert "ref_len = 12103" in score.detail  # Wu et al. 2021
-
 
 @needs_multi30k
 def test_raw_and_tokenized_references_give_one_score() -> None:
@@ -190,16 +160,7 @@ def test_raw_and_tokenized_references_give_one_score() -> None:
     assert tokenized.value == raw.value
     assert "|ref:tokenized|" in tokenized.signature
 
-
-def test_moses_text_escapes_and_keeps_hyphens() -> None:
-    line = "Ein schwarz-weißer „Hund“ & Herr."
-    assert MosesText("de").tokens(line) == "Ein schwarz-weißer &quot; Hund &quot; &amp; Herr ."
-    assert MosesText("fr").tokens("l\u2019œil") == "l &quot; œil"  # as the Perl script has it, right or wrong
-    assert MosesText("en").tokens("") == ""
-
-
 # --- Groups ---------------------------------------------------------------------------------------------------------
-
 
 def test_groups_are_scored_over_their_own_sentences() -> None:
     hypotheses = [*HYPOTHESES, "all right here at last"]
@@ -214,16 +175,13 @@ def test_groups_are_scored_over_their_own_sentences() -> None:
     assert animal.scores[1].value == pytest.approx(plain_chrf(HYPOTHESES[:2], REFERENCES[:2], 0))
     assert (long.exact, right.exact) == (0.0, 100.0)
 
-
 def test_a_group_counts_a_translation_as_exact_when_any_reference_agrees() -> None:
     (group,) = score_by_group(
         ["a", "b", "c"], [["a", "x", "x"], ["x", "b", "x"]], [["all"]] * 3, ["chrf"], tgt_lang="en"
     )
     assert group.exact == pytest.approx(200 / 3)
 
-
 # --- What a user can do wrong -----------------------------------------------------------------------------------------
-
 
 def test_streams_of_different_length_are_refused_with_names_and_counts() -> None:
     with pytest.raises(UserError, match=r"the hypothesis has 3 lines and reference 2 has 4"):
@@ -235,19 +193,16 @@ def test_streams_of_different_length_are_refused_with_names_and_counts() -> None
     with pytest.raises(UserError, match="reference 1 has 3"):
         score_tokenized(HYPOTHESES, [REFERENCES[:3]], tgt_lang="en")
 
-
 def test_empty_streams_are_refused() -> None:
     with pytest.raises(UserError, match="the hypothesis has no lines"):
         score_corpus([], [[]], ["bleu"], tgt_lang="en")
     with pytest.raises(UserError, match=r"ref\.de has no lines"):
         check_aligned({"out.de": ["a"], "ref.de": []})
 
-
 def test_empty_sentences_are_fine() -> None:
     for metric in get_args(Metric):
         assert value(metric, ["", *HYPOTHESES], ["x", *REFERENCES]) > 0
         assert value(metric, ["", ""], ["", ""]) >= 0
-
 
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -262,12 +217,61 @@ def test_unknown_names_are_refused_in_one_line(options: dict[str, str], message:
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
-
 def test_a_tokenized_reference_needs_a_metric_that_leaves_it_alone() -> None:
     with pytest.raises(UserError, match="chrf makes tokens of its own"):
         score_tokenized(HYPOTHESES, [REFERENCES], "chrf", tgt_lang="en")
 
-
 def test_every_metric_of_the_recipe_can_be_computed() -> None:
     for metric in EvaluateRecipe(metrics=get_args(Metric)).metrics:
         assert make_scorer(metric, tgt_lang="de").score(HYPOTHESES, [HYPOTHESES]).name == metric
+
+
+# --- Intervals --------------------------------------------------------------------------------------------------------
+
+
+def test_intervals_hold_most_of_the_resamples() -> None:
+    plain, with_interval = (
+        score_corpus(HYPOTHESES, [REFERENCES], ["bleu"], tgt_lang="en", resamples=resamples)[0]
+        for resamples in (0, 500)
+    )
+    assert (plain.mean, plain.interval) == (None, None)
+    assert plain.value == with_interval.value
+    assert plain.detail == with_interval.detail
+    assert "|bs:500|seed:12345|" in with_interval.signature
+    assert with_interval.mean is not None
+    assert with_interval.interval is not None
+    drawn = random.Random(3)
+    scores = []
+    for _ in range(400):
+        chosen = [drawn.randrange(4) for _ in range(4)]
+        scores.append(value("bleu", [HYPOTHESES[i] for i in chosen], [REFERENCES[i] for i in chosen]))
+    inside = sum(abs(score - with_interval.mean) <= 1.2 * with_interval.interval for score in scores)
+    assert inside / len(scores) > 0.9
+
+
+def test_a_scorer_says_nothing_of_an_earlier_interval() -> None:
+    scorer = make_scorer("chrf", tgt_lang="de")
+    assert "bs:20" in scorer.score(HYPOTHESES, [REFERENCES], resamples=20).signature
+    assert "bs:" not in scorer.score(HYPOTHESES, [REFERENCES]).signature
+
+
+def test_equal_outputs_have_no_interval_to_speak_of() -> None:
+    (score,) = score_corpus(HYPOTHESES, [HYPOTHESES], ["bleu-tokenized"], tgt_lang="en", resamples=50)
+    assert (score.value, score.mean, score.interval) == (pytest.approx(100), pytest.approx(100), pytest.approx(0))
+
+
+def test_the_paper_figures_are_not_smoothed() -> None:
+    # multi-bleu.perl gives 0 where no 4-gram is right; sacreBLEU's own figure is smoothed.
+    smoothed, plain = score_corpus(["a b c d x"], [["a b c y d"]], ["bleu", "bleu-compound-split"], tgt_lang="en")
+    assert smoothed.value > 0 == plain.value
+
+
+def test_the_words_of_bleu_are_its_tokens() -> None:
+    words, name = bleu_words(tgt_lang="de", lowercase=True)
+    assert words("Das „Haus“, 1,5 km.") == ["das", "„haus", "“", ",", "1,5", "km", "."]
+    assert name == "lower-cased tokens of sacreBLEU's 13a"
+
+
+def test_the_language_chooses_the_tokenizer_as_in_sacrebleu() -> None:
+    (score,) = score_corpus(["我们去学校"], [["我们去学校吧"]], ["bleu"], tgt_lang="zh")
+    assert "|tok:zh|" in score.signature
