@@ -25,7 +25,7 @@ from nmt.cli.scored_text import (
 )
 from nmt.evaluate.result_tables import comparison_tables
 from nmt.evaluate.significance import compare_systems
-from nmt.logs import say
+from nmt.logs import progress, say
 
 
 def compare(
@@ -58,6 +58,12 @@ def compare(
     for name, lines in list(systems.items())[1:]:
         if lines == systems[str(baseline)]:
             say(f"warning: {name} says word for word what the baseline says; its p-values mean nothing")
-    comparisons = compare_systems(systems, text.streams, scorers, resamples=resamples, trials=trials)
+    comparisons = []
+    with progress("comparing", len(scorers), "metrics") as bar:
+        for scorer in scorers:
+            comparisons.append(
+                compare_systems(systems, text.streams, scorer, resamples=resamples, trials=trials)
+            )
+            bar.advance(1)
     document = {"comparisons": [asdict(comparison) for comparison in comparisons]}
     echo_found(document, comparison_tables(comparisons), output)

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from nmt.evaluate.metrics import Score
 from nmt.recipe import UserError
 
-_SCORE = re.compile(r"^(?P<file>.*)\tscore: (?P<score>-?[0-9.]+)\s*$", re.MULTILINE)
+_SCORE = re.compile(r"^(?P<file>.*)\tscore: (?P<score>-?[0-9]+\.?[0-9]*)\s*$", re.MULTILINE)
 _ASK_VERSION = "from importlib.metadata import version; print(version('unbabel-comet'))"
 
 

@@ -46,11 +46,11 @@ class Comparison:
 def compare_systems(
     systems: Mapping[str, Sequence[str]],
     references: Sequence[Sequence[str]],
-    scorers: Sequence[Scorer],
+    scorer: Scorer,
     *,
     resamples: int = 1000,
     trials: int = 10_000,
-) -> list[Comparison]:
+) -> Comparison:
     """Each system beside the first one, the baseline: a paired bootstrap of `resamples`, a randomisation of `trials`.
 
     0 leaves a test out. The seed is that of the environment variable SACREBLEU_SEED, 12345 by default, so everything is
@@ -66,7 +66,7 @@ def compare_systems(
     if seed.isdigit() and int(seed) == 0:
         raise UserError("SACREBLEU_SEED is 0, which sacreBLEU's paired tests take for no seed; give another number")
     check_aligned({**systems, **{f"reference {n}": lines for n, lines in enumerate(references, start=1)}})
-    return [_compare(systems, references, scorer, resamples, trials) for scorer in scorers]
+    return _compare(systems, references, scorer, resamples, trials)
 
 
 def _compare(

@@ -105,7 +105,8 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}; a run notes its figures there; give a run directory") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UserError(f"cannot read {path}: {reason}; a run notes its figures there; give a run directory") from error
     series: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for number, line in enumerate(lines, start=1):
         figures = _figures(line)
