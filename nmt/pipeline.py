@@ -293,9 +293,7 @@ def _translate_and_score(recipe: Recipe, translator: Translator, test: TestSet) 
         name=test.name,
         sentences=len(test.src),
         seconds=seconds,
-        scores=tuple(
-            score_corpus(lines, [test.ref], metrics, tgt_lang=language, resamples=recipe.evaluate.resamples)
-        ),
+        scores=tuple(score_corpus(lines, [test.ref], metrics, tgt_lang=language, resamples=recipe.evaluate.resamples)),
         groups=tuple(score_by_group(lines, [test.ref], test.phenomena, tgt_lang=language)) if test.phenomena else (),
         samples=choose_samples(test.src, test.ref, lines, recipe.evaluate.samples),
     )

@@ -329,7 +329,18 @@ def test_config_prints_a_recipe_that_can_be_read_again(tmp_path: Path, nmt: Nmt)
 
 
 def test_every_command_has_a_help_that_teaches(nmt: Nmt) -> None:
-    for command in ("run", "prepare", "train", "average", "config", "translate", "score", "evaluate", "compare", "plot"):
+    for command in (
+        "run",
+        "prepare",
+        "train",
+        "average",
+        "config",
+        "translate",
+        "score",
+        "evaluate",
+        "compare",
+        "plot",
+    ):
         status, out, _ = nmt(command, "--help")
         assert status == 0
         assert len(out.splitlines()) > 8

@@ -61,9 +61,7 @@ def compare(
     comparisons = []
     with progress("comparing", len(scorers), "metrics") as bar:
         for scorer in scorers:
-            comparisons.append(
-                compare_systems(systems, text.streams, scorer, resamples=resamples, trials=trials)
-            )
+            comparisons.append(compare_systems(systems, text.streams, scorer, resamples=resamples, trials=trials))
             bar.advance(1)
     document = {"comparisons": [asdict(comparison) for comparison in comparisons]}
     echo_found(document, comparison_tables(comparisons), output)

@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -73,7 +74,7 @@ def _run(words: Sequence[str]) -> str:
 
 def _signature(words: Sequence[str]) -> str:
     """Model and version, without which a COMET score means nothing (Zouhar et al. 2024)."""
-    model = next((after for word, after in zip(words, words[1:], strict=False) if word == "--model"), None)
+    model = next((after for word, after in pairwise(words) if word == "--model"), None)
     model = model or next((word.partition("=")[2] for word in words if word.startswith("--model=")), "default")
     return f"COMET|nrefs:1|model:{model}|version:{_version(Path(words[0]))}"
 

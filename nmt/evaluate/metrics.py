@@ -116,7 +116,7 @@ def make_scorer(name: str, *, tgt_lang: str, tokenize: str | None = None, lowerc
 
     `tokenize` (a tokenizer of sacreBLEU; by default the one that sacreBLEU takes for the language, `13a` for most) and
     `lowercase` are for BLEU, `lowercase` for chrF too; TER never minds case, and the `bleu-tokenized` family has tokens
-    of its own. `tgt_lang` chooses the rules of the Moses tokenizer. Raises UserError for an unknown metric or tokenizer.
+    of its own. `tgt_lang` chooses the rules of the Moses tokenizer. Raises UserError for an unknown name.
     """
     metric = _known_metric(name)
     match metric:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,5 +178,3 @@ def _finite(value: Any) -> Any:
             return [_finite(item) for item in value]
         case _:
             return value
-
-

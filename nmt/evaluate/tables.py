@@ -114,7 +114,8 @@ def _as_latex(table: Table) -> Iterator[str]:
     yield r"  \centering"
     if table.title:
         yield rf"  \caption{{{escape_latex(table.title)}}}"
-    yield rf"  \begin{{tabular}}{{{table.columns.replace('p', r'p{0.75\textwidth}')}}}"
+    columns = table.columns.replace("p", r"p{0.75\textwidth}")
+    yield rf"  \begin{{tabular}}{{{columns}}}"
     yield r"    \toprule"
     if table.header:
         yield _latex_row(table.header)

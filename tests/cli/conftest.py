@@ -12,9 +12,9 @@ Nmt = Callable[..., tuple[int, str, str]]
 
 # What tokenizers disagree about.
 AWKWARD = [
-    "Der 10.000-Meter-Lauf, sagte er: „Das war’s!“",
+    "Der 10.000-Meter-Lauf, sagte er: „Das war\u2019s!“",
     "Text-zu-Text-Übersetzung kostet ca. 3,50 € (USD 4.10) …",
-    "Rock-'n'-Roll – A-B-C – U-Bahn-Haltestelle Nord-Süd",
+    "Rock-'n'-Roll \u2013 A-B-C \u2013 U-Bahn-Haltestelle Nord-Süd",
     "E-Mail: info@example.org & http://example.org/a-b?c=d",
     "„Was?“, fragte sie; 50 % der CO2-Emissionen sind 'neu'.",
     "Die 1990er-Jahre [sic] <b>fett</b> {x|y} 5-6",

@@ -58,7 +58,10 @@ def one_line(err: str) -> str:
         (["--tokenize", "intl", "--lowercase"], ["-tok", "intl", "-lc", "--chrf-lowercase"]),
         (["--tokenize", "char"], ["-tok", "char"]),
         (["--tokenize", "none"], ["-tok", "none"]),
-        (["--metrics", "chrf++", "--confidence", "--resamples", "300"], ["--chrf-word-order", "2", "-m", "chrf", "-ci", "-cin", "300"]),
+        (
+            ["--metrics", "chrf++", "--confidence", "--resamples", "300"],
+            ["--chrf-word-order", "2", "-m", "chrf", "-ci", "-cin", "300"],
+        ),
     ],
     ids=lambda value: " ".join(value),
 )
@@ -103,7 +106,8 @@ def multi_bleu(hypotheses: list[list[str]], references: list[list[str]]) -> floa
         right = total = 0
         for hypothesis, reference in zip(hypotheses, references, strict=True):
             ours, theirs = (
-                Counter(zip(*(side[start:] for start in range(order)), strict=False)) for side in (hypothesis, reference)
+                Counter(zip(*(side[start:] for start in range(order)), strict=False))
+                for side in (hypothesis, reference)
             )
             right, total = right + (ours & theirs).total(), total + ours.total()
         if not right:
@@ -115,7 +119,7 @@ def multi_bleu(hypotheses: list[list[str]], references: list[list[str]]) -> floa
 
 def ende_bleu_tokens(path: Path) -> list[list[str]]:
     """get_ende_bleu.sh: Unicode punctuation replaced, Moses tokens, hyphens inside words made tokens."""
-    plain = str.maketrans({"“": '"', "”": '"', "’": "'", "…": "...", "％": "%"})
+    plain = str.maketrans({"\u201c": '"', "\u201d": '"', "\u2019": "'", "\u2026": "...", "\uff05": "%"})
     moses = sacremoses.MosesTokenizer("de")
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     tokenized = [moses.tokenize(line.translate(plain), return_str=True) for line in lines]
@@ -211,9 +215,11 @@ def test_everything_at_once_as_json(texts: Path, nmt: Nmt) -> None:
     assert sum(group["sentences"] for group in lengths) == 66
     assert [score["name"] for score in lengths[0]["scores"]] == ["bleu", "chrf", "ter"]
     rows = found["by_training_frequency"][poor]
-    assert sum(row["in_reference"] for row in rows) == sum(row["in_reference"] for row in found["by_training_frequency"][good])
+    assert sum(row["in_reference"] for row in rows) == sum(
+        row["in_reference"] for row in found["by_training_frequency"][good]
+    )
     assert {row["frequency"] for row in rows} >= {"0", "1"}
-    assert [item["line"] for item in found["first_ahead"]][0] == 1  # the poor system says nothing there
+    assert found["first_ahead"][0]["line"] == 1  # the poor system says nothing there
     assert found["first_ahead"][0]["translations"][1] == ""
     assert len(found["second_ahead"]) == 2
 

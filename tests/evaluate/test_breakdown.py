@@ -39,7 +39,17 @@ def test_precision_recall_and_their_mean() -> None:
 
 @pytest.mark.parametrize(
     ("frequency", "name"),
-    [(0, "0"), (1, "1"), (4, "4"), (5, "5 to 9"), (9, "5 to 9"), (10, "10 to 99"), (100, "100 to 999"), (999, "100 to 999"), (1000, "1,000 or more")],
+    [
+        (0, "0"),
+        (1, "1"),
+        (4, "4"),
+        (5, "5 to 9"),
+        (9, "5 to 9"),
+        (10, "10 to 99"),
+        (100, "100 to 999"),
+        (999, "100 to 999"),
+        (1000, "1,000 or more"),
+    ],
 )
 def test_the_classes_are_those_of_compare_mt(frequency: int, name: str) -> None:
     (score,) = score_words(["w"], ["w"], {"w": frequency}, str.split)

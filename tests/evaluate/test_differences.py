@@ -16,7 +16,10 @@ def chrf(text: str, reference: str) -> float:
 def test_each_system_is_shown_where_it_is_most_ahead() -> None:
     ahead, behind = widest_differences(FIRST, SECOND, [REFERENCES], None, 5)
     assert [difference.line for difference in ahead] == [1]
-    gains = {line: chrf(SECOND[line - 1], REFERENCES[line - 1]) - chrf(FIRST[line - 1], REFERENCES[line - 1]) for line in (2, 3)}
+    gains = {
+        line: chrf(SECOND[line - 1], REFERENCES[line - 1]) - chrf(FIRST[line - 1], REFERENCES[line - 1])
+        for line in (2, 3)
+    }
     assert [difference.line for difference in behind] == sorted(gains, key=lambda line: -gains[line])
     assert ahead[0].scores == (chrf(FIRST[0], REFERENCES[0]), chrf(SECOND[0], REFERENCES[0]))
 

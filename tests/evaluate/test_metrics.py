@@ -11,14 +11,12 @@ from typing import get_args
 import pytest
 
 from nmt.evaluate.metrics import (
-
     bleu_words,
     check_aligned,
     make_scorer,
     score_by_group,
     score_corpus,
     score_tokenized,
-
 )
 from nmt.recipe import EvaluateRecipe, Metric, UserError
 
@@ -38,11 +36,14 @@ REFERENCES = [
     "then they all went home early",
 ]
 
+
 def read_lines(name: str) -> list[str]:
     return (MULTI30K / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
+
 def ngrams(items: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(items[i : i + order]) for i in range(len(items) - order + 1))
+
 
 def plain_bleu(hypotheses: list[str], references: list[str]) -> float:
     """Papineni et al. 2002 over space-separated tokens, one reference; every precision must be above zero."""
@@ -53,6 +54,7 @@ def plain_bleu(hypotheses: list[str], references: list[str]) -> float:
         log_precision += math.log(matched / sum(ngrams(hyp, order).total() for hyp, _ in pairs)) / 4
     hyp_length, ref_length = (sum(len(pair[side]) for pair in pairs) for side in (0, 1))
     return 100 * math.exp(log_precision + min(0.0, 1 - ref_length / hyp_length))
+
 
 def plain_chrf(hypotheses: list[str], references: list[str], word_order: int) -> float:
     """Popovic 2015 and 2017: F2 of the mean n-gram precision and recall, characters without spaces."""
@@ -69,18 +71,22 @@ def plain_chrf(hypotheses: list[str], references: list[str], word_order: int) ->
     precision, recall = sum(precisions) / len(precisions), sum(recalls) / len(recalls)
     return 100 * 5 * precision * recall / (4 * precision + recall)
 
+
 def value(metric: str, hypotheses: list[str], references: list[str]) -> float:
     return score_corpus(hypotheses, [references], [metric], tgt_lang="en")[0].value
+
 
 @pytest.mark.parametrize("metric", ["bleu", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"])
 def test_bleu_equals_a_plain_implementation(metric: str) -> None:
     # Without punctuation, capitals and hyphens all tokenizers agree on the spaces.
     assert value(metric, HYPOTHESES, REFERENCES) == pytest.approx(plain_bleu(HYPOTHESES, REFERENCES), abs=1e-9)
 
+
 @pytest.mark.parametrize(("metric", "word_order"), [("chrf", 0), ("chrf++", 2)])
 def test_chrf_equals_a_plain_implementation(metric: str, word_order: int) -> None:
     expected = plain_chrf(HYPOTHESES, REFERENCES, word_order)
     assert value(metric, HYPOTHESES, REFERENCES) == pytest.approx(expected, abs=1e-6)
+
 
 @pytest.mark.parametrize(
     ("hypothesis", "reference", "edits", "length"),
@@ -95,12 +101,14 @@ def test_chrf_equals_a_plain_implementation(metric: str, word_order: int) -> Non
 def test_ter_counts_edits(hypothesis: str, reference: str, edits: int, length: int) -> None:
     assert value("ter", [hypothesis], [reference]) == pytest.approx(100 * edits / length)
 
+
 def test_several_references_can_only_help() -> None:
     one = score_corpus(HYPOTHESES, [REFERENCES], ["bleu"], tgt_lang="en")[0]
     two = score_corpus(HYPOTHESES, [REFERENCES, HYPOTHESES], ["bleu"], tgt_lang="en")[0]
     assert one.value < two.value == pytest.approx(100)
     assert "nrefs:1|" in one.signature
     assert "nrefs:2|" in two.signature
+
 
 def test_signatures_name_everything_that_changes_a_score() -> None:
     signatures = {
@@ -115,8 +123,10 @@ def test_signatures_name_everything_that_changes_a_score() -> None:
         "ter": f"TER|nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:{theirs}",
         "bleu-tokenized": f"BLEU|nrefs:1|case:mixed|eff:no|{moses}|smooth:none|version:{theirs}",
         "bleu-tokenized-lc": f"BLEU|nrefs:1|case:lc|eff:no|{moses}|smooth:none|version:{theirs}",
-        "bleu-compound-split": f"BLEU|nrefs:1|case:mixed|eff:no|{unipunct}|smooth:none|compounds:split|version:{theirs}",
+        "bleu-compound-split": f"BLEU|nrefs:1|case:mixed|eff:no|{unipunct}|smooth:none|compounds:split|"
+        f"version:{theirs}",
     }
+
 
 def test_tokenize_and_lowercase_reach_the_metric_and_its_signature() -> None:
     upper = [line.upper() for line in HYPOTHESES]
@@ -132,16 +142,20 @@ def test_tokenize_and_lowercase_reach_the_metric_and_its_signature() -> None:
     assert "tok:char" in characters.signature
     assert characters.value > value("bleu", HYPOTHESES, REFERENCES)
 
+
 def test_only_the_lower_cased_family_member_ignores_case() -> None:
     upper = [line.upper() for line in HYPOTHESES]
     assert value("bleu-tokenized-lc", upper, HYPOTHESES) == pytest.approx(100)
     assert value("bleu-tokenized", upper, HYPOTHESES) < 1
 
+
 def test_detail_tells_the_reference_length() -> None:
     score = score_corpus(HYPOTHESES, [REFERENCES], ["bleu"], tgt_lang="en")[0]
     assert score.detail.endswith(f"ref_len = {sum(len(line.split()) for line in REFERENCES)})")
 
+
 # --- Published figures ------------------------------------------------------------------------------------------------
+
 
 @needs_multi30k
 def test_published_reference_length_of_test2016() -> None:
@@ -149,6 +163,7 @@ def test_published_reference_length_of_test2016() -> None:
     (score,) = score_corpus(references, [references], ["bleu-tokenized-lc"], tgt_lang="de")
     assert score.value == pytest.approx(100)
     assert "ref_len = 12103" in score.detail  # Wu et al. 2021
+
 
 @needs_multi30k
 def test_raw_and_tokenized_references_give_one_score() -> None:
@@ -160,7 +175,9 @@ def test_raw_and_tokenized_references_give_one_score() -> None:
     assert tokenized.value == raw.value
     assert "|ref:tokenized|" in tokenized.signature
 
+
 # --- Groups ---------------------------------------------------------------------------------------------------------
+
 
 def test_groups_are_scored_over_their_own_sentences() -> None:
     hypotheses = [*HYPOTHESES, "all right here at last"]
@@ -175,13 +192,16 @@ def test_groups_are_scored_over_their_own_sentences() -> None:
     assert animal.scores[1].value == pytest.approx(plain_chrf(HYPOTHESES[:2], REFERENCES[:2], 0))
     assert (long.exact, right.exact) == (0.0, 100.0)
 
+
 def test_a_group_counts_a_translation_as_exact_when_any_reference_agrees() -> None:
     (group,) = score_by_group(
         ["a", "b", "c"], [["a", "x", "x"], ["x", "b", "x"]], [["all"]] * 3, ["chrf"], tgt_lang="en"
     )
     assert group.exact == pytest.approx(200 / 3)
 
+
 # --- What a user can do wrong -----------------------------------------------------------------------------------------
+
 
 def test_streams_of_different_length_are_refused_with_names_and_counts() -> None:
     with pytest.raises(UserError, match=r"the hypothesis has 3 lines and reference 2 has 4"):
@@ -193,16 +213,19 @@ def test_streams_of_different_length_are_refused_with_names_and_counts() -> None
     with pytest.raises(UserError, match="reference 1 has 3"):
         score_tokenized(HYPOTHESES, [REFERENCES[:3]], tgt_lang="en")
 
+
 def test_empty_streams_are_refused() -> None:
     with pytest.raises(UserError, match="the hypothesis has no lines"):
         score_corpus([], [[]], ["bleu"], tgt_lang="en")
     with pytest.raises(UserError, match=r"ref\.de has no lines"):
         check_aligned({"out.de": ["a"], "ref.de": []})
 
+
 def test_empty_sentences_are_fine() -> None:
     for metric in get_args(Metric):
         assert value(metric, ["", *HYPOTHESES], ["x", *REFERENCES]) > 0
         assert value(metric, ["", ""], ["", ""]) >= 0
+
 
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -217,9 +240,11 @@ def test_unknown_names_are_refused_in_one_line(options: dict[str, str], message:
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
+
 def test_a_tokenized_reference_needs_a_metric_that_leaves_it_alone() -> None:
     with pytest.raises(UserError, match="chrf makes tokens of its own"):
         score_tokenized(HYPOTHESES, [REFERENCES], "chrf", tgt_lang="en")
+
 
 def test_every_metric_of_the_recipe_can_be_computed() -> None:
     for metric in EvaluateRecipe(metrics=get_args(Metric)).metrics:
@@ -256,7 +281,7 @@ def test_a_scorer_says_nothing_of_an_earlier_interval() -> None:
 
 
 def test_equal_outputs_have_no_interval_to_speak_of() -> None:
-    (score,) = score_corpus(HYPOTHESES, [HYPOTHESES], ["bleu-tokenized"], tgt_lang="en", resamples=50)
+    (score,) = score_corpus(HYPOTHESES[:3], [HYPOTHESES[:3]], ["bleu-tokenized"], tgt_lang="en", resamples=50)
     assert (score.value, score.mean, score.interval) == (pytest.approx(100), pytest.approx(100), pytest.approx(0))
 
 
@@ -268,7 +293,7 @@ def test_the_paper_figures_are_not_smoothed() -> None:
 
 def test_the_words_of_bleu_are_its_tokens() -> None:
     words, name = bleu_words(tgt_lang="de", lowercase=True)
-    assert words("Das „Haus“, 1,5 km.") == ["das", "„haus", "“", ",", "1,5", "km", "."]
+    assert words("Das „Haus“, 1,5 km.") == ["das", "„haus“", ",", "1,5", "km", "."]
     assert name == "lower-cased tokens of sacreBLEU's 13a"
 
 

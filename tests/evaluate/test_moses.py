@@ -33,7 +33,7 @@ def test_moses_text_escapes_and_keeps_hyphens() -> None:
 def test_unicode_punctuation_is_replaced_as_the_german_script_does_it() -> None:
     # replace-unicode-punctuation.perl knows the closing quotes “ and ”, and not the German opening one.
     moses = MosesText("de", "unipunct")
-    assert moses.tokens("„Geht’s…“, sagte er.") == "„ Geht &apos;s ... &quot; , sagte er ."
+    assert moses.tokens("„Geht\u2019s…“, sagte er.") == "„ Geht &apos; s ... &quot; , sagte er ."
     assert ".unipunct." in moses.signature
 
 

@@ -142,8 +142,6 @@ def test_write_report(tmp_path: Path) -> None:
     assert json.loads(data.read_text(encoding="utf-8"))["name"] == "toy_run"
 
 
-
-
 def test_intervals_and_papers_figures_are_explained() -> None:
     scores = (
         dataclasses.replace(BLEU, mean=31.30, interval=0.987),
@@ -157,7 +155,9 @@ def test_intervals_and_papers_figures_are_explained() -> None:
 
 
 def test_the_picture_of_the_curves_or_why_there_is_none() -> None:
-    assert "![Curves of the training run](curves.png)" in format_markdown(dataclasses.replace(FACTS, curves="curves.png"))
+    assert "![Curves of the training run](curves.png)" in format_markdown(
+        dataclasses.replace(FACTS, curves="curves.png")
+    )
     markdown = format_markdown(dataclasses.replace(FACTS, notes=("The curves are left out: no matplotlib",)))
     assert "\nThe curves are left out: no matplotlib.\n" in markdown
     assert "![" not in markdown
@@ -166,7 +166,9 @@ def test_the_picture_of_the_curves_or_why_there_is_none() -> None:
 def test_the_recipe_and_the_samples_close_the_page() -> None:
     markdown = format_markdown(dataclasses.replace(FACTS, recipe='name = "toy_run"\n[model]\nd_model = 7\n'))
     assert '```toml\nname = "toy_run"\n[model]\nd_model = 7\n```\n' in markdown
-    places = [markdown.index(f"## {heading}") for heading in ("Test set", "Training", "Data", "Recipe", "Machine", "Samples")]
+    places = [
+        markdown.index(f"## {heading}") for heading in ("Test set", "Training", "Data", "Recipe", "Machine", "Samples")
+    ]
     assert places == sorted(places)
     assert "## Recipe" not in format_markdown(FACTS)
     assert markdown.count("## Samples of") == 1  # the other test set has none

@@ -22,7 +22,10 @@ def test_text_is_aligned_in_columns_also_of_wide_characters() -> None:
     title, header, first, second, empty, signature, note = text.removesuffix("\n").split("\n")
     assert title == "scores of a_b"
     assert first == "a|b & *c*      27.30  x y"
-    ends = [cell_len(line[: line.index(figure) + len(figure)]) for line, figure in ((header, "bleu"), (first, "27.30"), (second, "± 0.2"))]
+    ends = [
+        cell_len(line[: line.index(figure) + len(figure)])
+        for line, figure in ((header, "bleu"), (first, "27.30"), (second, "± 0.2"))
+    ]
     assert len(set(ends)) == 1
     assert (empty, signature, note) == ("", "bleu  BLEU|nrefs:1|tok:13a", "a note: 5 < 6")
 
@@ -30,7 +33,17 @@ def test_text_is_aligned_in_columns_also_of_wide_characters() -> None:
 def test_markdown_shows_what_was_given() -> None:
     html = MarkdownIt("commonmark").enable("table").render(format_tables([TABLE], "markdown"))
     cells = [re.sub("<.*?>", "", cell) for cell in re.findall(r"<t[dh].*?>(.*?)</t[dh]>", html)]
-    assert cells == ["system", "bleu", "text", "a|b &amp; *c*", "27.30", "x y", "日本語", "3.1 ± 0.2", "100 % #1 {~^\\}"]
+    assert cells == [
+        "system",
+        "bleu",
+        "text",
+        "a|b &amp; *c*",
+        "27.30",
+        "x y",
+        "日本語",
+        "3.1 ± 0.2",
+        "100 % #1 {~^\\}",
+    ]
     assert "<code>BLEU|nrefs:1|tok:13a</code>" in html
     assert html.count('style="text-align:right"') == 3
 
