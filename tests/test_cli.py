@@ -124,7 +124,7 @@ def test_run_prints_the_report_and_leaves_every_file(run_dir: Path) -> None:
     assert "valid/bleu" in (run_dir / "metrics.jsonl").read_text()
     assert "![Curves of the training run](curves.png)" in printed
     assert (run_dir / "curves.png").stat().st_size > 10_000
-    assert all(score["interval"] > 0 and "bs:1000" in score["signature"] for score in test["scores"])
+    assert all(score["interval"] >= 0 and "|bs:1000|" in score["signature"] for score in test["scores"])
 
 
 def test_run_again_does_nothing_twice(run_dir: Path, nmt: Nmt) -> None:

@@ -38,11 +38,12 @@ class _Line:
 
 @dataclass(frozen=True)
 class _Panel:
-    """One diagram: its title, its curves, and which end of the first validation curve is the good one."""
+    """One diagram: its title, its curves, which end of the first one is the good one, and whether it begins at zero."""
 
     title: str
     lines: tuple[_Line, ...]
     best: Literal["lowest", "highest"] | None = None
+    from_zero: bool = False
 
 
 # The upper row shows how good the model became, the lower one how training went.
@@ -58,21 +59,22 @@ _QUALITY = (
     _Panel(
         "Perplexity of a validation token",
         (
-            _Line("valid/perplexity", "", _BLUE, "o"),
+            _Line("valid/perplexity", "weights", _BLUE, "o"),
             _Line("valid/average_perplexity", "moving average", _GREEN, "s"),
         ),
         "lowest",
     ),
     _Panel(
         "BLEU of validation translations",
-        (_Line("valid/bleu", "", _BLUE, "o"), _Line("valid/average_bleu", "moving average", _GREEN, "s")),
+        (_Line("valid/bleu", "weights", _BLUE, "o"), _Line("valid/average_bleu", "moving average", _GREEN, "s")),
         "highest",
+        from_zero=True,
     ),
 )
 _COURSE = (
-    _Panel("Learning rate", (_Line("train/learning_rate", "", _ORANGE),)),
+    _Panel("Learning rate", (_Line("train/learning_rate", "", _ORANGE),), from_zero=True),
     _Panel("Norm of the gradient", (_Line("train/gradient_norm", "", _ORANGE),)),
-    _Panel("Target tokens per second", (_Line("train/tokens_per_second", "", _ORANGE),)),
+    _Panel("Target tokens per second", (_Line("train/tokens_per_second", "", _ORANGE),), from_zero=True),
 )
 
 
@@ -161,39 +163,46 @@ def _draw(panel: _Panel, axes: Axes, series: Mapping[str, Points]) -> None:
     lines = [(line, series[line.metric]) for line in panel.lines if line.metric in series]
     for line, points in lines:
         steps, values = zip(*points, strict=True)
-        axes.plot(steps, values, color=line.colour, label=line.label, marker=line.marker, markersize=3.5, linewidth=1.6)
-    _set_scale(axes, [value for _, points in lines for _, value in points])
+        marker = line.marker or ("o" if len(points) == 1 else "")  # a lonely point has no line to be seen by
+        axes.plot(steps, values, color=line.colour, label=line.label, marker=marker, markersize=3.5, linewidth=1.6)
+    _set_scales(axes, panel, [value for _, points in lines for _, value in points])
     axes.set_title(panel.title, loc="left", fontsize=10)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.locator_params(axis="x", nbins=5)
     axes.grid(color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["bottom", "left"]].set_color(_GREY)
     axes.tick_params(color=_GREY, labelsize=9)
-    if any(line.label for line, _ in lines):
+    if len(lines) > 1:
         axes.legend(frameon=False, fontsize=9)
     if panel.best is not None:
         _mark_best(axes, panel.best, *lines[0])
 
 
-def _set_scale(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic scale for a wide range of positive values, else one of plain numbers with thousands divided."""
+def _set_scales(axes: Axes, panel: _Panel, values: Sequence[float]) -> None:
+    """Whole updates; values on a logarithmic scale where their range is wide; thousands divided on both."""
     lowest, highest = min(values), max(values)
-    if lowest > 0 and highest > _WIDE_RANGE * lowest:
+    axes.locator_params(axis="x", nbins=5, integer=True)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.margins(y=0.12)
+    if panel.from_zero:
+        axes.set_ylim(0, highest * 1.12 or 1.0)
+    elif lowest > 0 and highest > _WIDE_RANGE * lowest:
         axes.set_yscale("log")
     if highest >= 1:
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:g}")
 
 
 def _mark_best(axes: Axes, best: Literal["lowest", "highest"], line: _Line, points: Points) -> None:
+    """A ring around the best point, and its value on the side where the curve does not run."""
     step, value = (min if best == "lowest" else max)(points, key=lambda point: point[1])
     axes.plot([step], [value], marker="o", markersize=9, fillstyle="none", color=line.colour, linestyle="")
     axes.annotate(
         f"{value:.2f}",
         (step, value),
-        xytext=(0, 10 if best == "lowest" else -16),
+        xytext=(4, -9 if best == "lowest" else 9),
         textcoords="offset points",
-        ha="center",
+        ha="right",
+        va="top" if best == "lowest" else "bottom",
         fontsize=9,
         color=line.colour,
     )
