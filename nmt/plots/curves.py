@@ -21,7 +21,7 @@ _BLUE, _ORANGE, _GREEN, _GREY = "#0072b2", "#d55e00", "#009e73", "#8c8c8c"
 _INCHES = (11.0, 6.2)
 _DOTS_PER_INCH = 150
 # A scale of positive values becomes logarithmic where the highest is so many times the lowest.
-_WIDE_RANGE = 20.0
+_WIDE_RANGE = 5.0
 
 Points = Sequence[tuple[int, float]]
 
@@ -188,8 +188,17 @@ def _set_scales(axes: Axes, panel: _Panel, values: Sequence[float]) -> None:
         axes.set_ylim(0, highest * 1.12 or 1.0)
     elif lowest > 0 and highest > _WIDE_RANGE * lowest:
         axes.set_yscale("log")
+        axes.set_yticks(_round_numbers(lowest, highest))
+        axes.minorticks_off()
     if highest >= 1:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:g}")
+
+
+def _round_numbers(lowest: float, highest: float) -> list[float]:
+    """1, 2 and 5 times powers of ten from just below the lowest value to just above the highest."""
+    powers = range(math.floor(math.log10(lowest)) - 1, math.ceil(math.log10(highest)) + 1)
+    numbers = [times * 10.0**power for power in powers for times in (1, 2, 5)]
+    return [number for number in numbers if lowest / 1.5 <= number <= highest * 1.5]
 
 
 def _mark_best(axes: Axes, best: Literal["lowest", "highest"], line: _Line, points: Points) -> None:

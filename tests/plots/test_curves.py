@@ -72,6 +72,7 @@ def test_a_wide_range_gets_a_logarithmic_scale(tmp_path: Path, monkeypatch: pyte
     note(tmp_path, {"step": 1, "valid/perplexity": 3000.0}, {"step": 2, "valid/perplexity": 5.0, "train/loss": 1.0})
     loss, perplexity = drawn(monkeypatch, tmp_path).axes
     assert (loss.get_yscale(), perplexity.get_yscale()) == ("linear", "log")
+    assert list(perplexity.get_yticks()) == [5, 10, 20, 50, 100, 200, 500, 1000, 2000]
 
 
 @pytest.mark.parametrize(
