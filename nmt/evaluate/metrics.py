@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import assert_never, get_args
 
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
+from sacrebleu.metrics.bleu import BLEU, BLEUScore
+from sacrebleu.metrics.chrf import CHRF, CHRFScore
+from sacrebleu.metrics.ter import TER, TERScore
+from sacrebleu.significance import _bootstrap_resample
 
 from nmt.evaluate.moses import MosesText, split_compounds
 from nmt.recipe import Metric, UserError
@@ -97,7 +98,7 @@ class Scorer:
             check_seed()
         self.counter.n_bootstrap = self.counter.seed = None  # the signature would tell of an earlier call's resamples
         lines = [self.prepare(line) for line in hypotheses]
-        result = self.counter.corpus_score(lines, references, n_bootstrap=max(resamples, 1))
+        result = _corpus_score(self.counter, lines, references, resamples)
         # sacreBLEU gives these figures away only as rounded text.
         mean, interval = (float(result._mean), float(result._ci)) if resamples > 1 else (None, None)
         signature = self.sign(result.name, self.counter.get_signature(), **notes)
@@ -271,6 +272,24 @@ def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:
     except (RuntimeError, OSError, ImportError) as error:  # a tokenizer that needs a package or a download
         reason = " ".join(str(error).split())
         raise UserError(f"tokenizer {tokenize or tgt_lang!r} cannot be used: {reason}") from error
+
+
+def _corpus_score(
+    counter: BLEU | CHRF | TER, lines: Sequence[str], references: Sequence[Sequence[str]], resamples: int
+) -> BLEUScore | CHRFScore | TERScore:
+    """sacreBLEU's score; above 1, `resamples` give it an interval."""
+    result: BLEUScore | CHRFScore | TERScore
+    try:
+        result = counter.corpus_score(lines, references, n_bootstrap=max(resamples, 1))
+    except TypeError:
+        # Where the score of some resamples is just zero, sacreBLEU (2.6) cannot take the mean of its own numbers, since
+        # those are 64-bit and the others 32-bit. What it has noted for the signature until then stands.
+        result = counter.corpus_score(lines, references)
+        _, drawn = _bootstrap_resample(counter._extract_corpus_statistics(lines, references), counter, resamples)
+        for score in drawn:
+            score.score = float(score.score)
+        result.estimate_ci(drawn)
+    return result
 
 
 def _moses_scorer(metric: Metric, moses: MosesText, prepare: Callable[[str], str], **notes: str) -> Scorer:

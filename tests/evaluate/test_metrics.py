@@ -300,3 +300,15 @@ def test_the_words_of_bleu_are_its_tokens() -> None:
 def test_the_language_chooses_the_tokenizer_as_in_sacrebleu() -> None:
     (score,) = score_corpus(["我们去学校"], [["我们去学校吧"]], ["bleu"], tgt_lang="zh")
     assert "|tok:zh|" in score.signature
+
+
+@pytest.mark.parametrize("metric", get_args(Metric))
+def test_resamples_without_anything_right_do_not_hurt(metric: str) -> None:
+    # sacreBLEU's own mean of such resamples fails: "don't know how to coerce float and float32".
+    (score,) = score_corpus(["xyz", "a cat sat"], [["uvw", "a cat sat"]], [metric], tgt_lang="en", resamples=100)
+    assert score.mean is not None
+    assert score.interval is not None
+    assert "bs:100|seed:12345" in score.signature
+    if metric == "chrf":  # a quarter of the resamples is nothing but the first sentence
+        assert score.interval == pytest.approx(50)
+        assert 40 < score.mean < 70
