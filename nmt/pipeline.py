@@ -27,6 +27,7 @@ from nmt.data.store import PairStore
 from nmt.decode.translator import Translator
 from nmt.distributed import World, start_world
 from nmt.evaluate.metrics import score_by_group, score_corpus
+from nmt.evaluate.page import write_report
 from nmt.evaluate.report import (
     DataFacts,
     RunFacts,
@@ -37,13 +38,13 @@ from nmt.evaluate.report import (
     describe_software,
     find_git_commit,
     summarize,
-    write_report,
 )
 from nmt.layout import checkpoint_step, list_checkpoints
 from nmt.logs import progress, say
 from nmt.model.transformer import Transformer
+from nmt.plots.curves import draw_curves
 from nmt.precision import choose_precision
-from nmt.recipe import Recipe, UserError, dump_recipe
+from nmt.recipe import Recipe, UserError, dump_choices, dump_recipe
 from nmt.train.position import Position, require_same_run
 from nmt.train.trainer import ModelFiles, Trainer, TrainingText, TranslateValidation, ValidationText
 
@@ -225,6 +226,7 @@ def _finish(recipe: Recipe, world: World, position: Position) -> None:
     averaged = _average_of_run(recipe)
     translator = Translator.load(run_dir / "model", str(world.device), decode=recipe.decode)
     tests = tuple(_translate_and_score(recipe, translator, test) for test in test_sets(recipe).values())
+    curves, notes = _draw_curves(recipe)
     facts = RunFacts(
         name=recipe.name,
         summary=summarize(recipe),
@@ -236,10 +238,21 @@ def _finish(recipe: Recipe, world: World, position: Position) -> None:
         machine=describe_machine(),
         versions=describe_software(),
         git_commit=find_git_commit(),
+        recipe=dump_choices(recipe),
+        curves=curves,
+        notes=notes,
     )
     markdown, _ = write_report(facts, run_dir)
     print(markdown.read_text(encoding="utf-8"))  # noqa: T201 - the report is the result of the command
     say(f"report: {markdown}, model: {run_dir / 'model'}")
+
+
+def _draw_curves(recipe: Recipe) -> tuple[str | None, tuple[str, ...]]:
+    """The file name of the picture of the run's curves, or None and why there is none."""
+    try:
+        return draw_curves(recipe.directory, recipe.directory / "curves.png", recipe.name).name, ()
+    except UserError as error:
+        return None, (f"The training curves are left out: {error}",)
 
 
 def _average_of_run(recipe: Recipe) -> list[Path]:
@@ -280,7 +293,7 @@ def _translate_and_score(recipe: Recipe, translator: Translator, test: TestSet) 
         name=test.name,
         sentences=len(test.src),
         seconds=seconds,
-        scores=tuple(score_corpus(lines, [test.ref], metrics, tgt_lang=language)),
+        scores=tuple(score_corpus(lines, [test.ref], metrics, tgt_lang=language, resamples=recipe.evaluate.resamples)),
         groups=tuple(score_by_group(lines, [test.ref], test.phenomena, tgt_lang=language)) if test.phenomena else (),
         samples=choose_samples(test.src, test.ref, lines, recipe.evaluate.samples),
     )

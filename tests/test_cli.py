@@ -122,6 +122,9 @@ def test_run_prints_the_report_and_leaves_every_file(run_dir: Path) -> None:
     assert test["groups"]
     assert [path.name for path in list_checkpoints(run_dir)][-1] == "step-00000012"
     assert "valid/bleu" in (run_dir / "metrics.jsonl").read_text()
+    assert "![Curves of the training run](curves.png)" in printed
+    assert (run_dir / "curves.png").stat().st_size > 10_000
+    assert all(score["interval"] >= 0 and "|bs:1000|" in score["signature"] for score in test["scores"])
 
 
 def test_run_again_does_nothing_twice(run_dir: Path, nmt: Nmt) -> None:
@@ -348,7 +351,18 @@ def test_config_prints_a_recipe_that_can_be_read_again(tmp_path: Path, nmt: Nmt)
 
 
 def test_every_command_has_a_help_that_teaches(nmt: Nmt) -> None:
-    for command in ("run", "prepare", "train", "average", "config", "translate", "score", "evaluate"):
+    for command in (
+        "run",
+        "prepare",
+        "train",
+        "average",
+        "config",
+        "translate",
+        "score",
+        "evaluate",
+        "compare",
+        "plot",
+    ):
         status, out, _ = nmt(command, "--help")
         assert status == 0
         assert len(out.splitlines()) > 8

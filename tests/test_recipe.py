@@ -24,6 +24,7 @@ from nmt.recipe import (
     TsvCorpus,
     UserError,
     describe_recipe,
+    dump_choices,
     dump_recipe,
     load_recipe,
     parse_recipe,
@@ -115,7 +116,7 @@ def test_the_promised_recipes_are_there() -> None:
 
 
 @pytest.mark.parametrize("text", [SMALL, WIDE, *(path.read_text(encoding="utf-8") for path in RECIPES)])
-@pytest.mark.parametrize("write", [dump_recipe, describe_recipe])
+@pytest.mark.parametrize("write", [dump_recipe, dump_choices, describe_recipe])
 def test_written_recipes_read_back_as_the_same_recipe(text: str, write: object) -> None:
     recipe = parse_recipe(text)
     assert callable(write)
@@ -139,6 +140,12 @@ def test_a_dumped_recipe_spells_out_every_default() -> None:
     assert tree["train"]["warmup_steps"] == 4_000
     assert tree["model"]["tied_embeddings"] == "three-way"
     assert set(tree) == {*Recipe.model_fields} - {"run_dir"}  # None has no form in TOML
+
+
+def test_the_choices_of_a_recipe_are_what_differs_from_the_defaults() -> None:
+    tree = tomllib.loads(dump_choices(parse_recipe(SMALL, ["model.d_ff=99", "decode.beam_size=4"])))
+    assert tree["model"] == {"d_ff": 99}
+    assert "decode" not in tree  # 4 is the default
 
 
 def test_defaults_are_the_papers_base_model() -> None:

@@ -3,56 +3,137 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from nmt.cli.scored_text import (
+    Format,
+    FormatOption,
+    LangOption,
+    LangPairOption,
+    LowercaseOption,
+    MetricsOption,
+    RefOption,
+    ScoredText,
+    TestSetOption,
+    TokenizeOption,
+    echo_found,
+    make_scorers,
+    read_scored_text,
+    read_systems,
+)
 from nmt.data.corpus import read_lines
-from nmt.evaluate.metrics import Score, score_corpus
+from nmt.evaluate.breakdown import count_words, length_classes, read_word_counts, score_words
+from nmt.evaluate.comet import comet_scores
+from nmt.evaluate.differences import widest_differences
+from nmt.evaluate.findings import Findings
+from nmt.evaluate.metrics import GroupScore, Score, Scorer, bleu_words, score_groups
+from nmt.logs import say
 from nmt.recipe import UserError
+
+Systems = Mapping[str, Sequence[str]]
 
 
 def evaluate(
     hypotheses: Annotated[list[Path], typer.Argument(metavar="HYP...", help="Translations, one file per system.")],
-    ref: Annotated[list[Path], typer.Option("--ref", help="Reference translations; give it again for several.")],
-    metrics: Annotated[
-        str, typer.Option(help="Comma-separated: bleu, chrf, chrf++, ter, bleu-tokenized-lc, ...")
-    ] = "bleu,chrf,ter",
-    lang: Annotated[str, typer.Option(help="Target language, for tokenizers that depend on it.")] = "en",
-    tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokenizer for BLEU: 13a, intl, char, none, ...")] = "13a",
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with full precision.")] = False,
+    ref: RefOption = None,
+    test_set: TestSetOption = None,
+    lang_pair: LangPairOption = None,
+    metrics: MetricsOption = "bleu,chrf,ter",
+    lang: LangOption = None,
+    tokenize: TokenizeOption = None,
+    lowercase: LowercaseOption = False,
+    confidence: Annotated[
+        bool, typer.Option("--confidence", help="Add 95 % intervals by bootstrap, seeded by SACREBLEU_SEED.")
+    ] = False,
+    resamples: Annotated[int, typer.Option(min=2, help="Resamples of --confidence.")] = 1000,
+    src: Annotated[Path | None, typer.Option(help="Source sentences; --test-set brings its own.")] = None,
+    by_length: Annotated[
+        bool, typer.Option("--by-length", help="Add the scores by length of the source sentence; needs --src.")
+    ] = False,
+    train_tgt: Annotated[
+        list[Path] | None,
+        typer.Option(help="Target side of the training text: add the F-measure of words by how often it has them."),
+    ] = None,
+    word_counts: Annotated[
+        Path | None, typer.Option(help="The same from lines of WORD COUNT, with words as bleu counts them.")
+    ] = None,
+    differences: Annotated[
+        int, typer.Option(min=0, help="Of two systems, show so many sentences on which each is most ahead.")
+    ] = 0,
+    comet: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="Add COMET by this comet-score program; needs --src.")
+    ] = None,
+    output: FormatOption = Format.text,
+    as_json: Annotated[bool, typer.Option("--json", help="The scores alone as JSON, in full precision.")] = False,
 ) -> None:
-    """Score translations against references by sacreBLEU, each figure with its full signature."""
-    references = [list(read_lines(path)) for path in ref]
-    for path, lines in zip(ref, references, strict=True):
-        _check_line_counts(ref[0], references[0], path, lines)
-    results: dict[str, list[Score]] = {}
-    for path in hypotheses:
-        lines = list(read_lines(path))
-        _check_line_counts(ref[0], references[0], path, lines)
-        names = [name.strip() for name in metrics.split(",")]
-        results[str(path)] = score_corpus(
-            lines, references, names, tgt_lang=lang, tokenize=tokenize, lowercase=lowercase
-        )
+    """Score translations: one line for each system, and the signature of each figure.
+
+    nmt evaluate --ref news.de base.de big.de --lang de --metrics bleu,chrf,bleu-compound-split --confidence
+    """
+    text = read_scored_text(ref, src, test_set, lang_pair)
+    scorers = make_scorers(metrics, lang, text, tokenize, lowercase)
+    systems = read_systems(hypotheses, text)
+    if differences and len(systems) != 2:
+        raise UserError(f"--differences is about two systems; there are {len(systems)}; give two files")
+    scores = _score(systems, text, scorers, resamples if confidence else 0, comet)
     if as_json:
-        typer.echo(
-            json.dumps({name: [asdict(score) for score in scores] for name, scores in results.items()}, indent=1)
-        )
+        typer.echo(json.dumps({name: [asdict(score) for score in found] for name, found in scores.items()}, indent=1))
         return
-    for name, scores in results.items():
-        for found in scores:
-            typer.echo(f"{name}\t{found.name}\t{found.value:.2f}\t{found.signature}")
+    findings = Findings(scores)
+    if by_length:
+        findings = replace(findings, by_length=_by_length(systems, text, scorers))
+    if train_tgt or word_counts:
+        words, meaning = bleu_words(tgt_lang=lang or text.tgt_lang or "en", tokenize=tokenize, lowercase=lowercase)
+        seen = _frequencies(train_tgt or [], word_counts, words)
+        by_frequency = {name: score_words(lines, text.streams[0], seen, words) for name, lines in systems.items()}
+        findings = replace(findings, by_frequency=by_frequency, words=meaning)
+    if differences:
+        first, second = systems.values()
+        ahead, behind = widest_differences(first, second, text.streams, text.source, differences)
+        findings = replace(findings, ahead=ahead, behind=behind)
+    echo_found(findings.document(), findings.tables(), output)
 
 
-def _check_line_counts(first: Path, first_lines: Sequence[str], path: Path, lines: Sequence[str]) -> None:
-    if not lines:
-        raise UserError(f"{path} is empty; it must hold one sentence a line; check the file")
-    if len(lines) != len(first_lines):
-        raise UserError(
-            f"{path} has {len(lines):,} lines and {first} has {len(first_lines):,}; they must match line by line; "
-            "check that both belong to the same test set"
-        )
+def _score(
+    systems: Systems, text: ScoredText, scorers: Sequence[Scorer], resamples: int, comet: str | None
+) -> dict[str, list[Score]]:
+    by_comet: dict[str, Score] = {}
+    if comet is not None:
+        source = _source(text, "--comet")
+        say(f"scoring {len(systems)} x {len(source):,} sentences by {comet}")
+        by_comet = comet_scores(comet, systems, source, text.streams[0])
+    return {
+        name: [
+            *(scorer.score(lines, text.streams, resamples=resamples) for scorer in scorers),
+            *([by_comet[name]] if by_comet else []),
+        ]
+        for name, lines in systems.items()
+    }
+
+
+def _by_length(systems: Systems, text: ScoredText, scorers: Sequence[Scorer]) -> dict[str, list[GroupScore]]:
+    classes = length_classes(_source(text, "--by-length"))
+    return {name: score_groups(lines, text.streams, classes, scorers) for name, lines in systems.items()}
+
+
+def _frequencies(
+    train_tgt: Sequence[Path], word_counts: Path | None, words: Callable[[str], list[str]]
+) -> Counter[str]:
+    """How often training has each word, from its text, from counts, or from both."""
+    counts = count_words(chain.from_iterable(map(read_lines, train_tgt)), words)
+    if word_counts is not None:
+        counts += read_word_counts(read_lines(word_counts), str(word_counts))
+    return counts
+
+
+def _source(text: ScoredText, option: str) -> list[str]:
+    if text.source is None:
+        raise UserError(f"{option} needs the source sentences, line by line beside the reference; give --src FILE")
+    return text.source

@@ -11,7 +11,8 @@ import sys
 
 import typer
 
-from nmt.cli.bench import app as bench
+from nmt.cli import bench, plot
+from nmt.cli.compare import compare
 from nmt.cli.evaluate import evaluate
 from nmt.cli.recipes import average, config, prepare, run, train
 from nmt.cli.score import score
@@ -30,9 +31,10 @@ app = typer.Typer(
 )
 
 # In the order of `nmt --help`.
-for command in (run, prepare, train, average, config, translate, score, evaluate):
+for command in (run, prepare, train, average, config, translate, score, evaluate, compare):
     app.command()(command)
-app.add_typer(bench, name="bench")
+app.add_typer(bench.app, name="bench")
+app.add_typer(plot.app, name="plot")
 
 
 def main() -> None:

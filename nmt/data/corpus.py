@@ -25,6 +25,7 @@ import pyarrow.parquet
 import zstandard
 from pyarrow.lib import ArrowException
 from sacrebleu.dataset import DATASETS
+from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt.data.clean import valid_unicode
 from nmt.data.embedded import generate
@@ -371,19 +372,30 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, data: DataRecipe, src_lang: st
 
 
 def _read_sacrebleu(corpus: SacrebleuCorpus, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
-    name, pair = corpus.test_set, f"{src_lang}-{tgt_lang}"
+    src, refs = sacrebleu_files(corpus.test_set, f"{src_lang}-{tgt_lang}")
+    yield from _read_text(src, refs[0], "error")
+
+
+def sacrebleu_files(name: str, lang_pair: str) -> tuple[Path, list[Path]]:
+    """The source and the reference files of a test set that sacreBLEU knows, from its cache or downloaded now.
+
+    `lang_pair` is written as in `en-de`. Raises UserError for an unknown name or pair, and when it cannot be had.
+    """
     if name not in DATASETS:
         raise UserError(f"sacreBLEU knows no test set {name!r}; `sacrebleu --list` shows the names; correct test_set")
     test_set: Any = DATASETS[name]
-    if pair not in test_set.langpairs:
-        raise UserError(f"sacreBLEU's {name} has no {pair}; it has {', '.join(sorted(test_set.langpairs))}; choose one")
+    if lang_pair not in test_set.langpairs:
+        pairs = ", ".join(sorted(test_set.langpairs))
+        raise UserError(f"sacreBLEU's {name} has no {lang_pair}; it has {pairs}; choose one")
     try:
-        src = Path(test_set.get_source_file(pair))
-        tgt = Path(test_set.get_reference_files(pair)[0])
-    except (OSError, SystemExit) as error:  # It exits when a checksum does not match.
-        remedy = f"run `sacrebleu -t {name} -l {pair} --echo src` where there is a network and copy ~/.sacrebleu here"
-        raise UserError(f"sacreBLEU cannot download {name} ({error}); {remedy}; or use local files") from error
-    yield from _read_text(src, tgt, "error")
+        src = Path(test_set.get_source_file(lang_pair))
+        refs = [Path(file) for file in test_set.get_reference_files(lang_pair)]
+    except (Exception, SystemExit) as error:  # of the network, of archives and XML; it exits for a wrong checksum
+        remedy = f"run `sacrebleu -t {name} -l {lang_pair} --echo src` where there is a network, copy its ~/.sacrebleu"
+        raise UserError(
+            f"sacreBLEU cannot download {name} ({error}); {remedy} to {SACREBLEU_DIR}; or use local files"
+        ) from error
+    return src, refs
 
 
 def _fields(record: Any, src_field: str, tgt_field: str, where: str) -> Pair:

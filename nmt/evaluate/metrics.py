@@ -1,40 +1,51 @@
 """Scores of translations, each with the signature that says how it was counted.
 
 BLEU, chrF and TER are sacreBLEU's (Post 2018). The `bleu-tokenized` family is what older publications give instead:
-BLEU over Moses tokens of both sides. Those figures are neither comparable with sacreBLEU's nor with each other, so each
-has a name of its own and a signature that names the tokenizer.
+`multi-bleu.perl` over Moses tokens of both sides. Those figures are neither comparable with sacreBLEU's nor with each
+other, so each has a name of its own and a signature that names the tokenizer.
 """
 
 from __future__ import annotations
 
-import re
+import difflib
+import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from functools import lru_cache
 from typing import assert_never, get_args
 
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
+from sacrebleu.metrics.bleu import BLEU, BLEUScore
+from sacrebleu.metrics.chrf import CHRF, CHRFScore
+from sacrebleu.metrics.ter import TER, TERScore
+from sacrebleu.significance import _bootstrap_resample
 
+from nmt.evaluate.moses import MosesText, split_compounds
 from nmt.recipe import Metric, UserError
+
+# Prepared lines that a scorer remembers: the references come again with every system.
+_REMEMBERED_LINES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Score:
     """One figure of one system on one test set.
 
-    name:      the metric, as a recipe writes it
-    value:     0 to 100 (TER may be more); higher is better, except for `ter`
-    signature: how it was counted; two values may be compared only if these are equal
+    name:      the metric, as a recipe writes it (or `comet`)
+    value:     0 to 100 (TER may be more, COMET is about 0 to 1); higher is better, except for `ter`
+    signature: how it was counted; two values may be compared only if these are equal (but for `bs` and `seed`, which
+               say how the interval was estimated)
     detail:    what the figure is made of, where sacreBLEU tells: precisions, brevity penalty, lengths
+    mean:      mean over bootstrap resamples of the sentences, None where none were drawn
+    interval:  half the width of the 95 % interval around `mean`, None where there is none
     """
 
-    name: Metric
+    name: str
     value: float
     signature: str
     detail: str = ""
+    mean: float | None = None
+    interval: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,30 +79,45 @@ class Scorer:
     prepare: Callable[[str], str]
     signature_notes: Mapping[str, str]
 
-    def score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+    def score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, resamples: int = 0) -> Score:
         """The score of raw `hypotheses` against one or more streams of raw `references`.
 
-        Raises UserError where the streams are empty or differ in length.
+        Above 1, `resamples` bootstrap resamples give the 95 % interval (Koehn 2004), drawn with the seed in the
+        environment variable SACREBLEU_SEED, 12345 by default. Raises UserError where the streams are empty or differ
+        in length, and for a seed that is none.
         """
         check_aligned(_named(hypotheses, references))
-        return self.score_prepared(hypotheses, [[self.prepare(line) for line in stream] for stream in references])
+        prepared = [[self.prepare(line) for line in stream] for stream in references]
+        return self.score_prepared(hypotheses, prepared, resamples=resamples)
 
-    def score_prepared(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **notes: str) -> Score:
+    def score_prepared(
+        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, resamples: int = 0, **notes: str
+    ) -> Score:
         """As `score`, for references that are prepared already; `notes` go into the signature."""
-        result = self.counter.corpus_score([self.prepare(line) for line in hypotheses], references)
-        signature = self.counter.get_signature()
-        for key, value in {**self.signature_notes, **notes}.items():
-            signature.update(key, value)
-        kind, _, figures = str(result).partition(" = ")
-        return Score(self.name, result.score, f"{kind}|{signature}", detail=figures.partition(" ")[2])
+        if resamples > 1:
+            check_seed()
+        self.counter.n_bootstrap = self.counter.seed = None  # the signature would tell of an earlier call's resamples
+        lines = [self.prepare(line) for line in hypotheses]
+        result = _corpus_score(self.counter, lines, references, resamples)
+        # sacreBLEU gives these figures away only as rounded text.
+        mean, interval = (float(result._mean), float(result._ci)) if resamples > 1 else (None, None)
+        signature = self.sign(result.name, self.counter.get_signature(), **notes)
+        return Score(self.name, float(result.score), signature, result._verbose, mean, interval)
+
+    def sign(self, kind: str, signature: object, **notes: str) -> str:
+        """A signature of sacreBLEU's in full: after the kind of score, and with what the preparation changes."""
+        entries = dict(entry.split(":", 1) for entry in str(signature).split("|"))
+        version = entries.pop("version")
+        entries |= {**self.signature_notes, **notes, "version": version}
+        return "|".join([kind, *(f"{key}:{value}" for key, value in entries.items())])
 
 
-def make_scorer(name: str, *, tgt_lang: str, tokenize: str = "13a", lowercase: bool = False) -> Scorer:
+def make_scorer(name: str, *, tgt_lang: str, tokenize: str | None = None, lowercase: bool = False) -> Scorer:
     """The scorer of one metric.
 
-    `tokenize` (a tokenizer of sacreBLEU) and `lowercase` are for BLEU, `lowercase` for chrF too; TER never minds case,
-    and the `bleu-tokenized` family has its own tokens. `tgt_lang` chooses the rules of the Moses tokenizer.
-    Raises UserError for an unknown metric or tokenizer.
+    `tokenize` (a tokenizer of sacreBLEU; by default the one that sacreBLEU takes for the language, `13a` for most) and
+    `lowercase` are for BLEU, `lowercase` for chrF too; TER never minds case, and the `bleu-tokenized` family has tokens
+    of its own. `tgt_lang` chooses the rules of the Moses tokenizer. Raises UserError for an unknown name.
     """
     metric = _known_metric(name)
     match metric:
@@ -110,7 +136,7 @@ def make_scorer(name: str, *, tgt_lang: str, tokenize: str = "13a", lowercase: b
             moses = MosesText(tgt_lang)
             return _moses_scorer(metric, moses, lambda line: moses.tokens(line.lower()), case="lc")
         case "bleu-compound-split":
-            moses = MosesText(tgt_lang)
+            moses = MosesText(tgt_lang, "unipunct")
             return _moses_scorer(metric, moses, lambda line: split_compounds(moses.tokens(line)), compounds="split")
         case _:
             assert_never(metric)
@@ -122,16 +148,30 @@ def score_corpus(
     metrics: Sequence[str],
     *,
     tgt_lang: str,
-    tokenize: str = "13a",
+    tokenize: str | None = None,
     lowercase: bool = False,
+    resamples: int = 0,
 ) -> list[Score]:
     """Corpus scores of raw translations against one or more streams of raw references, one for each metric.
 
-    See `make_scorer` for the options. Raises UserError for an unknown metric or tokenizer, and where the streams are
-    empty or differ in length.
+    See `make_scorer` and `Scorer.score` for the options. Raises UserError for an unknown metric or tokenizer, and where
+    the streams are empty or differ in length.
     """
     scorers = [make_scorer(name, tgt_lang=tgt_lang, tokenize=tokenize, lowercase=lowercase) for name in metrics]
-    return [scorer.score(hypotheses, references) for scorer in scorers]
+    return [scorer.score(hypotheses, references, resamples=resamples) for scorer in scorers]
+
+
+def bleu_words(
+    *, tgt_lang: str, tokenize: str | None = None, lowercase: bool = False
+) -> tuple[Callable[[str], list[str]], str]:
+    """What cuts a line into the words that `bleu` with these options counts, and a name for such words."""
+    counter = _bleu(tokenize, lowercase, tgt_lang)
+
+    def words(line: str) -> list[str]:
+        tokens: str = counter.tokenizer((line.lower() if lowercase else line).rstrip())
+        return tokens.split()
+
+    return words, f"{'lower-cased ' if lowercase else ''}tokens of sacreBLEU's {counter.tokenizer_signature}"
 
 
 def score_tokenized(
@@ -164,6 +204,16 @@ def score_by_group(
 
     Raises UserError where the streams are empty or differ in length.
     """
+    return score_groups(hypotheses, references, groups, [make_scorer(name, tgt_lang=tgt_lang) for name in metrics])
+
+
+def score_groups(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    groups: Sequence[Sequence[str]],
+    scorers: Sequence[Scorer],
+) -> list[GroupScore]:
+    """As `score_by_group`, by scorers that are made already."""
     check_aligned({**_named(hypotheses, references), "groups": groups})
     members: dict[str, list[int]] = defaultdict(list)
     for sentence, names in enumerate(groups):
@@ -174,8 +224,8 @@ def score_by_group(
         chosen = [hypotheses[i] for i in sentences]
         refs = [[stream[i] for i in sentences] for stream in references]
         equal = sum(hypothesis in answers for hypothesis, *answers in zip(chosen, *refs, strict=True))
-        scores = score_corpus(chosen, refs, metrics, tgt_lang=tgt_lang)
-        result.append(GroupScore(name, len(sentences), 100.0 * equal / len(sentences), tuple(scores)))
+        scores = tuple(scorer.score(chosen, refs) for scorer in scorers)
+        result.append(GroupScore(name, len(sentences), 100.0 * equal / len(sentences), scores))
     return result
 
 
@@ -193,36 +243,11 @@ def check_aligned(streams: Mapping[str, Sequence[object]]) -> None:
             )
 
 
-class MosesText:
-    """Text as the Moses scripts leave it: punctuation normalised, then tokenised, special characters escaped.
-
-    Lower-cased before, it reproduces each of the 93,042 lines of Multi30k's `lc.norm.tok` files (task 1, three
-    languages). Hyphens stay inside words (no aggressive splitting).
-    """
-
-    def __init__(self, lang: str) -> None:
-        """`lang` is an ISO 639 code; Moses has rules for about thirty languages and takes English ones for others."""
-        # Importing it compiles its rules, which takes a second that only those who need them shall wait.
-        from sacremoses import MosesPunctNormalizer, MosesTokenizer  # noqa: PLC0415
-
-        self._normalizer = MosesPunctNormalizer(lang, perl_parity=True)
-        self._tokenizer = MosesTokenizer(lang)
-        self.signature = f"moses.{lang}.norm.sacremoses-{version('sacremoses')}"
-
-    def tokens(self, line: str) -> str:
-        """The tokens of a line, joined by single spaces."""
-        # Moses' rule for a full stop before a closing quote looks at the character behind it: the line end, in Perl.
-        normalized: str = self._normalizer.normalize(line + "\n")
-        tokenized: str = self._tokenizer.tokenize(normalized, return_str=True)
-        return tokenized.strip()
-
-
-def split_compounds(tokens: str) -> str:
-    """Tokens with each hyphen between two characters made a token, as the paper's English-German scores were counted.
-
-    The rule of tensor2tensor's `get_ende_bleu.sh`, which follows Luong et al. 2015.
-    """
-    return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", tokens)
+def check_seed() -> None:
+    """Raise UserError unless SACREBLEU_SEED, where it is set, is a seed that sacreBLEU can draw with."""
+    seed = os.environ.get("SACREBLEU_SEED", "12345")
+    if not (seed.isascii() and seed.isdigit()) and seed.lower() != "none":
+        raise UserError(f"SACREBLEU_SEED is {seed!r}; it must be a whole number, or none for another one every time")
 
 
 def _known_metric(name: str) -> Metric:
@@ -230,22 +255,47 @@ def _known_metric(name: str) -> Metric:
         if metric == name:
             known: Metric = metric
             return known
-    raise UserError(f"unknown metric {name!r}; it must be one of {', '.join(get_args(Metric))}; choose one")
+    raise _unknown("metric", name, get_args(Metric))
 
 
-def _bleu(tokenize: str, lowercase: bool, tgt_lang: str) -> BLEU:
-    if tokenize not in BLEU.TOKENIZERS:
-        raise UserError(f"unknown tokenizer {tokenize!r}; it must be one of {', '.join(BLEU.TOKENIZERS)}; choose one")
+def _unknown(kind: str, name: str, known: Sequence[str]) -> UserError:
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    remedy = f"did you mean {near[0]!r}?" if near else "choose one"
+    return UserError(f"unknown {kind} {name!r}; it must be one of {', '.join(known)}; {remedy}")
+
+
+def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:
+    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
+        raise _unknown("tokenizer", tokenize, list(BLEU.TOKENIZERS))
     try:
         return BLEU(tokenize=tokenize, lowercase=lowercase, trg_lang=tgt_lang)
-    except (RuntimeError, OSError) as error:  # a tokenizer that needs a package or a download
+    except (RuntimeError, OSError, ImportError) as error:  # a tokenizer that needs a package or a download
         reason = " ".join(str(error).split())
-        raise UserError(f"tokenizer {tokenize!r} cannot be used: {reason}") from error
+        raise UserError(f"tokenizer {tokenize or tgt_lang!r} cannot be used: {reason}") from error
+
+
+def _corpus_score(
+    counter: BLEU | CHRF | TER, lines: Sequence[str], references: Sequence[Sequence[str]], resamples: int
+) -> BLEUScore | CHRFScore | TERScore:
+    """sacreBLEU's score; above 1, `resamples` give it an interval."""
+    result: BLEUScore | CHRFScore | TERScore
+    try:
+        result = counter.corpus_score(lines, references, n_bootstrap=max(resamples, 1))
+    except TypeError:
+        # Where the score of some resamples is just zero, sacreBLEU (2.6) cannot take the mean of its own numbers, since
+        # those are 64-bit and the others 32-bit. What it has noted for the signature until then stands.
+        result = counter.corpus_score(lines, references)
+        _, drawn = _bootstrap_resample(counter._extract_corpus_statistics(lines, references), counter, resamples)
+        for score in drawn:
+            score.score = float(score.score)
+        result.estimate_ci(drawn)
+    return result
 
 
 def _moses_scorer(metric: Metric, moses: MosesText, prepare: Callable[[str], str], **notes: str) -> Scorer:
-    # `force`: the warning that the text looks tokenised would be about our own tokens.
-    return Scorer(metric, BLEU(tokenize="none", force=True), prepare, {"tok": moses.signature, **notes})
+    # `force`: the warning that the text looks tokenised would be about our own tokens. multi-bleu.perl smooths nothing.
+    counter = BLEU(tokenize="none", force=True, smooth_method="none")
+    return Scorer(metric, counter, lru_cache(_REMEMBERED_LINES)(prepare), {"tok": moses.signature, **notes})
 
 
 def _named(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Sequence[object]]:

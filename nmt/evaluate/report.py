@@ -1,18 +1,17 @@
-"""The report of a run: what was trained on what, where, how fast, and how well it translates; Markdown and JSON.
+"""What the report of a run says: what was trained on what, where, how fast, and how well it translates.
 
 Everything in it is plain data that the caller hands over; only the machine and the software describe themselves.
+`nmt/evaluate/page.py` writes it down.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,7 +20,6 @@ from typing import Any
 import torch
 
 from nmt.evaluate.metrics import GroupScore, Score
-from nmt.logs import format_duration
 from nmt.recipe import Recipe
 
 _PACKAGES = ("nmt", "torch", "sentencepiece", "sacrebleu", "sacremoses", "numpy")
@@ -132,6 +130,8 @@ class RunFacts:
 
     summary: the recipe in a line (`summarize`); parameters: trained weights, tied ones counted once;
     versions: package -> version; git_commit: of the working tree that ran, `-dirty` when it had changes
+    recipe: its options that are not the default, as TOML; curves: file name of their picture beside the report
+    notes: what the report lacks, and why
     """
 
     name: str
@@ -144,6 +144,9 @@ class RunFacts:
     machine: MachineFacts
     versions: dict[str, str]
     git_commit: str | None
+    recipe: str = ""
+    curves: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def summarize(recipe: Recipe) -> str:
@@ -189,157 +192,6 @@ def choose_samples(
     number = min(number, len(sources))
     chosen = [index * len(sources) // number for index in range(number)]
     return tuple(Sample(sources[i], references[i], translations[i]) for i in chosen)
-
-
-def write_report(facts: RunFacts, directory: Path) -> tuple[Path, Path]:
-    """Write `report.md` and `report.json` into `directory`; returns their paths."""
-    markdown, data = directory / "report.md", directory / "report.json"
-    markdown.write_text(format_markdown(facts), encoding="utf-8")
-    data.write_text(format_json(facts), encoding="utf-8")
-    return markdown, data
-
-
-def format_json(facts: RunFacts) -> str:
-    """The report as JSON: the fields of `RunFacts` and what follows from them; null for numbers that are not finite."""
-    tree = dataclasses.asdict(facts)
-    tree["training"]["tokens_per_second"] = facts.training.tokens_per_second
-    tree["training"]["valid_perplexity"] = facts.training.valid_perplexity
-    return json.dumps(_finite(tree), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-
-
-def format_markdown(facts: RunFacts) -> str:
-    """The report as Markdown: scores first, then how they came about."""
-    lines = [f"# {_escape(facts.name)}", "", f"{_escape(facts.summary)}.", ""]
-    for test in facts.tests:
-        lines += [*_test_section(test), ""]
-    lines += [*_training_section(facts), "", *_data_section(facts.data), "", *_origin_section(facts)]
-    return "\n".join(lines) + "\n"
-
-
-def _test_section(test: ScoredTestSet) -> Iterator[str]:
-    rate = f", {test.sentences / test.seconds:,.1f} a second" if test.seconds else ""
-    yield f"## Test set {_escape(test.name)}: {test.sentences:,} sentences{rate}"
-    yield ""
-    yield from _table(
-        ("metric", "score", "signature"),
-        ((_metric(score), f"{score.value:.2f}", f"`{score.signature}`") for score in test.scores),
-    )
-    for score in test.scores:
-        if score.detail:
-            yield ""
-            yield f"{score.name}: {score.detail}"
-    if test.groups:
-        yield ""
-        yield from _group_table(test.groups)
-    for number, sample in enumerate(test.samples, start=1):
-        yield ""
-        yield f"{number}. source: {_escape(sample.src)}<br>"
-        yield f"   reference: {_escape(sample.ref)}<br>"
-        yield f"   translation: {_escape(sample.translation)}"
-
-
-def _group_table(groups: Sequence[GroupScore]) -> Iterator[str]:
-    header = ("phenomenon", "sentences", "exactly right", *(_metric(score) for score in groups[0].scores))
-    rows = (
-        (
-            _escape(group.group),
-            f"{group.sentences:,}",
-            f"{group.exact:.1f} %",
-            *(f"{s.value:.2f}" for s in group.scores),
-        )
-        for group in groups
-    )
-    return _table(header, rows)
-
-
-def _training_section(facts: RunFacts) -> Iterator[str]:
-    training = facts.training
-    processes = f", {training.world_size} processes" if training.world_size > 1 else ""
-    yield "## Training"
-    yield ""
-    yield from _pairs(
-        {
-            "parameters": f"{facts.parameters:,}",
-            "updates": f"{training.steps:,} ({training.epochs:.1f} epochs)",
-            "time": format_duration(training.seconds),
-            "speed": f"{training.tokens_per_second:,.0f} target tokens a second",
-            "computed in": f"{training.precision} on {training.device}{processes}",
-            "best validation": _validation(training),
-            "averaged checkpoints": str(training.averaged),
-            "seed": str(facts.seed),
-        }
-    )
-
-
-def _validation(training: TrainingFacts) -> str:
-    if training.valid_loss is None:
-        return "never measured"
-    at = f" at update {training.valid_loss_step:,}" if training.valid_loss_step is not None else ""
-    return f"loss {training.valid_loss:.4f}, perplexity {training.valid_perplexity:.2f}{at}"
-
-
-def _data_section(data: DataFacts) -> Iterator[str]:
-    yield "## Data"
-    yield ""
-    yield from _pairs(
-        {
-            "training pairs": f"{data.train_pairs:,} of {data.train_read:,}",
-            **{f"dropped: {_escape(reason)}": f"{count:,}" for reason, count in data.dropped.items() if count},
-            "training tokens": f"{data.src_tokens:,} source, {data.tgt_tokens:,} target",
-            "development pairs": f"{data.valid_pairs:,}",
-            "vocabulary": f"{data.src_vocab_size:,} source, {data.tgt_vocab_size:,} target pieces",
-        }
-    )
-
-
-def _origin_section(facts: RunFacts) -> Iterator[str]:
-    yield "## Machine and software"
-    yield ""
-    yield from _pairs(
-        {
-            "processor": f"{facts.machine.cpu}, {facts.machine.cores} cores",
-            "GPUs": _count_equal(facts.machine.gpus) or "none",
-            **facts.versions,
-            "git commit": facts.git_commit or "unknown",
-        }
-    )
-
-
-def _metric(score: Score) -> str:
-    return f"{score.name} (lower is better)" if score.name == "ter" else score.name
-
-
-def _count_equal(names: Sequence[str]) -> str:
-    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-
-
-def _pairs(rows: dict[str, str]) -> Iterator[str]:
-    return _table(("", ""), rows.items())
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(header)} |"
-    yield f"|{'---|' * len(header)}"
-    for row in rows:
-        cells = (cell.replace("|", r"\|") for cell in row)
-        yield f"| {' | '.join(cells)} |"
-
-
-def _escape(text: str) -> str:
-    """Text that Markdown shows as it stands, on one line; an underscore inside a word needs no mark."""
-    return re.sub(r"([\\`*\[\]<>#&~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", " ".join(text.split()))
-
-
-def _finite(value: Any) -> Any:
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {key: _finite(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_finite(item) for item in value]
-        case _:
-            return value
 
 
 def _cpu_model() -> str:

@@ -28,7 +28,14 @@ from nmt.recipe.sections import (
     TokenizerRecipe,
     TrainRecipe,
 )
-from nmt.recipe.toml import describe_recipe, dump_recipe, load_recipe, override_decode, parse_recipe
+from nmt.recipe.toml import (
+    describe_recipe,
+    dump_choices,
+    dump_recipe,
+    load_recipe,
+    override_decode,
+    parse_recipe,
+)
 
 __all__ = [
     "Corpus",
@@ -52,6 +59,7 @@ __all__ = [
     "TsvCorpus",
     "UserError",
     "describe_recipe",
+    "dump_choices",
     "dump_recipe",
     "load_recipe",
     "override_decode",

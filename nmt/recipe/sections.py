@@ -329,6 +329,8 @@ class EvaluateRecipe(Section):
     metrics: tuple[Metric, ...] = ("bleu", "chrf", "ter")
     """sacreBLEU's metrics, and BLEU of Moses tokens as older publications give it: cased, lower-cased (`-lc`), or with
     compounds split at hyphens; each is reported with its signature."""
+    resamples: NonNegativeInt = 1_000
+    """Bootstrap resamples of the sentences, which give each score its 95 % interval; 0 leaves the intervals out."""
     samples: NonNegativeInt = 10
     """Sample translations shown in the report."""
 

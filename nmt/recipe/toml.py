@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from nmt.recipe.corpora import CORPUS_KINDS, Section
+from nmt.recipe.corpora import CORPUS_KINDS, Corpus, Section
 from nmt.recipe.errors import RecipeError
 from nmt.recipe.sections import DecodeRecipe, Recipe
 
@@ -65,6 +65,21 @@ class _DecodeSection(Section):
 def dump_recipe(recipe: Recipe) -> str:
     """The recipe as TOML, every option written out, such that `parse_recipe` gives the same recipe back."""
     return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
+
+
+def dump_choices(recipe: Recipe) -> str:
+    """The recipe as TOML without what has its default, such that `parse_recipe` gives the same recipe back."""
+    tree = recipe.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    # The kind of a corpus is always a default, but the only thing that says which options it has.
+    tree["data"]["train"] = [_corpus_choices(corpus) for corpus in recipe.data.train]
+    tree["data"]["valid"] = [_corpus_choices(corpus) for corpus in recipe.data.valid]
+    if recipe.data.test:
+        tree["data"]["test"] = {name: _corpus_choices(corpus) for name, corpus in recipe.data.test.items()}
+    return tomli_w.dumps(tree)
+
+
+def _corpus_choices(corpus: Corpus) -> dict[str, Any]:
+    return {"kind": corpus.kind, **corpus.model_dump(mode="json", exclude_defaults=True, exclude_none=True)}
 
 
 def describe_recipe(recipe: Recipe) -> str:

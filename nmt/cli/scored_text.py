@@ -1,0 +1,159 @@
+"""What `nmt evaluate` and `nmt compare` share: their options, and reading the texts that they score."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, assert_never
+
+import typer
+
+from nmt.data.corpus import read_lines, sacrebleu_files
+from nmt.evaluate.metrics import Scorer, make_scorer
+from nmt.evaluate.tables import Table, format_tables
+from nmt.logs import say
+from nmt.recipe import UserError
+
+RefOption = Annotated[
+    list[Path] | None, typer.Option("--ref", help="Reference translations; give it again for several references.")
+]
+TestSetOption = Annotated[
+    str | None,
+    typer.Option(help="Instead of --ref, a test set by sacreBLEU's name, such as wmt14/full; needs --lang-pair."),
+]
+LangPairOption = Annotated[str | None, typer.Option(help="Languages of --test-set, such as en-de.")]
+MetricsOption = Annotated[
+    str,
+    typer.Option(
+        help="Comma-separated: bleu, chrf, chrf++, ter are sacreBLEU's; bleu-tokenized, bleu-tokenized-lc, "
+        "bleu-compound-split are what older papers give instead, and never comparable with the others."
+    ),
+]
+LangOption = Annotated[
+    str | None, typer.Option(help="Target language, for tokenizers that depend on it; --lang-pair gives it too.")
+]
+TokenizeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="sacreBLEU's tokenizer for bleu: 13a, intl, char, none, ...; by default its own choice for the language, "
+        "which is 13a for most."
+    ),
+]
+LowercaseOption = Annotated[bool, typer.Option("--lowercase", help="Ignore case in bleu, chrf and chrf++.")]
+
+
+class Format(StrEnum):
+    """Choices of --format."""
+
+    text = "text"
+    json = "json"
+    markdown = "markdown"
+    latex = "latex"
+
+
+FormatOption = Annotated[
+    Format, typer.Option("--format", help="How to print; markdown and latex for papers, json for everything in full.")
+]
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A test set: each reference (by the name that errors give it) and, where it is known, the source."""
+
+    references: dict[str, list[str]]
+    reference_files: tuple[Path, ...]
+    source: list[str] | None
+    tgt_lang: str | None
+
+    @property
+    def streams(self) -> list[list[str]]:
+        """The references alone."""
+        return list(self.references.values())
+
+
+def read_scored_text(
+    ref: Sequence[Path] | None, src: Path | None, test_set: str | None, lang_pair: str | None
+) -> ScoredText:
+    """The test set that the options name; UserError where they do not fit together or the sides do not match."""
+    if bool(ref) == (test_set is not None):
+        raise UserError(
+            "there must be --ref FILE or --test-set NAME, and not both; give one of them to say what is right"
+        )
+    tgt_lang = None
+    if test_set is not None:
+        if lang_pair is None:
+            raise UserError(f"--test-set {test_set} needs its languages; give --lang-pair, such as --lang-pair en-de")
+        source_file, ref = sacrebleu_files(test_set, lang_pair)
+        src, tgt_lang = src or source_file, lang_pair.partition("-")[2]
+    files = tuple(ref or ())
+    references = {str(path): list(read_lines(path)) for path in files}
+    source = None if src is None else list(read_lines(src))
+    for path, lines in [*references.items(), *([(str(src), source)] if source is not None else [])]:
+        _check_line_counts(next(iter(references.items())), (path, lines))
+    return ScoredText(references, files, source, tgt_lang)
+
+
+def read_systems(files: Sequence[Path], text: ScoredText) -> dict[str, list[str]]:
+    """The translations of each system, by file name; UserError where they cannot be those of this test set.
+
+    A file that says word for word what the reference or the source says is worth a warning.
+    """
+    systems: dict[str, list[str]] = {}
+    for path in files:
+        if str(path) in systems:
+            raise UserError(f"{path} is given twice; each system must have a file of its own; take one away")
+        lines = list(read_lines(path))
+        if any(path.resolve() == reference.resolve() for reference in text.reference_files):
+            raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")
+        _check_line_counts(next(iter(text.references.items())), (str(path), lines))
+        known = {**text.references, **({"the source": text.source} if text.source is not None else {})}
+        for name, others in known.items():
+            if lines == others:
+                say(f"warning: every line of {path} is equal to {name}; is it the right file?")
+        systems[str(path)] = lines
+    return systems
+
+
+def make_scorers(
+    metrics: str, lang: str | None, text: ScoredText, tokenize: str | None, lowercase: bool
+) -> list[Scorer]:
+    """The scorers of a comma-separated list of metrics; UserError for an unknown one or a missing language."""
+    names = list(dict.fromkeys(name.strip() for name in metrics.split(",") if name.strip()))
+    language = lang or text.tgt_lang
+    if not names:
+        raise UserError("--metrics names none; it must be a list such as bleu,chrf,ter; give at least one")
+    for name in names:
+        if language is None and name.startswith(("bleu-tokenized", "bleu-compound")):
+            raise UserError(
+                f"{name} has rules for each language; it must know the target language; give --lang, such as --lang de"
+            )
+    return [make_scorer(name, tgt_lang=language or "en", tokenize=tokenize, lowercase=lowercase) for name in names]
+
+
+def echo_found(document: Mapping[str, Any], tables: Sequence[Table], output: Format) -> None:
+    """Print what was found, as the `document` or as the `tables`."""
+    match output:
+        case Format.json:
+            typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
+        case Format.text:
+            typer.echo(format_tables(tables, "text"), nl=False)
+        case Format.markdown:
+            typer.echo(format_tables(tables, "markdown"), nl=False)
+        case Format.latex:
+            typer.echo(format_tables(tables, "latex"), nl=False)
+        case _:
+            assert_never(output)
+
+
+def _check_line_counts(reference: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]) -> None:
+    (first, first_lines), (name, lines) = reference, other
+    if not lines:
+        raise UserError(f"{name} is empty; it must hold one sentence a line; check the file")
+    if len(lines) != len(first_lines):
+        raise UserError(
+            f"{name} has {len(lines):,} lines and {first} has {len(first_lines):,}; they must match line by line; "
+            "check that both belong to the same test set"
+        )

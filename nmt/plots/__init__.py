@@ -1,0 +1,1 @@
+"""Pictures: how a training run went, and what a model looks at."""

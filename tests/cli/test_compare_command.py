@@ -1,0 +1,131 @@
+"""`nmt compare` beside the paired tests of sacreBLEU's command line."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Nmt = Callable[..., tuple[int, str, str]]
+SYSTEMS = ("fair", "good", "poor")
+THEIR_NAMES = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
+# The program as it is, but for one thing: its JSON cannot hold the 32-bit numbers that chrF and TER give.
+PROGRAM = """
+import functools, json
+json.dumps = functools.partial(json.dumps, default=float)
+from sacrebleu.sacrebleu import main
+main()
+"""
+
+
+def paired_test(texts: Path, *options: str, seed: str) -> list[dict[str, dict[str, float | None]]]:
+    """What sacreBLEU's program prints as JSON: one object for each system, by metric."""
+    command = [sys.executable, "-c", PROGRAM, texts / "ref", "-i", *(texts / name for name in SYSTEMS)]
+    done = subprocess.run(
+        [*map(str, command), "-m", "bleu", "chrf", "ter", *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SACREBLEU_SEED": seed},
+        check=True,
+    )
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("seed", ["12345", "7"])
+def test_both_tests_are_the_sacrebleu_programs(
+    texts: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, seed: str
+) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", seed)
+    status, out, _ = nmt(
+        "compare", "--ref", texts / "ref", *(texts / name for name in SYSTEMS),
+        "--resamples", 200, "--trials", 300, "--format", "json",
+    )  # fmt: skip
+    assert status == 0
+    bootstrap = paired_test(texts, "--paired-bs", "--paired-bs-n", "200", seed=seed)
+    trials = paired_test(texts, "--paired-ar", "--paired-ar-n", "300", seed=seed)
+    comparisons = json.loads(out)["comparisons"]
+    assert [comparison["metric"] for comparison in comparisons] == ["bleu", "chrf", "ter"]
+    for comparison in comparisons:
+        name = THEIR_NAMES[comparison["metric"]]
+        for ours, by_bootstrap, by_trials in zip(comparison["systems"], bootstrap, trials, strict=True):
+            assert ours["score"] == by_bootstrap[name]["score"] == by_trials[name]["score"]
+            assert (ours["mean"], ours["interval"]) == (by_bootstrap[name]["mean"], by_bootstrap[name]["ci"])
+            assert ours["p_bootstrap"] == by_bootstrap[name]["p_value"]
+            assert ours["p_randomization"] == by_trials[name]["p_value"]
+        assert [
+            f"|bs:200|seed:{seed}|" in comparison["signatures"][0],
+            f"|ar:300|seed:{seed}|" in comparison["signatures"][1],
+        ] == [True, True]
+        base, *others = comparison["systems"]
+        assert base["difference"] is None
+        assert all(other["difference"] == other["score"] - base["score"] for other in others)
+
+
+def test_the_table_says_which_differences_mean_something(texts: Path, nmt: Nmt) -> None:
+    _, out, err = nmt(
+        "compare", "--ref", texts / "ref", texts / "fair", texts / "poor",
+        "--metrics", "bleu,bleu-compound-split", "--lang", "de", "--resamples", 200, "--trials", 200,
+    )  # fmt: skip
+    assert err == ""
+    bleu, split = out.split("\n\nbleu-compound-split\n")
+    header, baseline, other = bleu.splitlines()[1:4]
+    assert header.split("  ")[0] == "system"
+    assert baseline.split()[:2] == [str(texts / "fair"), "(baseline)"]
+    assert other.split()[2].startswith("-")
+    assert other.count("*") == 2
+    assert "tok:moses.de.unipunct" in split
+    assert "p: how often chance alone" in split
+
+
+def test_one_of_the_tests_can_be_left_out(texts: Path, nmt: Nmt) -> None:
+    plain = ("compare", "--ref", texts / "ref", texts / "fair", texts / "good", "--metrics", "bleu")
+    _, only_trials, _ = nmt(*plain, "--resamples", 0, "--trials", 100)
+    _, only_bootstrap, _ = nmt(*plain, "--resamples", 100, "--trials", 0)
+    assert ("interval" in only_trials, "randomisation" in only_trials) == (False, True)
+    assert ("interval" in only_bootstrap, "randomisation" in only_bootstrap) == (True, False)
+    assert [only_trials.count("BLEU|"), only_bootstrap.count("BLEU|")] == [1, 1]
+
+
+def test_equal_outputs_are_not_called_significant(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "copy").write_bytes((texts / "good").read_bytes())
+    _, out, err = nmt(
+        "compare", "--ref", texts / "ref", texts / "good", tmp_path / "copy", "--metrics", "bleu", "--trials", 50
+    )
+    assert "copy says word for word what the baseline says" in err
+    assert "*" not in out.partition("\n\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "expected"),
+    [
+        (["good"], {}, ""),
+        (["good", "good"], {}, "is given twice"),
+        (["good", "ref"], {}, "is both a translation and the reference"),
+        (["good", "fair", "--resamples", "0", "--trials", "0"], {}, "both tests are left out"),
+        (["good", "fair"], {"SACREBLEU_SEED": "0"}, "SACREBLEU_SEED is 0"),
+        (["good", "fair"], {"SACREBLEU_SEED": "-1"}, "SACREBLEU_SEED is '-1'"),
+        (["good", "fair", "--metrics", "bleu-compond-split"], {}, "did you mean 'bleu-compound-split'?"),
+    ],
+)
+def test_wrong_input(
+    texts: Path,
+    nmt: Nmt,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    environment: dict[str, str],
+    expected: str,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    words = [str(texts / word) if (texts / word).is_file() else word for word in arguments]
+    status, out, err = nmt("compare", "--ref", texts / "ref", *words)
+    assert out == ""
+    assert "Traceback" not in err
+    if expected:
+        assert (status, len(err.splitlines())) == (1, 1)
+        assert expected in err
+    else:
+        assert status == 2  # the command line itself is wrong: there is nothing to compare with

@@ -1,0 +1,341 @@
+"""`nmt evaluate` beside the command line of sacreBLEU, an own multi-bleu, and a COMET that is none."""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sacrebleu
+import sacremoses
+
+Nmt = Callable[..., tuple[int, str, str]]
+SYSTEMS = ("good", "fair", "poor")
+
+
+def sacrebleu_command(*arguments: object, **environment: str) -> list[dict[str, object]]:
+    """What the sacreBLEU program prints, each score with as many digits as matter."""
+    command = [sys.executable, "-m", "sacrebleu", *map(str, arguments), "--width", "14"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=True)
+    printed = json.loads(done.stdout)
+    return printed if isinstance(printed, list) else [printed]
+
+
+def by_signature(printed: list[dict[str, object]]) -> dict[str, tuple[object, ...]]:
+    keys = ("score", "confidence_mean", "confidence_var")
+    return {f"{found['name']}|{found['signature']}": tuple(found.get(key) for key in keys) for found in printed}
+
+
+def rounded(scores: list[dict[str, object]]) -> dict[str, tuple[object, ...]]:
+    """Our scores in the form of `by_signature`, each number rounded as `--width 14` does."""
+
+    def digits(number: object) -> float | None:
+        return None if number is None else float(f"{number:.14f}")
+
+    return {
+        str(score["signature"]): tuple(digits(score[key]) for key in ("value", "mean", "interval")) for score in scores
+    }
+
+
+def one_line(err: str) -> str:
+    (line,) = err.strip().splitlines()
+    assert line.startswith("nmt: ")
+    return line
+
+
+# --- sacreBLEU's own figures ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (["--confidence"], ["--confidence"]),
+        (["--tokenize", "intl", "--lowercase"], ["-tok", "intl", "-lc", "--chrf-lowercase"]),
+        (["--tokenize", "char"], ["-tok", "char"]),
+        (["--tokenize", "none"], ["-tok", "none"]),
+        (
+            ["--metrics", "chrf++", "--confidence", "--resamples", "300"],
+            ["--chrf-word-order", "2", "-m", "chrf", "-ci", "-cin", "300"],
+        ),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_every_figure_is_the_sacrebleu_programs(texts: Path, nmt: Nmt, ours: list[str], theirs: list[str]) -> None:
+    status, out, _ = nmt("evaluate", "--ref", texts / "ref", texts / "fair", "--json", *ours)
+    metrics = [] if "-m" in theirs else ["-m", "bleu", "chrf", "ter"]
+    expected = by_signature(sacrebleu_command(texts / "ref", "-i", texts / "fair", *metrics, *theirs))
+    assert status == 0
+    (scores,) = json.loads(out).values()
+    assert rounded(scores) == expected
+
+
+def test_several_references_and_systems_at_once(texts: Path, nmt: Nmt) -> None:
+    refs = ["--ref", texts / "ref", "--ref", texts / "ref2"]
+    _, out, _ = nmt("evaluate", *refs, *(texts / name for name in SYSTEMS), "--json")
+    found = json.loads(out)
+    assert list(found) == [str(texts / name) for name in SYSTEMS]
+    for name in ("good", "poor"):
+        printed = sacrebleu_command(texts / "ref", texts / "ref2", "-i", texts / name, "-m", "bleu", "chrf", "ter")
+        assert rounded(found[str(texts / name)]) == by_signature(printed)
+    assert "nrefs:2" in found[str(texts / "good")][0]["signature"]
+
+
+def test_the_seed_of_the_intervals_is_sacrebleus(texts: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", "77")
+    _, out, _ = nmt("evaluate", "--ref", texts / "ref", texts / "poor", "--metrics", "bleu", "--json", "--confidence")
+    expected = by_signature(sacrebleu_command(texts / "ref", "-i", texts / "poor", "--confidence"))
+    assert rounded(next(iter(json.loads(out).values()))) == expected
+    assert "seed:77" in next(iter(expected))
+    monkeypatch.setenv("SACREBLEU_SEED", "many")
+    status, _, err = nmt("evaluate", "--ref", texts / "ref", texts / "poor", "--confidence")
+    assert (status, "SACREBLEU_SEED is 'many'" in one_line(err)) == (1, True)
+
+
+# --- The figures of older papers --------------------------------------------------------------------------------------
+
+
+def multi_bleu(hypotheses: list[list[str]], references: list[list[str]]) -> float:
+    """BLEU as multi-bleu.perl counts it: no smoothing, one reference."""
+    logs = 0.0
+    for order in range(1, 5):
+        right = total = 0
+        for hypothesis, reference in zip(hypotheses, references, strict=True):
+            ours, theirs = (
+                Counter(zip(*(side[start:] for start in range(order)), strict=False))
+                for side in (hypothesis, reference)
+            )
+            right, total = right + (ours & theirs).total(), total + ours.total()
+        if not right:
+            return 0.0
+        logs += math.log(right / total) / 4
+    ours, theirs = sum(map(len, hypotheses)), sum(map(len, references))
+    return 100 * math.exp(logs + min(0.0, 1 - theirs / ours))
+
+
+def ende_bleu_tokens(path: Path) -> list[list[str]]:
+    """get_ende_bleu.sh: Unicode punctuation replaced, Moses tokens, hyphens inside words made tokens."""
+    plain = str.maketrans({"\u201c": '"', "\u201d": '"', "\u2019": "'", "\u2026": "...", "\uff05": "%"})
+    moses = sacremoses.MosesTokenizer("de")
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    tokenized = [moses.tokenize(line.translate(plain), return_str=True) for line in lines]
+    return [re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", line).split() for line in tokenized]
+
+
+def test_compound_split_bleu_equals_an_independent_count_on_three_systems(texts: Path, nmt: Nmt) -> None:
+    systems = [texts / name for name in SYSTEMS]
+    metrics = "bleu,bleu-tokenized,bleu-compound-split"
+    _, out, _ = nmt("evaluate", "--ref", texts / "ref", *systems, "--json", "--lang", "de", "--metrics", metrics)
+    reference = ende_bleu_tokens(texts / "ref")
+    for path, (plain, tokenized, split) in zip(systems, json.loads(out).values(), strict=True):
+        assert split["value"] == pytest.approx(multi_bleu(ende_bleu_tokens(path), reference), abs=1e-9)
+        assert len({plain["value"], tokenized["value"], split["value"]}) == 3
+        assert "|smooth:none|compounds:split|" in split["signature"]
+
+
+def test_figures_of_both_kinds_stand_beside_each_other_under_their_names(texts: Path, nmt: Nmt) -> None:
+    _, out, _ = nmt(
+        "evaluate", "--ref", texts / "ref", texts / "good", "--lang", "de", "--metrics", "bleu,bleu-compound-split"
+    )
+    header, row, _, first, second, note = out.splitlines()
+    assert header.split() == ["system", "bleu", "bleu-compound-split"]
+    assert row.split()[0] == str(texts / "good")
+    assert first.startswith("bleu                 BLEU|nrefs:1|case:mixed|eff:no|tok:13a|")
+    assert second.startswith("bleu-compound-split  BLEU|nrefs:1|case:mixed|eff:no|tok:moses.de.unipunct.")
+    assert "not comparable with bleu" in note
+
+
+# --- Test sets by name ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cached(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """sacreBLEU's cache, in which wmt14/full is what `texts` holds."""
+    test_set = sacrebleu.dataset.DATASETS["wmt14/full"]
+    monkeypatch.setattr(test_set, "_outdir", str(tmp_path / "wmt14" / "full"))
+    monkeypatch.setattr(test_set, "_rawdir", str(tmp_path / "raw"))
+    (tmp_path / "wmt14" / "full").mkdir(parents=True)
+    for field in test_set.fieldnames("en-de"):
+        source = texts / (field if field in ("src", "ref") else "src")
+        Path(test_set._get_txt_file_path("en-de", field)).write_bytes(source.read_bytes())
+    return tmp_path
+
+
+def test_a_test_set_of_sacrebleus_is_scored_as_sacrebleu_scores_it(texts: Path, cached: Path, nmt: Nmt) -> None:
+    named = ["--test-set", "wmt14/full", "--lang-pair", "en-de"]
+    _, out, _ = nmt("evaluate", *named, texts / "fair", "--json", "--metrics", "bleu,bleu-compound-split")
+    printed = sacrebleu_command("-t", "wmt14/full", "-l", "en-de", "-i", texts / "fair", SACREBLEU=str(cached))
+    ((plain, split),) = json.loads(out).values()
+    assert rounded([plain]) == by_signature(printed)
+    assert "moses.de" in split["signature"]  # the pair says which language
+    _, table, _ = nmt("evaluate", *named, texts / "fair", "--by-length", "--metrics", "bleu")
+    assert "by words in the source sentence" in table  # and the test set brings its source
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--test-set", "wmt14/full"], "give --lang-pair"),
+        (["--test-set", "wmt14/ful", "--lang-pair", "en-de"], "knows no test set 'wmt14/ful'"),
+        (["--test-set", "wmt14/full", "--lang-pair", "en-xx"], "has no en-xx; it has"),
+        (["--test-set", "wmt14/full", "--lang-pair", "en-de"], "cannot download wmt14/full (no network); run"),
+        ([], "there must be --ref FILE or --test-set NAME"),
+    ],
+)
+def test_a_test_set_that_cannot_be_had_is_one_line(
+    texts: Path, cached: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, options: list[str], expected: str
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr("urllib.request.urlopen", fail)
+    (cached / "wmt14" / "full" / "wmt14_full.en-de.ref").unlink()
+    status, out, err = nmt("evaluate", *options, texts / "good")
+    assert (status, out) == (1, "")
+    assert expected in one_line(err)
+
+
+# --- Breakdowns -------------------------------------------------------------------------------------------------------
+
+
+def test_everything_at_once_as_json(texts: Path, nmt: Nmt) -> None:
+    status, out, err = nmt(
+        "evaluate", "--ref", texts / "ref", texts / "good", texts / "poor", "--src", texts / "src", "--by-length",
+        "--train-tgt", texts / "ref2", "--differences", 2, "--confidence", "--resamples", 50, "--format", "json",
+    )  # fmt: skip
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    good, poor = (str(texts / name) for name in ("good", "poor"))
+    assert list(found["systems"]) == [good, poor]
+    lengths = found["by_source_length"][good]
+    assert sum(group["sentences"] for group in lengths) == 66
+    assert [score["name"] for score in lengths[0]["scores"]] == ["bleu", "chrf", "ter"]
+    rows = found["by_training_frequency"][poor]
+    assert sum(row["in_reference"] for row in rows) == sum(
+        row["in_reference"] for row in found["by_training_frequency"][good]
+    )
+    assert {row["frequency"] for row in rows} >= {"0", "1"}
+    assert found["first_ahead"][0]["line"] == 1  # the poor system says nothing there
+    assert found["first_ahead"][0]["translations"][1] == ""
+    assert len(found["second_ahead"]) == 2
+
+
+def test_counts_do_what_the_text_does(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+    words = Counter(word for line in (texts / "ref2").read_text().splitlines() for word in line.split())
+    (tmp_path / "counts").write_text("".join(f"{word}\t{count}\n" for word, count in words.items()))
+    plain = ("evaluate", "--ref", texts / "ref", texts / "good", "--metrics", "bleu", "--tokenize", "none")
+    _, by_text, _ = nmt(*plain, "--train-tgt", texts / "ref2")
+    _, by_counts, _ = nmt(*plain, "--word-counts", tmp_path / "counts")
+    assert by_text == by_counts
+    assert "F-measure of words" in by_text
+    (tmp_path / "counts").write_text("Haus 3\nHaus\n")
+    status, _, err = nmt(*plain, "--word-counts", tmp_path / "counts")
+    assert (status, "line 2: 'Haus' is no word with its count" in one_line(err)) == (1, True)
+
+
+def test_papers_get_markdown_and_latex(texts: Path, nmt: Nmt) -> None:
+    plain = ("evaluate", "--ref", texts / "ref", texts / "good", "--confidence", "--resamples", 40)
+    _, markdown, _ = nmt(*plain, "--format", "markdown")
+    _, latex, _ = nmt(*plain, "--format", "latex")
+    assert markdown.splitlines()[1] == "|---|---:|---:|---:|"
+    assert "- bleu: `BLEU|nrefs:1|bs:40|seed:12345|case:mixed" in markdown
+    assert r"\begin{tabular}{lrrr}" in latex
+    assert r"$\pm$" in latex
+    assert "95 %" not in latex.replace(r"95 \%", "")
+
+
+# --- COMET ------------------------------------------------------------------------------------------------------------
+
+FAKE_COMET = f"""#!{sys.executable}
+import sys
+words = sys.argv[1:]
+files = words[words.index("-t") + 1 : words.index("-r")]
+count = len(open(words[words.index("-s") + 1], encoding="utf-8", newline="").read().split("\\n")) - 1
+assert words[-2:] == ["--quiet", "--only_system"], words
+print("Seed set to 1")
+for number, file in enumerate(files):
+    lines = open(file, encoding="utf-8").readlines()
+    assert len(lines) == count, (len(lines), count)
+    print(f"{{file}}\\tscore: {{0.8765 - number / 10:.4f}}")
+"""
+
+
+@pytest.fixture
+def comet(tmp_path: Path) -> Path:
+    (tmp_path / "comet-score").write_text(FAKE_COMET)
+    (tmp_path / "comet-score").chmod(0o755)
+    return tmp_path / "comet-score"
+
+
+def test_comet_is_asked_in_its_own_program(texts: Path, comet: Path, nmt: Nmt) -> None:
+    command = f"{comet} --model Some/model"
+    scored = ("evaluate", "--ref", texts / "ref", texts / "good", texts / "poor", "--metrics", "bleu")
+    status, out, _ = nmt(*scored, "--src", texts / "src", "--comet", command, "--json")
+    assert status == 0
+    good, poor = json.loads(out).values()
+    assert [scores[1]["value"] for scores in (good, poor)] == [0.8765, 0.7765]
+    assert good[1]["signature"] == "COMET|nrefs:1|model:Some/model|version:unknown"
+    _, table, _ = nmt(*scored, "--src", texts / "src", "--comet", comet)
+    assert table.splitlines()[0].split() == ["system", "bleu", "comet"]
+    assert table.splitlines()[2].split()[-1] == "0.7765"
+
+
+def test_comet_that_is_missing_fails_or_says_nothing_is_one_line(texts: Path, comet: Path, nmt: Nmt) -> None:
+    scored = ("evaluate", "--ref", texts / "ref", texts / "good", "--comet")
+    last = [nmt(*scored, comet.parent / "none", "--src", texts / "src")]
+    comet.write_text("#!/bin/sh\necho broken >&2; exit 3\n")
+    last.append(nmt(*scored, comet, "--src", texts / "src"))
+    comet.write_text("#!/bin/sh\necho hello\n")
+    last.append(nmt(*scored, comet, "--src", texts / "src"))
+    last.append(nmt(*scored, comet))
+    expected = ["must be comet-score in an environment", "exit status 3 (broken)", "printed no score", "give --src"]
+    for (status, out, err), message in zip(last, expected, strict=True):
+        assert (status, out) == (1, "")
+        assert message in err.splitlines()[-1]
+        assert "Traceback" not in err
+
+
+# --- Wrong input: one line each ---------------------------------------------------------------------------------------
+
+
+def test_wrong_input_is_one_line(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "short").write_text("a\nb\n")
+    (tmp_path / "empty").write_text("")
+    ref = ["--ref", texts / "ref"]
+    good = texts / "good"
+    cases: list[tuple[list[object], str]] = [
+        ([*ref, tmp_path / "short"], "short has 2 lines and"),
+        ([*ref, tmp_path / "empty"], "empty is empty"),
+        ([*ref, "--ref", tmp_path / "short", good], "short has 2 lines and"),
+        ([*ref, "--src", tmp_path / "short", good], "short has 2 lines and"),
+        ([*ref, tmp_path / "missing"], "cannot read"),
+        (["--ref", tmp_path / "missing", good], "cannot read"),
+        ([*ref, texts / "ref"], "is both a translation and the reference"),
+        ([*ref, good, good], "is given twice"),
+        ([*ref, good, "--metrics", "blue"], "did you mean 'bleu'?"),
+        ([*ref, good, "--metrics", "bleu,chrF2++"], "did you mean 'chrf++'?"),
+        ([*ref, good, "--metrics", ","], "--metrics names none"),
+        ([*ref, good, "--tokenize", "13b"], "did you mean '13a'?"),
+        ([*ref, good, "--metrics", "bleu-compound-split"], "give --lang"),
+        ([*ref, good, "--by-length"], "give --src FILE"),
+        ([*ref, good, "--differences", 3], "there are 1; give two files"),
+        ([good], "there must be --ref FILE or --test-set NAME"),
+    ]
+    for arguments, expected in cases:
+        status, out, err = nmt("evaluate", *arguments)
+        assert (status, out) == (1, ""), arguments
+        assert expected in one_line(err)
+
+
+def test_a_translation_that_is_the_reference_is_worth_a_warning(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "copy").write_bytes((texts / "ref").read_bytes())
+    status, out, err = nmt("evaluate", "--ref", texts / "ref", tmp_path / "copy", texts / "good", "--metrics", "bleu")
+    assert status == 0
+    assert out.splitlines()[1].split()[-1] == "100.00"
+    (line,) = err.splitlines()
+    assert line.startswith("warning: every line of ")
+    assert "copy is equal to" in line

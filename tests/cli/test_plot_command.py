@@ -1,0 +1,44 @@
+"""`nmt plot curves`: a picture from what a run notes, and one line for what cannot be drawn."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Nmt = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    lines = [{"step": step, "train/loss": 5.0 / step, "train/tokens_per_second": 900.0} for step in range(1, 9)]
+    lines.append({"step": 8, "valid/loss": 2.0, "valid/perplexity": 7.4, "valid/bleu": 12.5})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path
+
+
+def test_curves_of_a_run_become_a_picture(run_dir: Path, nmt: Nmt) -> None:
+    status, out, err = nmt("plot", "curves", run_dir, "-o", run_dir / "a.png")
+    assert (status, out, err) == (0, f"{run_dir / 'a.png'}\n", "")
+    head = (run_dir / "a.png").read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", head[16:])
+    assert width > 1200
+    assert height > 600
+
+
+def test_what_cannot_be_drawn_is_one_line(run_dir: Path, nmt: Nmt) -> None:
+    (run_dir / "none").mkdir()
+    (run_dir / "bad").mkdir()
+    (run_dir / "bad" / "metrics.jsonl").write_text("{}\n")
+    for folder, out, expected in (
+        (run_dir / "none", run_dir / "a.png", "metrics.jsonl"),
+        (run_dir / "bad", run_dir / "a.png", "line 1 is no JSON object with a step"),
+        (run_dir, run_dir / "a.doc", "take .png"),
+        (run_dir, run_dir / "no" / "a.png", "cannot write"),
+    ):
+        status, printed, err = nmt("plot", "curves", folder, "-o", out)
+        assert (status, printed) == (1, "")
+        assert expected in err
+        assert len(err.splitlines()) == 1

@@ -1,0 +1,25 @@
+"""COMET's program sees the lines that we see."""
+
+import sys
+from pathlib import Path
+
+from nmt.evaluate.comet import comet_scores
+
+PROGRAM = f"""#!{sys.executable}
+import sys
+words = sys.argv[1:]
+first, second = words[words.index("-t") + 1 : words.index("-r")]
+for file in (second, first):  # in another order
+    print(f"{{file}}\\tSegment 0\\tscore: 0.1111")
+    print(f"{{file}}\\tscore: {{len(open(file).readlines()) / 100:.4f}}")
+"""
+
+
+def test_a_line_ends_at_a_line_feed_and_nowhere_else(tmp_path: Path) -> None:
+    program = tmp_path / "comet-score"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    systems = {"a": ["one\rline", "zwei\u2028Zeilen"], "b": ["x", "y"]}
+    scores = comet_scores(str(program), systems, ["s", "t"], ["r", "q"])
+    assert {name: score.value for name, score in scores.items()} == {"a": 0.02, "b": 0.02}
+    assert scores["a"].signature == "COMET|nrefs:1|model:default|version:unknown"

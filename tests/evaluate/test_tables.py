@@ -1,0 +1,65 @@
+"""Tables read back: text by its columns, Markdown by a Markdown parser, LaTeX by its own rules."""
+
+import re
+
+from markdown_it import MarkdownIt
+from rich.cells import cell_len
+
+from nmt.evaluate.tables import Table, escape_latex, format_tables
+
+TABLE = Table(
+    title="scores of a_b",
+    columns="lrp",
+    header=("system", "bleu", "text"),
+    rows=(("a|b & *c*", "27.30", "x\ty"), ("日本語", "3.1 ± 0.2", "100 % #1 {~^\\}")),
+    signatures=(("bleu", "BLEU|nrefs:1|tok:13a"),),
+    notes=("a note: 5 < 6",),
+)
+
+
+def test_text_is_aligned_in_columns_also_of_wide_characters() -> None:
+    text = format_tables([TABLE], "text")
+    title, header, first, second, empty, signature, note = text.removesuffix("\n").split("\n")
+    assert title == "scores of a_b"
+    assert first == "a|b & *c*      27.30  x y"
+    ends = [
+        cell_len(line[: line.index(figure) + len(figure)])
+        for line, figure in ((header, "bleu"), (first, "27.30"), (second, "± 0.2"))
+    ]
+    assert len(set(ends)) == 1
+    assert (empty, signature, note) == ("", "bleu  BLEU|nrefs:1|tok:13a", "a note: 5 < 6")
+
+
+def test_markdown_shows_what_was_given() -> None:
+    html = MarkdownIt("commonmark").enable("table").render(format_tables([TABLE], "markdown"))
+    cells = [re.sub("<.*?>", "", cell) for cell in re.findall(r"<t[dh].*?>(.*?)</t[dh]>", html)]
+    assert cells == [
+        "system",
+        "bleu",
+        "text",
+        "a|b &amp; *c*",
+        "27.30",
+        "x y",
+        "日本語",
+        "3.1 ± 0.2",
+        "100 % #1 {~^\\}",
+    ]
+    assert "<code>BLEU|nrefs:1|tok:13a</code>" in html
+    assert html.count('style="text-align:right"') == 3
+
+
+def test_latex_escapes_what_latex_would_take_for_itself() -> None:
+    assert escape_latex("100 % #1 {~^\\} a_b & $x$ ±") == (
+        r"100 \% \#1 \{\textasciitilde{}\textasciicircum{}\textbackslash{}\} a\_b \& \$x\$ $\pm$"
+    )
+    lines = format_tables([TABLE], "latex").splitlines()
+    assert r"    a\textbar{}b \& *c* & 27.30 & x y \\" in lines
+    assert lines.count(r"\begin{table}") == lines.count(r"\end{table}") == 1
+    assert r"  \begin{tabular}{lrp{0.75\textwidth}}" in lines
+
+
+def test_a_table_may_have_no_header_and_no_title() -> None:
+    bare = Table("", "lp", (), (("source", "a"), ("reference", "b")))
+    assert format_tables([bare, bare], "text") == "source     a\nreference  b\n\nsource     a\nreference  b\n"
+    assert format_tables([bare], "markdown").startswith("|  |  |\n|---|---|\n| source | a |\n")
+    assert r"\midrule" not in format_tables([bare], "latex")

@@ -1,0 +1,108 @@
+"""What is drawn is what was noted: the lines of the figure are compared with the numbers of metrics.jsonl."""
+
+import builtins
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from nmt.plots import curves
+from nmt.plots.curves import draw_curves, read_metrics
+from nmt.recipe import UserError
+
+
+def note(folder: Path, *lines: dict[str, Any]) -> Path:
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder / "metrics.jsonl"
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, run: Path) -> Figure:
+    """The figure that `draw_curves` made."""
+    figures: list[Figure] = []
+    new_figure = curves._new_figure
+    monkeypatch.setattr(curves, "_new_figure", lambda: figures.append(new_figure()) or figures[0])
+    draw_curves(run, run / "curves.png")
+    return figures[0]
+
+
+def test_metrics_are_read_as_they_were_noted(tmp_path: Path) -> None:
+    path = note(tmp_path, {"step": 1, "a": 2.5}, {"step": 3, "a": math.nan, "b": 7}, {"step": 4, "a": 1.0})
+    with path.open("a") as file:
+        file.write('{"step": 5, "a":')  # being written just now
+    assert read_metrics(path) == {"a": [(1, 2.5), (4, 1.0)], "b": [(3, 7.0)]}
+
+
+def test_every_curve_shows_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note(
+        tmp_path,
+        {"step": 100, "train/loss": 5.0, "train/learning_rate": 1e-4, "train/gradient_norm": 2.0},
+        {"step": 200, "train/loss": 4.0, "train/learning_rate": 2e-4, "train/gradient_norm": 1.0},
+        {"step": 200, "valid/loss": 4.5, "valid/perplexity": 90.0},
+        {"step": 300, "valid/loss": 4.7, "valid/perplexity": 95.0},
+    )
+    figure = drawn(monkeypatch, tmp_path)
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes}
+    assert list(panels) == [
+        "Loss (nats per target token)",
+        "Perplexity of a validation token",
+        "Learning rate",
+        "Norm of the gradient",
+    ]
+    loss = panels["Loss (nats per target token)"]
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in loss.lines] == [
+        ([100, 200], [5.0, 4.0]),
+        ([200, 300], [4.5, 4.7]),
+    ]
+    assert [text.get_text() for text in loss.get_legend().get_texts()] == ["training", "validation"]
+    perplexity = panels["Perplexity of a validation token"]
+    assert [text.get_text() for text in perplexity.texts] == ["90.00"]  # the best one is named
+    assert list(perplexity.lines[-1].get_xdata()) == [200]
+
+
+def test_the_best_bleu_is_the_highest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note(tmp_path, {"step": 1, "valid/bleu": 3.0}, {"step": 2, "valid/bleu": 30.25}, {"step": 3, "valid/bleu": 29.0})
+    (axes,) = drawn(monkeypatch, tmp_path).axes
+    assert [text.get_text() for text in axes.texts] == ["30.25"]
+
+
+def test_a_wide_range_gets_a_logarithmic_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note(tmp_path, {"step": 1, "valid/perplexity": 3000.0}, {"step": 2, "valid/perplexity": 5.0, "train/loss": 1.0})
+    loss, perplexity = drawn(monkeypatch, tmp_path).axes
+    assert (loss.get_yscale(), perplexity.get_yscale()) == ("linear", "log")
+    assert list(perplexity.get_yticks()) == [5, 10, 20, 50, 100, 200, 500, 1000, 2000]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, "cannot read"),
+        ("", "holds no figures yet"),
+        ('{"step": 1}\n', "holds no figures yet"),
+        ('{"step": 1, "a": 1}\nnonsense\n', "line 2 is no JSON object with a step"),
+        ('{"a": 1}\n', "line 1 is no JSON object with a step"),
+        ("[1]\n", "line 1 is no JSON object with a step"),
+    ],
+)
+def test_a_file_that_cannot_be_drawn_is_named(tmp_path: Path, text: str | None, expected: str) -> None:
+    if text is not None:
+        (tmp_path / "metrics.jsonl").write_text(text)
+    with pytest.raises(UserError, match=expected) as error:
+        draw_curves(tmp_path, tmp_path / "x.png")
+    assert "metrics.jsonl" in str(error.value)
+
+
+def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note(tmp_path, {"step": 1, "train/loss": 3.0})
+    real_import = builtins.__import__
+
+    def no_matplotlib(name: str, *rest: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real_import(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", no_matplotlib)
+    with pytest.raises(UserError, match=r"pip install 'nmt\[plot\]'"):
+        draw_curves(tmp_path, tmp_path / "x.png")
