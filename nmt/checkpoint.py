@@ -133,7 +133,8 @@ def _naming_disk_errors(directory: Path) -> Iterator[None]:
 class ModelFacts:
     """What `model.toml` says of a model besides its architecture.
 
-    origin: where the weights come from, such as `{"run": ..., "steps": [...]}`
+    origin:         where the weights come from, such as `{"run": ..., "steps": [...]}`
+    reverse_target: whether it reads and writes the tokens of the target side in reverse
     """
 
     src_lang: str
@@ -143,6 +144,7 @@ class ModelFacts:
     unicode_form: str
     decode: DecodeRecipe
     origin: dict[str, Any] = field(default_factory=dict)
+    reverse_target: bool = False
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ def _model_toml(model_recipe: ModelRecipe, facts: ModelFacts) -> str:
         "format": FORMAT,
         "languages": {"src": facts.src_lang, "tgt": facts.tgt_lang},
         "vocabulary": {"src": facts.src_vocab_size, "tgt": facts.tgt_vocab_size},
-        "text": {"unicode_form": facts.unicode_form},
+        "text": {"unicode_form": facts.unicode_form, "reverse_target": facts.reverse_target},
         "model": model_recipe.model_dump(mode="json"),
         "decode": facts.decode.model_dump(mode="json", exclude_none=True),
         "origin": facts.origin,
@@ -240,6 +242,7 @@ def _read_model_toml(path: Path) -> tuple[ModelRecipe, ModelFacts]:
             unicode_form=tree["text"]["unicode_form"],
             decode=DecodeRecipe.model_validate(tree["decode"]),
             origin=tree["origin"],
+            reverse_target=tree["text"].get("reverse_target", False),  # models of before know no such thing
         )
         return ModelRecipe.model_validate(tree["model"]), facts
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, ValidationError) as error:
@@ -363,9 +366,17 @@ def write_moving_average(checkpoint: Path, out: Path) -> None:
     _write_derived(checkpoint, read_tensors(checkpoint / AVERAGE), {"moving_average": checkpoint.name}, out)
 
 
-def _write_derived(model: Path, tensors: Tensors, origin: dict[str, Any], out: Path) -> None:
-    """A model directory like `model`, with other weights and a note of where they come from."""
+def _write_derived(
+    model: Path, tensors: Tensors, origin: dict[str, Any], out: Path, decode: DecodeRecipe | None = None
+) -> None:
+    """A model directory like `model`, with other weights or search options and a note of where they come from."""
     model_recipe, facts = _read_model_toml(model / "model.toml")
     tokenizer = {path.name: path.read_bytes() for path in sorted(model.glob("tokenizer*.model"))}
-    derived = replace(facts, origin={**facts.origin, **origin})
+    derived = replace(facts, origin={**facts.origin, **origin}, decode=decode or facts.decode)
     write_directory(out, model_files(model_recipe, tensors, tokenizer, derived))
+
+
+def write_with_decode(model: Path, decode: DecodeRecipe, out: Path) -> None:
+    """Write a verified model once more as a new model directory at `out`, with other search options of its own."""
+    verify_directory(model)
+    _write_derived(model, read_tensors(model / "model.safetensors"), {}, out, decode)

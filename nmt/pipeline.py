@@ -149,9 +149,15 @@ def _train(recipe: Recipe, world: World) -> Position:
 def _training_text(recipe: Recipe, prepared: Prepared, world: World) -> TrainingText:
     directory, epochs = prepared.directory, None
     if recipe.train.subword_sampling:
-        longest, workers = recipe.data.max_tokens, recipe.data.workers
+        data = recipe.data
         epochs = SampledEpochs(
-            directory, recipe.train, seed=recipe.seed, max_tokens=longest, workers=workers, builds=world.is_first
+            directory,
+            recipe.train,
+            seed=recipe.seed,
+            max_tokens=data.max_tokens,
+            workers=data.workers,
+            builds=world.is_first,
+            reverse_target=data.reverse_target,
         )
     train, valid = PairStore(directory, "train"), PairStore(directory, "valid")
     return TrainingText(train, valid, prepared.mixture(recipe), epochs)
@@ -169,6 +175,7 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
             unicode_form=recipe.data.unicode_form,
             decode=recipe.decode,
             origin={"recipe": recipe.name, "seed": recipe.seed, "step": step},
+            reverse_target=recipe.data.reverse_target,
         )
         return model_files(recipe.model, tensors, tokenizers.files(), facts)
 
@@ -215,6 +222,7 @@ def _translator_of(model: Transformer, recipe: Recipe, prepared: Prepared, world
         max_positions=recipe.model.max_positions,
         unicode_form=recipe.data.unicode_form,
         device=world.device,
+        reverse_target=recipe.data.reverse_target,
     )
 
 

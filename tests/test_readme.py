@@ -83,7 +83,7 @@ def test_the_worked_example_works_as_it_stands(tmp_path: Path) -> None:
     (tmp_path / "input.txt").write_text("word1 of train\n")
     commands = [made_small(words) for words in nmt_commands() if "recipes" not in " ".join(words)]
     assert {words[0] for words in commands} == {
-        *("config", "run", "train", "average", "translate", "score", "evaluate", "compare", "plot")
+        *("config", "run", "train", "average", "translate", "score", "evaluate", "compare", "plot", "align", "rerank")
     }
     done = subprocess.run(
         [sys.executable, "-c", RUN_ALL, json.dumps(commands)],

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from nmt.cli.align import Heads, Layer, PlaceOption, load_aligner
+from nmt.cli.arguments import Device, ModelArgument
+from nmt.data.corpus import read_lines
+from nmt.plots.attention import draw, read_panels
 from nmt.plots.curves import draw_curves
+from nmt.recipe import UserError
 
 app = typer.Typer(help="Draw pictures, by matplotlib (pip install 'nmt[plot]').", no_args_is_help=True)
 
@@ -22,3 +28,29 @@ def curves(
     A run that still trains can be drawn too.
     """
     typer.echo(draw_curves(run, out))
+
+
+@app.command()
+def alignment(
+    model: ModelArgument,
+    src: Annotated[Path, typer.Argument(help="Source sentences, one a line.")],
+    tgt: Annotated[Path, typer.Argument(help="Their translations, one a line.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The picture: .png, .pdf or .svg.")],
+    line: Annotated[int, typer.Option(min=1, help="Which line of the two files.")] = 1,
+    layer: Layer = None,
+    heads: Heads = None,
+    place: PlaceOption = None,
+    each_layer: Annotated[
+        bool, typer.Option("--each-layer", help="Every layer of the decoder, each with all its heads, side by side.")
+    ] = False,
+    device: Device = "auto",
+) -> None:
+    """Draw how much each target token attends to each source token; a dot marks what it is linked to.
+
+    Row by row: the attention by which `nmt align` goes too.
+    """
+    source, target = (next(islice(read_lines(path), line - 1, None), None) for path in (src, tgt))
+    if source is None or target is None:
+        raise UserError(f"{src if source is None else tgt} has no line {line}; it must have it; give a smaller --line")
+    aligner = load_aligner(model, layer, heads, place, device)
+    draw(*read_panels(aligner, source, target, each_layer), out)

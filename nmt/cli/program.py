@@ -12,9 +12,11 @@ import sys
 import typer
 
 from nmt.cli import bench, plot
+from nmt.cli.align import align
 from nmt.cli.compare import compare
 from nmt.cli.evaluate import evaluate
 from nmt.cli.recipes import average, config, prepare, run, train
+from nmt.cli.rerank import rerank
 from nmt.cli.score import score
 from nmt.cli.translate import translate
 from nmt.logs import console, say
@@ -31,10 +33,10 @@ app = typer.Typer(
 )
 
 # In the order of `nmt --help`.
-for command in (run, prepare, train, average, config, translate, score, evaluate, compare):
+for command in (run, prepare, train, average, config, translate, score, align, rerank, evaluate, compare):
     app.command()(command)
-app.add_typer(bench.app, name="bench")
 app.add_typer(plot.app, name="plot")
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from nmt.checkpoint import read_model_facts
 from nmt.cli.arguments import Device, ModelArgument, Precision
 from nmt.data.corpus import decode_lines, read_lines
 from nmt.decode.translator import Translation, Translator
+from nmt.decode.words import format_links
 from nmt.layout import find_model
 from nmt.logs import ProgressBar, progress, say
 from nmt.recipe import DecodeRecipe, UserError, override_decode
@@ -65,6 +66,9 @@ def translate(
     with_scores: Annotated[
         bool, typer.Option("--with-scores", help="Put the score and a tab before each line.")
     ] = False,
+    with_alignments: Annotated[
+        bool, typer.Option("--with-alignments", help="Put a tab and the word alignment, as 0-0 1-2, behind each line.")
+    ] = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")] = None,
     window: Annotated[int | None, typer.Option(min=1, help="Lines read before the first answer.")] = None,
     device: Device = "auto",
@@ -75,6 +79,7 @@ def translate(
     """Translate text: one line out for every line in, in the same order, whatever the line."""
     named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens}
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha}
+    named["alignments"] = "true" if with_alignments else None
     decode = _with_changes(read_model_facts(find_model(model)).decode, named, settings or ())
     translator = Translator.load(model, device, precision.value, decode, ensemble or ())
     interactive = file == Path("-") and sys.stdin.isatty()
@@ -98,7 +103,7 @@ def translate(
 def _with_changes(decode: DecodeRecipe, named: Mapping[str, object], settings: Sequence[str]) -> DecodeRecipe:
     """The model's own search options, one translation a line, with those of the command line in their place."""
     given = [f"{name}={value}" for name, value in named.items() if value is not None]
-    return override_decode(decode.model_copy(update={"n_best": 1}), [*settings, *given])
+    return override_decode(decode.model_copy(update={"n_best": 1, "alignments": False}), [*settings, *given])
 
 
 def _input_lines(path: Path) -> Iterator[str]:
@@ -173,6 +178,12 @@ def _translation_bar(count: int | None, interactive: bool, done: int) -> Iterato
 
 def _output_lines(number: int, translations: Sequence[Translation], n_best: int, with_scores: bool) -> list[str]:
     if n_best > 1:
-        return [f"{number}\t{translation.score:.4f}\t{translation.text}\n" for translation in translations]
+        return [f"{number}\t{translation.score:.4f}\t{_text(translation)}\n" for translation in translations]
     best = translations[0]
-    return [f"{best.score:.4f}\t{best.text}\n" if with_scores else f"{best.text}\n"]
+    return [f"{best.score:.4f}\t{_text(best)}\n" if with_scores else f"{_text(best)}\n"]
+
+
+def _text(translation: Translation) -> str:
+    """The translation, and behind a tab its alignment where it was asked for."""
+    links = translation.alignment
+    return translation.text if links is None else f"{translation.text}\t{format_links(links)}"

@@ -116,12 +116,21 @@ class ChunkEncoder:
 
     `tags` gives, for the place of a corpus in the recipe, the token that is put before its source sentences. It counts
     as a token of the sentence, but a sentence that has no other is empty.
+    With `reverse_target` the target sentences are written backwards.
     """
 
-    def __init__(self, tokenizer_directory: Path, min_tokens: int, max_tokens: int, tags: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        tokenizer_directory: Path,
+        min_tokens: int,
+        max_tokens: int,
+        tags: Mapping[int, int],
+        reverse_target: bool = False,
+    ) -> None:
         self._tokenizers = Tokenizers.load(tokenizer_directory)
         self._min_tokens, self._max_tokens = min_tokens, max_tokens
         self._tags = tags
+        self._reverse_target = reverse_target
 
     def __call__(self, chunk: tuple[Frame, NDArray[np.bool_]]) -> EncodedChunk:
         """Encode those pairs of a frame that a mask `(num_pairs,)` keeps."""
@@ -136,10 +145,11 @@ class ChunkEncoder:
         tag = [self._tags[corpus]] if corpus in self._tags else []
         reasons = [self._reason_to_drop(*ids, num_tags=len(tag)) for ids in zip(src_ids, tgt_ids, strict=True)]
         fits = [reason is None for reason in reasons]
+        step = -1 if self._reverse_target else 1
         return EncodedChunk(
             corpus,
             _encoded_side(self._tokenizers.src, src, [tag + ids for ids in src_ids], fits),
-            _encoded_side(self._tokenizers.tgt, tgt, tgt_ids, fits),
+            _encoded_side(self._tokenizers.tgt, tgt, [ids[::step] for ids in tgt_ids], fits),
             Counter(reason for reason in reasons if reason is not None),
         )
 

@@ -36,6 +36,8 @@ def recipe_part(recipe: Recipe) -> dict[str, Any]:
     the pairs of a corpus are shown, nor, when the tokenizers are taken from a model, how others would be trained.
     """
     data = recipe.data.model_dump(mode="json", exclude={"root", "train", "valid", "test", "temperature", "workers"})
+    if not recipe.data.reverse_target:
+        del data["reverse_target"]  # What was prepared before there was such an option is still up to date.
     data["train"] = [_portable(corpus, exclude={"weight"}) for corpus in recipe.data.train]
     data["valid"] = [_portable(corpus, exclude={"weight", "tag"}) for corpus in recipe.data.valid]
     trained = recipe.tokenizer.model_dump(mode="json", exclude={"start_from"})

@@ -313,7 +313,14 @@ def _even_sample(directory: Path, kept: Bitmap, wanted: int) -> Iterator[Pair]:
 
 def _encode_train(recipe: Recipe, directory: Path, kept: Bitmap, tokenizers: Tokenizers, workers: int) -> _SplitTotals:
     """Second pass: write the kept pairs as token ids."""
-    encoder = partial(ChunkEncoder, directory, 1, recipe.data.max_tokens, tag_ids(recipe, tokenizers.src))
+    encoder = partial(
+        ChunkEncoder,
+        directory,
+        1,
+        recipe.data.max_tokens,
+        tag_ids(recipe, tokenizers.src),
+        recipe.data.reverse_target,
+    )
     totals = _SplitTotals()
     with (
         _pair_writer(directory, "train", tokenizers) as writer,
@@ -329,7 +336,8 @@ def _encode_train(recipe: Recipe, directory: Path, kept: Bitmap, tokenizers: Tok
 def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _SplitTotals:
     """Write the development text as it is, and as token ids without the pairs that the model could not hold."""
     form = recipe.data.unicode_form
-    encoder = ChunkEncoder(directory, 0, recipe.model.max_positions - 1, {})  # One place is for the end token.
+    limit = recipe.model.max_positions - 1  # One place is for the end token.
+    encoder = ChunkEncoder(directory, 0, limit, {}, recipe.data.reverse_target)
     totals = _SplitTotals()
     with (
         (directory / _VALID_SRC_FILE).open("w", encoding="utf-8", newline="\n") as src_file,

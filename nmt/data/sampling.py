@@ -28,7 +28,7 @@ from typing import Literal, assert_never, cast
 import numpy as np
 
 from nmt.data.parallel import map_in_order, num_cores
-from nmt.data.segmentation import Ints, SubwordSampler, Tokens, gather
+from nmt.data.segmentation import Ints, SubwordSampler, Tokens, gather, reverse_each
 from nmt.data.store import PairStore, PairWriter, Side, SideStore
 from nmt.data.tokenizer import Tokenizers
 from nmt.logs import SECONDS_BETWEEN_PLAIN_LINES, say
@@ -71,19 +71,20 @@ class SampledEpochs:
         max_tokens: int,
         workers: int = 0,
         builds: bool = True,
+        reverse_target: bool = False,
     ) -> None:
         """`recipe` says how much and which sides are sampled, `seed` is that of the run.
 
-        A sentence that would become longer than `max_tokens` keeps the segmentation of the prepared corpus. With
-        `workers` 0, as many processes as are of use do the work; with 1, a thread of this one. Raises UserError when
-        the prepared corpus is missing or damaged.
+        A sentence that would become longer than `max_tokens` keeps the segmentation of the prepared corpus, which has
+        its target sentences in reverse with `reverse_target`. With `workers` 0, as many processes as are of use do the
+        work; with 1, a thread of this one. Raises UserError when the prepared corpus is missing or damaged.
         """
         assert recipe.subword_sampling > 0, "without sampling, every epoch has the text of the prepared corpus"
         self._base = PairStore(directory, "train")
         self._directory, self._folder = directory, directory / "epochs"
         self._sides = _sampled_sides(recipe.subword_sampling_sides)
         self._seed = seed
-        self._make_sampler = partial(_ShardSampler, directory, recipe.subword_sampling, max_tokens)
+        self._make_sampler = partial(_ShardSampler, directory, recipe.subword_sampling, max_tokens, reverse_target)
         few = len(self._base) < _FEW_PAIRS
         self._workers = workers or (1 if few else min(max(2, num_cores()), _MOST_PROCESSES))
         self._is_builder = builds
@@ -257,18 +258,22 @@ class _SampledShard:
 class _ShardSampler:
     """Segments shards anew."""
 
-    def __init__(self, directory: Path, alpha: float, max_tokens: int) -> None:
+    def __init__(self, directory: Path, alpha: float, max_tokens: int, reverse_target: bool) -> None:
         self._base = PairStore(directory, "train")
         tokenizers = Tokenizers.load(directory)
         src = SubwordSampler(tokenizers.src.vocabulary(), alpha)
         tgt = src if tokenizers.joint else SubwordSampler(tokenizers.tgt.vocabulary(), alpha)
         self._samplers: Mapping[Side, SubwordSampler] = {"src": src, "tgt": tgt}
         self._max_tokens = max_tokens
+        self._reversed: tuple[Side, ...] = ("tgt",) if reverse_target else ()
 
     def __call__(self, shard: _Shard) -> _SampledShard:
         random = np.random.Generator(np.random.PCG64(shard.seed))
         tokens, lengths = _side_of(self._base, shard.side).gather(np.arange(shard.start, shard.stop))
-        new_tokens, new_lengths = self._samplers[shard.side].resegment(tokens, lengths, random)
+        is_reversed = shard.side in self._reversed
+        in_order = reverse_each(tokens, lengths) if is_reversed else tokens
+        sampled, new_lengths = self._samplers[shard.side].resegment(in_order, lengths, random)
+        new_tokens = reverse_each(sampled, new_lengths) if is_reversed else sampled
         both = np.concatenate([new_tokens, tokens])
         starts, new_starts = np.cumsum(lengths) - lengths + len(new_tokens), np.cumsum(new_lengths) - new_lengths
         fits = new_lengths <= self._max_tokens

@@ -68,6 +68,12 @@ def gather(flat: NDArray[Any], starts: Ints, lengths: Ints) -> NDArray[Any]:
     return part
 
 
+def reverse_each(tokens: Tokens, lengths: Ints) -> Tokens:
+    """Every sentence backwards; tokens `(total,)` end to end, lengths `(num_sentences,)`."""
+    ends = np.cumsum(lengths)
+    return tokens[np.repeat(2 * ends - lengths - 1, lengths) - np.arange(len(tokens))]
+
+
 class _DroppingMerges:
     """Joins the neighbours of best score, again and again, but leaves out each joint with a certain probability.
 

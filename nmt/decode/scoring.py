@@ -60,11 +60,19 @@ def score_pairs(model: ForwardModel, batch: Batch) -> list[PairScore]:
 
 @dataclass(frozen=True)
 class TextScore:
-    """A `PairScore` with the tokens of the translation in written form, the end token as `</s>`."""
+    """A `PairScore` with the tokens of the translation in written form, the end token as `</s>`.
+
+    The tokens are in the order of reading, also where the model writes from right to left.
+    """
 
     log_prob: float
     token_log_probs: list[float]
     pieces: list[str]
+
+
+def in_order_of_reading(values: list[float]) -> list[float]:
+    """Values of the tokens of a sentence that was written backwards, and of its end token, as they are read."""
+    return [*values[-2::-1], values[-1]]
 
 
 class Scorer:
@@ -75,6 +83,7 @@ class Scorer:
         self._model, self._tokenizers, self._device = loaded.model, tokenizers, device
         self._unicode_form = cast(UnicodeForm, loaded.facts.unicode_form)
         self._limit = loaded.model.recipe.max_positions - 1
+        self._reverse_target = loaded.facts.reverse_target
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> Scorer:
@@ -88,19 +97,33 @@ class Scorer:
 
         Raises UserError for a sentence longer than the model's positions; `first_line` is the number to call it by.
         """
-        src_ids = [self._tokenizers.src.encode(normalize(line, self._unicode_form)) for line in sources]
-        tgt_ids = [self._tokenizers.tgt.encode(normalize(line, self._unicode_form)) for line in targets]
+        encoded = [self._encode(source, target) for source, target in zip(sources, targets, strict=True)]
+        src_ids, tgt_ids = [src for src, _ in encoded], [tgt for _, tgt in encoded]
         self._check_lengths(src_ids, tgt_ids, first_line)
-        labels = [[*ids, EOS_ID] for ids in tgt_ids]
+        as_written = [ids[::-1] for ids in tgt_ids] if self._reverse_target else tgt_ids
+        labels = [[*ids, EOS_ID] for ids in as_written]
         batch = Batch(
             src=PackedSequences.from_lists([[*ids, EOS_ID] for ids in src_ids]),
-            tgt=PackedSequences.from_lists([[BOS_ID, *ids] for ids in tgt_ids]),
+            tgt=PackedSequences.from_lists([[BOS_ID, *ids] for ids in as_written]),
             labels=PackedSequences.from_lists(labels).tokens,
         )
         return [
-            TextScore(pair.log_prob, pair.token_log_probs, self._tokenizers.tgt.pieces(ids))
-            for pair, ids in zip(score_pairs(self._model, batch.to(self._device)), labels, strict=True)
+            TextScore(
+                pair.log_prob,
+                in_order_of_reading(pair.token_log_probs) if self._reverse_target else pair.token_log_probs,
+                self._tokenizers.tgt.pieces([*ids, EOS_ID]),
+            )
+            for pair, ids in zip(score_pairs(self._model, batch.to(self._device)), tgt_ids, strict=True)
         ]
+
+    def fits(self, source: str, target: str) -> bool:
+        """Whether the model has positions for both sides of a pair."""
+        return max(map(len, self._encode(source, target))) <= self._limit
+
+    def _encode(self, source: str, target: str) -> tuple[list[int], list[int]]:
+        form = self._unicode_form
+        src, tgt = self._tokenizers.src, self._tokenizers.tgt
+        return src.encode(normalize(source, form)), tgt.encode(normalize(target, form))
 
     def _check_lengths(self, src_ids: Sequence[list[int]], tgt_ids: Sequence[list[int]], first_line: int) -> None:
         for number, (src, tgt) in enumerate(zip(src_ids, tgt_ids, strict=True), start=first_line):

@@ -17,11 +17,13 @@ from nmt.checkpoint import load_model
 from nmt.data.clean import UnicodeForm, normalize
 from nmt.data.packing import plan_in_order
 from nmt.data.tokenizer import Tokenizers
+from nmt.decode.alignment import AttendingModel, ChosenAttention, WordAligner
 from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, sentence_utility
 from nmt.decode.ensemble import Ensemble
 from nmt.decode.options import SearchOptions
 from nmt.decode.required import tokens_to_hold
 from nmt.decode.sampling import SamplingOptions, sample
+from nmt.decode.scoring import in_order_of_reading
 from nmt.decode.search import Hypothesis, StepModel, beam_search
 from nmt.distributed import choose_device
 from nmt.packed import EOS_ID, PackedSequences
@@ -49,17 +51,19 @@ _CUTS = (
 class Translation:
     """One translation of one line.
 
-    text:     the translation, without any line break
-    score:    log_prob / length penalty, or expected utility: translations of a line that were searched for are
-              ordered by it
-    log_prob: natural logarithm of its probability
-    pieces:   its tokens in written form
+    text:      the translation, without any line break
+    score:     log_prob / length penalty, or expected utility: translations of a line that were searched for are
+               ordered by it
+    log_prob:  natural logarithm of its probability
+    pieces:    its tokens in written form
+    alignment: (source word, target word) pairs from 0, where asked for
     """
 
     text: str
     score: float
     log_prob: float
     pieces: list[str]
+    alignment: list[tuple[int, int]] | None = None
 
 
 class _Task(NamedTuple):
@@ -88,12 +92,17 @@ class Translator:
         max_positions: int,
         unicode_form: UnicodeForm,
         device: torch.device,
+        reverse_target: bool = False,
     ) -> None:
-        """Translate with `model`, which lies on `device` and accepts sentences of `max_positions` tokens."""
+        """Translate with `model`, which lies on `device` and accepts sentences of `max_positions` tokens.
+
+        reverse_target: whether it writes from right to left; text comes out in the order of reading all the same
+        """
         self.lines_cut = 0
         self._model = model
         self._tokenizers = tokenizers
         self._unicode_form = unicode_form
+        self._reverse_target = reverse_target
         forbidden = [self._encode_phrase(phrase) for phrase in decode.forbid]
         bias = [(self._encode_phrase(phrase), value) for phrase, value in decode.bias.items()]
         self._options = SearchOptions.from_recipe(decode, max_positions - 1, forbidden, bias)
@@ -103,6 +112,7 @@ class Translator:
         self._batch_tokens = decode.batch_tokens
         self._max_tokens = min(MAX_SENTENCE_TOKENS, max_positions - 1)  # the end token needs a position too
         self._device = device
+        self._aligner = self._make_aligner(decode) if decode.alignments else None
 
     @classmethod
     def load(
@@ -131,6 +141,11 @@ class Translator:
                     f"{other.directory} has other tokenizers than {first.directory}; models of an ensemble must share "
                     "them; train them with the same tokenizer (tokenizer.start_from)"
                 )
+            if other.facts.reverse_target != facts.reverse_target:
+                raise UserError(
+                    f"{other.directory} and {first.directory} write in opposite directions; models of an ensemble must "
+                    "write in the same; let one rerank what the other writes (nmt rerank)"
+                )
         options = decode or facts.decode
         models = [one.model.to(dtype) for one in loaded]
         return cls(
@@ -140,6 +155,7 @@ class Translator:
             max_positions=min(model.recipe.max_positions for model in models),
             unicode_form=cast(UnicodeForm, facts.unicode_form),
             device=place,
+            reverse_target=facts.reverse_target,
         )
 
     @property
@@ -187,8 +203,10 @@ class Translator:
             for pieces, wish in zip(pieces_of_lines, wishes, strict=True)
             for place, tokens in enumerate(pieces)
         ]
-        found = iter(self._search(tasks, options))
-        return [self._order(_join([self._read(next(found)) for _ in pieces])) for pieces in pieces_of_lines]
+        found = self._search(tasks, options)
+        parts = iter(self._align(lines, pieces_of_lines, found, [self._read(hypotheses) for hypotheses in found]))
+        nothing = _NOTHING if self._aligner is None else replace(_NOTHING, alignment=[])
+        return [self._order(_join([next(parts) for _ in pieces], nothing)) for pieces in pieces_of_lines]
 
     def stream(
         self,
@@ -234,12 +252,19 @@ class Translator:
         return sorted(scored, key=lambda translation: -translation.score)
 
     def _encode_phrase(self, phrase: str) -> list[int]:
-        return self._tokenizers.tgt.encode(normalize(phrase, self._unicode_form))
+        """The tokens of a part of an output, in the order in which the model writes them."""
+        tokens = self._tokenizers.tgt.encode(normalize(phrase, self._unicode_form))
+        return tokens[::-1] if self._reverse_target else tokens
 
     def _encode_prefixes(self, prefixes: Sequence[str] | None, num_lines: int) -> list[list[int]]:
         """The tokens that each translation must begin with, cut to what the model has positions for."""
         if prefixes is None:
             return [[] for _ in range(num_lines)]
+        if self._reverse_target and any(prefixes):
+            raise UserError(
+                "the model writes from right to left; only one that begins at the beginning can be given prefixes; "
+                "leave them out, or use another model"
+            )
         if len(prefixes) != num_lines:
             raise UserError(
                 f"there are {len(prefixes)} prefixes for {num_lines} lines; there must be one for each, empty for none"
@@ -287,8 +312,10 @@ class Translator:
         try:
             prefixes = [task.prefix for task in tasks]
             if self._sampling is not None:
-                return sample(self._model, src, options, self._sampling, prefixes)
-            return beam_search(self._model, src, options, prefixes, [task.required for task in tasks])
+                found = sample(self._model, src, options, self._sampling, prefixes)
+            else:
+                found = beam_search(self._model, src, options, prefixes, [task.required for task in tasks])
+            return [[self._as_read(hypothesis) for hypothesis in hypotheses] for hypotheses in found]
         except torch.OutOfMemoryError as error:
             if len(tasks) == 1:
                 raise UserError(
@@ -297,6 +324,47 @@ class Translator:
                 ) from error
         half = len(tasks) // 2
         return self._search_batch(tasks[:half], options) + self._search_batch(tasks[half:], options)
+
+    def _as_read(self, hypothesis: Hypothesis) -> Hypothesis:
+        """The hypothesis in the order of reading, whatever the model's."""
+        if not self._reverse_target:
+            return hypothesis
+        log_probs = in_order_of_reading(hypothesis.token_log_probs)
+        return replace(hypothesis, tokens=hypothesis.tokens[::-1], token_log_probs=log_probs)
+
+    def _make_aligner(self, decode: DecodeRecipe) -> WordAligner:
+        """What aligns words by the attention of the model, or of the first of an ensemble."""
+        model = self._model.models[0] if isinstance(self._model, Ensemble) else self._model
+        attending = cast(AttendingModel, model)
+        return WordAligner(
+            attending,
+            self._tokenizers,
+            ChosenAttention.from_recipe(decode, attending.recipe),
+            unicode_form=self._unicode_form,
+            device=self._device,
+            batch_tokens=self._batch_tokens,
+            reverse_target=self._reverse_target,
+        )
+
+    def _align(
+        self,
+        lines: Sequence[str],
+        pieces_of_lines: Sequence[list[list[int]]],
+        found: Sequence[list[Hypothesis]],
+        read: Sequence[list[Translation]],
+    ) -> list[list[Translation]]:
+        """The translations of each piece of the lines with their links, where these are asked for."""
+        if self._aligner is None:
+            return list(read)
+        outputs = [
+            [(hypothesis.tokens, translation.text) for hypothesis, translation in zip(*both, strict=True)]
+            for both in zip(found, read, strict=True)
+        ]
+        links = self._aligner.align_pieces(lines, pieces_of_lines, outputs)
+        return [
+            [replace(translation, alignment=own) for translation, own in zip(*both, strict=True)]
+            for both in zip(read, links, strict=True)
+        ]
 
     def _read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         if not hypotheses:
@@ -333,10 +401,13 @@ def cut_text(text: str, fits: Callable[[str], bool]) -> list[str]:
     return cut_text(text[:place], fits) + cut_text(text[place:], fits)
 
 
-def _join(pieces: list[list[Translation]]) -> list[Translation]:
-    """The translations of a line from those of its pieces; a piece that has fewer gives its last again."""
+def _join(pieces: list[list[Translation]], nothing: Translation) -> list[Translation]:
+    """The translations of a line from those of its pieces; a piece that has fewer gives its last again.
+
+    nothing: what a line without pieces gets
+    """
     if not pieces:
-        return [_NOTHING]
+        return [nothing]
     joined = []
     for rank in range(max(map(len, pieces))):
         parts = [translations[min(rank, len(translations) - 1)] for translations in pieces]
@@ -346,6 +417,19 @@ def _join(pieces: list[list[Translation]]) -> list[Translation]:
                 score=sum(part.score for part in parts) / len(parts),
                 log_prob=sum(part.log_prob for part in parts),
                 pieces=[piece for part in parts for piece in part.pieces],
+                alignment=_join_alignments(parts),
             )
         )
     return joined
+
+
+def _join_alignments(parts: Sequence[Translation]) -> list[tuple[int, int]] | None:
+    """The links of a line: those of its parts, the words of whose translations follow each other."""
+    links: set[tuple[int, int]] = set()
+    words_before = 0
+    for part in parts:
+        if part.alignment is None:
+            return None
+        links |= {(source, words_before + target) for source, target in part.alignment}
+        words_before += len(part.text.split())
+    return sorted(links)

@@ -214,6 +214,11 @@ class MultiHeadAttention(nn.Module):
         k, v = self._project(memory, self.k, self.v)
         return self._merge(attend(q, k, v, queries, keys, causal=False, p=self._p))
 
+    def cross_weights(self, x: Tensor, memory: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
+        """The weights that `cross` gives the memory: (num_sentences, num_heads, tgt_len, src_len) float32, padded."""
+        (q,), (k,) = self._project(x, self.q), self._project(memory, self.k)
+        return attention_weights(q, k, queries, keys, causal=False)
+
     def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
         """Self-attention of the newest position to all so far. x: (rows, d_model) -> (rows, d_model)."""
         (q,), (k,), (v,) = self._project(x, self.q), self._project(x, self.k), self._project(x, self.v)

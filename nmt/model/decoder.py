@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -89,6 +89,18 @@ class DecoderLayer(nn.Module):
         out: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return out
 
+    def cross_weights(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
+        """The weights that `forward` gives the memory: (num_sentences, num_heads, tgt_len, src_len), padded."""
+        weights: list[Tensor] = []
+
+        def look(h: Tensor) -> Tensor:
+            weights.append(self.cross_attention.cross_weights(h, memory, tgt, src))
+            return h
+
+        x = self.attention_residual(x, lambda h: self.attention(h, tgt, causal=True))
+        self.cross_attention_residual(x, look)
+        return weights[0]
+
     def step(self, x: Tensor, state: LayerState, memory_bias: Tensor, beam_size: int) -> Tensor:
         """One position of every hypothesis. x: (batch * beam, d_model) -> the same shape."""
 
@@ -123,6 +135,15 @@ class Decoder(nn.Module):
             x = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
         out: Tensor = self.norm(x)
         return out
+
+    def cross_weights(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Iterator[Tensor]:
+        """What each layer in turn gives the memory, see `DecoderLayer.cross_weights`; none is computed before its turn.
+
+        Each layer attends to its own past twice for this, so that `forward` need know nothing of it.
+        """
+        for layer in self.layers:
+            yield layer.cross_weights(x, memory, tgt, src)
+            x = layer(x, memory, tgt, src)
 
     def start(self, memory: Tensor, src: PackedSequences, beam_size: int) -> DecoderState:
         """The state before the first token: the memory's keys and values, and an empty past."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import assert_never
 
 import torch
@@ -67,6 +68,15 @@ class Transformer(nn.Module):
         "Training Deep Nets with Sublinear Memory Cost").
         """
         self.encoder.recompute = self.decoder.recompute = wanted
+
+    def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
+        """How much each target position attends to each source position, in each decoder layer in turn.
+
+        src, tgt: as in `forward`. Each is (num_sentences, num_heads, tgt_len, src_len) float32, padded; it is computed
+        when it is asked for.
+        """
+        x = self.tgt_embedding(tgt.tokens, tgt.positions)
+        return self.decoder.cross_weights(x, self.encode(src), tgt, src)
 
     def num_parameters(self) -> int:
         """Number of trained weights, tied ones counted once."""

@@ -45,6 +45,9 @@ class DataRecipe(Section):
     temperature: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 1.0
     """How much small corpora gain when several are mixed: a corpus of n pairs gets a share of an epoch proportional to
     weight * n^(1/temperature). At 1, with all weights 1, an epoch holds every pair once."""
+    reverse_target: bool = False
+    """Train to write from right to left: the tokens of every target sentence are stored in reverse. Such a model prints
+    text as any other does; it is for `nmt rerank`."""
     workers: NonNegativeInt = 0
     """Processes that clean and encode text; 0 means one for each processor core."""
 
@@ -290,6 +293,16 @@ class DecodeRecipe(Section):
     """Sampling: only the fewest tokens that together have this probability."""
     min_p: Probability = 0.0
     """Sampling: only tokens with at least this share of the most probable one's probability."""
+    alignments: bool = False
+    """Say with each translation which words of the line its words stand for."""
+    alignment_layer: NonNegativeInt | None = None
+    """The decoder layer, from 0, whose attention to the source tells that; by default the last but one. `nmt align
+    --choose` finds the best on development text."""
+    alignment_heads: tuple[NonNegativeInt, ...] = ()
+    """The heads of that layer, from 0, whose mean is taken; all of them by default."""
+    alignment_place: Literal["output", "input"] = "output"
+    """Where a target token is aligned: where the decoder writes it, or one place on, where it reads it. Lower layers of
+    deep decoders do better where they read (Chen et al. 2020); in shallow ones only the place of writing is of use."""
     batch_tokens: PositiveInt = 2_048
     """Most source tokens decoded at a time (times the beam in memory)."""
 

@@ -1,0 +1,118 @@
+"""`nmt align`: which words of given translations stand for which words of their sources."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.checkpoint import read_model_facts, write_with_decode
+from nmt.cli.arguments import Device, ModelArgument
+from nmt.data.corpus import read_lines
+from nmt.decode.alignment import WordAligner
+from nmt.decode.alignment_choice import choose_attention
+from nmt.decode.words import format_links
+from nmt.layout import find_model
+from nmt.logs import progress, say
+from nmt.recipe import UserError, override_decode
+
+# Pairs that are aligned before the first is printed.
+ALIGNING_WINDOW = 512
+
+Layer = Annotated[
+    int | None, typer.Option(min=0, help="Decoder layer, from 0, whose attention counts (default: the model's option).")
+]
+Heads = Annotated[
+    str | None, typer.Option(metavar="HEAD,...", help="Its heads, from 0, whose mean is taken (default: all).")
+]
+
+
+class Place(StrEnum):
+    """Choices of --place."""
+
+    input = "input"
+    output = "output"
+
+
+PlaceOption = Annotated[
+    Place | None,
+    typer.Option("--place", help="Where a target token is aligned: where the decoder reads it, or where it writes it."),
+]
+
+
+def align(
+    model: ModelArgument,
+    src: Annotated[Path, typer.Argument(help="Source sentences, one a line.")],
+    tgt: Annotated[Path, typer.Argument(help="Their translations, one a line.")],
+    layer: Layer = None,
+    heads: Heads = None,
+    place: PlaceOption = None,
+    choose: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="DEV_SRC DEV_TGT", help="Find the layer and heads that align this text best."),
+    ] = None,
+    reverse_model: Annotated[
+        Path | None,
+        typer.Option(help="With --choose: agree with this model from target to source, not with statistics."),
+    ] = None,
+    save_model: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the model anew, such that it aligns so from now on.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Align the words of given sentence pairs: for each a line of SOURCE-TARGET places from 0, as in 0-0 1-2 2-1.
+
+    Words are what stands between spaces. The attention of the decoder to the source tells which belong together.
+    """
+    if choose is not None and (layer, heads, place) != (None, None, None):
+        raise typer.BadParameter("--choose finds layer, heads and place; leave these out, or --choose")
+    sources, targets = _read_pairs(src, tgt)
+    directory = find_model(model)
+    aligner = load_aligner(model, layer, heads, place, device)
+    if choose is not None:
+        reverse = None if reverse_model is None else WordAligner.load(reverse_model, device)
+        choice = choose_attention(aligner, *_read_pairs(*choose), reverse)
+        aligner.attention = choice.attention
+        by_layer = ", ".join(f"{one.place} {one.layer}: {score:.3f}" for one, score in choice.of_layers.items())
+        say(f"agreement by place and layer, all heads: {by_layer}")
+        say(f"chosen, with agreement {choice.agreement:.3f}: {_as_options(aligner)}")
+    if save_model is not None:
+        chosen = aligner.attention
+        settings = [f"alignment_layer={chosen.layer}", f"alignment_heads={list(chosen.heads)}"]
+        settings.append(f"alignment_place={chosen.place}")
+        write_with_decode(directory, override_decode(read_model_facts(directory).decode, settings), save_model)
+    with progress("aligning", len(sources), "pairs") as bar:
+        for start in range(0, len(sources), ALIGNING_WINDOW):
+            window = slice(start, start + ALIGNING_WINDOW)
+            for links in aligner.align(sources[window], targets[window], first_line=start + 1):
+                typer.echo(format_links(links))
+                bar.advance(1)
+
+
+def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place | None, device: str) -> WordAligner:
+    """The aligner of a model, with the layer, heads and place of the command line instead of its own.
+
+    Another layer is taken with all its heads where none are named.
+    """
+    settings = [] if layer is None else [f"alignment_layer={layer}", "alignment_heads=[]"]
+    settings += [] if heads is None else [f"alignment_heads=[{heads}]"]
+    settings += [] if place is None else [f"alignment_place={place.value}"]
+    return WordAligner.load(model, device, override_decode(read_model_facts(find_model(model)).decode, settings))
+
+
+def _as_options(aligner: WordAligner) -> str:
+    """The attention as options of this command."""
+    heads = ",".join(map(str, aligner.attention.heads))
+    layer = f"--layer {aligner.attention.layer}"
+    return " ".join([layer, *([f"--heads {heads}"] if heads else []), f"--place {aligner.attention.place}"])
+
+
+def _read_pairs(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
+    sources, targets = list(read_lines(src)), list(read_lines(tgt))
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{src} has {len(sources):,} lines and {tgt} has {len(targets):,}; they must match line by line; check both"
+        )
+    return sources, targets

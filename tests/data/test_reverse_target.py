@@ -1,0 +1,96 @@
+"""Training text for models that write backwards: every target sentence turned round, whatever its segmentation."""
+
+import random
+
+import numpy as np
+import pytest
+
+from nmt.data.fingerprint import recipe_part
+from nmt.data.prepare import prepare
+from nmt.data.sampling import SampledEpochs
+from nmt.data.segmentation import reverse_each
+from nmt.data.store import PairStore, SideStore
+from nmt.recipe import Recipe, parse_recipe
+
+RECIPE = """
+name = "backwards"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+train = [{ kind = "text", src = "train.en", tgt = "train.de" }]
+valid = [{ kind = "text", src = "valid.en", tgt = "valid.de" }]
+max_tokens = 40
+workers = 1
+[tokenizer]
+vocab_size = 330
+[model]
+max_positions = 41
+[train]
+subword_sampling = 0.5
+"""
+WORDS = ["the", "small", "green", "garden", "mountain", "river", "follows", "discovers", "between"]
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Recipe]:
+    """The same recipe forwards and backwards, both prepared."""
+    folder = tmp_path_factory.mktemp("backwards")
+    rng = random.Random(1)
+    for name, count in (("train", 60), ("valid", 6)):
+        for side in ("en", "de"):
+            lines = [" ".join(rng.choices(WORDS, k=rng.randint(1, 6))) + f" {side}" for _ in range(count)]
+            (folder / f"{name}.{side}").write_text("".join(f"{line}\n" for line in lines))
+    forwards, backwards = (
+        parse_recipe(RECIPE, [f"data.root={folder}", f"run_dir={folder / value}", f"data.reverse_target={value}"])
+        for value in ("false", "true")
+    )
+    prepare(forwards)
+    prepare(backwards)
+    return forwards, backwards
+
+
+def sentences(side: SideStore) -> list[list[int]]:
+    tokens, lengths = side.gather(np.arange(len(side.lengths)))
+    return [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_only_the_target_is_stored_backwards(recipes: tuple[Recipe, Recipe], split: str) -> None:
+    one, other = (PairStore(recipe.data_directory, split) for recipe in recipes)  # type: ignore[arg-type]
+    assert sentences(other.src) == sentences(one.src)
+    assert sentences(other.tgt) == [sentence[::-1] for sentence in sentences(one.tgt)]
+    assert max(map(len, sentences(one.tgt))) > 3
+    texts = [(recipe.data_directory / "valid.tgt.txt").read_text() for recipe in recipes]
+    assert texts[0] == texts[1]  # what translations are compared with is left alone
+
+
+def test_a_corpus_prepared_forwards_is_not_taken_for_one_backwards(recipes: tuple[Recipe, Recipe]) -> None:
+    assert recipe_part(recipes[0]) != recipe_part(recipes[1])
+    # What older versions have prepared knows nothing of the option, and is still good.
+    assert "reverse_target" not in recipe_part(recipes[0])["data"]
+
+
+def test_new_segmentations_are_of_the_same_text_backwards(recipes: tuple[Recipe, Recipe]) -> None:
+    found = []
+    for recipe in recipes:
+        backwards = recipe.data.reverse_target
+        epochs = SampledEpochs(
+            recipe.data_directory, recipe.train, seed=3, max_tokens=40, workers=1, reverse_target=backwards
+        )
+        try:
+            found.append(epochs.store(0))
+            one, other = sentences(found[-1].tgt), sentences(PairStore(recipe.data_directory, "train").tgt)
+            assert one != other
+        finally:
+            epochs.close()
+    forwards, backwards_store = found
+    assert sentences(backwards_store.src) == sentences(forwards.src)
+    assert sentences(backwards_store.tgt) == [sentence[::-1] for sentence in sentences(forwards.tgt)]
+
+
+def test_each_sentence_is_turned_round_alone() -> None:
+    tokens = np.arange(10, 17, dtype=np.uint16)
+    turned = reverse_each(tokens, np.array([2, 0, 1, 4]))
+    assert turned.tolist() == [11, 10, 12, 16, 15, 14, 13]
+    assert turned.dtype == np.uint16
+    assert len(reverse_each(tokens[:0], np.zeros(0, dtype=np.int64))) == 0

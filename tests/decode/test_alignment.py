@@ -1,0 +1,238 @@
+"""Alignments by hand-made attention: what is linked is known, and any slip by one place, line or word shows."""
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.data.clean import normalize
+from nmt.data.tokenizer import Tokenizers, train_tokenizer
+from nmt.decode.alignment import ChosenAttention, WordAligner, attention_maps
+from nmt.decode.translator import Translation, Translator
+from nmt.decode.words import words_as_given, words_as_printed
+from nmt.packed import PackedSequences
+from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+
+CPU = torch.device("cpu")
+WORDS = ["the", "a", "cat", "dog", "tree", "sees", "likes", "old", "red", "quickly,", "slowly.", "Then", "he", "said:"]
+RECIPE = ModelRecipe(num_decoder_layers=3, num_heads=2)
+
+
+class TellingModel:
+    """Attends, in head 1 of layer 1, from the place of each input token to the equal source token; else to nonsense.
+
+    Wherever it is, it attends to the end token more than to any other.
+    """
+
+    def __init__(self, recipe: ModelRecipe = RECIPE) -> None:
+        self.recipe = recipe
+        self.layers_computed = 0
+
+    def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
+        sources, targets = src.to_lists(), tgt.to_lists()
+        shape = (src.num_sentences, self.recipe.num_heads, tgt.max_length, src.max_length)
+        for layer in range(self.recipe.num_decoder_layers):
+            self.layers_computed += 1
+            weights = torch.full(shape, 0.01)
+            for sentence, (source, target) in enumerate(zip(sources, targets, strict=True)):
+                weights[sentence, :, :, len(source) - 1] = 0.8
+                weights[sentence, :, :, 0] += 0.02
+                for place, token in enumerate(target):
+                    if layer == 1 and token in source:
+                        weights[sentence, 1, place, source.index(token)] += 0.1
+            yield weights
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
+    rng = random.Random(0)
+    lines = [" ".join(rng.choices(WORDS, k=rng.randint(1, 12))) for _ in range(300)]
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
+    tokenizer = train_tokenizer(lines, TokenizerRecipe(vocab_size=320), path)
+    return Tokenizers(tokenizer, tokenizer)
+
+
+KNOWING_HEAD = ChosenAttention(1, (1,), "input")
+
+
+def make_aligner(
+    tokenizers: Tokenizers, chosen: ChosenAttention = KNOWING_HEAD, reverse_target: bool = False
+) -> WordAligner:
+    return WordAligner(
+        TellingModel(),
+        tokenizers,
+        chosen,
+        unicode_form="NFC",
+        device=CPU,
+        batch_tokens=50,
+        reverse_target=reverse_target,
+    )
+
+
+def test_a_token_is_read_at_its_place_and_the_end_token_is_left_aside() -> None:
+    pairs = [([5, 6, 7], [7, 5, 6]), ([9], [9, 9]), ([4, 8], [])]
+    maps = attention_maps(TellingModel(), pairs, CPU)
+    assert [one.shape for one in maps] == [(2, 3, 2, 3, 4), (2, 3, 2, 2, 2), (2, 3, 2, 0, 3)]
+    assert [KNOWING_HEAD.attended(one[:, 1]) for one in maps] == [[2, 0, 1], [0, 0], []]
+    # The mean of a right head and one of no opinion.
+    assert ChosenAttention(1, (), "input").attended(maps[0][:, 1]) == [2, 0, 1]
+    assert ChosenAttention(0, (), "input").attended(maps[0][:, 0]) == [0, 0, 0]
+    # One place before, where the begin token is the input of the first.
+    assert ChosenAttention(1, (1,), "output").attended(maps[0][:, 1]) == [0, 2, 0]
+
+
+def test_only_the_wanted_layers_are_computed() -> None:
+    model = TellingModel()
+    (one,) = attention_maps(model, [([5, 6], [6, 5])], CPU, only_layer=1)
+    assert one.shape == (2, 1, 2, 2, 3)
+    assert model.layers_computed == 2
+
+
+def test_lines_of_any_length_are_aligned_word_by_word(tokenizers: Tokenizers) -> None:
+    rng = random.Random(2)
+    words = [word for word in WORDS if len(tokenizers.src.encode(word)) == 1]  # others may share a token
+    assert len(words) > 6
+    sources = [" ".join(rng.sample(words, k=rng.randint(1, len(words)))) for _ in range(60)]
+    targets = [" ".join(rng.sample(source.split(), k=len(source.split()))) for source in sources]
+    found = make_aligner(tokenizers).align([f" {source}  \u200b" for source in sources], targets)
+    for source, target, links in zip(sources, targets, found, strict=True):
+        words = source.split()
+        assert links == sorted((words.index(word), place) for place, word in enumerate(target.split()))
+
+
+def test_an_empty_side_has_no_links(tokenizers: Tokenizers) -> None:
+    found = make_aligner(tokenizers).align(["", "cat", "\u200b", "cat"], ["cat", "", "", "cat"])
+    assert found == [[], [], [], [(0, 0)]]
+    assert make_aligner(tokenizers).align([], []) == []
+
+
+def test_a_line_that_does_not_fit_is_named(tokenizers: Tokenizers) -> None:
+    aligner = make_aligner(tokenizers)
+    with pytest.raises(UserError, match=r"line 12 has \d+ tokens; the model holds 1023; split"):
+        aligner.align(["cat", "cat"], ["cat", "old " * 2000], first_line=11)
+
+
+def test_a_model_that_writes_backwards_is_read_backwards(tokenizers: Tokenizers) -> None:
+    pairs = [([5, 6, 7], [7, 5, 6]), ([9, 8], [8])]
+    backwards = make_aligner(tokenizers, ChosenAttention(1, (), "input"), reverse_target=True)
+    assert backwards.attended(pairs) == [[2, 0, 1], [1]]
+    forwards = attention_maps(TellingModel(), [(source, target[::-1]) for source, target in pairs], CPU)
+    for one, other in zip(backwards.maps(pairs), forwards, strict=True):
+        np.testing.assert_array_equal(one, other[:, :, :, ::-1])
+
+
+def test_the_attention_is_chosen_by_the_options() -> None:
+    def chosen(layers: int = 6, **options: object) -> ChosenAttention:
+        decode = DecodeRecipe.model_validate(options)
+        return ChosenAttention.from_recipe(decode, ModelRecipe(num_decoder_layers=layers, num_heads=8))
+
+    assert chosen() == ChosenAttention(4)
+    assert chosen(layers=1) == ChosenAttention(0)
+    assert chosen(alignment_layer=5, alignment_heads=(0, 7)) == ChosenAttention(5, (0, 7), "output")
+    assert chosen(alignment_place="input").place == "input"
+    with pytest.raises(UserError, match="alignment_layer is 6; the decoder has layers 0 to 5"):
+        chosen(alignment_layer=6)
+    with pytest.raises(UserError, match="head 8; a layer has heads 0 to 7"):
+        chosen(alignment_heads=(1, 8))
+
+
+# --- With a translator ------------------------------------------------------------------------------------------------
+
+
+class CopyState:
+    def __init__(self, sentences: list[list[int]]) -> None:
+        self.sentences, self.length = sentences, 0
+
+    def reorder(self, beam_index: Tensor) -> None:
+        pass
+
+    def keep(self, sentence_index: Tensor) -> None:
+        self.sentences = [self.sentences[i] for i in sentence_index.tolist()]
+
+
+class CopyModel:
+    """Copies its source, and attends from each token to the one that it copied."""
+
+    recipe = RECIPE
+
+    def __init__(self, vocab: int) -> None:
+        self.vocab = vocab
+
+    def start(self, src: PackedSequences, beam_size: int) -> CopyState:
+        return CopyState(src.to_lists())
+
+    def step(self, tokens: Tensor, state: CopyState) -> Tensor:
+        log_probs = torch.full((*tokens.shape, self.vocab), 0.1 / self.vocab).log()
+        for row, sentence in enumerate(state.sentences):
+            log_probs[row, :, sentence[min(state.length, len(sentence) - 1)]] = -0.1
+        state.length += 1
+        return log_probs
+
+    def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
+        weights = torch.eye(tgt.max_length, src.max_length)
+        for _ in range(self.recipe.num_decoder_layers):
+            yield weights.expand(src.num_sentences, self.recipe.num_heads, -1, -1)
+
+
+LINES = [
+    "the old cat sees a dog.",
+    "",
+    "  two   spaces\tand\u3000more ",
+    "a\x00b \u200b cd",
+    "\u2581 odd\u2581marks \u2581",
+    "caf\u00e9 \U0001f600\U0001f680 \u732b",
+    "the cat sees the old red tree slowly. " * 30,
+    "\u732b" * 300,
+    "x" * 700,
+    "old cat, " * 60,
+]
+
+
+def translate(
+    tokenizers: Tokenizers, lines: list[str], max_positions: int, **decode: object
+) -> list[list[Translation]]:
+    recipe = DecodeRecipe.model_validate({"beam_size": 2, "max_extra_tokens": 3, "alignments": True} | decode)
+    model = CopyModel(tokenizers.src.vocab_size)
+    translator = Translator(model, tokenizers, recipe, max_positions=max_positions, unicode_form="NFC", device=CPU)
+    return translator.translate_n_best(lines)
+
+
+@pytest.mark.parametrize("max_positions", [30, 1024])
+def test_a_copy_is_aligned_with_what_was_copied(tokenizers: Tokenizers, max_positions: int) -> None:
+    """Whatever the line, and into however many pieces it was cut: each visible character stands for itself."""
+    for line, (best,) in zip(LINES, translate(tokenizers, LINES, max_positions), strict=True):
+        given, printed = words_as_given(line, "NFC"), words_as_printed(best.text)
+        assert len(given) == len(printed)
+        assert best.alignment == sorted(set(zip(given, printed, strict=True)))
+    (plain,) = translate(tokenizers, LINES[:1], max_positions)[0]
+    assert plain.alignment == [(place, place) for place in range(6)]
+    (empty,) = translate(tokenizers, [""], max_positions)[0]
+    assert empty.alignment == []
+
+
+def test_each_of_several_translations_has_its_own_alignment(tokenizers: Tokenizers) -> None:
+    for translations in translate(tokenizers, LINES[:4], 1024, n_best=2):
+        for translation in translations:
+            assert translation.alignment is not None
+            places = {target for _, target in translation.alignment}
+            assert places == set(range(len(translation.text.split())))
+
+
+def test_no_alignment_is_made_unless_it_is_asked_for(tokenizers: Tokenizers) -> None:
+    class Blind(CopyModel):
+        def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
+            raise AssertionError("nobody asked")
+
+    recipe = DecodeRecipe(beam_size=1)
+    model = Blind(tokenizers.src.vocab_size)
+    translator = Translator(model, tokenizers, recipe, max_positions=99, unicode_form="NFC", device=CPU)
+    assert [best.alignment for (best,) in translator.translate_n_best(["the cat", ""])] == [None, None]
+
+
+def test_lines_really_were_cut(tokenizers: Tokenizers) -> None:
+    lengths = [len(tokenizers.src.encode(normalize(line, "NFC"))) for line in LINES]
+    assert max(lengths) > 256
+    assert sum(length > 29 for length in lengths) == 4

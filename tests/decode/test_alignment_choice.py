@@ -1,0 +1,114 @@
+"""The choice of layer and heads, where one head is made to know."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.data.tokenizer import Tokenizers, train_tokenizer
+from nmt.decode.alignment import ChosenAttention, WordAligner
+from nmt.decode.alignment_choice import agreement, choose_attention
+from nmt.packed import PackedSequences
+from nmt.recipe import ModelRecipe, TokenizerRecipe, UserError
+
+LETTERS = "abcdefghijklmnopqrstuvwxy"
+
+
+class KnowingModel:
+    """Two heads, each of which knows how half of the words are translated, among others that say anything."""
+
+    recipe = ModelRecipe(num_decoder_layers=3, num_heads=4)
+
+    def __init__(self, other: dict[int, int], knowing: dict[tuple[int, int], tuple[int, ...]]) -> None:
+        """other: the source token of each target token; knowing: for layer and head, the rests of tokens mod 2."""
+        self.other, self.knowing, self.shift = other, knowing, 0
+
+    def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
+        noise = torch.Generator().manual_seed(src.total)
+        shape = (src.num_sentences, tgt.max_length, src.max_length)
+        for layer in range(3):
+            heads = []
+            for head in range(4):
+                weights = torch.rand(shape, generator=noise) * 0.5
+                for sentence, (source, target) in enumerate(zip(src.to_lists(), tgt.to_lists(), strict=True)):
+                    for place, token in enumerate(target):
+                        right = self.other.get(token)
+                        if right in source and token % 2 in self.knowing.get((layer, head), ()):
+                            weights[sentence, place - self.shift, source.index(right)] += 1.0
+                heads.append(weights)
+            yield torch.stack(heads, dim=1)
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
+    words = [letter * 2 for letter in LETTERS] + [letter.upper() * 2 for letter in LETTERS]
+    path = tmp_path_factory.mktemp("choice") / "tokenizer.model"
+    recipe = TokenizerRecipe(vocab_size=4 + 256 + 51 + 100)
+    tokenizer = train_tokenizer([" ".join(words)] * 50, recipe, path)
+    assert len(tokenizer.encode("aa BB")) == 2
+    return Tokenizers(tokenizer, tokenizer)
+
+
+def text() -> tuple[list[str], list[str]]:
+    """Words translated into capitals, neighbours exchanged now and then."""
+    rng = random.Random(3)
+    sources, targets = [], []
+    for _ in range(200):
+        words = [letter * 2 for letter in rng.sample(LETTERS, k=rng.randint(2, 8))]
+        sources.append(" ".join(words))
+        for place in range(0, len(words) - 1, 2):
+            if rng.random() < 0.5:
+                words[place : place + 2] = words[place + 1], words[place]
+        targets.append(" ".join(words).upper())
+    return sources, targets
+
+
+def make_aligner(
+    tokenizers: Tokenizers, knowing: dict[tuple[int, int], tuple[int, ...]], back: bool = False, shift: int = 0
+) -> WordAligner:
+    tokens = {letter: tokenizers.src.encode(letter * 2)[0] for letter in LETTERS + LETTERS.upper()}
+    other = {tokens[letter.upper()]: tokens[letter] for letter in LETTERS}
+    if back:
+        other = {source: target for target, source in other.items()}
+    model = KnowingModel(other, knowing)
+    model.shift = shift
+    return WordAligner(
+        model, tokenizers, ChosenAttention(0), unicode_form="NFC", device=torch.device("cpu"), batch_tokens=500
+    )
+
+
+def test_the_heads_that_know_are_found_by_statistics(tokenizers: Tokenizers) -> None:
+    """At the place where a token is the input, and, one before, where it is the output."""
+    knowing = {(2, 1): (0,), (2, 3): (1,), (0, 0): (0,)}
+    for shift, place in ((0, "input"), (1, "output")):
+        choice = choose_attention(make_aligner(tokenizers, knowing, shift=shift), *text())
+        assert choice.attention == ChosenAttention(2, (1, 3), place)  # type: ignore[arg-type]
+        assert choice.agreement > 0.95
+        assert len(choice.of_layers) == 6
+        of_layers = choice.of_layers
+        assert max(of_layers, key=lambda one: of_layers[one]) == ChosenAttention(2, (), place)  # type: ignore[arg-type]
+
+
+def test_all_heads_stay_where_some_alone_are_no_better(tokenizers: Tokenizers) -> None:
+    knowing = {(1, head): (0, 1) for head in range(4)}
+    assert choose_attention(make_aligner(tokenizers, knowing), *text()).attention == ChosenAttention(1, (), "input")
+
+
+def test_the_heads_that_know_are_found_by_a_model_of_the_other_direction(tokenizers: Tokenizers) -> None:
+    aligner = make_aligner(tokenizers, {(0, 2): (0, 1)})
+    reverse = make_aligner(tokenizers, {(1, head): (0, 1) for head in range(4)}, back=True)
+    choice = choose_attention(aligner, *text(), reverse)
+    assert choice.attention == ChosenAttention(0, (2,), "input")
+    assert choice.agreement > 0.99
+
+
+def test_text_without_sentences_is_refused(tokenizers: Tokenizers) -> None:
+    with pytest.raises(UserError, match="no pair of sentences"):
+        choose_attention(make_aligner(tokenizers, {}), ["", "aa"], ["AA", ""])
+
+
+def test_agreement_is_f1() -> None:
+    assert agreement([{(0, 0), (1, 1)}, set()], [{(0, 0)}, {(2, 2)}]) == 0.5
+    assert agreement([set()], [set()]) == 0.0

@@ -1,0 +1,49 @@
+"""Scores of summed counts against sacreBLEU's own corpus scores."""
+
+import random
+
+import numpy as np
+import pytest
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from nmt.decode.corpus_counts import CorpusMetric, score_of_counts, sentence_counts
+
+SACREBLEU: dict[CorpusMetric, Metric] = {"bleu": BLEU(), "chrf": CHRF()}
+WORDS = ["der", "die", "das", "Haus,", "ein", "Auto.", "sieht", "3,5", "€-Stück", "nicht", "...", "猫"]
+
+
+def corpora() -> list[list[tuple[str, str]]]:
+    """Corpora of hypotheses and references: of all lengths, of few matches, of none."""
+    rng = random.Random(5)
+
+    def line(longest: int) -> str:
+        return " ".join(rng.choices(WORDS, k=rng.randint(0, longest)))
+
+    sizes = ((12, 30), (3, 4), (2, 1))
+    made = [[(line(longest), line(longest) or "x") for _ in range(count)] for longest, count in sizes]
+    copied = [(line(20), "") for _ in range(20)]
+    made.append([(text, text + " am Ende") for text, _ in copied if text])
+    made += [[("a b c d", "x y z")], [("", "x y")], [("a", "a")], [("a b c d e", "a b")], [("ab", "ab c d e f")]]
+    return made
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+def test_sums_of_counts_score_as_sacrebleu_scores_the_corpus(metric: CorpusMetric) -> None:
+    sums, expected = [], []
+    for corpus in corpora():
+        sums.append(sum(sentence_counts(metric, [hypothesis], reference)[0] for hypothesis, reference in corpus))
+        hypotheses, references = zip(*corpus, strict=True)
+        expected.append(SACREBLEU[metric].corpus_score(list(hypotheses), [list(references)]).score)
+    found = score_of_counts(metric, np.array(sums))
+    assert found.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    assert len({round(score, 3) for score in expected}) > 3
+    assert score_of_counts(metric, np.array(sums)[None, :, None])[0, 2, 0] == found[2]
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+def test_counts_of_several_hypotheses_are_those_of_each(metric: CorpusMetric) -> None:
+    texts = ["der Hund", "", "das Haus, ein Auto."]
+    together = sentence_counts(metric, texts, "das Haus")
+    np.testing.assert_array_equal(together, [sentence_counts(metric, [text], "das Haus")[0] for text in texts])

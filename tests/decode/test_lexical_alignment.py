@@ -1,0 +1,79 @@
+"""The statistical aligner against the same equations as plain loops, and on a language whose dictionary is known."""
+
+import math
+import random
+from collections import defaultdict
+
+import pytest
+
+from nmt.decode.lexical_alignment import agreed_links, best_sources
+
+Pairs = list[tuple[list[int], list[int]]]
+
+
+def by_loops(pairs: Pairs, iterations: int = 5) -> list[list[int]]:
+    """Expectation maximisation with dictionaries; word None is nothing."""
+
+    def places(src: list[int], i: int, n: int) -> list[tuple[int, int | None, float]]:
+        if not src:
+            return [(-1, None, 1.0)]
+        near = [math.exp(-4.0 * abs((i + 1) / n - (j + 1) / len(src))) for j in range(len(src))]
+        return [(-1, None, 0.08)] + [(j, word, 0.92 * near[j] / sum(near)) for j, word in enumerate(src)]
+
+    table: dict[tuple[int | None, int], float] = defaultdict(lambda: 1.0)
+    for _ in range(iterations):
+        counts: dict[tuple[int | None, int], float] = defaultdict(float)
+        totals: dict[int | None, float] = defaultdict(float)
+        for src, tgt in pairs:
+            for i, word in enumerate(tgt):
+                joint = [(source, prior * table[source, word]) for _, source, prior in places(src, i, len(tgt))]
+                for source, share in joint:
+                    counts[source, word] += share / sum(value for _, value in joint)
+                    totals[source] += share / sum(value for _, value in joint)
+        table = defaultdict(float, {key: count / totals[key[0]] for key, count in counts.items()})
+    return [
+        [
+            max(places(src, i, len(tgt)), key=lambda place, word=word: place[2] * table[place[1], word])[0]
+            for i, word in enumerate(tgt)
+        ]
+        for src, tgt in pairs
+    ]
+
+
+def language(count: int, seed: int) -> tuple[Pairs, list[set[tuple[int, int]]]]:
+    """Sentences translated word by word (word w becomes 100 + w), neighbours exchanged; and their true links."""
+    rng = random.Random(seed)
+    pairs, links = [], []
+    for _ in range(count):
+        src = rng.sample(range(40), k=rng.randint(2, 9))
+        order = list(range(len(src)))
+        for place in range(0, len(src) - 1, 2):
+            if rng.random() < 0.5:
+                order[place], order[place + 1] = order[place + 1], order[place]
+        pairs.append((src, [100 + src[place] for place in order]))
+        links.append({(source, target) for target, source in enumerate(order)})
+    return pairs, links
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_plain_loops(seed: int) -> None:
+    rng = random.Random(seed)
+    pairs = [
+        ([rng.randrange(9) for _ in range(rng.randint(1, 6))], [rng.randrange(9) for _ in range(rng.randint(1, 6))])
+        for _ in range(25)
+    ]
+    assert best_sources(pairs) == by_loops(pairs)
+
+
+def test_learns_the_dictionary_of_a_small_text() -> None:
+    pairs, links = language(300, seed=1)
+    found = agreed_links(pairs)
+    right = sum(len(one & true) for one, true in zip(found, links, strict=True))
+    assert right >= 0.99 * sum(map(len, found))
+    assert right >= 0.95 * sum(map(len, links))
+
+
+def test_empty_sentences_and_empty_text() -> None:
+    assert agreed_links([]) == []
+    assert agreed_links([([], []), ([1], []), ([], [2])]) == [set(), set(), set()]
+    assert agreed_links([([], [5]), ([1], [2]), ([1], [2])])[1:] == [{(0, 0)}, {(0, 0)}]

@@ -1,0 +1,35 @@
+"""Lists of the n best translations as a file."""
+
+import pytest
+
+from nmt.decode.nbest import Candidate, read_n_best, write_n_best
+from nmt.recipe import UserError
+
+
+def test_what_is_written_is_read_again() -> None:
+    lists = [[Candidate("ein Haus", -0.5), Candidate("", -1.25)], [Candidate("x", 3.0)]]
+    lines = [line for number, candidates in enumerate(lists, start=1) for line in write_n_best(number, candidates)]
+    assert lines == ["1\t-0.5000\tein Haus", "1\t-1.2500\t", "2\t3.0000\tx"]
+    assert read_n_best(lines, "file") == lists
+
+
+def test_columns_behind_the_text_are_left_out() -> None:
+    assert read_n_best(["1\t-1\tein Haus\t0-0 1-1"], "file") == [[Candidate("ein Haus", -1.0)]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["ein Haus"], "file, line 1, is no translation with its score"),
+        (["1\t-0.5"], "file, line 1, is no translation"),
+        (["1\t-0.5\ta", "1\tnan\tb"], "file, line 2, is no translation"),
+        (["1\t-0.5\ta", "x\t-1\tb"], "file, line 2, is no translation"),
+        (["2\t-0.5\ta"], "file, line 1, is of sentence 2; it must be of 1;"),
+        (["0\t-0.5\ta"], "file, line 1, is of sentence 0"),
+        (["1\t-0.5\ta", "3\t-1\tb"], "file, line 2, is of sentence 3; it must be of 1 or 2;"),
+        (["1\t-0.5\ta", "2\t-1\tb", "1\t-1\tc"], "file, line 3, is of sentence 1"),
+    ],
+)
+def test_another_form_is_named_with_its_line(lines: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_n_best(lines, "file")

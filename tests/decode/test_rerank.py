@@ -1,0 +1,103 @@
+"""Features and their weighted sum, by models that say what the test wants."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from nmt.decode.nbest import Candidate
+from nmt.decode.rerank import Judge, best_first, feature_names, features, load_weights, save_weights
+from nmt.decode.scoring import Scorer
+from nmt.recipe import UserError
+
+
+@dataclass
+class Said:
+    """What a `Scorer` gives, as far as it is looked at."""
+
+    log_prob: float
+
+
+@dataclass
+class LengthScorer:
+    """Says minus the number of source characters, minus a hundredth for each of the target's; holds 30 of them."""
+
+    batches: list[int] = field(default_factory=list)
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Said]:
+        self.batches.append(len(sources))
+        assert all(self.fits(*pair) for pair in zip(sources, targets, strict=True))
+        return [Said(-len(source) - len(target) / 100) for source, target in zip(sources, targets, strict=True)]
+
+    def fits(self, source: str, target: str) -> bool:
+        return max(len(source), len(target)) <= 30
+
+
+def make_judge(name: str, reverse: bool = False) -> Judge:
+    return Judge(name, cast(Scorer, LengthScorer()), reverse)
+
+
+SOURCES = ["ab", "", "abc", "x" * 31]
+LISTS = [
+    [Candidate("a b c", -0.5), Candidate("d", -1.5)],
+    [Candidate("", 0.0)],
+    [Candidate("e f", -2.0), Candidate("y" * 31, -3.0)],
+    [Candidate("g", -4.0)],
+]
+
+
+def test_features_are_score_length_and_what_each_model_says() -> None:
+    judges = [make_judge("model"), make_judge("reverse-model", reverse=True)]
+    told: list[int] = []
+    found = features(SOURCES, LISTS, judges, done=told.append)
+    assert feature_names(judges) == ["given", "length", "model", "reverse-model"]
+    assert [one.shape for one in found] == [(2, 4), (1, 4), (2, 4), (1, 4)]
+    np.testing.assert_allclose(found[0], [[-0.5, 3, -2.05, -5.02], [-1.5, 1, -2.01, -1.02]])
+    np.testing.assert_allclose(found[1], [[0.0, 0, 0.0, 0.0]])
+    # What a model cannot hold it says nothing of, nor of what stands beside it.
+    np.testing.assert_allclose(found[2], [[-2.0, 2, 0, 0], [-3.0, 1, 0, 0]])
+    np.testing.assert_allclose(found[3], [[-4.0, 1, 0, 0]])
+    assert sum(told) == 2 * 6
+
+
+def test_many_candidates_are_scored_in_batches_and_come_back_in_order() -> None:
+    lists = [[Candidate("z" * (1 + (i + j) % 29), 0.0) for j in range(7)] for i in range(60)]
+    judge = make_judge("model")
+    found = features(["ab"] * 60, lists, [judge])
+    for candidates, values in zip(lists, found, strict=True):
+        np.testing.assert_allclose(values[:, 2], [-2 - len(one.text) / 100 for one in candidates])
+    batches = cast(LengthScorer, judge.scorer).batches
+    assert sum(batches) == 420
+    assert 5 < len(batches) < 8
+
+
+def test_the_best_has_the_highest_weighted_sum_and_equals_keep_their_order() -> None:
+    candidates = [Candidate(text, 0.0) for text in "abc"]
+    values = np.array([[1.0, 2.0], [3.0, 0.0], [3.0, 0.0]])
+    ranked = best_first(candidates, values, np.array([1.0, 0.5]))
+    assert ranked == [Candidate("b", 3.0), Candidate("c", 3.0), Candidate("a", 2.0)]
+    assert best_first(candidates, values, np.array([0.0, 1.0]))[0].text == "a"
+
+
+def test_weights_come_back_from_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "weights.toml"
+    save_weights(path, {"given": 0.25, "length": -0.125, "model-2": 1e-9}, {"metric": "bleu", "after": 12.5})
+    np.testing.assert_array_equal(load_weights(path, ["length", "model-2", "given"]), [-0.125, 1e-9, 0.25])
+    assert 'metric = "bleu"' in path.read_text()
+    with pytest.raises(UserError, match=r"has weights for given, length, model-2; they must be for given, length;"):
+        load_weights(path, ["given", "length"])
+
+
+@pytest.mark.parametrize("content", ["weights = 3", "[weights]\ngiven = 'x'", "[other]", "no toml", b"\xff"])
+def test_a_file_without_weights_is_named(tmp_path: Path, content: str | bytes) -> None:
+    path = tmp_path / "weights.toml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match="holds no weights"):
+        load_weights(path, ["given"])
+    with pytest.raises(UserError, match="holds no weights"):
+        load_weights(tmp_path / "missing.toml", ["given"])
+    with pytest.raises(UserError, match="cannot write"):
+        save_weights(tmp_path / "no" / "weights.toml", {"given": 1.0}, {})

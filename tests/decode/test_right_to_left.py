@@ -1,0 +1,119 @@
+"""Models that write backwards against the same weights as a model that does not, and text turned round by hand."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nmt.checkpoint import ModelFacts, load_model, model_files, model_tensors, read_model_facts, write_directory
+from nmt.data.tokenizer import Tokenizers, train_tokenizer
+from nmt.decode.alignment import WordAligner
+from nmt.decode.scoring import Scorer, score_pairs
+from nmt.decode.translator import Translator
+from nmt.model.transformer import Transformer
+from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
+from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+
+LINES = ["the old cat sees a dog.", "", "a red tree", "no cats quickly, a cat. the old tree sees many cats"]
+DECODE = DecodeRecipe(beam_size=3, n_best=2, max_extra_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two model directories of the same weights: one that says it writes forwards, one that says backwards."""
+    folder = tmp_path_factory.mktemp("right-to-left")
+    lines = [f"the old tree sees {word} cats quickly, a cat." for word in ("red", "green", "many", "no")] * 20
+    tokenizer = train_tokenizer(lines, TokenizerRecipe(vocab_size=320), folder / "tokenizer.model")
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2}
+    recipe = ModelRecipe.model_validate(sizes | {"max_positions": 64})
+    model = Transformer(recipe, 320, 320)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    for reverse in (False, True):
+        facts = ModelFacts("en", "de", 320, 320, "NFC", DECODE, reverse_target=reverse)
+        files = model_files(recipe, model_tensors(model), Tokenizers(tokenizer, tokenizer).files(), facts)
+        write_directory(folder / str(reverse), files)
+    return folder / "False", folder / "True"
+
+
+def test_the_facts_say_so_and_models_of_before_are_read(models: tuple[Path, Path], tmp_path: Path) -> None:
+    assert [read_model_facts(model).reverse_target for model in models] == [False, True]
+    text = (models[0] / "model.toml").read_text()
+    (tmp_path / "model.toml").write_text(text.replace("reverse_target = false\n", ""))
+    assert "reverse_target" not in (tmp_path / "model.toml").read_text()
+    assert not read_model_facts(tmp_path).reverse_target
+
+
+def test_text_comes_out_in_the_order_of_reading(models: tuple[Path, Path]) -> None:
+    forwards, backwards = (Translator.load(model, "cpu", "fp32").translate_n_best(LINES) for model in models)
+    tokenizer = Tokenizers.load(models[0]).tgt
+    ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(320)))}
+    for one, other in zip(forwards, backwards, strict=True):
+        assert [found.log_prob for found in other] == [found.log_prob for found in one]
+        for found, turned in zip(one, other, strict=True):
+            assert turned.pieces == found.pieces[::-1]
+            assert turned.text.split() == tokenizer.decode([ids[piece] for piece in turned.pieces]).split()
+    assert any(len(found[0].pieces) > 3 for found in forwards)
+
+
+def test_a_pair_is_scored_as_its_reverse_by_a_model_of_the_other_order(models: tuple[Path, Path]) -> None:
+    sources, targets = LINES, ["a tree sees the cat", "no", "", "many old cats."]
+    tokenizer = Tokenizers.load(models[0]).tgt
+    reversed_ids = [tokenizer.encode(target)[::-1] for target in targets]
+    batch = Batch(
+        src=PackedSequences.from_lists([[*tokenizer.encode(source), EOS_ID] for source in sources]),
+        tgt=PackedSequences.from_lists([[BOS_ID, *ids] for ids in reversed_ids]),
+        labels=PackedSequences.from_lists([[*ids, EOS_ID] for ids in reversed_ids]).tokens,
+    )
+    expected = score_pairs(load_model(models[0], torch.device("cpu")).model, batch)
+    found = Scorer.load(models[1], "cpu").score(sources, targets)
+    for one, other, ids in zip(found, expected, reversed_ids, strict=True):
+        assert one.log_prob == pytest.approx(other.log_prob, rel=1e-6)
+        assert one.pieces == [*tokenizer.pieces(ids[::-1]), "</s>"]
+        assert one.token_log_probs[-1] == other.token_log_probs[-1]
+        assert one.token_log_probs[:-1] == other.token_log_probs[:-1][::-1]
+    in_order = Scorer.load(models[0], "cpu").score(sources, targets)
+    assert abs(in_order[0].log_prob - found[0].log_prob) > 1e-3
+
+
+def test_what_the_search_found_has_the_log_probability_of_the_scorer(models: tuple[Path, Path]) -> None:
+    found = Translator.load(models[1], "cpu", "fp32").translate_n_best(LINES[2:3])[0][0]
+    tokenizer = Tokenizers.load(models[1]).tgt
+    (scored,) = Scorer.load(models[1], "cpu").score(LINES[2:3], [found.text])
+    if tokenizer.pieces(tokenizer.encode(found.text)) == found.pieces:  # the same text may have other tokens
+        assert scored.log_prob == pytest.approx(found.log_prob, rel=1e-4)
+
+
+def test_attention_is_read_at_the_place_of_the_token(models: tuple[Path, Path]) -> None:
+    forwards, backwards = (WordAligner.load(model, "cpu") for model in models)
+    pair = forwards.encode(["the old cat"], ["a red tree sees"])[0]
+    (turned,) = backwards.maps([pair])
+    (straight,) = forwards.maps([(pair[0], pair[1][::-1])])
+    np.testing.assert_array_equal(turned, straight[:, :, :, ::-1])
+
+
+def test_rules_are_turned_round_and_prefixes_refused(models: tuple[Path, Path]) -> None:
+    plain = Translator.load(models[1], "cpu", "fp32").translate_n_best(LINES[3:], n_best=1)[0][0]
+    tokenizer = Tokenizers.load(models[1]).tgt
+    phrases = [" ".join(words) for words in pairwise(plain.text.split())]
+    phrase = next((one for one in phrases if _occurs(tokenizer.pieces(tokenizer.encode(one)), plain.pieces)), None)
+    if phrase is not None:
+        ruled = DECODE.model_copy(update={"forbid": (phrase,)})
+        other = Translator.load(models[1], "cpu", "fp32", ruled).translate_n_best(LINES[3:], n_best=1)[0][0]
+        assert not _occurs(tokenizer.pieces(tokenizer.encode(phrase)), other.pieces)
+    with pytest.raises(UserError, match="from right to left"):
+        Translator.load(models[1], "cpu").translate(["a"], prefixes=["the"])
+    assert Translator.load(models[1], "cpu").translate([""], prefixes=[""]) == [""]
+
+
+def _occurs(part: list[str], whole: list[str]) -> bool:
+    return any(whole[start : start + len(part)] == part for start in range(len(whole)))
+
+
+def test_models_of_both_orders_make_no_ensemble(models: tuple[Path, Path]) -> None:
+    with pytest.raises(UserError, match="write in opposite directions"):
+        Translator.load(models[0], "cpu", ensemble=[models[1]])

@@ -1,0 +1,93 @@
+"""From tokens to words: what a real tokenizer makes of any line, put together again word by word."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt.data.clean import normalize
+from nmt.data.tokenizer import Tokenizer, train_tokenizer
+from nmt.decode.words import format_links, link_words, words_as_given, words_as_printed, words_of_pieces
+from nmt.recipe import TokenizerRecipe
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    lines = [f"the old tree sees {word} cats quickly, a cat." for word in ("red", "green", "many", "no")] * 20
+    recipe = TokenizerRecipe(vocab_size=320, user_symbols=("<web>",))
+    return train_tokenizer(lines, recipe, tmp_path_factory.mktemp("words") / "tokenizer.model")
+
+
+@pytest.mark.parametrize(
+    ("line", "form", "words"),
+    [
+        ("ab  c", "NFC", [0, 0, 1]),
+        ("", "NFC", []),
+        ("a\u200bb \u200b c", "NFC", [0, 0, 2]),  # what is invisible vanishes, words of nothing else too
+        ("a\x00b c", "NFC", [0, 0, 1]),  # one word as given, though two in normal form
+        ("e\u0301 x", "NFC", [0, 1]),
+        ("½ x", "NFKC", [0, 0, 0, 1]),
+        ("\u2581a\u2581 b", "NFC", [0, 1]),  # SentencePiece takes this mark for a space
+    ],
+)
+def test_words_of_a_line_as_given(line: str, form: str, words: list[int]) -> None:
+    assert words_as_given(line, form) == words  # type: ignore[arg-type]
+
+
+def spelled(piece: str) -> bytes:
+    """What a piece adds to a word."""
+    if re.fullmatch("<0x..>", piece):
+        return bytes([int(piece[3:5], 16)])
+    return piece.replace("\u2581", "").encode()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("abt \u2581\u3000é"), max_size=40))
+def test_the_pieces_of_a_word_spell_it(tokenizer: Tokenizer, line: str) -> None:
+    pieces = tokenizer.pieces(tokenizer.encode(normalize(line, "NFC")))
+    words = words_of_pieces(pieces, words_as_given(line, "NFC"))
+    for place, word in enumerate(line.split()):
+        found = b"".join(spelled(piece) for piece, own in zip(pieces, words, strict=True) if own == place)
+        expected = normalize(word, "NFC").replace("\u2581", " ").split()
+        assert found.decode() == "".join(expected)
+    visible = [own for piece, own in zip(pieces, words, strict=True) if spelled(piece)]
+    assert None not in visible
+    assert visible == sorted(visible, key=lambda place: place or 0)
+
+
+@given(st.lists(st.integers(4, 319), max_size=30))
+def test_what_a_model_may_write_has_the_words_of_its_text(tokenizer: Tokenizer, ids: list[int]) -> None:
+    """Any tokens at all, most of them single bytes, which spell broken characters as often as not."""
+    pieces, text = tokenizer.pieces(ids), tokenizer.decode(ids)
+    words = words_of_pieces(pieces, words_as_printed(text))
+    known = [word for word in words if word is not None]
+    assert known == sorted(known)
+    assert set(known) == set(range(len(text.split())))
+    for piece, word in zip(pieces, words, strict=True):
+        if not re.fullmatch("<0x..>|\u2581", piece):
+            assert word is not None
+            assert piece.strip("\u2581") in text.split()[word]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        (["▁a", "<0xC3>", "<0xA4>", "b", "▁c"], [0, 0, 0, 0, 1]),
+        (["<0xC3>", "▁b"], [0, 1]),  # half a character is a character, the wrong one
+        (["▁a", "<0xE2>", "<0x80>", "<0xA8>", "b"], [0, 1, 1, 1, 1]),  # these bytes spell a line separator
+        (["▁", "a", "▁", "▁b"], [0, 0, 1, 1]),
+        (["▁a", "▁"], [0, None]),
+        ([], []),
+    ],
+)
+def test_words_of_pieces(pieces: list[str], words: list[int | None]) -> None:
+    written = (spelled(piece) if piece[0] == "<" else piece.replace("\u2581", " ").encode() for piece in pieces)
+    text = b"".join(written)
+    assert words_of_pieces(pieces, words_as_printed(text.decode("utf-8", "replace"))) == words
+
+
+def test_words_are_linked_if_any_of_their_tokens_are() -> None:
+    assert link_words([2, 0, 0, 1], [0, 0, 1], [0, 0, 1, None]) == [(0, 0), (0, 1), (1, 0)]
+    assert link_words([], [], [0, 1]) == []
+    assert format_links([(0, 1), (12, 3)]) == "0-1 12-3"
+    assert format_links([]) == ""

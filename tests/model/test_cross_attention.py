@@ -1,0 +1,51 @@
+"""The attention that can be looked at is the attention that the model computes with."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import nmt.model.attention as attention
+from nmt.model.transformer import Transformer
+from nmt.packed import BOS_ID, EOS_ID, PackedSequences
+from nmt.recipe import ModelRecipe
+
+SRC = PackedSequences.from_lists([[5, 6, 7, EOS_ID], [8, EOS_ID], [5, 9, 4, 4, 6, EOS_ID]])
+TGT = PackedSequences.from_lists([[BOS_ID, 4, 5], [BOS_ID, 9, 9, 8, 7, 6, 5], [BOS_ID]])
+
+
+def random_model(norm_order: str = "post") -> Transformer:
+    torch.manual_seed(1)
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 3}
+    return Transformer(ModelRecipe.model_validate(sizes | {"norm_order": norm_order}), 12, 12).eval()
+
+
+@pytest.mark.parametrize("norm_order", ["post", "pre"])
+def test_the_weights_are_those_of_the_forward_pass(norm_order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model(norm_order)
+    with torch.no_grad():
+        found = list(model.cross_attention(SRC, TGT))
+    used: list[Tensor] = []
+    compute = attention.scaled_dot_product
+
+    def recorded(*arguments: Tensor | None) -> tuple[Tensor, Tensor]:
+        out, weights = compute(*arguments)  # type: ignore[arg-type]
+        if weights.shape[-2:] == (7, 6):  # only the attention of target places to source places has this shape
+            used.append(weights)
+        return out, weights
+
+    monkeypatch.setattr(attention, "scaled_dot_product", recorded)
+    with torch.no_grad():
+        model(SRC, TGT)
+    assert len(found) == len(used) == 3
+    for one, other in zip(found, used, strict=True):
+        assert one.shape == (3, 2, 7, 6)
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+    assert not torch.allclose(found[0], found[2], atol=1e-3)
+
+
+def test_a_layer_is_computed_when_it_is_asked_for() -> None:
+    model = random_model()
+    model.decoder.layers[2].register_forward_pre_hook(lambda module, inputs: pytest.fail("layer 2 was computed"))
+    model.decoder.layers[1].register_forward_pre_hook(lambda module, inputs: pytest.fail("layer 1 was passed"))
+    layers = model.cross_attention(SRC, TGT)
+    assert [next(layers).shape for _ in range(2)] == [(3, 2, 7, 6)] * 2

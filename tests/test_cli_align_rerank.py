@@ -1,0 +1,293 @@
+"""`nmt align`, `nmt plot`, `nmt rerank` and their likes as a user types them, with tiny models of random weights."""
+
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sacrebleu
+import torch
+
+from nmt import cli
+from nmt.checkpoint import ModelFacts, model_files, model_tensors, read_model_facts, write_directory
+from nmt.data.tokenizer import Tokenizers, train_tokenizer
+from nmt.decode.translator import Translator
+from nmt.model.transformer import Transformer
+from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
+
+Result = tuple[int, str, str]
+Nmt = Callable[..., Result]
+
+SOURCES = ["the old cat sees a dog.", "", "a red tree", "no cats quickly,  a cat.", "the cat sees many dogs"]
+TARGETS = ["red tree the old sees", "", "cat a red tree.", "no quickly", "the cat sees cats"]
+
+
+@pytest.fixture
+def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Nmt:
+    """Run a command in this process; gives exit status, stdout and stderr."""
+
+    def call(*arguments: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+            sys.exit(0)
+        out, err = capfd.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text, and the models `forward`, `backwards` (from right to left) and `reverse` (from German to English)."""
+    folder = tmp_path_factory.mktemp("models")
+    lines = [f"the old tree sees {word} cats quickly, a cat." for word in ("red", "green", "many", "no", "dogs")] * 20
+    tokenizer = train_tokenizer(lines, TokenizerRecipe(vocab_size=320), folder / "tokenizer.model")
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 3}
+    recipe = ModelRecipe.model_validate(sizes | {"max_positions": 64})
+    decode = DecodeRecipe(beam_size=4, max_extra_tokens=3)
+    for seed, (name, src, tgt, reverse_target) in enumerate(
+        [("forward", "en", "de", False), ("backwards", "en", "de", True), ("reverse", "de", "en", False)]
+    ):
+        torch.manual_seed(seed)
+        model = Transformer(recipe, 320, 320)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.5)
+        facts = ModelFacts(src, tgt, 320, 320, "NFC", decode, reverse_target=reverse_target)
+        files = model_files(recipe, model_tensors(model), Tokenizers(tokenizer, tokenizer).files(), facts)
+        write_directory(folder / name, files)
+    for name, text in {"src": SOURCES, "tgt": TARGETS, "ref": TARGETS, "one": ["a cat"]}.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in text))
+    return folder
+
+
+def one_line(err: str) -> str:
+    (line,) = err.strip().splitlines()
+    assert line.startswith("nmt: ")
+    return line
+
+
+# --- Alignments -------------------------------------------------------------------------------------------------------
+
+
+def links(line: str) -> list[tuple[int, int]]:
+    pairs = [pair.split("-") for pair in line.split(" ")] if line else []
+    return [(int(source), int(target)) for source, target in pairs]
+
+
+def test_align_prints_pharaoh_lines_within_the_words(folder: Path, nmt: Nmt) -> None:
+    status, out, _ = nmt("align", folder / "forward", folder / "src", folder / "tgt")
+    assert status == 0
+    lines = out.split("\n")
+    assert lines.pop() == ""
+    assert len(lines) == len(SOURCES)
+    assert lines[1] == ""
+    for line, source, target in zip(lines, SOURCES, TARGETS, strict=True):
+        found = links(line)
+        assert found == sorted(set(found))
+        assert {place for _, place in found} == set(range(len(target.split())))
+        assert all(0 <= place < len(source.split()) for place, _ in found)
+    by_layer = [nmt("align", folder / "forward", folder / "src", folder / "tgt", "--layer", n)[1] for n in range(3)]
+    assert by_layer[1] == out  # the last but one
+    assert len(set(by_layer)) == 3
+    by_head = nmt("align", folder / "forward", folder / "src", folder / "tgt", "--layer", 2, "--heads", "0")[1]
+    assert by_head != by_layer[2]
+    both = nmt("align", folder / "forward", folder / "src", folder / "tgt", "--layer", 2, "--heads", "1,0")[1]
+    assert both == by_layer[2]
+    for place, equal in (("output", True), ("input", False)):
+        by_place = nmt("align", folder / "forward", folder / "src", folder / "tgt", "--place", place)[1]
+        assert (by_place == out) == equal
+
+
+def test_the_choice_is_said_used_and_saved(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+    command = ("align", folder / "forward", folder / "src", folder / "tgt", "--choose", folder / "src", folder / "tgt")
+    for more in ((), ("--reverse-model", folder / "reverse")):
+        model = tmp_path / f"model{len(more)}"
+        status, chosen, err = nmt(*command, *more, "--save-model", model)
+        assert status == 0
+        assert "agreement by place and layer, all heads: output 0: 0." in err
+        options = err.strip().splitlines()[-1].rpartition(": ")[2].split()
+        assert options[0] == "--layer"
+        assert nmt("align", folder / "forward", folder / "src", folder / "tgt", *options)[1] == chosen
+        assert nmt("align", model, folder / "src", folder / "tgt")[1] == chosen
+        decode = read_model_facts(model).decode
+        assert decode.alignment_layer == int(options[1])
+        assert options[-2:] == ["--place", decode.alignment_place]
+
+
+def test_translations_come_with_their_alignments(folder: Path, nmt: Nmt) -> None:
+    _, plain, _ = nmt("translate", folder / "forward", folder / "src")
+    status, out, _ = nmt("translate", folder / "forward", folder / "src", "--with-alignments")
+    assert status == 0
+    texts, alignments = zip(*(line.split("\t") for line in out.removesuffix("\n").split("\n")), strict=True)
+    assert list(texts) == plain.removesuffix("\n").split("\n")
+    _, listed, _ = nmt("translate", folder / "forward", folder / "src", "--with-alignments", "--n-best", 3)
+    assert {len(line.split("\t")) for line in listed.splitlines()} == {4}
+    decode = DecodeRecipe(beam_size=4, max_extra_tokens=3, alignments=True)
+    found = Translator.load(folder / "forward", "cpu", decode=decode).translate_n_best(SOURCES)
+    assert [best.alignment for best, *_ in found] == [links(line) for line in alignments]
+    both = (folder / "forward", "--ensemble", folder / "forward")
+    assert nmt("translate", both[0], folder / "src", *both[1:], "--with-alignments")[1] == out
+
+
+def test_a_map_is_drawn(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+    pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
+    command = ("plot", "alignment", folder / "forward", folder / "src", folder / "tgt", "-o", tmp_path / "map.png")
+    assert nmt(*command, "--line", 3, "--each-layer")[:2] == (0, "")
+    assert (tmp_path / "map.png").stat().st_size > 1_000
+    status, _, err = nmt(*command, "--line", 9)
+    assert status == 1
+    assert "has no line 9" in one_line(err)
+
+
+def test_wrong_input_of_align_is_one_line(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+    model, src, tgt = folder / "forward", folder / "src", folder / "tgt"
+    for arguments, expected, status in (
+        ((src, folder / "one"), "has 1; they must match line by line", 1),
+        ((src, tgt, "--layer", "3"), "the decoder has layers 0 to 2", 1),
+        ((src, tgt, "--heads", "2"), "a layer has heads 0 to 1", 1),
+        ((src, tgt, "--heads", "x"), "alignment_heads", 2),
+        ((src, tgt, "--save-model", folder / "forward"), "exists already", 1),
+        ((src, tgt, "--choose", src, folder / "one"), "has 1; they must match", 1),
+    ):
+        found, out, err = nmt("align", model, *arguments)
+        assert (found, out) == (status, "")
+        assert expected in one_line(err)
+    status, _, err = nmt("align", model, src, tgt, "--choose", src, tgt, "--layer", "1")
+    assert status == 2
+    assert "leave these out" in " ".join(err.replace("\u2502", " ").split())
+
+
+# --- Reranking --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def nbest(folder: Path) -> Path:
+    translator = Translator.load(folder / "forward", "cpu")
+    with (folder / "nbest").open("w") as file:
+        for number, found in enumerate(translator.translate_n_best(SOURCES, n_best=4), start=1):
+            file.writelines(f"{number}\t{one.score:.4f}\t{one.text}\n" for one in found)
+    return folder / "nbest"
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+def test_tuned_weights_raise_the_score_and_do_the_same_again(
+    folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt, metric: str
+) -> None:
+    models = ("--model", folder / "backwards", "--reverse-model", folder / "reverse")
+    command = ("rerank", folder / "forward", folder / "src", nbest, *models)
+    weights = tmp_path / "weights.toml"
+    status, tuned, err = nmt(
+        *command, "--tune", folder / "ref", "--metric", metric, "--save-weights", weights, "--restarts", 3
+    )
+    assert status == 0
+    saved = tomllib.loads(weights.read_text())
+    assert list(saved["weights"]) == ["given", "length", "model", "model-2", "reverse-model"]
+    assert f"{metric} {saved['tuned']['before']:.2f} by the scores in the file" in err
+    lines = tuned.split("\n")[:-1]
+    compute = sacrebleu.corpus_bleu if metric == "bleu" else sacrebleu.corpus_chrf
+    assert compute(lines, [TARGETS]).score == pytest.approx(saved["tuned"]["after"], abs=1e-3)
+    first = [line.split("\t")[2] for line in nbest.read_text().splitlines()]
+    as_given = nmt("translate", folder / "forward", folder / "src")[1].split("\n")[:-1]
+    assert set(as_given) <= set(first)
+    assert compute(as_given, [TARGETS]).score == pytest.approx(saved["tuned"]["before"], abs=1e-3)
+    assert saved["tuned"]["after"] >= saved["tuned"]["before"]
+    assert nmt(*command, "--weights", weights)[:2] == (0, tuned)
+
+
+def test_the_given_score_alone_keeps_the_order_and_a_model_alone_is_its_scorer(
+    folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    (tmp_path / "given.toml").write_text("[weights]\ngiven = 1.0\nlength = 0.0\nmodel = 0.0\n")
+    command = ("rerank", folder / "forward", folder / "src", nbest, "--n-best", 9)
+    assert nmt(*command, "--weights", tmp_path / "given.toml")[:2] == (0, nbest.read_text())
+
+    (tmp_path / "model.toml").write_text("[weights]\ngiven = 0.0\nlength = 0.0\nmodel = 1.0\n")
+    _, listed, _ = nmt(*command, "--weights", tmp_path / "model.toml")
+    rows = [line.split("\t") for line in listed.splitlines()]
+    (tmp_path / "src").write_text("".join(f"{SOURCES[int(number) - 1]}\n" for number, _, _ in rows))
+    (tmp_path / "tgt").write_text("".join(f"{text}\n" for _, _, text in rows))
+    _, scored, _ = nmt("score", folder / "forward", tmp_path / "src", tmp_path / "tgt")
+    assert [float(score) for _, score, _ in rows] == pytest.approx([float(x) for x in scored.split()], abs=2e-4)
+    for number in "12345":
+        own = [float(score) for place, score, _ in rows if place == number]
+        assert own == sorted(own, reverse=True)
+
+
+def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "w.toml").write_text("[weights]\ngiven = 1.0\n")
+    forward, src, tune = folder / "forward", folder / "src", ("--tune", folder / "ref")
+    for arguments, expected in (
+        ((forward, folder / "one", nbest, *tune), "has translations of 5"),
+        ((forward, src, src, *tune), "line 1, is no translation with its score"),
+        ((forward, src, nbest, "--tune", folder / "one"), "one has 1 lines"),
+        ((forward, src, nbest, "--weights", tmp_path / "w.toml"), "for given; they must be for given, length"),
+        ((forward, src, nbest, *tune, "--model", folder / "reverse"), "as --model it must from en to de"),
+        ((forward, src, nbest, *tune, "--reverse-model", forward), "as --reverse-model it must from de to en"),
+        ((tmp_path, src, nbest, *tune), "holds no model"),
+    ):
+        status, out, err = nmt("rerank", *arguments)
+        assert (status, out) == (1, "")
+        assert expected in one_line(err)
+    for both in ((), (*tune, "--weights", tmp_path / "w.toml")):
+        status, _, err = nmt("rerank", forward, src, nbest, *both)
+        assert status == 2
+        assert "give either" in " ".join(err.replace("\u2502", " ").split())
+
+
+def test_help_teaches(nmt: Nmt) -> None:
+    for command in (("align",), ("rerank",), ("plot", "alignment")):
+        status, out, _ = nmt(*command, "--help")
+        assert status == 0
+        assert len(out.splitlines()) > 12
+
+
+# --- Training from right to left --------------------------------------------------------------------------------------
+
+RECIPE = """
+name = "tiny"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+workers = 1
+reverse_target = true
+train = [{ kind = "text", src = "src", tgt = "tgt" }]
+valid = [{ kind = "text", src = "src", tgt = "tgt" }]
+[tokenizer]
+vocab_size = 300
+[model]
+d_model = 8
+d_ff = 8
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+[train]
+max_steps = 2
+batch_tokens = 500
+micro_batch_tokens = 500
+validate_every = 2
+validate_bleu_every = 2
+validate_bleu_sentences = 4
+save_every = 2
+device = "cpu"
+[decode]
+beam_size = 1
+max_extra_tokens = 3
+"""
+
+
+def test_a_run_from_right_to_left_says_so_in_its_models(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "tiny.toml").write_text(RECIPE.replace("workers = 1", f'workers = 1\nroot = "{folder}"'))
+    status, _, err = nmt("train", tmp_path / "tiny.toml", f"run_dir={tmp_path / 'run'}")
+    assert status == 0, err
+    assert read_model_facts(tmp_path / "run" / "checkpoints" / "step-00000002").reverse_target
+    status, _, err = nmt("average", tmp_path / "run", "--last", 1, "-o", tmp_path / "mean")
+    assert status == 0, err
+    assert read_model_facts(tmp_path / "mean").reverse_target
+    status, _, err = nmt("train", tmp_path / "tiny.toml", f"run_dir={tmp_path / 'run'}", "data.reverse_target=false")
+    assert status == 1
+    assert "begun with another data.reverse_target" in one_line(err)
