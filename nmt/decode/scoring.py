@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -75,12 +75,20 @@ class Scorer:
         self._model, self._tokenizers, self._device = loaded.model, tokenizers, device
         self._unicode_form = cast(UnicodeForm, loaded.facts.unicode_form)
         self._limit = loaded.model.recipe.max_positions - 1
+        tag = loaded.facts.decode.tag
+        self._tag = [] if tag is None else [tokenizers.src.tag_id(tag)]
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "auto") -> Scorer:
-        """The scorer of a model directory, a checkpoint or a run; UserError where there is none."""
+    def load(cls, path: str | Path, device: str = "auto", tag: str | None = None) -> Scorer:
+        """The scorer of a model directory, a checkpoint or a run; UserError where there is none.
+
+        tag: put before each source, by default that of the model's own recipe; see `DecodeRecipe.tag`
+        """
         place = choose_device(device)
         loaded = load_model(Path(path), place)
+        if tag is not None:
+            decode = loaded.facts.decode.model_copy(update={"tag": tag})
+            loaded = replace(loaded, facts=replace(loaded.facts, decode=decode))
         return cls(loaded, Tokenizers.load(loaded.directory), place)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], first_line: int = 1) -> list[TextScore]:
@@ -88,7 +96,7 @@ class Scorer:
 
         Raises UserError for a sentence longer than the model's positions; `first_line` is the number to call it by.
         """
-        src_ids = [self._tokenizers.src.encode(normalize(line, self._unicode_form)) for line in sources]
+        src_ids = [[*self._tag, *self._tokenizers.src.encode(normalize(line, self._unicode_form))] for line in sources]
         tgt_ids = [self._tokenizers.tgt.encode(normalize(line, self._unicode_form)) for line in targets]
         self._check_lengths(src_ids, tgt_ids, first_line)
         labels = [[*ids, EOS_ID] for ids in tgt_ids]
