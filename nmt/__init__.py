@@ -1,6 +1,6 @@
 """nmt: the encoder-decoder Transformer for machine translation."""
 
 from nmt.decode.translator import Translation, Translator
-from nmt.recipe import UserError
+from nmt.recipe import DecodeRecipe, UserError
 
-__all__ = ["Translation", "Translator", "UserError"]
+__all__ = ["DecodeRecipe", "Translation", "Translator", "UserError"]

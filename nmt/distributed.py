@@ -62,6 +62,11 @@ class World:
             self.arrive()
             dist.barrier()
 
+    def wait_for_all(self) -> None:
+        """A barrier that may take as long as it will, as long as all processes live."""
+        if self.watch is not None:
+            self.watch.assemble()
+
     def once(self, work: Callable[[], object]) -> None:
         """Let the first process do some work while the others wait for it, however long it takes."""
         if self.watch is None:

@@ -127,6 +127,8 @@ def _train(recipe: Recipe, world: World) -> Position:
     world.once(lambda: preparation.prepare(recipe))
     prepared = load_prepared(recipe.data_directory)
     directory, tokenizers = prepared.directory, prepared.tokenizers
+    if recipe.decode.tag is not None:
+        tokenizers.src.tag_id(recipe.decode.tag)  # that there is none must not show only when training is over
     if world.is_first:
         (recipe.directory / "recipe.toml").write_text(dump_recipe(recipe), encoding="utf-8")
     torch.manual_seed(recipe.seed)

@@ -203,6 +203,16 @@ class Watch:
                 raise JobEnded(self.verdict)
             time.sleep(self._interval / 4)
 
+    def assemble(self) -> None:
+        """Wait until all have come here, as long as they live; raises JobEnded when the job ends."""
+        self._tasks += 1
+        come = [f"come/{self._tasks}/{other}" for other in range(len(self._peers))]
+        self._store.set(come[self._rank], "yes")
+        while not self._store.check(come):
+            if self.verdict:
+                raise JobEnded(self.verdict)
+            time.sleep(MEETING_INTERVAL)
+
     def store_for(self, purpose: str) -> Store:
         """A part of the store that all processes of this job share, and no earlier ones; torch may wait on it."""
         return PrefixStore(f"nmt/{self._meeting}/{purpose}", self._shared_store)

@@ -21,6 +21,8 @@ def exchange(world: World, folder: Path) -> None:
     """Every exchange once; what came out goes to a file."""
     started = time.monotonic()
     world.once(lambda: time.sleep(1.5))  # longer than NMT_TIMEOUT_SECONDS: to wait for work is not to hang
+    time.sleep(1.5 if world.is_first else 0.0)  # nor is it to come late to a barrier without limit
+    world.wait_for_all()
     numbers = world.gather(torch.arange(world.rank))
     results = {
         "once": time.monotonic() - started,

@@ -51,6 +51,7 @@ def test_alone_every_exchange_is_the_identity() -> None:
         world.once(lambda: worked.append(1))
         world.arrive()
         world.barrier()
+        world.wait_for_all()
     assert worked == [1]
 
 
@@ -183,7 +184,7 @@ def test_several_processes_exchange_numbers_and_text(start: Start, tmp_path: Pat
     job = start("exchange", size=3, NMT_TIMEOUT_SECONDS="1")
     assert [job.wait(rank, 60) for rank in range(3)] == [0, 0, 0], [job.stderr(rank) for rank in range(3)]
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
-    assert all(result["once"] >= 1.4 for result in results)
+    assert all(result["once"] >= 2.9 for result in results), "all must have waited twice"
     assert [result["sum"] for result in results] == [[3, 30]] * 3
     assert [(result["max"], result["min"]) for result in results] == [(5, 3)] * 3
     assert [result["gather"] for result in results] == [[[], [0], [0, 1]], None, None]

@@ -1,5 +1,6 @@
 """The README's commands are commands, its worked example works, and its table of places is true."""
 
+import gzip
 import json
 import re
 import shlex
@@ -81,6 +82,8 @@ def test_the_worked_example_works_as_it_stands(tmp_path: Path) -> None:
                 text = "".join(f"{side} word{i} of {name} {folder} number {i * 7 % 13}\n" for i in range(lines))
                 (tmp_path / folder / f"{name}.{side}").write_text(text)
     (tmp_path / "input.txt").write_text("word1 of train\n")
+    (tmp_path / "pairs.tsv").write_text("1\tword1 of train\n")
+    (tmp_path / "pages.jsonl").write_text('{"id": 1, "body": {"text": "word1 of train"}}\n')
     commands = [made_small(words) for words in nmt_commands() if "recipes" not in " ".join(words)]
     assert {words[0] for words in commands} == {
         *("config", "run", "train", "average", "translate", "score", "evaluate", "compare", "plot", "align", "rerank")
@@ -93,10 +96,14 @@ def test_the_worked_example_works_as_it_stands(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr.decode()
     assert (tmp_path / "output.txt").read_text().count("\n") == 1
-    python = blocks("python")[0]
+    assert (tmp_path / "translated.tsv").read_text().startswith("1\tword1 of train\t")
+    assert gzip.decompress((tmp_path / "pages.de.jsonl.gz").read_bytes()).startswith(b'{"id": 1, "body": ')
+    python = "".join(blocks("python"))
     shown = subprocess.run([sys.executable, "-c", python], cwd=tmp_path, capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
-    assert len(eval(shown.stdout, {})) == 2  # noqa: S307 - the printed list of two translations
+    first, *others = shown.stdout.splitlines()
+    assert len(eval(first, {})) == 2  # noqa: S307 - the printed list of two translations
+    assert len(others) == 1
 
 
 def test_the_example_of_mixed_corpora_is_a_recipe() -> None:

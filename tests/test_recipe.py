@@ -300,6 +300,7 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
             "train.average_count is 6, but only 5 of these checkpoints stay on disk; set train.keep_last to 6",
         ),
         (["decode.n_best=5"], "decode.n_best is 5; it must be at most decode.beam_size (4); widen the beam"),
+        (["decode.tag=<web>"], "decode.tag is '<web>'; it must be the tag of a training corpus;"),
         (["tokenizer.joint=false"], "tokenizer.joint is false, but three-way tied embeddings need one vocabulary;"),
         (
             ["model.max_positions=256"],
@@ -325,6 +326,8 @@ def test_choices_that_do_not_fit_together_are_refused(overrides: list[str], mess
         ["train.best_metric=bleu", "train.validate_bleu_every=1000"],
         ["train.average_count=6", "train.keep_last=6"],
         ["tokenizer.joint=false", "model.tied_embeddings=decoder"],
+        ["decode.tag=<web>", "tokenizer.user_symbols=['<web>']"],
+        ["decode.tag=<web>", "train.start_from=model"],  # whose tokenizer may know it
         ["model.max_positions=257"],
         ["train.micro_batch_tokens=257"],
     ],

@@ -13,7 +13,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS = ("tools/environment", "tools/quickstart", "tools/test", "tools/bench/run", ".ci/run")
+SCRIPTS = (
+    "tools/batch-invariance",
+    "tools/environment",
+    "tools/quickstart",
+    "tools/test",
+    "tools/bench/run",
+    ".ci/run",
+)
 CONSTRAINTS = [
     line
     for line in (ROOT / "tools/constraints.txt").read_text(encoding="utf-8").splitlines()

@@ -25,6 +25,7 @@ def score(
     per_token: Annotated[
         bool, typer.Option("--per-token", help="After a tab also each token with its own, as TOKEN:LOG_PROB.")
     ] = False,
+    tag: Annotated[str | None, typer.Option(help="Tag before each source, as of nmt translate --tag.")] = None,
     device: Device = "auto",
 ) -> None:
     """Print the log-probability (natural logarithm) of each given translation, one a line.
@@ -36,7 +37,7 @@ def score(
         raise UserError(
             f"{src} has {len(sources):,} lines and {tgt} has {len(targets):,}; they must match line by line; check both"
         )
-    scorer = Scorer.load(model, device)
+    scorer = Scorer.load(model, device, tag)
     log_prob, tokens = 0.0, 0
     with progress("scoring", len(sources), "pairs") as bar:
         for start in range(0, len(sources), SCORING_WINDOW):

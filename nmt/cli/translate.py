@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import gzip
-import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from itertools import islice
+from functools import partial
 from pathlib import Path
-from typing import Annotated, TextIO, cast
+from typing import Annotated
 
 import typer
 
 from nmt.checkpoint import read_model_facts
 from nmt.cli.arguments import Device, ModelArgument, Precision
-from nmt.data.corpus import decode_lines, read_lines
-from nmt.decode.translator import Translation, Translator
-from nmt.decode.words import format_links
+from nmt.cli.output import Output
+from nmt.cli.records import Format, Layout, RecordWriter
+from nmt.cli.source import Source
+from nmt.cli.translation_job import TranslationJob
+from nmt.data.parallel import num_cores
+from nmt.decode.translator import Translator
 from nmt.layout import find_model
-from nmt.logs import ProgressBar, progress, say
-from nmt.recipe import DecodeRecipe, UserError, override_decode
-
-# Lines in memory at a time: from a terminal each line is answered at once, from elsewhere batches are made.
-TERMINAL_WINDOW, FILE_WINDOW = 1, 2_048
+from nmt.recipe import DecodeRecipe, override_decode
 
 
 class LengthPenalty(StrEnum):
@@ -35,155 +30,124 @@ class LengthPenalty(StrEnum):
     none = "none"
 
 
+class InvalidUtf8(StrEnum):
+    """Choices of --invalid-utf8."""
+
+    error = "error"
+    replaced = "replace"
+
+
+# --- Input and output -------------------------------------------------------------------------------------------------
+
+_INPUT = "Text to translate, plain or compressed (.gz, .xz, .zst); - is standard input."
+_INPUT_FORMAT = "How the text lies in FILE: by default as the name ends (.tsv, .jsonl), else text, one sentence a line."
+_COLUMN = "TSV: column of the text, counted from 0."
+_FIELD = "JSON Lines: field of the text; a dot steps into an object."
+_INVALID_UTF8 = "Bytes that are not UTF-8: stop at them, or put U+FFFD in their place."
+_PREFIXES = "What each translation must begin with, line by line."
+_REQUIRED = "Phrases that each translation must hold, line by line, with tabs between."
+_OUT = "Where to write; - is standard output, and .gz at the end compresses."
+_OUTPUT_FORMAT = (
+    "By default as the output's name ends, else that of the input. tsv: the columns of the input and the translation "
+    "as a further one. jsonl: the fields of the input and translation, score, log_prob, tokens, token_log_probs, and "
+    "n_best."
+)
+_WITH_ALIGNMENTS = "Put a tab and the word alignment, as 0-0 1-2, behind each translation; in JSON Lines a field."
+_RESUME = "Go on with what an interrupted call has left beside the output file."
+
+File = Annotated[Path, typer.Argument(help=_INPUT)]
+InputFormat = Annotated[Format | None, typer.Option(help=_INPUT_FORMAT)]
+Column = Annotated[int, typer.Option(min=0, help=_COLUMN)]
+Field = Annotated[str, typer.Option(help=_FIELD)]
+OnInvalidUtf8 = Annotated[InvalidUtf8, typer.Option(help=_INVALID_UTF8)]
+Prefixes = Annotated[Path | None, typer.Option("--prefixes", help=_PREFIXES)]
+Required = Annotated[Path | None, typer.Option("--required", help=_REQUIRED)]
+Out = Annotated[Path, typer.Option("-o", "--out", help=_OUT)]
+OutputFormat = Annotated[Format | None, typer.Option(help=_OUTPUT_FORMAT)]
+WithScores = Annotated[bool, typer.Option("--with-scores", help="Put the score and a tab before each translation.")]
+WithAlignments = Annotated[bool, typer.Option("--with-alignments", help=_WITH_ALIGNMENTS)]
+Resume = Annotated[bool, typer.Option("--resume", help=_RESUME)]
+
+# --- Search -----------------------------------------------------------------------------------------------------------
+
+_TAG = "Tag of a training corpus, such as <web>, to translate in its manner."
+_ENSEMBLE = "A further model that decides with the first; give it again for several."
+_SET = "Any other option of section decode: sampling=true, no_repeat_ngram=4, ..."
+
+BeamSize = Annotated[int | None, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy.")]
+Penalty = Annotated[LengthPenalty | None, typer.Option(help="Divisor of the log-probability.")]
+LengthAlpha = Annotated[float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")]
+NBest = Annotated[int | None, typer.Option(min=1, help="Translations per line; as text: number, score and text.")]
+Tag = Annotated[str | None, typer.Option(help=_TAG)]
+Others = Annotated[list[Path] | None, typer.Option("--ensemble", help=_ENSEMBLE)]
+Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
+
+# --- Work -------------------------------------------------------------------------------------------------------------
+
+_WINDOW = "Most lines translated together, more being faster; 1 answers line by line. By default from the size of FILE."
+_MAX_DELAY = "At a pipe: seconds to wait for more lines to translate together; inf waits for a whole window."
+_PROCESSES = "Processes on the CPU, of one thread each; 0 is one for each core."
+
+BatchTokens = Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")]
+Window = Annotated[int | None, typer.Option(min=1, help=_WINDOW)]
+MaxDelay = Annotated[float, typer.Option(min=0.0, help=_MAX_DELAY)]
+Processes = Annotated[int, typer.Option(min=0, help=_PROCESSES)]
+Arithmetic = Annotated[Precision, typer.Option(help="Arithmetic; auto takes bf16 where it is native.")]
+
+
 def translate(
     model: ModelArgument,
-    file: Annotated[Path, typer.Argument(help="Text to translate, one sentence a line; - is standard input.")] = Path(
-        "-"
-    ),
-    out: Annotated[
-        Path, typer.Option("-o", "--out", help="Where to write; - is standard output, and .gz at the end compresses.")
-    ] = Path("-"),
-    beam_size: Annotated[int | None, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy.")] = None,
-    length_penalty: Annotated[LengthPenalty | None, typer.Option(help="Divisor of the log-probability.")] = None,
-    length_alpha: Annotated[float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")] = None,
-    n_best: Annotated[
-        int | None, typer.Option(min=1, help="Translations per line: as number, score, text with tabs.")
-    ] = None,
-    prefixes: Annotated[
-        Path | None, typer.Option("--prefixes", help="What each translation must begin with, line by line.")
-    ] = None,
-    required: Annotated[
-        Path | None, typer.Option("--required", help="Phrases that it must hold, line by line, with tabs between.")
-    ] = None,
-    ensemble: Annotated[
-        list[Path] | None, typer.Option(help="A further model that decides with the first; give it again for several.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any other option of section decode: sampling=true, no_repeat_ngram=4, ..."),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what an interrupted call has left.")] = False,
-    with_scores: Annotated[
-        bool, typer.Option("--with-scores", help="Put the score and a tab before each line.")
-    ] = False,
-    with_alignments: Annotated[
-        bool, typer.Option("--with-alignments", help="Put a tab and the word alignment, as 0-0 1-2, behind each line.")
-    ] = False,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")] = None,
-    window: Annotated[int | None, typer.Option(min=1, help="Lines read before the first answer.")] = None,
+    file: File = Path("-"),
+    input_format: InputFormat = None,
+    column: Column = 0,
+    field: Field = "text",
+    invalid_utf8: OnInvalidUtf8 = InvalidUtf8.error,
+    prefixes: Prefixes = None,
+    required: Required = None,
+    out: Out = Path("-"),
+    output_format: OutputFormat = None,
+    with_scores: WithScores = False,
+    with_alignments: WithAlignments = False,
+    resume: Resume = False,
+    beam_size: BeamSize = None,
+    length_penalty: Penalty = None,
+    length_alpha: LengthAlpha = None,
+    n_best: NBest = None,
+    tag: Tag = None,
+    ensemble: Others = None,
+    settings: Settings = None,
+    batch_tokens: BatchTokens = None,
+    window: Window = None,
+    max_delay: MaxDelay = 0.1,
+    processes: Processes = 1,
     device: Device = "auto",
-    precision: Annotated[
-        Precision, typer.Option(help="Arithmetic; auto takes bf16 where it is native.")
-    ] = Precision.auto,
+    precision: Arithmetic = Precision.auto,
 ) -> None:
-    """Translate text: one line out for every line in, in the same order, whatever the line."""
-    named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens}
+    """Translate text: one line out for every line in, in the same order, whatever the line.
+
+    On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
+    """
+    named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens, "tag": tag}
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha}
     named["alignments"] = "true" if with_alignments else None
     decode = _with_changes(read_model_facts(find_model(model)).decode, named, settings or ())
-    translator = Translator.load(model, device, precision.value, decode, ensemble or ())
-    interactive = file == Path("-") and sys.stdin.isatty()
-    count = None if file == Path("-") else sum(1 for _ in read_lines(file))
+    layout = Layout(input_format or Format.of_file(file) or Format.text, column, field)
     shown = decode.n_best if decode.bayes_risk == "none" else 1
-    window = window or (TERMINAL_WINDOW if interactive else FILE_WINDOW)
-    done = _lines_done(out, shown) if resume else 0
-    beginnings = None if prefixes is None else _lines_beside(prefixes, file, count, done)
-    phrases = None if required is None else _phrases(_lines_beside(required, file, count, done))
-    lines = islice(_input_lines(file), done, None)
-    with _output(out, append=done > 0) as stream, _translation_bar(count, interactive, done) as bar:
-        for number, translations in enumerate(translator.stream(lines, window, beginnings, phrases), start=done + 1):
-            stream.writelines(_output_lines(number, translations, shown, with_scores))
-            if interactive or number % window == 0:
-                stream.flush()
-            bar.advance(1)
-    if translator.lines_cut:
-        say(f"{translator.lines_cut} lines were too long for the model and were translated in pieces")
+    out_format = output_format or Format.of_file(out) or layout.format
+    writer = RecordWriter(layout, out_format, shown, with_scores, decode.alignments)
+    job = TranslationJob(
+        source=Source.open(file, layout, invalid_utf8.value, prefixes, required),
+        output=Output(out, shown if writer.is_numbered else 0),
+        writer=writer,
+        load=partial(Translator.load, model, device, precision.value, decode, tuple(ensemble or ())),
+        window=window,
+        max_delay=max_delay,
+        processes=processes or num_cores(),
+    )
+    job.run(device, resume=resume)
 
 
 def _with_changes(decode: DecodeRecipe, named: Mapping[str, object], settings: Sequence[str]) -> DecodeRecipe:
     """The model's own search options, one translation a line, with those of the command line in their place."""
     given = [f"{name}={value}" for name, value in named.items() if value is not None]
     return override_decode(decode.model_copy(update={"n_best": 1, "alignments": False}), [*settings, *given])
-
-
-def _input_lines(path: Path) -> Iterator[str]:
-    """Lines of a file or of standard input, which end at a line feed and nowhere else."""
-    return decode_lines(sys.stdin.buffer, "standard input") if path == Path("-") else read_lines(path)
-
-
-def _lines_beside(path: Path, file: Path, num_lines: int | None, done: int) -> Iterator[str]:
-    """The lines of a file of prefixes or phrases from number `done` on; UserError when known not to fit the text's."""
-    given = sum(1 for _ in read_lines(path))
-    if num_lines is not None and given != num_lines:
-        raise UserError(
-            f"{path} has {given:,} lines and {file} has {num_lines:,}; each line of the text needs one, which may be "
-            "empty; check both"
-        )
-    return islice(read_lines(path), done, None)
-
-
-def _phrases(lines: Iterator[str]) -> Iterator[list[str]]:
-    """What stands between the tabs of each line."""
-    return ([phrase for phrase in line.split("\t") if phrase.strip()] for line in lines)
-
-
-@contextmanager
-def _output(path: Path, append: bool) -> Iterator[TextIO]:
-    """Standard output, or a file that takes its name when it is complete; one that ends in .gz is compressed.
-
-    With `append`, what was written to the unfinished file before stays.
-    """
-    if path == Path("-"):
-        with open(sys.stdout.fileno(), "w", encoding="utf-8", newline="\n", closefd=False) as stream:
-            yield stream
-        return
-    unfinished = _unfinished(path)
-    try:
-        open_text = gzip.open if path.suffix == ".gz" else open
-        with open_text(unfinished, "at" if append else "wt", encoding="utf-8", newline="\n") as stream:
-            yield cast(TextIO, stream)
-        unfinished.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose a place that can be written to") from error
-
-
-def _unfinished(path: Path) -> Path:
-    return path.with_name(f"{path.name}.part")
-
-
-def _lines_done(out: Path, n_best: int) -> int:
-    """How many lines an interrupted call has translated; its file is cut behind the last one that is surely whole."""
-    if out == Path("-") or out.suffix == ".gz":
-        raise UserError(f"--resume cannot go on with {out}; the output must be a plain file; name one by -o")
-    if not _unfinished(out).exists():
-        return 0
-    whole = [line + b"\n" for line in _unfinished(out).read_bytes().split(b"\n")[:-1]]
-    done = len(whole)
-    if n_best > 1 and whole:  # of the last line there may be more translations to come
-        numbers = [int(line.partition(b"\t")[0]) for line in whole]
-        whole, done = whole[: numbers.index(numbers[-1])], numbers[-1] - 1
-    os.truncate(_unfinished(out), sum(map(len, whole)))
-    return done
-
-
-@contextmanager
-def _translation_bar(count: int | None, interactive: bool, done: int) -> Iterator[ProgressBar]:
-    """Progress on stderr, but not between the lines of a person who types."""
-    if interactive:
-        yield ProgressBar.silent()
-    else:
-        with progress("translating", count, "lines", done=done) as bar:
-            yield bar
-
-
-def _output_lines(number: int, translations: Sequence[Translation], n_best: int, with_scores: bool) -> list[str]:
-    if n_best > 1:
-        return [f"{number}\t{translation.score:.4f}\t{_text(translation)}\n" for translation in translations]
-    best = translations[0]
-    return [f"{best.score:.4f}\t{_text(best)}\n" if with_scores else f"{_text(best)}\n"]
-
-
-def _text(translation: Translation) -> str:
-    """The translation, and behind a tab its alignment where it was asked for."""
-    links = translation.alignment
-    return translation.text if links is None else f"{translation.text}\t{format_links(links)}"

@@ -46,6 +46,9 @@ from nmt.recipe import (
 Pair = tuple[str, str]
 InvalidUtf8 = Literal["error", "replace"]
 
+MAX_LINE_BYTES = 1 << 24
+"""A longer line is no text: most likely a file of another kind, whose lines could fill the memory."""
+
 _BLOCK_BYTES = 1 << 20
 _RECORDS_PER_BATCH = 4096
 _SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
@@ -86,10 +89,10 @@ def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error") -> Iterator[str]
     """The lines of a UTF-8 file without their line feeds, decompressed if need be; a byte order mark is dropped.
 
     Raises UserError for a file that cannot be read or is damaged, and, with file and line number, for bytes that are
-    not UTF-8, unless they are to be replaced by U+FFFD.
+    not UTF-8, unless they are to be replaced by U+FFFD, and for a line too long to be text.
     """
     with _decompressed(path) as file:
-        yield from decode_lines(file, str(path), invalid_utf8)
+        yield from decode_lines(_bounded_lines(file, str(path)), str(path), invalid_utf8)
 
 
 def decode_lines(lines: Iterable[bytes], name: str, invalid_utf8: InvalidUtf8 = "error") -> Iterator[str]:
@@ -102,8 +105,16 @@ def decode_lines(lines: Iterable[bytes], name: str, invalid_utf8: InvalidUtf8 = 
             yield raw.decode("utf-8", "replace" if invalid_utf8 == "replace" else "strict")
         except UnicodeDecodeError as error:
             found = f"{name}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8"
-            remedy = "convert the file (iconv -t UTF-8) or set data.invalid_utf8 to 'replace'"
+            remedy = "convert it (iconv -t UTF-8), or have such bytes replaced (data.invalid_utf8, --invalid-utf8)"
             raise UserError(f"{found}; text must be UTF-8; {remedy}") from error
+
+
+def line_too_long(name: str, number: int) -> UserError:
+    """What to raise for a line of more than MAX_LINE_BYTES."""
+    limit = f"{MAX_LINE_BYTES >> 20} MiB"
+    return UserError(
+        f"{name}, line {number} is longer than {limit}; text has one sentence a line; check that this is a text file"
+    )
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:
@@ -143,12 +154,12 @@ def count_pairs(corpus: Corpus, data: DataRecipe) -> int | None:
     match corpus:
         case TextCorpus():
             src, tgt = _locate(corpus.src, data), _locate(corpus.tgt, data)
-            src_count, tgt_count = _count_lines(src), _count_lines(tgt)
+            src_count, tgt_count = count_lines(src), count_lines(tgt)
             if src_count != tgt_count:
                 raise _unequal_sides(src, src_count, tgt, tgt_count)
             return src_count
         case TsvCorpus() | JsonLinesCorpus():
-            return _count_lines(_locate(corpus.path, data))
+            return count_lines(_locate(corpus.path, data))
         case ParquetCorpus():
             with _parquet_file(_locate(corpus.path, data)) as file:
                 return int(file.metadata.num_rows)
@@ -224,7 +235,16 @@ def _unreadable(path: Path, error: OSError) -> UserError:
     return UserError(f"cannot read {path}: {error.strerror or error}; {remedy}")
 
 
-def _count_lines(path: Path) -> int:
+def _bounded_lines(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            raise line_too_long(name, number)
+        yield line
+
+
+def count_lines(path: Path) -> int:
     """Number of lines, the last one too when no line feed closes it."""
     count, last = 0, b"\n"
     with _decompressed(path) as file:
@@ -344,11 +364,7 @@ def _read_json_lines(corpus: JsonLinesCorpus, path: Path, invalid_utf8: InvalidU
         where = f"{path}, line {number}"
         if not line.strip():
             continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{where} is not JSON ({error}); each line must be one JSON object; mend it") from error
-        yield _fields(record, corpus.src_field, corpus.tgt_field, where)
+        yield _fields(parse_json(line, where), corpus.src_field, corpus.tgt_field, where)
 
 
 def _read_hugging_face(corpus: HuggingFaceCorpus, data: DataRecipe, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
@@ -400,20 +416,32 @@ def sacrebleu_files(name: str, lang_pair: str) -> tuple[Path, list[Path]]:
 
 def _fields(record: Any, src_field: str, tgt_field: str, where: str) -> Pair:
     """Source and target sentence of a record."""
-    return _field(record, src_field, where), _field(record, tgt_field, where)
+    return text_field(record, src_field, where), text_field(record, tgt_field, where)
 
 
-def _field(record: Any, name: str, where: str) -> str:
-    """The text of a field, which a dotted name finds in nested records; a null is an empty text."""
+def parse_json(line: str, where: str) -> Any:
+    """What a line of JSON says; raises UserError, with `where` it stands, for anything else."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:  # a number of too many digits is no JSONDecodeError
+        reason = " ".join(str(error).split())
+        raise UserError(f"{where} is not JSON ({reason}); each line must be one JSON object; mend it") from error
+
+
+def text_field(record: Any, name: str, where: str, remedy: str = "correct src_field or tgt_field") -> str:
+    """The text of a field on one line, which a dotted name finds in nested records; a null is an empty text.
+
+    Raises UserError, with `where` the record stands and what to do, when there is no such field or no text in it.
+    """
     value = record
     for part in name.split("."):
         if not isinstance(value, dict) or part not in value:
-            names = ", ".join(map(repr, value)) if isinstance(value, dict) else f"no fields but {value!r}"
-            raise UserError(f"{where} has no field {name!r}; there are {names}; correct src_field or tgt_field")
+            names = ", ".join(map(repr, value)) if isinstance(value, dict) else f"no fields but {value!r:.60}"
+            raise UserError(f"{where} has no field {name!r}; there are {names}; {remedy}")
         value = value[part]
     if value is not None and not isinstance(value, str):
         kind = type(value).__name__
-        raise UserError(f"{where}: field {name!r} is of type {kind}; it must be text; correct src_field or tgt_field")
+        raise UserError(f"{where}: field {name!r} is of type {kind}; it must be text; {remedy}")
     return _one_line(valid_unicode(value or ""))
 
 

@@ -27,28 +27,34 @@ _worker: Callable[[Any], Any]
 
 
 def map_in_order(
-    make_worker: Callable[[], Callable[[Job], Result]], jobs: Iterable[Job], num_processes: int
+    make_worker: Callable[[], Callable[[Job], Result]],
+    jobs: Iterable[Job | None],
+    num_processes: int,
+    *,
+    option: str = "data.workers",
 ) -> Iterator[Result]:
     """The results of the jobs, in their order; `make_worker` is called once in each process and must be picklable.
 
-    With one process all is done in this one. Only a few jobs for each process are in memory at any time. Raises what a
-    worker raises, and UserError when the system ends a worker.
+    With one process all is done in this one. Only a few jobs for each process are in memory at any time. A job of None
+    is none: it says that the next may be long in coming, so that all results so far are given first. Raises what a
+    worker raises, and UserError when the system ends a worker; `option` is where the user sets the number of processes.
     """
     if num_processes == 1:
-        yield from map(make_worker(), jobs)
+        yield from map(make_worker(), (job for job in jobs if job is not None))
         return
     executor = ProcessPoolExecutor(num_processes, _context(), _start_worker, (make_worker,))
     waiting: deque[Future[Result]] = deque()
     try:
         for job in jobs:
-            waiting.append(executor.submit(_work, job))
-            if len(waiting) >= num_processes * _JOBS_PER_PROCESS:
+            if job is not None:
+                waiting.append(executor.submit(_work, job))
+            while len(waiting) >= (num_processes * _JOBS_PER_PROCESS if job is not None else 1):
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
-        reason = "a process that cleans or encodes text was ended by the system, most likely for lack of memory"
-        raise UserError(f"{reason}; it must be left to run; set data.workers to less than {num_processes}") from error
+        reason = "a worker process was ended by the system, most likely for lack of memory"
+        raise UserError(f"{reason}; it must be left to run; set {option} to less than {num_processes}") from error
     finally:
         executor.shutdown(cancel_futures=True)
 

@@ -296,9 +296,7 @@ def _train_tokenizers(recipe: Recipe, directory: Path, kept: Bitmap) -> Tokenize
     wanted = min(recipe.tokenizer.training_pairs, kept.num_kept)
     say(f"training the tokenizer on {wanted:,} pairs")
     tags = (corpus.tag for corpus in recipe.data.train if corpus.tag is not None)
-    symbols = tuple(dict.fromkeys((*recipe.tokenizer.user_symbols, *tags)))
-    with_tags = recipe.tokenizer.model_copy(update={"user_symbols": symbols})
-    return train_tokenizers(partial(_even_sample, directory, kept, wanted), with_tags, directory)
+    return train_tokenizers(partial(_even_sample, directory, kept, wanted), recipe.tokenizer, directory, tuple(tags))
 
 
 def _even_sample(directory: Path, kept: Bitmap, wanted: int) -> Iterator[Pair]:

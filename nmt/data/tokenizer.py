@@ -91,6 +91,23 @@ class Tokenizer:
         """The written form of each token, `▁` for the space before a word; for people and for alignments."""
         return [self._processor.id_to_piece(int(i) if 0 <= i < self.vocab_size else UNK_ID) for i in ids]
 
+    def user_symbols(self) -> dict[str, int]:
+        """The pieces that are always one token, such as the tags of corpora, with their ids."""
+        pieces = [dict(_fields(content)) for number, content in _fields(self.model) if number == _PIECES]
+        return {
+            fields[_PIECE_TEXT].decode(): i
+            for i, fields in enumerate(pieces)
+            if fields.get(_PIECE_TYPE) == bytes([_USER_DEFINED])
+        }
+
+    def tag_id(self, tag: str) -> int:
+        """The id of a tag, which stands before a source; UserError, with all that there are, for an unknown one."""
+        known = self.user_symbols()
+        if tag not in known:
+            those = f"one of {', '.join(known)}" if known else "left out, for this model has none"
+            raise UserError(f"tag {tag!r} is unknown to the tokenizer; it must be {those}; correct the tag")
+        return known[tag]
+
     def vocabulary(self) -> Vocabulary:
         """The pieces of the model; raises UserError when it is neither bpe nor unigram."""
         vocabulary = _read_vocabulary(self.model)
@@ -163,17 +180,19 @@ def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -
 
 
 def train_tokenizers(
-    sample: Callable[[], Iterable[tuple[str, str]]], recipe: TokenizerRecipe, directory: Path
+    sample: Callable[[], Iterable[tuple[str, str]]], recipe: TokenizerRecipe, directory: Path, tags: Iterable[str] = ()
 ) -> Tokenizers:
     """Train the tokenizers of both sides on normalised pairs, joint or apart, and write them to `directory`.
 
-    `sample` gives the pairs each time it is called. Raises UserError as `train_tokenizer` does.
+    `sample` gives the pairs each time it is called; `tags` are further user symbols, of the source side. Raises
+    UserError as `train_tokenizer` does.
     """
+    with_tags = recipe.model_copy(update={"user_symbols": tuple(dict.fromkeys((*recipe.user_symbols, *tags)))})
     if recipe.joint:
-        joint = train_tokenizer((text for pair in sample() for text in pair), recipe, directory / _JOINT_FILE)
+        joint = train_tokenizer((text for pair in sample() for text in pair), with_tags, directory / _JOINT_FILE)
         return Tokenizers(joint, joint)
     return Tokenizers(
-        src=train_tokenizer((pair[0] for pair in sample()), recipe, directory / _SRC_FILE),
+        src=train_tokenizer((pair[0] for pair in sample()), with_tags, directory / _SRC_FILE),
         tgt=train_tokenizer((pair[1] for pair in sample()), recipe, directory / _TGT_FILE),
     )
 
@@ -215,7 +234,7 @@ def _processor(model: bytes, path: Path) -> sentencepiece.SentencePieceProcessor
 # sentencepiece_model.proto.
 _PIECES, _TRAINER = 1, 2
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_TYPE = 1, 2, 3
-_ORDINARY = 1
+_ORDINARY, _USER_DEFINED = 1, 4
 _MODEL_TYPE = 3
 
 

@@ -129,12 +129,14 @@ class WordAligner:
         unicode_form: UnicodeForm,
         device: torch.device,
         batch_tokens: int,
+        tag: Sequence[int] = (),
         reverse_target: bool = False,
     ) -> None:
         """Align with `model`, which lies on `device`, `batch_tokens` tokens of a side at a time.
 
-        reverse_target: whether the model writes from right to left
+        tag: ids that stand before each source; reverse_target: whether the model writes from right to left
         """
+        self._tag = tuple(tag)
         self.attention = attention
         self.tokenizers, self.unicode_form = tokenizers, unicode_form
         self._model, self._device, self._batch_tokens = model, device, batch_tokens
@@ -149,14 +151,15 @@ class WordAligner:
         """
         place = choose_device(device)
         loaded = load_model(Path(path), place)
-        options = decode or loaded.facts.decode
+        options, tokenizers = decode or loaded.facts.decode, Tokenizers.load(loaded.directory)
         return cls(
             loaded.model,
-            Tokenizers.load(loaded.directory),
+            tokenizers,
             ChosenAttention.from_recipe(options, loaded.model.recipe),
             unicode_form=cast(UnicodeForm, loaded.facts.unicode_form),
             device=place,
             batch_tokens=options.batch_tokens,
+            tag=() if options.tag is None else [tokenizers.src.tag_id(options.tag)],
             reverse_target=loaded.facts.reverse_target,
         )
 
@@ -251,7 +254,8 @@ class WordAligner:
             yield from zip(ids.tolist(), (self._in_order_of_reading(one) for one in maps), strict=True)
 
     def _in_order_of_model(self, pair: TokenPair) -> TokenPair:
-        return (pair[0], pair[1][::-1]) if self._reverse_target else pair
+        return [*self._tag, *pair[0]], pair[1][::-1] if self._reverse_target else pair[1]
 
     def _in_order_of_reading(self, attention_map: AttentionMap) -> AttentionMap:
+        attention_map = attention_map[..., len(self._tag) :]
         return attention_map[:, :, :, ::-1] if self._reverse_target else attention_map

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -84,12 +84,20 @@ class Scorer:
         self._unicode_form = cast(UnicodeForm, loaded.facts.unicode_form)
         self._limit = loaded.model.recipe.max_positions - 1
         self._reverse_target = loaded.facts.reverse_target
+        tag = loaded.facts.decode.tag
+        self._tag = [] if tag is None else [tokenizers.src.tag_id(tag)]
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "auto") -> Scorer:
-        """The scorer of a model directory, a checkpoint or a run; UserError where there is none."""
+    def load(cls, path: str | Path, device: str = "auto", tag: str | None = None) -> Scorer:
+        """The scorer of a model directory, a checkpoint or a run; UserError where there is none.
+
+        tag: put before each source, by default that of the model's own recipe; see `DecodeRecipe.tag`
+        """
         place = choose_device(device)
         loaded = load_model(Path(path), place)
+        if tag is not None:
+            decode = loaded.facts.decode.model_copy(update={"tag": tag})
+            loaded = replace(loaded, facts=replace(loaded.facts, decode=decode))
         return cls(loaded, Tokenizers.load(loaded.directory), place)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], first_line: int = 1) -> list[TextScore]:
@@ -123,7 +131,7 @@ class Scorer:
     def _encode(self, source: str, target: str) -> tuple[list[int], list[int]]:
         form = self._unicode_form
         src, tgt = self._tokenizers.src, self._tokenizers.tgt
-        return src.encode(normalize(source, form)), tgt.encode(normalize(target, form))
+        return [*self._tag, *src.encode(normalize(source, form))], tgt.encode(normalize(target, form))
 
     def _check_lengths(self, src_ids: Sequence[list[int]], tgt_ids: Sequence[list[int]], first_line: int) -> None:
         for number, (src, tgt) in enumerate(zip(src_ids, tgt_ids, strict=True), start=first_line):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -36,8 +36,9 @@ MAX_SENTENCE_TOKENS = 256
 # A batch counts a shorter sentence as this long, since each also costs `beam_size` rows of logits at every step.
 _MIN_SENTENCE_COST = 16
 
-# All that `str.splitlines`, or a reader of the output that uses something like it, takes for the end of a line.
-_LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
+# All that `str.splitlines`, or a reader of the output that uses something like it, takes for the end of a line, and
+# the end of a column.
+_BREAKS = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 # Where a line may be cut, best first: behind a sentence, behind a clause, between words.
 _CUTS = (
@@ -49,20 +50,23 @@ _CUTS = (
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of one line.
+    """One translation of one line; for an empty line its text is empty, all lists too, and both numbers are 0.
 
-    text:      the translation, without any line break
-    score:     log_prob / length penalty, or expected utility: translations of a line that were searched for are
-               ordered by it
-    log_prob:  natural logarithm of its probability
-    pieces:    its tokens in written form
-    alignment: (source word, target word) pairs from 0, where asked for
+    text:            the translation, without any line break or tab
+    score:           log_prob / length penalty, or expected utility: translations of a line that were searched for are
+                     ordered by it; higher is better
+    log_prob:        natural logarithm of its probability
+    pieces:          its tokens in written form
+    token_log_probs: of each piece and of the end token; they sum to log_prob. A line that was cut has an end token
+                     for each of its parts
+    alignment:       (source word, target word) pairs from 0, where asked for
     """
 
     text: str
     score: float
     log_prob: float
     pieces: list[str]
+    token_log_probs: list[float] = field(default_factory=list)
     alignment: list[tuple[int, int]] | None = None
 
 
@@ -78,7 +82,17 @@ _NOTHING = Translation(text="", score=0.0, log_prob=0.0, pieces=[])
 
 
 class Translator:
-    """A model with all that stands between it and text.
+    """A model with all that stands between it and text: strings go in, and as many come out, in the same order.
+
+        translator = Translator.load("runs/mine")
+        translator.translate(["Good morning!", "How are you?"])          # a list of two strings
+        translator.translate_n_best(["Good morning!"], n_best=3)[0]      # three of `Translation`: text, score, ...
+        for (best,) in translator.stream(open_file, window=500): ...     # endless input, little memory
+
+    Any string is accepted. It is normalised to one line first, so that line breaks inside it become spaces; nothing but
+    white space gives an empty translation without asking the model; and a line too long for the model is cut at
+    sentence ends and its parts are translated each for itself. What a line gets does not depend on its neighbours, but
+    for the rounding of float32. Use a translator from one thread at a time.
 
     lines_cut: how many lines were too long so far and were translated in pieces
     """
@@ -97,6 +111,8 @@ class Translator:
         """Translate with `model`, which lies on `device` and accepts sentences of `max_positions` tokens.
 
         reverse_target: whether it writes from right to left; text comes out in the order of reading all the same
+        Raises UserError when `decode` asks for a tag that the source tokenizer does not know. To translate with a model
+        on disk, use `load`.
         """
         self.lines_cut = 0
         self._model = model
@@ -110,6 +126,7 @@ class Translator:
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
         self._utility = None if decode.bayes_risk == "none" else sentence_utility(decode.bayes_risk)
         self._batch_tokens = decode.batch_tokens
+        self._tag = [] if decode.tag is None else [tokenizers.src.tag_id(decode.tag)]
         self._max_tokens = min(MAX_SENTENCE_TOKENS, max_positions - 1)  # the end token needs a position too
         self._device = device
         self._aligner = self._make_aligner(decode) if decode.alignments else None
@@ -125,10 +142,16 @@ class Translator:
     ) -> Translator:
         """The translator of a model directory, a checkpoint or a run.
 
-        device: as `train.device` of the recipe; precision: of the weights and all computation up to the logits, `auto`
-        takes bf16 where it is native; decode: how to search, by default as the model's recipe says; ensemble: further
-        models with the same tokenizers, which decide together with the first.
-        Raises UserError where there is no such model or device, or where the tokenizers differ.
+        path:      as on the command line: a directory with `model.toml`, or a run, whose averaged model is taken
+        device:    `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`
+        precision: of the weights and all computation up to the logits: `fp32`, `bf16`, or `auto`, which takes bf16
+                   where it is native
+        decode:    how to search, e.g. `DecodeRecipe(beam_size=8, n_best=3, tag="<web>")`; by default as the model's
+                   own recipe says. Its documentation is printed by `nmt config`
+        ensemble:  further models with the same tokenizers, which decide together with the first
+
+        Raises UserError, in one line that says what to do, where there is no such model or device, where a file of the
+        model is damaged, or where the tokenizers differ.
         """
         place = choose_device(device)
         dtype = torch.bfloat16 if choose_precision(precision, place) == "bf16" else torch.float32
@@ -173,8 +196,13 @@ class Translator:
     ) -> list[str]:
         """The best translation of each line, in order; "" for a line that holds nothing but space.
 
-        prefixes: what each translation must begin with, as for one who types and wants the rest; required: words and
-        phrases that each must hold, such as the terms of a glossary, besides what the recipe requires of all
+        lines:    as many as memory allows; all of them are sorted into batches together. For more, use `stream`
+        prefixes: what each translation must begin with, as for one who types and wants the rest; as many as lines,
+                  with "" for none
+        required: words and phrases that each must hold, such as the terms of a glossary, besides those that the recipe
+                  requires of all
+
+        Raises UserError as `translate_n_best` does.
         """
         n_best = 1 if self._utility is None else None  # which needs all of them to choose from
         return [translations[0].text for translations in self.translate_n_best(lines, n_best, prefixes, required)]
@@ -190,8 +218,9 @@ class Translator:
 
         Where there are fewer, the list is shorter, but never empty. Of a line that had to be cut, the i-th translation
         is made of the i-th of every piece, and its score is their mean; its first piece gets the prefix and what is
-        required. Raises UserError when the model is damaged, when prefixes or required phrases are not as many as the
-        lines, and when no translation can hold what is required.
+        required. Raises UserError when `n_best` exceeds the beam, when the rules leave no translation or the model is
+        damaged, when no translation can hold what is required, and when prefixes or required phrases are not as many
+        as the lines.
         """
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
         pieces_of_lines = [self._encode(line) for line in lines]
@@ -217,6 +246,7 @@ class Translator:
     ) -> Iterator[list[Translation]]:
         """Translate endless input: `translate_n_best` of each line, in order, `window` lines in memory at a time.
 
+        Nothing is read before the first answer is asked for, and no further than the window of the answer that is.
         Lines of a window are sorted into batches together, so a wide one is faster; one of 1 answers line by line.
         """
         assert window > 0, "a window holds at least one line"
@@ -230,7 +260,7 @@ class Translator:
 
     def _encode(self, line: str) -> list[list[int]]:
         """The tokens of a line: none for an empty line, one list for most, several for one that must be cut."""
-        encode, limit = self._tokenizers.src.encode, self._max_tokens
+        encode, limit = self._tokenizers.src.encode, self._max_tokens - len(self._tag)
         text = normalize(line, self._unicode_form)
         tokens = encode(text)
         if len(tokens) <= limit:
@@ -308,7 +338,7 @@ class Translator:
 
     def _search_batch(self, tasks: Sequence[_Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search one batch; where the GPU's memory is too small, its halves one after the other."""
-        src = PackedSequences.from_lists([[*task.sentence, EOS_ID] for task in tasks]).to(self._device)
+        src = PackedSequences.from_lists([[*self._tag, *task.sentence, EOS_ID] for task in tasks]).to(self._device)
         try:
             prefixes = [task.prefix for task in tasks]
             if self._sampling is not None:
@@ -343,6 +373,7 @@ class Translator:
             unicode_form=self._unicode_form,
             device=self._device,
             batch_tokens=self._batch_tokens,
+            tag=self._tag,
             reverse_target=self._reverse_target,
         )
 
@@ -375,10 +406,11 @@ class Translator:
         tokenizer = self._tokenizers.tgt
         return [
             Translation(
-                text=_LINE_BREAKS.sub(" ", tokenizer.decode(hypothesis.tokens)),
+                text=_BREAKS.sub(" ", tokenizer.decode(hypothesis.tokens)),
                 score=hypothesis.score,
                 log_prob=hypothesis.log_prob,
                 pieces=tokenizer.pieces(hypothesis.tokens),
+                token_log_probs=hypothesis.token_log_probs,
             )
             for hypothesis in hypotheses
         ]
@@ -417,6 +449,7 @@ def _join(pieces: list[list[Translation]], nothing: Translation) -> list[Transla
                 score=sum(part.score for part in parts) / len(parts),
                 log_prob=sum(part.log_prob for part in parts),
                 pieces=[piece for part in parts for piece in part.pieces],
+                token_log_probs=[value for part in parts for value in part.token_log_probs],
                 alignment=_join_alignments(parts),
             )
         )

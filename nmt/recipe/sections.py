@@ -276,6 +276,8 @@ class DecodeRecipe(Section):
     log-probability were so much higher, once for what is preferred, each time for what is avoided."""
     n_best: PositiveInt = 1
     """Translations per sentence, best first; at most `beam_size` when they are searched for."""
+    tag: str | None = None
+    """Put before each source sentence: the `tag` of a training corpus, such as `<web>`, to translate in its manner."""
     ensemble_mean: Literal["linear", "log"] = "linear"
     """How several models decide together: by the mean of their probabilities, or by the geometric mean."""
     bayes_risk: Literal["none", "chrf", "bleu"] = "none"
@@ -374,6 +376,13 @@ class Recipe(Section):
             raise ValueError(
                 "tokenizer.joint is false, but three-way tied embeddings need one vocabulary; "
                 "set tokenizer.joint to true or model.tied_embeddings to 'decoder'"
+            )
+        tags = {*self.tokenizer.user_symbols, *(corpus.tag for corpus in self.data.train)}
+        takes_tokenizer = self.tokenizer.start_from is not None or self.train.start_from is not None
+        if self.decode.tag not in {None, *tags} and not takes_tokenizer:
+            raise ValueError(
+                f"decode.tag is {self.decode.tag!r}; it must be the tag of a training corpus; "
+                "give one of them this tag, or correct it"
             )
         if self.data.max_tokens + 1 > self.model.max_positions:
             raise ValueError(

@@ -167,6 +167,8 @@ def test_separate_tokenizers_with_tags(folder: Path) -> None:
     tokenizer = prepared.tokenizers.src
     tag = tokenizer.pieces(range(tokenizer.vocab_size)).index("<news>")
     assert [src for src, _ in stored(prepared)] == [[tag, *tokenizer.encode(src)] for src, _ in sentence_pairs(0, 30)]
+    assert list(tokenizer.user_symbols()) == ["<news>"]
+    assert prepared.tokenizers.tgt.user_symbols() == {}, "no target sentence begins with a tag"
 
 
 # --- Counts ---

@@ -74,6 +74,24 @@ def test_errors_of_workers_are_raised(num_processes: int) -> None:
 def test_killed_worker_is_an_error_not_a_hang() -> None:
     with pytest.raises(UserError, match=r"ended by the system.*data\.workers"):
         list(map_in_order(ending_worker, [9], 2))
+    with pytest.raises(UserError, match=r"ended by the system.*--processes to less than 2"):
+        list(map_in_order(ending_worker, [9], 2, option="--processes"))
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_what_is_done_is_given_before_a_long_wait(num_processes: int) -> None:
+    given: list[tuple[int, bool]] = []
+
+    def jobs() -> Iterator[int | None]:
+        yield 1
+        yield 2
+        yield None
+        assert len(given) == 2, "both must have been given by now"
+        yield 3
+
+    for result in map_in_order(partial(Squarer, os.getpid()), jobs(), num_processes):
+        given.append(result)
+    assert [square for square, _ in given] == [1, 4, 9]
 
 
 def test_no_jobs() -> None:

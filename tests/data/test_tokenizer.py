@@ -136,3 +136,21 @@ def test_tokenizers_of_both_sides(joint: bool, tmp_path: Path) -> None:
     assert loaded.joint == joint
     assert loaded.files() == made.files() == Tokenizers.load(tmp_path).files()
     assert sorted(loaded.files()) == (["tokenizer.model"] if joint else ["tokenizer.src.model", "tokenizer.tgt.model"])
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_tags_are_symbols_of_the_source_side(joint: bool, tmp_path: Path) -> None:
+    recipe = TokenizerRecipe(vocab_size=300, joint=joint, user_symbols=("<sep>",))
+    made = train_tokenizers(lambda: [(line, line) for line in LINES], recipe, tmp_path, ["<web>", "<sep>"])
+    assert list(made.src.user_symbols()) == ["<sep>", "<web>"]
+    assert list(made.tgt.user_symbols()) == (["<sep>", "<web>"] if joint else ["<sep>"])
+    for symbol, i in made.src.user_symbols().items():
+        assert made.src.pieces([i]) == [symbol]
+        assert made.src.tag_id(symbol) == i
+    for unknown in ("<news>", "<s>", "<0x41>", ""):
+        with pytest.raises(UserError, match=r"is unknown to the tokenizer; it must be one of <sep>, <web>; correct"):
+            made.src.tag_id(unknown)
+    plain = train_tokenizer(LINES, TokenizerRecipe(vocab_size=300), tmp_path / "plain.model")
+    assert plain.user_symbols() == {}
+    with pytest.raises(UserError, match="must be left out, for this model has none"):
+        plain.tag_id("<web>")

@@ -156,7 +156,7 @@ def test_lines_of_nothing_do_not_touch_the_model(tokenizers: Tokenizers) -> None
     model = CopyModel(tokenizers.src.vocab_size)
     translator = make_translator(model, tokenizers)
     assert translator.translate([" ", "", "\x00", "\u200b\u2028"]) == [""] * 4
-    assert translator.translate_n_best(["\t"], n_best=2) == [[Translation("", 0.0, 0.0, [])]]
+    assert translator.translate_n_best(["\t"], n_best=2) == [[Translation("", 0.0, 0.0, [], [])]]
     assert translator.translate([]) == []
     assert model.batches == []
 
@@ -239,6 +239,7 @@ def test_a_cut_line_is_scored_as_the_sum_of_its_pieces(tokenizers: Tokenizers) -
     for rank, translation in enumerate(joined):
         a, b = parts[0][rank], parts[1][rank]
         assert translation.pieces == a.pieces + b.pieces
+        assert translation.token_log_probs == a.token_log_probs + b.token_log_probs
         assert translation.log_prob == pytest.approx(a.log_prob + b.log_prob)
         assert translation.score == pytest.approx((a.score + b.score) / 2)
 
@@ -361,6 +362,9 @@ def test_load_takes_the_directory_as_it_says(model_directory: Path) -> None:
         assert len(translations) == 2  # as the directory's own recipe says
         assert translations[0].score >= translations[1].score
         assert all(translation.text and translation.pieces for translation in translations)
+        for translation in translations:
+            assert len(translation.token_log_probs) == len(translation.pieces) + 1
+            assert sum(translation.token_log_probs) == pytest.approx(translation.log_prob)
     assert translator.translate(lines) == [translations[0].text for translations in translator.translate_n_best(lines)]
     greedy = Translator.load(model_directory, device="cpu", precision="fp32", decode=DecodeRecipe(beam_size=1))
     assert [len(translations) for translations in greedy.translate_n_best(lines)] == [1] * 5

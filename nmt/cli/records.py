@@ -1,0 +1,198 @@
+"""What a line of the input means to `nmt translate`, and what is written for it: text, TSV or JSON Lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, assert_never
+
+from nmt.data.corpus import parse_json, text_field
+from nmt.decode.translator import Translation
+from nmt.decode.words import format_links
+from nmt.recipe import UserError
+
+# More digits than float32 has say nothing.
+_DECIMALS = 6
+
+
+class Format(StrEnum):
+    """How text lies in a file, one sentence a line each time."""
+
+    text = "text"
+    tsv = "tsv"
+    jsonl = "jsonl"
+
+    @classmethod
+    def of_file(cls, path: Path) -> Format | None:
+        """The format that the end of a file's name tells, such as `.tsv` or `.jsonl.gz`; None where it tells none."""
+        endings = [ending for ending in path.suffixes[-2:] if ending not in (".gz", ".xz", ".zst")]
+        return {".tsv": cls.tsv, ".jsonl": cls.jsonl}.get(endings[-1]) if endings else None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of the input.
+
+    number:   of the line, from 1
+    text:     what is to be translated
+    line:     all that stands on the line, without its line feed
+    prefix:   what the translation must begin with
+    required: phrases that it must hold
+    """
+
+    number: int
+    text: str
+    line: str
+    prefix: str = ""
+    required: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the text stands in each line.
+
+    column: of TSV, counted from 0; field: of JSON Lines, a dot steps into a nested object
+    """
+
+    format: Format
+    column: int = 0
+    field: str = "text"
+
+    def read(self, line: str, number: int, name: str) -> Record:
+        """The record of a line of the input `name`; raises UserError when it holds no text in that place.
+
+        A line of JSON Lines that holds nothing but space is a record without text.
+        """
+        where = f"{name}, line {number}"
+        match self.format:
+            case Format.text:
+                return Record(number, line, line)
+            case Format.tsv:
+                line = line.removesuffix("\r")  # which would end up before the last column
+                columns = line.split("\t")
+                if self.column >= len(columns):
+                    raise UserError(
+                        f"{where} has {len(columns)} columns; --column {self.column}, counted from 0, needs "
+                        f"{self.column + 1} or more; mend the line, or name another column"
+                    )
+                return Record(number, columns[self.column], line)
+            case Format.jsonl:
+                if not line.strip():
+                    return Record(number, "", line)
+                text = text_field(parse_json(line, where), self.field, where, "mend it, or correct --field")
+                return Record(number, text, line)
+            case _:
+                assert_never(self.format)
+
+
+@dataclass(frozen=True)
+class RecordWriter:
+    """What is written for each record.
+
+    layout: of the input, all of which stays where the output format has room for it
+    n_best: how many translations are written of each, where there are as many
+    """
+
+    layout: Layout
+    format: Format
+    n_best: int = 1
+    with_scores: bool = False
+    with_alignments: bool = False
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether a record may be several lines, each of which begins with its number."""
+        return self.format is Format.text and self.n_best > 1
+
+    def write(self, record: Record, translations: Sequence[Translation]) -> str:
+        """The lines of a record, each closed by a line feed."""
+        match self.format:
+            case Format.text:
+                return self._text(record, translations)
+            case Format.tsv:
+                return self._columns(record, translations)
+            case Format.jsonl:
+                return self._object(record, translations)
+            case _:
+                assert_never(self.format)
+
+    def _text(self, record: Record, translations: Sequence[Translation]) -> str:
+        if self.is_numbered:
+            shown = translations[: self.n_best]
+            return "".join(f"{record.number}\t{one.score:.4f}\t{self._linked(one)}\n" for one in shown)
+        best = translations[0]
+        return f"{best.score:.4f}\t{self._linked(best)}\n" if self.with_scores else f"{self._linked(best)}\n"
+
+    def _linked(self, one: Translation) -> str:
+        """The translation, and behind a tab its alignment where that is asked for."""
+        return f"{one.text}\t{format_links(one.alignment or [])}" if self.with_alignments else one.text
+
+    def _columns(self, record: Record, translations: Sequence[Translation]) -> str:
+        """The columns of the input, then those of each translation, empty where there are fewer than `n_best`."""
+        is_tsv = self.layout.format is Format.tsv
+        columns = [record.line if is_tsv else record.text.removesuffix("\r").replace("\t", " ")]
+        for rank in range(self.n_best):
+            one = translations[rank] if rank < len(translations) else None
+            if self.with_scores:
+                columns.append(f"{one.score:.4f}" if one else "")
+            columns.append(one.text if one else "")
+            if self.with_alignments:
+                columns.append(format_links(one.alignment or []) if one else "")
+        return "\t".join(columns) + "\n"
+
+    def _object(self, record: Record, translations: Sequence[Translation]) -> str:
+        fields = _fields(translations[0])
+        if self.n_best > 1:
+            fields["n_best"] = [_fields(one) for one in translations[: self.n_best]]
+        match self.layout.format:
+            case Format.text:
+                return _dump({self.layout.field: record.line} | fields) + "\n"
+            case Format.tsv:
+                return _dump({"columns": record.line.split("\t")} | fields) + "\n"
+            case Format.jsonl:
+                return (_extended(record.line, fields) if record.line.strip() else "") + "\n"
+            case _:
+                assert_never(self.layout.format)
+
+
+def _fields(translation: Translation) -> dict[str, Any]:
+    """What is told of a translation."""
+    fields: dict[str, Any] = {
+        "translation": translation.text,
+        "score": round(translation.score, _DECIMALS),
+        "log_prob": round(translation.log_prob, _DECIMALS),
+        "tokens": translation.pieces,
+        "token_log_probs": [round(value, _DECIMALS) for value in translation.token_log_probs],
+    }
+    if translation.alignment is not None:
+        fields["alignment"] = translation.alignment
+    return fields
+
+
+def _extended(line: str, fields: dict[str, Any]) -> str:
+    """An object in JSON with further fields, which replace those of the same names.
+
+    Where there are none of the same name the line stays as it is, so that no number is rounded and no escape lost.
+    """
+    given = json.loads(line)
+    if not given.keys().isdisjoint(fields):
+        return _dump(given | fields)
+    body = line.strip()[:-1].rstrip()
+    return f"{body}{', ' if given else ''}{_dump(fields)[1:]}"
+
+
+def _dump(value: dict[str, Any]) -> str:
+    """JSON on one line; where a lone surrogate stands in it, which JSON can spell and UTF-8 cannot, all in ASCII."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if _is_utf8(text) else json.dumps(value)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,119 @@
+"""A file translated by several processes as torchrun starts them: the same bytes, and no hanging when one is lost."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from calling import Nmt
+from nasty_lines import as_bytes, nasty_lines
+
+from nmt import cli
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["nmt.cli"])
+
+
+def run_rank(arguments: list[str], variables: dict[str, str], err: Path) -> None:
+    os.environ.update(variables)
+    os.dup2(os.open(err, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    sys.argv = ["nmt", *arguments]
+    cli.main()
+
+
+class Job:
+    """Processes of one job, each of which runs the same command."""
+
+    def __init__(self, folder: Path, size: int, arguments: tuple[object, ...]) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        shared |= {"NMT_WATCH_SECONDS": "3", "OMP_NUM_THREADS": "1"}
+        self.errors = [folder / f"{rank}.err" for rank in range(size)]
+        self.processes = [
+            PROCESSES.Process(
+                target=run_rank, args=([*map(str, arguments)], {**shared, "RANK": str(rank)}, self.errors[rank])
+            )
+            for rank in range(size)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def wait(self) -> list[int | None]:
+        """The exit statuses; None for a process that does not end."""
+        for process in self.processes:
+            process.join(60)
+        return [process.exitcode for process in self.processes]
+
+    def said(self) -> list[str]:
+        """The lines that the toolkit itself wrote, of all processes."""
+        return [line for path in self.errors for line in path.read_text().splitlines() if line.startswith("nmt: ")]
+
+
+Start = Callable[..., Job]
+
+
+@pytest.fixture
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    jobs: list[Job] = []
+
+    def start_job(size: int, *arguments: object) -> Job:
+        jobs.append(Job(tmp_path_factory.mktemp("job"), size, arguments))
+        return jobs[-1]
+
+    yield start_job
+    for process in (process for job in jobs for process in job.processes):
+        process.kill()
+        process.join()
+
+
+def test_any_number_of_processes_writes_the_same_bytes_also_after_an_interruption(
+    model: Path, nmt: Nmt, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_bytes(as_bytes(nasty_lines(205, num_longest=1)))
+    options = ("--window", 20, "--device", "cpu", "--n-best", 2)
+    assert nmt("translate", model, tmp_path / "in", "-o", tmp_path / "alone", *options)[0] == 0
+    expected = (tmp_path / "alone").read_bytes()
+    (tmp_path / "resumed.part").write_bytes(expected[: len(expected) // 2])
+    command = ("translate", model, tmp_path / "in", *options, "-o")
+    jobs = [start(2, *command, tmp_path / "fresh"), start(3, *command, tmp_path / "resumed", "--resume")]
+    for job in jobs:
+        assert job.wait() == [0] * len(job.processes), job.said()
+    assert (tmp_path / "fresh").read_bytes() == expected
+    assert (tmp_path / "resumed").read_bytes() == expected
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "alone", "fresh", "resumed"}
+    assert [path.read_text().count("lines were too long") for path in jobs[0].errors] == [1, 0]
+
+
+def test_a_lost_process_ends_the_job_and_what_is_done_stays(model: Path, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(as_bytes(nasty_lines(20_000, num_longest=0)))
+    job = start(2, "translate", model, tmp_path / "in", "-o", tmp_path / "out", "--window", 1, "--device", "cpu")
+    part, deadline = tmp_path / "out.part", time.monotonic() + 60
+    while not part.exists() or part.read_bytes().count(b"\n") < 10:
+        assert time.monotonic() < deadline, job.said()
+        time.sleep(0.02)
+    lost = job.processes[1].pid
+    os.kill(lost, signal.SIGKILL)
+    assert job.wait() == [1, -signal.SIGKILL]
+    (said,) = job.said()
+    assert f"pid {lost}) died" in said
+    assert part.read_bytes().count(b"\n") >= 10
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_only_one_process_can_do_is_refused(model: Path, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("a dog\n")
+    jobs = {
+        "standard input cannot be read by 2 processes": start(2, "translate", model, "--device", "cpu"),
+        "--processes 2 under torchrun": start(2, "translate", model, tmp_path / "in", "--processes", 2),
+    }
+    for expected, job in jobs.items():
+        assert job.wait() == [1, 1]
+        (said,) = job.said()
+        assert expected in said

@@ -1,0 +1,57 @@
+"""`tools/batch-invariance`: a small model passes, and what does depend on the batch is found."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from nasty_lines import as_bytes, nasty_lines
+
+from nmt import Translation, Translator
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "batch_invariance.py"
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("batch_invariance", TOOL)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(tool: ModuleType, model: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["batch-invariance", str(model), str(file)])
+    status = tool.main()
+    assert isinstance(status, int)
+    return status
+
+
+def test_no_batch_size_and_no_order_matters(
+    tool: ModuleType, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").write_bytes(as_bytes(nasty_lines(60, num_longest=0)))
+    status = run(tool, model, tmp_path / "in", monkeypatch)
+    out = capsys.readouterr().out
+    assert status == 0, out
+    rows = [line.split("|")[1:4] for line in out.splitlines() if line.startswith("| ")][1:]
+    assert [int(size) for size, _, _ in rows] == [1, 1, 2, 2, 7, 7, 32, 32, 128, 128]
+    assert all(int(strings) == 0 for _, _, strings in rows)
+
+
+def test_a_translation_that_depends_on_its_neighbours_is_found_and_shown(
+    tool: ModuleType, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leaky(self: Translator, lines: list[str]) -> list[list[Translation]]:
+        return [[Translation(f"{line} {len(lines)}", -1.0 / len(lines), -1.0, [line], [-1.0])] for line in lines]
+
+    monkeypatch.setattr(Translator, "translate_n_best", leaky)
+    (tmp_path / "in").write_text("a\nb\n")
+    assert run(tool, model, tmp_path / "in", monkeypatch) == 1
+    out = capsys.readouterr().out
+    assert "| 2 | in order | 2 | 5.0e-01 | 0.0e+00 |" in out
+    assert "line 1: a\n  alone    -1.0000000 a 1\n  together -0.5000000 a 2" in out
+    assert run(tool, tmp_path / "none", tmp_path / "in", monkeypatch) == 1

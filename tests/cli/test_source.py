@@ -1,0 +1,173 @@
+"""Files and pipes: what is read, when it is given, and what is wrong with it."""
+
+import gzip
+import lzma
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import zstandard
+from nasty_lines import as_bytes, nasty_lines
+
+from nmt import UserError
+from nmt.cli.records import Format, Layout
+from nmt.cli.source import PipeLines, Source
+from nmt.cli.windows import windows
+from nmt.data import corpus
+
+TEXT = Layout(Format.text)
+
+
+@pytest.fixture
+def pipe() -> tuple[int, int]:
+    return os.pipe()
+
+
+def open_file(path: Path, prefixes: Path | None = None) -> Source:
+    return Source.open(path, TEXT, "error", prefixes)
+
+
+# --- Pipes ------------------------------------------------------------------------------------------------------------
+
+
+def test_lines_come_out_as_they_went_in(pipe: tuple[int, int]) -> None:
+    content = as_bytes(nasty_lines(300, num_longest=4)) + b"\n\r\n\0\xff\n" + b"no end"
+
+    def write() -> None:
+        place = 0
+        while place < len(content):
+            place += os.write(pipe[1], content[place : place + 10_001])
+        os.close(pipe[1])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    lines = list(PipeLines(pipe[0], "pipe"))
+    writer.join()
+    assert b"".join(lines) == content
+    assert [line.count(b"\n") for line in lines] == [1] * (len(lines) - 1) + [0]
+    assert all(line.endswith(b"\n") for line in lines[:-1])
+
+
+def test_waiting_says_whether_a_whole_line_is_there(pipe: tuple[int, int]) -> None:
+    lines = PipeLines(pipe[0], "pipe")
+    started = time.monotonic()
+    assert not lines.wait(0.05)
+    assert 0.04 < time.monotonic() - started < 2.0
+    os.write(pipe[1], b"half a ")
+    assert not lines.wait(0.0)
+    os.write(pipe[1], b"line\nand another\n")
+    assert lines.wait(float("inf"))
+    assert next(lines) == b"half a line\n"
+    assert lines.wait(0.0)
+    assert next(lines) == b"and another\n"
+    assert not lines.wait(0.0)
+    os.write(pipe[1], b"the end")
+    os.close(pipe[1])
+    assert lines.wait(10.0)
+    assert list(lines) == [b"the end"]
+    assert lines.wait(0.0)
+
+
+def test_an_endless_writer_is_held_up(pipe: tuple[int, int]) -> None:
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        while True:
+            try:
+                written += os.write(pipe[1], b"some words\n" * 1000)
+            except BrokenPipeError:
+                return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    lines = PipeLines(pipe[0], "pipe")
+    found = windows(Source(Path("-"), TEXT, pipe=lines).records(), 100, lines.wait, delay=10.0)
+    taken = sum(len(record.line) + 1 for _ in range(500) for record in next(found))
+    time.sleep(0.1)
+    assert written - taken < 400_000, "the pipe's own buffer and a block"
+    os.close(pipe[0])
+    writer.join()
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(
+    pipe: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.cli.source.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 1000)
+    os.write(pipe[1], b"fine\n" + b"x" * 999 + b"\n" + b"x" * 5000)
+    lines = PipeLines(pipe[0], "pipe")
+    assert [len(next(lines)), len(next(lines))] == [5, 1000]
+    assert lines.wait(0.0)
+    with pytest.raises(UserError, match="pipe, line 3 is longer than"):
+        next(lines)
+    (tmp_path / "in").write_bytes(b"fine\n" + b"x" * 999 + b"\n" + b"x" * 5000)
+    with pytest.raises(UserError, match="in, line 3 is longer than"):
+        open_file(tmp_path / "in").check()
+
+
+def test_a_descriptor_that_cannot_be_read_is_one_line(pipe: tuple[int, int]) -> None:
+    lines = PipeLines(pipe[1], "pipe")  # the end for writing
+    os.close(pipe[0])
+    with pytest.raises(UserError, match=r"cannot read pipe: .*;.*;"):
+        next(lines)
+
+
+def test_a_named_pipe_is_read_once_as_it_comes(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    writer = threading.Thread(target=lambda: (tmp_path / "fifo").write_text("one\ntwo\n"))
+    writer.start()
+    source = open_file(tmp_path / "fifo")
+    assert source.check() is None
+    assert [record.text for record in source.records()] == ["one", "two"]
+    writer.join()
+
+
+# --- Files ------------------------------------------------------------------------------------------------------------
+
+
+def test_files_plain_and_compressed(tmp_path: Path) -> None:
+    content = as_bytes(nasty_lines(100, num_longest=1)) + b"no end"
+    (tmp_path / "in").write_bytes(content)
+    (tmp_path / "in.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "in.xz").write_bytes(lzma.compress(content))
+    (tmp_path / "in.zst").write_bytes(zstandard.ZstdCompressor().compress(content))
+    plain = open_file(tmp_path / "in")
+    assert plain.check() == 101
+    expected = list(plain.records())
+    assert [record.line for record in expected] == content.decode().removeprefix("\ufeff").split("\n")
+    assert [record.number for record in expected] == list(range(1, 102))
+    for ending in ("gz", "xz", "zst"):
+        assert list(open_file(tmp_path / f"in.{ending}").records()) == expected
+
+
+def test_what_is_wrong_with_a_file_shows_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"fine\n\xff\n")
+    with pytest.raises(UserError, match=r"in, line 2: byte 0xff is not UTF-8.*--invalid-utf8"):
+        open_file(tmp_path / "in").check()
+    replaced = Source.open(tmp_path / "in", TEXT, "replace", None)
+    assert replaced.check() == 2
+    assert [record.text for record in replaced.records()] == ["fine", "\ufffd"]
+    with pytest.raises(UserError, match="cannot read"):
+        open_file(tmp_path / "none").check()
+    with pytest.raises(UserError, match="cannot read"):
+        open_file(tmp_path).check()
+
+
+def test_each_line_has_its_prefix(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("one\ntwo\n")
+    (tmp_path / "prefixes").write_text("eins\n\n")
+    source = open_file(tmp_path / "in", tmp_path / "prefixes")
+    assert source.check() == 2
+    assert [(record.text, record.prefix) for record in source.records()] == [("one", "eins"), ("two", "")]
+    for content, counted in (("eins\n", "1"), ("a\nb\nc\n", "3")):
+        (tmp_path / "prefixes").write_text(content)
+        with pytest.raises(UserError, match=f"prefixes has {counted} lines and .*in has 2"):
+            source.check()
+    (tmp_path / "prefixes").write_text("eins\n")
+    records = source.records()
+    assert next(records).prefix == "eins"
+    with pytest.raises(UserError, match=r"has 1 lines and .*in has more"):
+        next(records)

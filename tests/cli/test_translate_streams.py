@@ -1,0 +1,242 @@
+"""`nmt translate` as a user runs it, with a tiny random model: every kind of line, every format, any interruption."""
+
+import gzip
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from calling import Nmt, PipeIn, Write, one_line
+from nasty_lines import as_bytes, nasty_lines
+
+from nmt import DecodeRecipe, Translator
+from nmt.checkpoint import read_model_facts
+from nmt.cli.source import PipeLines
+
+SENTENCES = [f"the old dog {number} sees a cat" for number in range(20)]
+
+
+@pytest.fixture
+def sentences(tmp_path: Path) -> Path:
+    (tmp_path / "in.txt").write_bytes(as_bytes(SENTENCES))
+    return tmp_path / "in.txt"
+
+
+def test_ten_thousand_nasty_lines_through_file_pipe_and_python(
+    model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path
+) -> None:
+    lines, options = nasty_lines(10_000, num_longest=2), ("--window", 500, "--beam-size", 1, "--precision", "fp32")
+    (tmp_path / "in").write_bytes(as_bytes(lines))
+    status, out, err = nmt("translate", model, tmp_path / "in", "-o", tmp_path / "out", *options)
+    assert (status, out) == (0, ""), err
+    written = (tmp_path / "out").read_bytes()
+    assert written.count(b"\n") == len(lines)
+    assert written.endswith(b"\n")
+    translations = written.decode().split("\n")[:-1]
+    assert all(len(line.splitlines()) <= 1 and "\t" not in line for line in translations)
+    assert len(set(translations)) > 2_000
+    assert all(not translation for line, translation in zip(lines, translations, strict=True) if not line.split())
+    assert "lines were too long" in err
+
+    pipe_in(lambda write: write(as_bytes(lines)))
+    status, out, err = nmt("translate", model, *options, "--max-delay", "inf")
+    assert (status, out.encode()) == (0, written), err
+    greedy = read_model_facts(model).decode.model_copy(update={"beam_size": 1})
+    streamed = Translator.load(model, "cpu", "fp32", greedy).stream(lines, window=500)
+    assert [best.text for best, *_ in streamed] == translations
+
+
+def test_a_line_at_a_pipe_is_answered_before_the_next_is_written(
+    model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path
+) -> None:
+    answered: list[int] = []
+
+    def write_and_wait(write: Write) -> None:
+        for number in range(1, 4):
+            write(b"the old dog\n")
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline:
+                part = tmp_path / "out.part"
+                if part.exists() and part.read_bytes().count(b"\n") == number:
+                    answered.append(number)
+                    break
+                time.sleep(0.01)
+
+    pipe_in(write_and_wait)
+    assert nmt("translate", model, "-o", tmp_path / "out")[0] == 0
+    assert answered == [1, 2, 3]
+
+
+def test_a_line_is_answered_before_the_next_by_several_processes_too(
+    model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path
+) -> None:
+    def write_and_wait(write: Write) -> None:
+        write(b"the old dog\n")
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "out.part").exists() or not (tmp_path / "out.part").stat().st_size:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.01)
+        write(b"\xff\n")
+
+    pipe_in(write_and_wait)
+    command = ("translate", model, "-o", tmp_path / "out", "--processes", 2, "--device", "cpu", "--window", 1)
+    status, _, err = nmt(*command)
+    assert status == 1
+    assert "standard input, line 2" in one_line(err)
+    assert (tmp_path / "out.part").read_bytes().count(b"\n") == 1
+
+
+def test_what_stands_before_a_bad_line_is_kept_and_gone_on_with(
+    model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path
+) -> None:
+    lines = [json.dumps({"text": text}) for text in SENTENCES]
+    command = ("translate", model, "-o", tmp_path / "out.jsonl.gz", "--input-format", "jsonl")
+    pipe_in(lambda write: write(as_bytes([*lines[:13], '{"text"', *lines[14:]])))
+    status, _, err = nmt(*command)
+    assert status == 1
+    assert "standard input, line 14 is not JSON" in one_line(err)
+    pipe_in(lambda write: write(as_bytes(lines)))
+    assert nmt(*command, "--resume")[0] == 0
+    written = gzip.decompress((tmp_path / "out.jsonl.gz").read_bytes()).decode().splitlines()
+    assert [json.loads(line)["text"] for line in written] == SENTENCES
+
+
+def test_formats_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
+    _, plain, _ = nmt("translate", model, sentences)
+    translations = plain.splitlines()
+    (tmp_path / "in.tsv").write_text("".join(f"{number}\t{text}\n" for number, text in enumerate(SENTENCES)))
+    with gzip.open(tmp_path / "in.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"id": number, "t": {"en": text}}) + "\n" for number, text in enumerate(SENTENCES))
+
+    status, columns, err = nmt("translate", model, tmp_path / "in.tsv", "--column", 1)
+    assert status == 0, err
+    expected = zip(map(str, range(20)), SENTENCES, translations, strict=True)
+    assert [tuple(line.split("\t")) for line in columns.splitlines()] == list(expected)
+
+    command = ("translate", model, tmp_path / "in.jsonl.gz", "--field", "t.en")
+    status, objects, err = nmt(*command, "--n-best", 2)
+    assert status == 0, err
+    found = [json.loads(line) for line in objects.splitlines()]
+    assert [one["id"] for one in found] == list(range(20))
+    assert [one["t"]["en"] for one in found] == SENTENCES
+    assert [one["translation"] for one in found] == translations
+    for one in found:
+        assert one["n_best"][0] == {key: one[key] for key in one["n_best"][0]}
+        assert one["n_best"][0]["score"] >= one["n_best"][1]["score"]
+        for translation in one["n_best"]:
+            assert len(translation["token_log_probs"]) == len(translation["tokens"]) + 1
+            assert sum(translation["token_log_probs"]) == pytest.approx(translation["log_prob"], abs=1e-5)
+
+    assert nmt(*command, "--output-format", "text")[1] == plain
+    assert nmt(*command, "-o", tmp_path / "out.tsv")[0] == 0
+    assert (tmp_path / "out.tsv").read_text().splitlines() == [
+        f"{text}\t{translation}" for text, translation in zip(SENTENCES, translations, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "expected"),
+    [
+        ("in.jsonl", b'{"text": "a"}\n{"body": "b"}\n', (), "in.jsonl, line 2 has no field 'text'"),
+        ("in.jsonl", b"[1\n", (), "in.jsonl, line 1 is not JSON"),
+        ("in.tsv", b"a\tb\nc\n", ("--column", 1), "in.tsv, line 2 has 1 columns"),
+        ("in.txt", b"a\n\xff\n", (), "in.txt, line 2: byte 0xff is not UTF-8"),
+        ("in.txt", b"a\n", ("-o", "out.zst"), "out.zst cannot be written"),
+        ("in.txt", b"a\n", ("--tag", "<talks>"), "tag '<talks>' is unknown to the tokenizer; it must be one of <web>,"),
+        ("in.txt", b"a\n", ("--resume",), "--resume cannot go on with standard output"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_before_any_work(
+    model: Path, nmt: Nmt, tmp_path: Path, name: str, content: bytes, options: tuple[object, ...], expected: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    status, out, err = nmt("translate", model, tmp_path / name, *options)
+    assert (status, out) == (1, "")
+    assert expected in one_line(err)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+
+
+def test_bad_bytes_can_be_replaced(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"the dog\n\xff\xfe dog\n")
+    status, out, _ = nmt("translate", model, tmp_path / "in", "--invalid-utf8", "replace")
+    assert status == 0
+    assert out.splitlines() == Translator.load(model, "cpu").translate(["the dog", "\ufffd\ufffd dog"])
+
+
+@pytest.mark.parametrize("name", ["out.txt", "out.txt.gz", "out.jsonl.gz"])
+def test_after_any_interruption_the_same_bytes_come_out(
+    model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, name: str
+) -> None:
+    def text(path: Path) -> bytes:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+    command = ("translate", model, sentences, "-o", tmp_path / name, "--window", 6)
+    assert nmt(*command)[0] == 0
+    content, expected = (tmp_path / name).read_bytes(), text(tmp_path / name)
+    for size in (0, len(content) // 2, len(content) - 5, len(content)):
+        (tmp_path / f"{name}.part").write_bytes(content[:size])
+        status, _, err = nmt(*command, "--resume")
+        assert status == 0, err
+        assert text(tmp_path / name) == expected
+        assert not (tmp_path / f"{name}.part").exists()
+    (tmp_path / f"{name}.part").write_bytes(content)
+    sentences.write_bytes(as_bytes(SENTENCES[:3]))
+    status, _, err = nmt(*command, "--resume")
+    assert status == 1
+    assert "20 translations" in one_line(err)
+    assert (tmp_path / f"{name}.part").read_bytes() == content
+
+
+def test_several_processes_write_the_same_bytes(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(as_bytes(nasty_lines(300, num_longest=1)))
+    command = ("translate", model, tmp_path / "in", "--window", 20, "--output-format", "jsonl", "--device", "cpu")
+    _, alone, err = nmt(*command)
+    status, together, err_together = nmt(*command, "--processes", 2)
+    assert status == 0, err_together
+    assert together == alone
+    assert err.splitlines()[-1] == err_together.splitlines()[-1]
+    assert "lines were too long" in err
+
+
+def test_a_tag_stands_before_the_source_and_before_each_of_its_parts(model: Path, nmt: Nmt, sentences: Path) -> None:
+    plain, tagged, other = (
+        nmt("translate", model, sentences, *options)[1] for options in ((), ("--tag", "<web>"), ("--set", "tag=<news>"))
+    )
+    assert len({plain, tagged, other}) == 3
+    web = DecodeRecipe(beam_size=2, max_extra_tokens=2, max_length_ratio=0.2, tag="<web>")
+    assert Translator.load(model, "cpu", decode=web).translate(SENTENCES) == tagged.splitlines()
+
+
+def test_standard_input_that_is_closed_is_one_line(model: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    status, _, err = nmt("translate", model)
+    assert status == 1
+    assert "standard input is closed" in one_line(err)
+
+
+def test_a_redirected_file_is_read_to_its_end(
+    model: Path, nmt: Nmt, sentences: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, expected, _ = nmt("translate", model, sentences)
+    with sentences.open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        assert nmt("translate", model)[1] == expected
+        assert PipeLines(os.dup(file.fileno()), "rest").wait(0.0)
+
+
+def test_score_finds_the_same_probabilities_with_the_same_tag(
+    model: Path, nmt: Nmt, sentences: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tgt").write_text("a red cat\n" * len(SENTENCES))
+    web = DecodeRecipe(beam_size=1, tag="<web>")
+    forced = Translator.load(model, "cpu", "fp32", web).translate_n_best(SENTENCES, prefixes=["a red cat"] * 20)
+    for options, expected in ((("--tag", "<web>"), True), ((), False)):
+        _, out, _ = nmt("score", model, sentences, tmp_path / "tgt", "--per-token", *options)
+        for line, [translation] in zip(out.splitlines(), forced, strict=True):
+            *tokens, _ = [float(column.rpartition(":")[2]) for column in line.split("\t")[1].split(" ")]
+            assert (tokens == pytest.approx(translation.token_log_probs[: len(tokens)], abs=1e-3)) == expected
+    status, _, err = nmt("score", model, sentences, tmp_path / "tgt", "--tag", "<s>")
+    assert status == 1
+    assert "one of <web>, <news>" in one_line(err)
