@@ -291,7 +291,9 @@ def test_checkpoints_of_a_run_translate_together_and_output_can_be_compressed(
 
 def test_score_gives_what_the_beam_gave(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "src").write_text("The man sleeps.\nA dog sees the house.\n")
-    _, out, _ = nmt("translate", run_dir, tmp_path / "src", "--with-scores", "--length-penalty", "none")
+    _, out, _ = nmt(
+        "translate", run_dir, tmp_path / "src", "--with-scores", "--length-penalty", "none", "--precision", "fp32"
+    )
     log_probs, texts = zip(*(line.split("\t") for line in out.splitlines()), strict=True)
     (tmp_path / "tgt").write_text("".join(f"{text}\n" for text in texts))
     _, scored, _ = nmt("score", run_dir, tmp_path / "src", tmp_path / "tgt")

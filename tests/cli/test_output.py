@@ -52,7 +52,7 @@ def test_an_interrupted_file_is_gone_on_with_wherever_it_was_cut(
     output = Output(tmp_path / name)
     whole = len(interrupt(output))
     most = 0
-    for size in [0, 1, 5, 17, *range(30, whole, 97), whole]:
+    for size in [0, 1, 5, 17, *range(30, whole, max(97, whole // 25)), whole]:
         interrupt(output, size)
         done = output.records_done()
         assert most <= done <= len(LINES)
