@@ -10,7 +10,8 @@ looked at counts as the smallest normal number of float32 instead of 0, so that 
 
 It is added to the score of an output that ends. Live hypotheses are ranked by probability alone: they will look at the
 rest of the source later. Since attention only adds up, the penalty is never above 0 and never falls; and as a single
-step may lift it to 0, nothing tighter than 0 bounds what a live hypothesis can still come to.
+step may lift it to 0, nothing tighter than 0 bounds what a live hypothesis can still come to. So search stops later
+than without it, often only at the longest output; a smaller `max_extra_tokens` saves time.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_search import AttentiveTableModel, Task, beam_outputs, best_outputs, random_attention
@@ -14,6 +15,7 @@ from test_search import Prefix, alphas, assert_same, penalties, random_table, so
 
 from nmt.decode.options import SearchOptions
 from nmt.decode.search import Hypothesis, beam_search
+from nmt.decode.steering import Steering
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, UserError
 
@@ -159,6 +161,17 @@ def test_what_asks_for_nothing_changes_nothing() -> None:
     assert search_together([replace(task, options=one_group) for task in plain]) == expected
     busy = [*plain, replace(plain[1], required=((4, 5, 6), (7,)))]
     assert search_together(busy)[:4] == expected
+
+
+def test_no_live_hypothesis_can_come_higher_than_it_is_said_to() -> None:
+    """Not the first in its row but the best counts, and what is above 0 loses by growing longer."""
+    src = PackedSequences.from_lists([source_of(3, 0)])
+    options = SearchOptions(beam_size=2, length_penalty="power", length_alpha=1.0)
+    live = torch.tensor([[-5.0, -1.0]])
+    assert Steering(options, src, [10], None).reach(live, length=1).tolist() == pytest.approx([-1.0 / 10])
+    for worth, expected in ((3.0, (3.0 - 1.0) / 2), (0.5, (0.5 - 1.0) / 10), (-3.0, -1.0 / 10)):
+        biased = Steering(replace(options, bias=(((4,), worth),)), src, [10], None)
+        assert biased.reach(live, length=1).tolist() == pytest.approx([expected])
 
 
 # --- Options ---------------------------------------------------------------------------------------------------------
