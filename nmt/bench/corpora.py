@@ -46,8 +46,9 @@ class LengthDistribution:
 
 # WMT14 English-German in a joint vocabulary of 37,000 pieces. The training text has 4.5 million pairs of 116 and 110
 # million words (Luong et al. 2015, section 4.1), 25.8 and 24.4 a pair; 27 and 28 tokens, end token included, are what
-# about 1.0 and 1.1 pieces a word make of them.
-WMT14 = LengthDistribution(src_mean=27.0, tgt_mean=28.0, deviation=0.6, correlation=0.9)
+# about 1.0 and 1.1 pieces a word make of them. Deviation and correlation are those of the word counts of 27,434
+# sentence pairs of WMT's English-German news test sets, measured as log(words + 1).
+WMT14 = LengthDistribution(src_mean=27.0, tgt_mean=28.0, deviation=0.585, correlation=0.956)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ EXAMPLES = """\
 examples:
   tools/bench/run install transformers ctranslate2
   tools/bench/run data --data FOLDER              raw Multi30k or the like: train.en, train.de, val.en, ...
-  tools/bench/run train nmt:precision=bf16,compile=true eole:precision=bf16 --goal train-cpu-eole-bf16
+  tools/bench/run train nmt:precision=bf16,compile=true transformers:precision=bf16
   tools/bench/run decode nmt:processes=2 ctranslate2:compute_type=int8,inter_threads=2 --goal decode-cpu-fastest
   tools/bench/run record train-cpu-linear 0.62 --command 'nmt bench train base ...' --evidence train.json
 
@@ -154,7 +154,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 def _add_contest(parser: argparse.ArgumentParser, task: str) -> None:
     parser.add_argument("ours", help="a system with its settings, such as nmt:precision=bf16")
-    parser.add_argument("theirs", help="another, such as eole:precision=bf16")
+    parser.add_argument("theirs", help="another, such as transformers:precision=bf16")
     parser.add_argument("--goal", choices=BY_NAME, help="the goal that this decides")
     parser.add_argument("--rounds", type=int, default=7, help="laps of each (7)")
     parser.add_argument("--shape", choices=SHAPES, default="base", help="of the model (base)")

@@ -144,7 +144,7 @@ def _measurement(entry: Entry) -> Iterator[str]:
     where = f"{machine['cpu']}, {machine['cores']} cores" + "".join(f", {gpu}" for gpu in machine["gpus"])
     yield f"### {entry['date']}: {entry['goal'] or 'beside the goals'}"
     yield ""
-    yield f"{where}; nmt {(entry['git_commit'] or 'unknown')[:12]}; `{entry['command']}`"
+    yield f"{where}; nmt {_short(entry['git_commit'])}; `{entry['command']}`"
     if "value" in entry:
         yield ""
         yield f"{_value(_goal(entry['goal']), entry['value'])}. {entry['note']}"
@@ -158,6 +158,12 @@ def _measurement(entry: Entry) -> Iterator[str]:
         yield _side_row(side)
     yield ""
     yield f"Ratio {_ratio(ratio)}: {verdict}."
+
+
+def _short(commit: str | None) -> str:
+    """The beginning of a commit's name, with the mark of a tree that had changes."""
+    name, dirty, _ = (commit or "of unknown origin").partition("-dirty")
+    return name[:12] + dirty if commit else name
 
 
 def _side_row(side: Side) -> str:
