@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS = ("tools/environment", "tools/quickstart", "tools/test", ".ci/run")
+SCRIPTS = ("tools/environment", "tools/quickstart", "tools/test", "tools/parity", ".ci/run")
 CONSTRAINTS = [
     line
     for line in (ROOT / "tools/constraints.txt").read_text(encoding="utf-8").splitlines()

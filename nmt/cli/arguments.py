@@ -23,3 +23,12 @@ class Precision(StrEnum):
     auto = "auto"
     fp32 = "fp32"
     bf16 = "bf16"
+    fp16 = "fp16"
+    int8 = "int8"
+
+
+class Engine(StrEnum):
+    """Choices of --engine."""
+
+    torch = "torch"
+    ctranslate2 = "ctranslate2"

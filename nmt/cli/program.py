@@ -12,6 +12,7 @@ import sys
 import typer
 
 from nmt.cli.evaluate import evaluate
+from nmt.cli.export import export, import_model
 from nmt.cli.recipes import average, config, prepare, run, train
 from nmt.cli.score import score
 from nmt.cli.translate import translate
@@ -29,8 +30,9 @@ app = typer.Typer(
 )
 
 # In the order of `nmt --help`.
-for command in (run, prepare, train, average, config, translate, score, evaluate):
+for command in (run, prepare, train, average, config, translate, score, evaluate, export):
     app.command()(command)
+app.command("import")(import_model)
 
 
 def main() -> None:

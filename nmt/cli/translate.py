@@ -15,9 +15,10 @@ from typing import Annotated, TextIO, cast
 import typer
 
 from nmt.checkpoint import read_model_facts
-from nmt.cli.arguments import Device, ModelArgument, Precision
+from nmt.cli.arguments import Device, Engine, ModelArgument, Precision
 from nmt.data.corpus import decode_lines, read_lines
 from nmt.decode.translator import Translation, Translator
+from nmt.export.engine import CTranslate2Translator, EnginePrecision
 from nmt.layout import find_model
 from nmt.logs import ProgressBar, progress, say
 from nmt.recipe import DecodeRecipe, UserError, override_decode
@@ -68,14 +69,17 @@ def translate(
     window: Annotated[int | None, typer.Option(min=1, help="Lines read before the first answer.")] = None,
     device: Device = "auto",
     precision: Annotated[
-        Precision, typer.Option(help="Arithmetic; auto takes bf16 where it is native.")
+        Precision, typer.Option(help="Arithmetic; auto takes bf16 where it is native. fp16, int8: engine ctranslate2.")
     ] = Precision.auto,
+    engine: Annotated[
+        Engine, typer.Option(help="ctranslate2 is faster; it needs the extra 'fast', and converts the model once.")
+    ] = Engine.torch,
 ) -> None:
     """Translate text: one line out for every line in, in the same order, whatever the line."""
     named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens}
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha}
     decode = _with_changes(read_model_facts(find_model(model)).decode, named, settings or ())
-    translator = Translator.load(model, device, precision.value, decode, ensemble or ())
+    translator = _load(engine, model, device, precision.value, decode, ensemble or ())
     interactive = file == Path("-") and sys.stdin.isatty()
     count = None if file == Path("-") else sum(1 for _ in read_lines(file))
     beginnings = None if prefixes is None else _prefix_lines(prefixes, file, count)
@@ -91,6 +95,22 @@ def translate(
             bar.advance(1)
     if translator.lines_cut:
         say(f"{translator.lines_cut} lines were too long for the model and were translated in pieces")
+
+
+def _load(
+    engine: Engine,
+    model: Path,
+    device: str,
+    precision: EnginePrecision,
+    decode: DecodeRecipe,
+    ensemble: Sequence[Path],
+) -> Translator:
+    """The translator that searches with an engine."""
+    if engine is Engine.ctranslate2:
+        return CTranslate2Translator.load(model, device, precision, decode, ensemble)
+    if precision == "int8" or precision == "fp16":
+        raise typer.BadParameter(f"--precision {precision} needs --engine ctranslate2; give that, or another precision")
+    return Translator.load(model, device, precision, decode, ensemble)
 
 
 def _with_changes(decode: DecodeRecipe, named: Mapping[str, object], settings: Sequence[str]) -> DecodeRecipe:

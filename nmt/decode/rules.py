@@ -24,7 +24,8 @@ _NEVER = [PAD_ID, UNK_ID, BOS_ID]
 class Rules:
     """The rules of one search.
 
-    limits: (num_sentences,) tokens of the longest output of each sentence, the end token counted
+    limits:   (num_sentences,) tokens of the longest output of each sentence, the end token counted
+    shortest: (num_sentences,) tokens of the shortest one, the end token not counted
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Rules:
             1 + max(len(prefix), _longest(tokens, options))
             for tokens, prefix in zip(src_tokens, self._prefixes, strict=True)
         ]
-        self._shortest = [
+        self.shortest = [
             min(limit - 1, max(options.min_tokens, math.floor(options.min_length_ratio * tokens)))
             for limit, tokens in zip(self.limits, src_tokens, strict=True)
         ]
@@ -71,7 +72,7 @@ class Rules:
 
     def _limit_length(self, log_probs: Tensor, length: int, sentences: Sequence[int]) -> None:
         """An output cannot end before it is long enough, and at the limit it can only end."""
-        too_short = [row for row, sentence in enumerate(sentences) if length <= self._shortest[sentence]]
+        too_short = [row for row, sentence in enumerate(sentences) if length <= self.shortest[sentence]]
         if too_short:
             log_probs[too_short, :, EOS_ID] = _IMPOSSIBLE
         at_limit = [row for row, sentence in enumerate(sentences) if length == self.limits[sentence]]

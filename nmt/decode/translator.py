@@ -62,7 +62,7 @@ class Translation:
 
 
 # The tokens of a sentence, and those that its translation must begin with.
-_Task = tuple[list[int], list[int]]
+Task = tuple[list[int], list[int]]
 
 _NOTHING = Translation(text="", score=0.0, log_prob=0.0, pieces=[])
 
@@ -75,7 +75,7 @@ class Translator:
 
     def __init__(
         self,
-        model: StepModel[Any],
+        model: StepModel[Any] | None,
         tokenizers: Tokenizers,
         decode: DecodeRecipe,
         *,
@@ -83,7 +83,10 @@ class Translator:
         unicode_form: UnicodeForm,
         device: torch.device,
     ) -> None:
-        """Translate with `model`, which lies on `device` and accepts sentences of `max_positions` tokens."""
+        """Translate with `model`, which lies on `device` and accepts sentences of `max_positions` tokens.
+
+        It is None where a subclass searches in another way: see `_search`.
+        """
         self.lines_cut = 0
         self._model = model
         self._tokenizers = tokenizers
@@ -137,7 +140,7 @@ class Translator:
     @property
     def num_parameters(self) -> int:
         """Number of weights of the model, tied ones counted once."""
-        members = self._model.models if isinstance(self._model, Ensemble) else [self._model]
+        members: list[object] = [*self._model.models] if isinstance(self._model, Ensemble) else [self._model]
         modules = [member for member in members if isinstance(member, nn.Module)]
         return sum(weight.numel() for module in modules for weight in module.parameters())
 
@@ -216,7 +219,7 @@ class Translator:
         encode, form = self._tokenizers.tgt.encode, self._unicode_form
         return [encode(normalize(prefix, form))[: self._options.max_tokens] for prefix in prefixes]
 
-    def _search(self, tasks: Sequence[_Task], options: SearchOptions) -> list[list[Hypothesis]]:
+    def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search in batches of about equal length, the longest first: if memory is too small, it shows at once."""
         lengths = np.array([len(sentence) for sentence, _ in tasks], dtype=np.int64)
         costs = np.maximum(lengths, _MIN_SENTENCE_COST - 1)  # the plan counts the end token
@@ -226,8 +229,9 @@ class Translator:
             found.update(zip(ids.tolist(), hypotheses, strict=True))
         return [found[i] for i in range(len(tasks))]
 
-    def _search_batch(self, tasks: Sequence[_Task], options: SearchOptions) -> list[list[Hypothesis]]:
+    def _search_batch(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search one batch; where the GPU's memory is too small, its halves one after the other."""
+        assert self._model is not None, "a translator without a model searches in its own way"
         src = PackedSequences.from_lists([[*sentence, EOS_ID] for sentence, _ in tasks]).to(self._device)
         try:
             prefixes = [prefix for _, prefix in tasks]
