@@ -49,7 +49,11 @@ def make_model(tmp_path_factory: pytest.TempPathFactory, tokenizers_of: dict[boo
         with torch.no_grad():
             for name, parameter in model.named_parameters():  # biases and norms away from 0 and 1, so that none hides
                 parameter.mul_(1.3).add_(torch.randn_like(parameter) * (0.05 if "embedding" in name else 0.1))
-            last = model.decoder.norm if recipe.norm_order == "pre" else model.decoder.layers[-1].feed_forward_residual.norm
+            last = (
+                model.decoder.norm
+                if recipe.norm_order == "pre"
+                else model.decoder.layers[-1].feed_forward_residual.norm
+            )
             model.output_weight[EOS_ID] += 12 * last.bias  # so that translations end
         facts = ModelFacts(
             src_lang="en",

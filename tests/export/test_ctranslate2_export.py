@@ -43,7 +43,12 @@ def test_ctranslate2_itself_translates_and_scores_the_same(
     for found, result in zip(ours, scored, strict=True):
         assert sum(result.log_probs) == pytest.approx(found[0].log_prob, abs=2e-4)
     results = loaded.translate_batch(
-        sources, beam_size=1, min_decoding_length=0, max_decoding_length=60, disable_unk=True, suppress_sequences=[["<pad>"], ["<s>"]]
+        sources,
+        beam_size=1,
+        min_decoding_length=0,
+        max_decoding_length=60,
+        disable_unk=True,
+        suppress_sequences=[["<pad>"], ["<s>"]],
     )
     same = sum(
         # ours ends at a limit that depends on the source, theirs does not

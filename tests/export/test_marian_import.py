@@ -65,7 +65,7 @@ def marian(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         activation_function="swish",
         scale_embedding=request.param.get("scale", True),
         share_encoder_decoder_embeddings=request.param["share"],
-        max_position_embeddings=64,
+        max_position_embeddings=256,
         pad_token_id=len(pieces) - 1,
         decoder_start_token_id=len(pieces) - 1,
         eos_token_id=0,
