@@ -6,7 +6,8 @@ prefix counted, where CTranslate2's own search leaves the prefix out and shares 
 among the others.
 
 What remains different is which hypotheses are found. CTranslate2 ends the search for a sentence when `beam_size *
-PATIENCE` hypotheses have ended; ours ends it when nothing can overtake the best any more.
+PATIENCE` hypotheses have ended; ours ends it when nothing can overtake the best any more. And it compares what follows
+a prefix without the prefix: with a length penalty, ours then prefers longer outputs.
 """
 
 from __future__ import annotations
