@@ -33,7 +33,7 @@ MOST_LOG_PROB_DIFFERENCE = 1e-4
 
 # Of any token of a translation, between our model and CTranslate2's; weights rounded to 8 bits differ most.
 _MOST_OF_CTRANSLATE2: Mapping[str, float] = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.5}
-_MOST_OF_INT8 = 3.0
+_MOST_OF_INT8 = 1.0
 # What of greedy translations must be the same where no weight was rounded: near ties may tip.
 _SAME_TRANSLATIONS = 0.95
 
