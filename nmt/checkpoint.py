@@ -186,6 +186,11 @@ def read_model_facts(directory: Path) -> ModelFacts:
     return _read_model_toml(directory / "model.toml")[1]
 
 
+def read_model_recipe(directory: Path) -> ModelRecipe:
+    """The architecture that `model.toml` says; CorruptError where it cannot be read."""
+    return _read_model_toml(directory / "model.toml")[0]
+
+
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """A copy of the weights by name on the host, tied ones once."""
     return {name: parameter.detach().to("cpu", copy=True) for name, parameter in model.named_parameters()}

@@ -18,6 +18,7 @@ SCRIPTS = (
     "tools/environment",
     "tools/quickstart",
     "tools/test",
+    "tools/parity",
     "tools/bench/run",
     ".ci/run",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, assert_never
 
 import typer
 
@@ -23,3 +23,24 @@ class Precision(StrEnum):
     auto = "auto"
     fp32 = "fp32"
     bf16 = "bf16"
+    fp16 = "fp16"
+    int8 = "int8"
+
+
+def torch_precision(precision: Precision) -> Literal["auto", "fp32", "bf16"]:
+    """The arithmetic that our own search is asked for; an error of the command line for what only CTranslate2 has."""
+    match precision:
+        case Precision.auto | Precision.fp32 | Precision.bf16:
+            return precision.value
+        case Precision.fp16 | Precision.int8:
+            wrong = f"--precision {precision.value} needs --engine ctranslate2; give that, or another precision"
+            raise typer.BadParameter(wrong)
+        case _:
+            assert_never(precision)
+
+
+class Engine(StrEnum):
+    """Choices of --engine."""
+
+    torch = "torch"
+    ctranslate2 = "ctranslate2"

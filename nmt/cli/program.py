@@ -15,6 +15,7 @@ from nmt.cli import bench, plot
 from nmt.cli.align import align
 from nmt.cli.compare import compare
 from nmt.cli.evaluate import evaluate
+from nmt.cli.export import export, import_model
 from nmt.cli.recipes import average, config, prepare, run, train
 from nmt.cli.rerank import rerank
 from nmt.cli.score import score
@@ -33,8 +34,9 @@ app = typer.Typer(
 )
 
 # In the order of `nmt --help`.
-for command in (run, prepare, train, average, config, translate, score, align, rerank, evaluate, compare):
+for command in (run, prepare, train, average, config, translate, score, align, rerank, evaluate, compare, export):
     app.command()(command)
+app.command("import")(import_model)
 app.add_typer(plot.app, name="plot")
 app.add_typer(bench.app, name="bench")
 

@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, assert_never
 
 import typer
 
 from nmt.checkpoint import read_model_facts
-from nmt.cli.arguments import Device, ModelArgument, Precision
+from nmt.cli.arguments import Device, Engine, ModelArgument, Precision, torch_precision
 from nmt.cli.output import Output
 from nmt.cli.records import Format, Layout, RecordWriter
 from nmt.cli.source import Source
 from nmt.cli.translation_job import TranslationJob
 from nmt.data.parallel import num_cores
 from nmt.decode.translator import Translator
+from nmt.export.engine import CTranslate2Translator
 from nmt.layout import find_model
 from nmt.recipe import DecodeRecipe, override_decode
 
@@ -87,12 +88,15 @@ Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 _WINDOW = "Most lines translated together, more being faster; 1 answers line by line. By default from the size of FILE."
 _MAX_DELAY = "At a pipe: seconds to wait for more lines to translate together; inf waits for a whole window."
 _PROCESSES = "Processes on the CPU, of one thread each; 0 is one for each core."
+_PRECISION = "Arithmetic; auto takes bf16 where it is native. fp16 and int8 are for the engine ctranslate2."
+_ENGINE = "What searches. ctranslate2 needs the extra 'fast', and converts the model once."
 
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")]
 Window = Annotated[int | None, typer.Option(min=1, help=_WINDOW)]
 MaxDelay = Annotated[float, typer.Option(min=0.0, help=_MAX_DELAY)]
 Processes = Annotated[int, typer.Option(min=0, help=_PROCESSES)]
-Arithmetic = Annotated[Precision, typer.Option(help="Arithmetic; auto takes bf16 where it is native.")]
+Arithmetic = Annotated[Precision, typer.Option(help=_PRECISION)]
+EngineOption = Annotated[Engine, typer.Option("--engine", help=_ENGINE)]
 
 
 def translate(
@@ -122,6 +126,7 @@ def translate(
     processes: Processes = 1,
     device: Device = "auto",
     precision: Arithmetic = Precision.auto,
+    engine: EngineOption = Engine.torch,
 ) -> None:
     """Translate text: one line out for every line in, in the same order, whatever the line.
 
@@ -139,12 +144,30 @@ def translate(
         source=Source.open(file, layout, invalid_utf8.value, prefixes, required),
         output=Output(out, shown if writer.is_numbered else 0),
         writer=writer,
-        load=partial(Translator.load, model, device, precision.value, decode, tuple(ensemble or ())),
+        load=partial(_load, engine, model, device, precision, decode, tuple(ensemble or ())),
         window=window,
         max_delay=max_delay,
         processes=processes or num_cores(),
     )
     job.run(device, resume=resume)
+
+
+def _load(
+    engine: Engine,
+    model: Path,
+    device: str,
+    precision: Precision,
+    decode: DecodeRecipe,
+    ensemble: Sequence[Path],
+) -> Translator:
+    """The translator that searches with an engine."""
+    match engine:
+        case Engine.torch:
+            return Translator.load(model, device, torch_precision(precision), decode, ensemble)
+        case Engine.ctranslate2:
+            return CTranslate2Translator.load(model, device, precision.value, decode, ensemble)
+        case _:
+            assert_never(engine)
 
 
 def _with_changes(decode: DecodeRecipe, named: Mapping[str, object], settings: Sequence[str]) -> DecodeRecipe:

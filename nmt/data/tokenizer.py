@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import io
 import re
-import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import sentencepiece
 
 from nmt.data.clean import valid_unicode
+from nmt.data.subword_file import Algorithm, PieceKind, read_algorithm, read_pieces
 from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.recipe import TokenizerRecipe, UserError
 
@@ -36,7 +35,7 @@ class Vocabulary:
     ordinary:  whether a piece is a string of characters like any other: no special token, user symbol or byte
     """
 
-    algorithm: Literal["bpe", "unigram"]
+    algorithm: Algorithm
     pieces: list[str]
     scores: list[float]
     ordinary: list[bool]
@@ -93,12 +92,8 @@ class Tokenizer:
 
     def user_symbols(self) -> dict[str, int]:
         """The pieces that are always one token, such as the tags of corpora, with their ids."""
-        pieces = [dict(_fields(content)) for number, content in _fields(self.model) if number == _PIECES]
-        return {
-            fields[_PIECE_TEXT].decode(): i
-            for i, fields in enumerate(pieces)
-            if fields.get(_PIECE_TYPE) == bytes([_USER_DEFINED])
-        }
+        pieces = enumerate(read_pieces(self.model))
+        return {piece.text: token for token, piece in pieces if piece.kind == PieceKind.user_symbol}
 
     def tag_id(self, tag: str) -> int:
         """The id of a tag, which stands before a source; UserError, with all that there are, for an unknown one."""
@@ -110,11 +105,17 @@ class Tokenizer:
 
     def vocabulary(self) -> Vocabulary:
         """The pieces of the model; raises UserError when it is neither bpe nor unigram."""
-        vocabulary = _read_vocabulary(self.model)
-        if vocabulary is None:
+        algorithm = read_algorithm(self.model)
+        if algorithm is None:
             wrong = f"tokenizer {self.path} is neither a bpe nor a unigram model"
             raise UserError(f"{wrong}; only these can be sampled; set train.subword_sampling to 0")
-        return vocabulary
+        pieces = read_pieces(self.model)
+        return Vocabulary(
+            algorithm,
+            pieces=[piece.text for piece in pieces],
+            scores=[piece.score for piece in pieces],
+            ordinary=[piece.kind == PieceKind.ordinary for piece in pieces],
+        )
 
 
 @dataclass(frozen=True)
@@ -225,67 +226,3 @@ def _processor(model: bytes, path: Path) -> sentencepiece.SentencePieceProcessor
             f"they must be {(PAD_ID, UNK_ID, BOS_ID, EOS_ID)}; use a tokenizer that nmt trained"
         )
     return processor
-
-
-# --- Model files ----------------------------------------------------------------------------------------------------
-
-# SentencePiece's interface does not tell which pieces are user symbols and of which kind a model is; the file does. The
-# package's own module to read it is of no use here: it wants one certain version of protobuf. The numbers are those of
-# sentencepiece_model.proto.
-_PIECES, _TRAINER = 1, 2
-_PIECE_TEXT, _PIECE_SCORE, _PIECE_TYPE = 1, 2, 3
-_ORDINARY, _USER_DEFINED = 1, 4
-_MODEL_TYPE = 3
-
-
-def _read_vocabulary(model: bytes) -> Vocabulary | None:
-    """The pieces that a model file holds; None when it is neither bpe nor unigram."""
-    pieces: list[str] = []
-    scores: list[float] = []
-    ordinary: list[bool] = []
-    model_type = b""
-    for number, content in _fields(model):
-        fields = dict(_fields(content)) if number in (_PIECES, _TRAINER) else {}
-        if number == _PIECES:
-            pieces.append(fields[_PIECE_TEXT].decode())
-            scores += struct.unpack("<f", fields[_PIECE_SCORE])
-            ordinary.append(fields.get(_PIECE_TYPE, bytes([_ORDINARY])) == bytes([_ORDINARY]))
-        elif number == _TRAINER:
-            model_type = fields.get(_MODEL_TYPE, b"\x01")
-    match model_type:
-        case b"\x01":
-            return Vocabulary("unigram", pieces, scores, ordinary)
-        case b"\x02":
-            return Vocabulary("bpe", pieces, scores, ordinary)
-        case _:
-            return None
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and content of each field of a Protocol Buffers message; an integer is as it is written there."""
-    start = 0
-    while start < len(message):
-        key, start = _integer(message, start)
-        match key & 7:
-            case 0:
-                end = _integer(message, start)[1]
-            case 1:
-                end = start + 8
-            case 5:
-                end = start + 4
-            case _:
-                size, start = _integer(message, start)
-                end = start + size
-        yield key >> 3, message[start:end]
-        start = end
-
-
-def _integer(message: bytes, start: int) -> tuple[int, int]:
-    """An integer of seven bits a byte, the lowest ones first, and the place behind it."""
-    value = shift = 0
-    while True:
-        byte = message[start]
-        value |= (byte & 127) << shift
-        start, shift = start + 1, shift + 7
-        if byte < 128:
-            return value, start

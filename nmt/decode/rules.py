@@ -26,7 +26,8 @@ _NEVER = [PAD_ID, UNK_ID, BOS_ID]
 class Rules:
     """The rules of one search.
 
-    limits: (num_sentences,) tokens of the longest output of each sentence, the end token counted
+    limits:   (num_sentences,) tokens of the longest output of each sentence, the end token counted
+    shortest: (num_sentences,) tokens of the shortest one, the end token not counted
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Rules:
                 src_tokens, self._prefixes, required or [()] * len(src_tokens), strict=True
             )
         ]
-        self._shortest = [
+        self.shortest = [
             min(limit - 1, max(options.min_tokens, math.floor(_times(options.min_length_ratio, tokens))))
             for limit, tokens in zip(self.limits, src_tokens, strict=True)
         ]
@@ -82,7 +83,7 @@ class Rules:
 
     def _limit_length(self, log_probs: Tensor, length: int, sentences: Sequence[int]) -> None:
         """An output cannot end before it is long enough, and at the limit it can only end."""
-        too_short = [row for row, sentence in enumerate(sentences) if length <= self._shortest[sentence]]
+        too_short = [row for row, sentence in enumerate(sentences) if length <= self.shortest[sentence]]
         if too_short:
             log_probs[too_short, :, EOS_ID] = _IMPOSSIBLE
         at_limit = [row for row, sentence in enumerate(sentences) if length == self.limits[sentence]]

@@ -70,7 +70,7 @@ class Translation:
     alignment: list[tuple[int, int]] | None = None
 
 
-class _Task(NamedTuple):
+class Task(NamedTuple):
     """The tokens of a sentence, those that its translation begins with, and those of the phrases that it must hold."""
 
     sentence: list[int]
@@ -99,7 +99,7 @@ class Translator:
 
     def __init__(
         self,
-        model: StepModel[Any],
+        model: StepModel[Any] | None,
         tokenizers: Tokenizers,
         decode: DecodeRecipe,
         *,
@@ -110,6 +110,7 @@ class Translator:
     ) -> None:
         """Translate with `model`, which lies on `device` and accepts sentences of `max_positions` tokens.
 
+        The model is None where a subclass searches in another way: see `_search`.
         reverse_target: whether it writes from right to left; text comes out in the order of reading all the same
         Raises UserError when `decode` asks for a tag that the source tokenizer does not know. To translate with a model
         on disk, use `load`.
@@ -184,7 +185,7 @@ class Translator:
     @property
     def num_parameters(self) -> int:
         """Number of weights of the model, tied ones counted once."""
-        members = self._model.models if isinstance(self._model, Ensemble) else [self._model]
+        members: list[object] = [*self._model.models] if isinstance(self._model, Ensemble) else [self._model]
         modules = [member for member in members if isinstance(member, nn.Module)]
         return sum(weight.numel() for module in modules for weight in module.parameters())
 
@@ -228,7 +229,7 @@ class Translator:
             self._encode_prefixes(prefixes, len(lines)), self._encode_required(required, len(lines)), strict=True
         )
         tasks = [
-            _Task(tokens, *wish) if place == 0 else _Task(tokens, [], [])
+            Task(tokens, *wish) if place == 0 else Task(tokens, [], [])
             for pieces, wish in zip(pieces_of_lines, wishes, strict=True)
             for place, tokens in enumerate(pieces)
         ]
@@ -326,7 +327,7 @@ class Translator:
                 )
         return encoded
 
-    def _search(self, tasks: Sequence[_Task], options: SearchOptions) -> list[list[Hypothesis]]:
+    def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search in batches of about equal length, the longest first: if memory is too small, it shows at once."""
         lengths = np.array([len(task.sentence) for task in tasks], dtype=np.int64)
         costs = np.maximum(lengths, _MIN_SENTENCE_COST - 1)  # the plan counts the end token
@@ -336,8 +337,9 @@ class Translator:
             found.update(zip(ids.tolist(), hypotheses, strict=True))
         return [found[i] for i in range(len(tasks))]
 
-    def _search_batch(self, tasks: Sequence[_Task], options: SearchOptions) -> list[list[Hypothesis]]:
+    def _search_batch(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search one batch; where the GPU's memory is too small, its halves one after the other."""
+        assert self._model is not None, "a translator without a model searches in its own way"
         src = PackedSequences.from_lists([[*self._tag, *task.sentence, EOS_ID] for task in tasks]).to(self._device)
         try:
             prefixes = [task.prefix for task in tasks]

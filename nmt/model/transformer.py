@@ -26,6 +26,7 @@ class Transformer(nn.Module):
         self.src_embedding = Embedding(src_vocab_size, recipe)
         self.tgt_embedding = Embedding(tgt_vocab_size, recipe)
         self.output_weight = nn.Parameter(torch.empty(tgt_vocab_size, recipe.d_model))
+        self.output_bias = nn.Parameter(torch.empty(tgt_vocab_size)) if recipe.output_bias else None
         self.encoder = Encoder(recipe)
         self.decoder = Decoder(recipe)
         self._tie_embeddings()
@@ -48,7 +49,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the target vocabulary: (..., d_model) -> (..., vocab)."""
-        return F.linear(hidden, self.output_weight)
+        return F.linear(hidden, self.output_weight, self.output_bias)
 
     def start(self, src: PackedSequences, beam_size: int) -> DecoderState:
         """Encode the source sentences and make the state from which `step` goes on."""
@@ -98,7 +99,7 @@ class Transformer(nn.Module):
                 assert_never(self.recipe.tied_embeddings)
 
     def _initialise(self) -> None:
-        """Xavier uniform for matrices; embeddings N(0, 1/d_model), of unit variance once scaled by sqrt(d_model)."""
+        """Xavier uniform for matrices, zero for biases; embeddings N(0, 1/d_model), of unit variance once scaled."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -106,3 +107,5 @@ class Transformer(nn.Module):
         embeddings = {id(w): w for w in (self.src_embedding.weight, self.tgt_embedding.weight, self.output_weight)}
         for weight in embeddings.values():
             nn.init.normal_(weight, std=self.recipe.d_model**-0.5)
+        if self.output_bias is not None:
+            nn.init.zeros_(self.output_bias)

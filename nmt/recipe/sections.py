@@ -96,6 +96,8 @@ class ModelRecipe(Section):
     """Layer normalisation after the residual sum (the paper) or before the sub-layer (easier to train deep)."""
     tied_embeddings: Literal["three-way", "decoder", "none"] = "three-way"
     """One matrix for source, target and output (the paper), for target and output, or three matrices."""
+    output_bias: bool = False
+    """A bias for each target piece before the softmax, as Marian's models have one; not in the paper."""
     max_positions: PositiveInt = 1024
     """Longest sentence in tokens that the model accepts."""
 

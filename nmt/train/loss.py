@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from nmt.model.transformer import Transformer
 from nmt.packed import Batch
@@ -29,11 +30,18 @@ class TrainingLoss(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sums over the batch's target tokens, in nats: loss (with gradient) and negative log-likelihood."""
-        weight, labels, smoothing = self.model.output_weight, batch.labels, self.label_smoothing
+        labels, smoothing = batch.labels, self.label_smoothing
         if self.rdrop and self.training:
             passes = torch.stack([self._hidden(batch) for _ in range(2)])  # (2, total, d_model)
-            return linear_rdrop(passes, weight, labels, smoothing, self.rdrop)
-        return linear_cross_entropy(self._hidden(batch), weight, labels, smoothing)
+            return linear_rdrop(*self._output_layer(passes), labels, smoothing, self.rdrop)
+        return linear_cross_entropy(*self._output_layer(self._hidden(batch)), labels, smoothing)
+
+    def _output_layer(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows and weights whose products are the logits: a bias is the weight of one more feature, which is 1."""
+        weight, bias = self.model.output_weight, self.model.output_bias
+        if bias is None:
+            return hidden, weight
+        return F.pad(hidden, (0, 1), value=1.0), torch.cat([weight, bias[:, None]], dim=1)
 
     def _hidden(self, batch: Batch) -> Tensor:
         """What the decoder says at every place that has a label: (total, d_model)."""

@@ -252,3 +252,15 @@ def test_fresh_model_predicts_almost_uniformly_and_embeds_with_unit_variance() -
     linear = model.encoder.layers[0].feed_forward.inner
     assert linear.weight.abs().max().item() <= math.sqrt(6 / (256 + 24))
     assert linear.weight.std().item() == pytest.approx(math.sqrt(2 / (256 + 24)), rel=0.05)
+
+
+def test_an_output_bias_counts_in_training_and_in_search() -> None:
+    plain, biased = double_model(tiny()), double_model(tiny(output_bias=True))
+    biased.load_state_dict(plain.state_dict(), strict=False)
+    assert biased.output_bias is not None
+    src, tgt = PackedSequences.from_lists(SRC), PackedSequences.from_lists(TGT)
+    expected = plain.logits(plain(src, tgt)) + biased.output_bias
+    torch.testing.assert_close(biased.logits(biased(src, tgt)), expected, rtol=1e-12, atol=1e-12)
+    first = biased.step(torch.full((len(SRC), 1), BOS_ID), biased.start(src, beam_size=1))
+    starts = expected[tgt.cu_seqlens[:-1].long()].log_softmax(dim=-1)
+    torch.testing.assert_close(first.squeeze(1), starts.float(), rtol=1e-5, atol=1e-5)

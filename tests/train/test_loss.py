@@ -259,3 +259,26 @@ def test_what_rounding_adds_does_not_count(rdrop: float) -> None:
         value.backward()
         results.append([value, nll, *(weight.grad for weight in model.parameters())])
     torch.testing.assert_close(results[1], results[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rdrop", [0.0, 5.0])
+def test_a_bias_of_the_output_layer_counts_and_learns(rdrop: float) -> None:
+    torch.manual_seed(8)
+    sizes = {"d_model": 8, "d_ff": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    sizes |= {"dropout": 0.0, "tied_embeddings": "decoder", "output_bias": True}
+    model = Transformer(ModelRecipe.model_validate(sizes), 11, 13).double()
+    assert model.output_bias is not None
+    torch.nn.init.normal_(model.output_bias)
+    batch = Batch(
+        src=PackedSequences.from_lists([[5, 6, EOS_ID], [7, EOS_ID]]),
+        tgt=PackedSequences.from_lists([[BOS_ID, 8, 9], [BOS_ID]]),
+        labels=torch.tensor([8, 9, EOS_ID, EOS_ID]),
+    )
+    weights = [model.output_weight, model.output_bias, model.decoder.layers[0].feed_forward.inner.weight]
+    loss, nll = TrainingLoss(model, 0.1, rdrop)(batch)  # without dropout both passes are the same
+    logits = model.logits(model(batch.src, batch.tgt))
+    expected = F.cross_entropy(logits, batch.labels, label_smoothing=0.1, reduction="sum")
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(nll, F.cross_entropy(logits, batch.labels, reduction="sum"), rtol=1e-12, atol=0)
+    for mine, other in zip(torch.autograd.grad(loss, weights), torch.autograd.grad(expected, weights), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-11, atol=1e-12)

@@ -1,0 +1,92 @@
+"""`nmt export` and `nmt import`: models to and from other programs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.arguments import ModelArgument
+from nmt.data.corpus import read_lines
+from nmt.export.bundle import ExportOptions, export_model
+from nmt.export.hub import push as push_to_hub
+from nmt.export.hub import require_token
+from nmt.export.marian import import_marian
+from nmt.logs import say
+
+
+class Target(StrEnum):
+    """Choices of --to."""
+
+    ctranslate2 = "ctranslate2"
+    huggingface = "huggingface"
+
+
+class Quantization(StrEnum):
+    """Choices of --quantization."""
+
+    float32 = "float32"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    int8 = "int8"
+    int8_float32 = "int8_float32"
+    int8_float16 = "int8_float16"
+    int8_bfloat16 = "int8_bfloat16"
+
+
+def export(
+    model: ModelArgument,
+    to: Annotated[Target, typer.Option(help="The program that shall load it.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="New directory of the export.")],
+    quantization: Annotated[
+        Quantization | None, typer.Option(help="How CTranslate2 stores weights; by default as they are, float32.")
+    ] = None,
+    sample: Annotated[
+        Path | None, typer.Option(help="Sentences for the proof, one a line; by default embedded ones.")
+    ] = None,
+    licence: Annotated[str | None, typer.Option("--license", help="Licence for the card, such as apache-2.0.")] = None,
+    push: Annotated[str | None, typer.Option(help="Upload to the Hugging Face hub as OWNER/MODEL.")] = None,
+    no_proof: Annotated[
+        bool, typer.Option("--no-proof", help="Only where transformers is not installed: export without a proof.")
+    ] = False,
+) -> None:
+    """Write a model for CTranslate2 or for Hugging Face's transformers, with a model card.
+
+    The export ends with a proof: sample sentences go through both programs, and unless they agree there is no export.
+    Hugging Face gets a Marian model, or a Pegasus model where norms come first.
+    """
+    if quantization is not None and to is not Target.ctranslate2:
+        raise typer.BadParameter("--quantization is for --to ctranslate2; leave it out")
+    if push is not None:
+        require_token()
+    options = ExportOptions(
+        target=to.value,
+        quantization=(quantization or Quantization.float32).value,
+        sample=None if sample is None else list(read_lines(sample)),
+        licence=licence,
+        is_proved=not no_proof,
+    )
+    for note in export_model(model, out, options):
+        say(note)
+    typer.echo(push_to_hub(out, push) if push is not None else out)
+
+
+def import_model(
+    source: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A Marian model of transformers: config.json, model.safetensors, ...")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="New model directory.")],
+    src_lang: Annotated[str | None, typer.Option(help="Source language, where the directory does not say it.")] = None,
+    tgt_lang: Annotated[str | None, typer.Option(help="Target language, where the directory does not say it.")] = None,
+) -> None:
+    """Make a model directory from a Marian model of transformers (such as Helsinki-NLP's), to translate the same.
+
+    Weights must be in model.safetensors: pytorch_model.bin is a pickle, which can run code, and is never read.
+    """
+    imported = import_marian(source, out, src_lang, tgt_lang)
+    weights = sum(tensor.numel() for tensor in imported.tensors.values())
+    facts = imported.facts
+    say(f"{weights:,} weights, {facts.src_vocab_size:,} source and {facts.tgt_vocab_size:,} target pieces")
+    typer.echo(out)

@@ -1,0 +1,129 @@
+"""SentencePiece model files: their pieces read, and other pieces put in their place.
+
+SentencePiece's interface does not tell which pieces are user symbols and of which kind a model is, and cannot change
+them; the file can. The package's own module for it is of no use here: it wants one certain version of protobuf. The
+numbers are those of sentencepiece_model.proto.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+Algorithm = Literal["bpe", "unigram"]
+
+_PIECES, _TRAINER, _SELF_TEST = 1, 2, 4
+_PIECE_TEXT, _PIECE_SCORE, _PIECE_KIND = 1, 2, 3
+_MODEL_TYPE = 3
+_VARINT, _LENGTH_DELIMITED, _FOUR_BYTES = 0, 2, 5
+
+
+class PieceKind(IntEnum):
+    """What a piece is for; the numbers are SentencePiece's."""
+
+    ordinary = 1
+    unknown = 2
+    control = 3
+    user_symbol = 4
+    unused = 5
+    byte = 6
+
+
+@dataclass(frozen=True)
+class Piece:
+    """An entry of a subword model; its id is its place among all.
+
+    text:  written form, `▁` for a space
+    score: of bpe, the earlier a piece was merged the higher; of unigram, log-probability in nats
+    """
+
+    text: str
+    score: float = 0.0
+    kind: PieceKind = PieceKind.ordinary
+
+
+def read_algorithm(model: bytes) -> Algorithm | None:
+    """How a model cuts text; None when it is neither bpe nor unigram."""
+    model_type = b"\x01"
+    for field in _fields(model):
+        if field.number == _TRAINER:
+            model_type = next((inner.content for inner in _fields(field.content) if inner.number == _MODEL_TYPE), b"\1")
+    match model_type:
+        case b"\x01":
+            return "unigram"
+        case b"\x02":
+            return "bpe"
+        case _:
+            return None
+
+
+def read_pieces(model: bytes) -> list[Piece]:
+    """The pieces of a model, in the order of their ids."""
+    return [_read_piece(field.content) for field in _fields(model) if field.number == _PIECES]
+
+
+def with_pieces(model: bytes, pieces: Iterable[Piece]) -> bytes:
+    """The same model with other pieces; samples by which it would test itself are left out."""
+    written = b"".join(_write_bytes(_PIECES, _write_piece(piece)) for piece in pieces)
+    kept = (field.raw for field in _fields(model) if field.number not in (_PIECES, _SELF_TEST))
+    return written + b"".join(kept)
+
+
+class _Field(NamedTuple):
+    """A field of a Protocol Buffers message: its number, its content as it is written there, and all of its bytes."""
+
+    number: int
+    content: bytes
+    raw: bytes
+
+
+def _read_piece(message: bytes) -> Piece:
+    fields = {field.number: field.content for field in _fields(message)}
+    score = struct.unpack("<f", fields[_PIECE_SCORE])[0] if _PIECE_SCORE in fields else 0.0
+    kind = PieceKind(fields.get(_PIECE_KIND, b"\x01")[0])
+    return Piece(fields[_PIECE_TEXT].decode(), score, kind)
+
+
+def _write_piece(piece: Piece) -> bytes:
+    score = bytes([_PIECE_SCORE << 3 | _FOUR_BYTES]) + struct.pack("<f", piece.score)
+    return _write_bytes(_PIECE_TEXT, piece.text.encode()) + score + bytes([_PIECE_KIND << 3 | _VARINT, piece.kind])
+
+
+def _fields(message: bytes) -> Iterator[_Field]:
+    place = 0
+    while place < len(message):
+        key, start = _integer(message, place)
+        match key & 7:
+            case 0:
+                end = _integer(message, start)[1]
+            case 1:
+                end = start + 8
+            case 5:
+                end = start + 4
+            case _:
+                size, start = _integer(message, start)
+                end = start + size
+        yield _Field(key >> 3, message[start:end], message[place:end])
+        place = end
+
+
+def _integer(message: bytes, start: int) -> tuple[int, int]:
+    """An integer of seven bits a byte, the lowest ones first, and the place behind it."""
+    value = shift = 0
+    while True:
+        byte = message[start]
+        value |= (byte & 127) << shift
+        start, shift = start + 1, shift + 7
+        if byte < 128:
+            return value, start
+
+
+def _write_bytes(number: int, content: bytes) -> bytes:
+    size, written = len(content), bytearray([number << 3 | _LENGTH_DELIMITED])
+    while size > 127:
+        written.append(size & 127 | 128)
+        size >>= 7
+    return bytes([*written, size]) + content

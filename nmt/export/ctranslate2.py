@@ -1,0 +1,125 @@
+"""A model as CTranslate2 wants it: its weights in a TransformerSpec, and the vocabulary as lists of pieces.
+
+CTranslate2 holds everything that the recipe offers: both orders of norms, all ways of tying, separate vocabularies. It
+is given our position encodings, because its own are laid out in another way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nmt.checkpoint import ModelFacts
+from nmt.data.tokenizer import Tokenizer, Tokenizers
+from nmt.export.fit import foreign_choices, refuse
+from nmt.export.packages import load_package
+from nmt.model.attention import MultiHeadAttention
+from nmt.model.layers import Embedding, FeedForward
+from nmt.model.transformer import Transformer
+from nmt.packed import BOS_ID, EOS_ID, UNK_ID
+
+Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
+
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH"}
+
+
+def ctranslate2_files(
+    model: Transformer, tokenizers: Tokenizers, quantization: Quantization, facts: ModelFacts | None = None
+) -> dict[str, bytes]:
+    """Name and content of the files of a CTranslate2 model directory, our tokenizers beside them.
+
+    facts: of the model where other programs than ours shall read it
+    Raises UserError when CTranslate2 is not installed or cannot hold the model, with all the reasons.
+    """
+    refuse("CTranslate2", foreign_choices(model.recipe, facts), "leave these options at their defaults and train again")
+    spec = _build_spec(model)
+    spec.register_source_vocabulary(_all_pieces(tokenizers.src))
+    spec.register_target_vocabulary(_all_pieces(tokenizers.tgt))
+    unknown, begin, end = tokenizers.tgt.pieces([UNK_ID, BOS_ID, EOS_ID])
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = unknown, begin, end
+    spec.config.decoder_start_token = begin
+    spec.config.add_source_bos, spec.config.add_source_eos = False, True
+    spec.config.layer_norm_epsilon = model.encoder.layers[0].attention_residual.norm.eps
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    with TemporaryDirectory() as folder:
+        spec.save(folder)
+        files = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+    return files | tokenizers.files()
+
+
+def _all_pieces(tokenizer: Tokenizer) -> list[str]:
+    return tokenizer.pieces(range(tokenizer.vocab_size))
+
+
+def _build_spec(model: Transformer) -> Any:
+    """The TransformerSpec of a model, complete but for vocabularies and configuration."""
+    specs, recipe = load_package("ctranslate2", "specs"), model.recipe
+    spec = specs.TransformerSpec.from_config(
+        (recipe.num_encoder_layers, recipe.num_decoder_layers),
+        recipe.num_heads,
+        pre_norm=recipe.norm_order == "pre",
+        activation=getattr(specs.Activation, _ACTIVATIONS[recipe.activation]),
+    )
+    _fill_embedding(spec.encoder, spec.encoder.embeddings[0], model.src_embedding)
+    for layer_spec, encoder_layer in zip(spec.encoder.layer, model.encoder.layers, strict=True):
+        _fill_self_attention(layer_spec.self_attention, encoder_layer.attention, encoder_layer.attention_residual.norm)
+        _fill_feed_forward(layer_spec.ffn, encoder_layer.feed_forward, encoder_layer.feed_forward_residual.norm)
+    _fill_embedding(spec.decoder, spec.decoder.embeddings, model.tgt_embedding)
+    for layer_spec, layer in zip(spec.decoder.layer, model.decoder.layers, strict=True):
+        _fill_self_attention(layer_spec.self_attention, layer.attention, layer.attention_residual.norm)
+        _fill_cross_attention(layer_spec.attention, layer.cross_attention, layer.cross_attention_residual.norm)
+        _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
+    if recipe.norm_order == "pre":
+        _fill_norm(spec.encoder.layer_norm, model.encoder.norm)
+        _fill_norm(spec.decoder.layer_norm, model.decoder.norm)
+    spec.decoder.projection.weight = _array(model.output_weight)
+    if model.output_bias is not None:
+        spec.decoder.projection.bias = _array(model.output_bias)
+    return spec
+
+
+def _fill_embedding(stack: Any, spec: Any, embedding: Embedding) -> None:
+    spec.weight = _array(embedding.weight)
+    stack.scale_embeddings = embedding.scale
+    stack.position_encodings.encodings = _array(embedding.positions)
+
+
+def _fill_self_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:
+    _fill_norm(spec.layer_norm, norm)
+    _fill_linear(spec.linear[0], attention.q, attention.k, attention.v)
+    _fill_linear(spec.linear[1], attention.out)
+
+
+def _fill_cross_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:
+    _fill_norm(spec.layer_norm, norm)
+    _fill_linear(spec.linear[0], attention.q)
+    _fill_linear(spec.linear[1], attention.k, attention.v)
+    _fill_linear(spec.linear[2], attention.out)
+
+
+def _fill_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.LayerNorm) -> None:
+    _fill_norm(spec.layer_norm, norm)
+    _fill_linear(spec.linear_0, feed_forward.inner)
+    _fill_linear(spec.linear_1, feed_forward.outer)
+
+
+def _fill_linear(spec: Any, *layers: nn.Linear) -> None:
+    """One matrix of CTranslate2 is several of ours, one below the other."""
+    spec.weight = _array(torch.cat([layer.weight for layer in layers]))
+    spec.bias = _array(torch.cat([layer.bias for layer in layers]))
+
+
+def _fill_norm(spec: Any, norm: nn.Module) -> None:
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _array(tensor: Tensor | nn.Module) -> np.ndarray:
+    """A copy, because quantization works in place."""
+    assert isinstance(tensor, Tensor)
+    return tensor.detach().to("cpu", torch.float32, copy=True).numpy()

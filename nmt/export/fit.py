@@ -1,0 +1,33 @@
+"""Whether a foreign format can hold a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nmt.checkpoint import ModelFacts
+from nmt.recipe import ModelRecipe, UserError
+
+# What every format here holds in all its variants, or what counts only in training.
+_HELD_EVERYWHERE = frozenset(
+    {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "max_positions", "activation"}
+    | {"dropout", "attention_dropout", "activation_dropout", "norm_order", "tied_embeddings", "output_bias"}
+)
+
+
+def foreign_choices(recipe: ModelRecipe, facts: ModelFacts | None = None) -> list[str]:
+    """The options of an architecture that no format here is known to hold, where they are not the paper's.
+
+    facts: of a model that other programs shall read, which know of no order of writing but that of reading
+    """
+    reversed_text = ["data.reverse_target is true"] if facts is not None and facts.reverse_target else []
+    return reversed_text + [
+        f"model.{name} is {getattr(recipe, name)!r}"
+        for name, field in ModelRecipe.model_fields.items()
+        if name not in _HELD_EVERYWHERE and getattr(recipe, name) != field.get_default(call_default_factory=True)
+    ]
+
+
+def refuse(target: str, reasons: Sequence[str], advice: str) -> None:
+    """Raise UserError that names all reasons, if there are any."""
+    if reasons:
+        raise UserError(f"{target} cannot hold this model: {'; '.join(reasons)}; {advice}")

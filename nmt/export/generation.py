@@ -1,0 +1,80 @@
+"""Search options as Hugging Face's generation configuration says them, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from nmt.decode.translator import MAX_SENTENCE_TOKENS
+from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.recipe import DecodeRecipe, UserError
+
+# What our search never puts out, and Hugging Face's must not either.
+_NEVER = [PAD_ID, UNK_ID, BOS_ID]
+
+
+# What transformers has no word for.
+_LOST = ("max_length_ratio", "min_length_ratio", "coverage_penalty", "num_groups", "require", "bias", "tag")
+_DEFAULTS = DecodeRecipe().model_dump()
+
+
+def to_generation_config(
+    decode: DecodeRecipe, max_positions: int, forbidden: Sequence[Sequence[int]]
+) -> tuple[dict[str, Any], list[str]]:
+    """The generation configuration of a model, and the options that it cannot express, in words.
+
+    forbidden: the tokens of what `decode.forbid` forbids. The longest output depends on the input with us, and is one
+    number there: that of the longest input that we take at a time. Both divide by n^alpha with the end token counted.
+    """
+    config: dict[str, Any] = {
+        "pad_token_id": PAD_ID,
+        "bos_token_id": BOS_ID,
+        "eos_token_id": EOS_ID,
+        "decoder_start_token_id": BOS_ID,
+        "forced_eos_token_id": EOS_ID,
+        "suppress_tokens": _NEVER,
+        "num_beams": 1 if decode.sampling else decode.beam_size,
+        "max_length": min(max_positions, MAX_SENTENCE_TOKENS + decode.max_extra_tokens + 2),
+    }
+    problems = []
+    if decode.length_penalty == "power":
+        config["length_penalty"] = decode.length_alpha
+    elif decode.length_penalty == "none" or not decode.length_alpha:
+        config["length_penalty"] = 0.0
+    else:
+        problems.append(f"length penalty gnmt with alpha {decode.length_alpha:g} (n^1, its default, stands instead)")
+    if decode.sampling:
+        config |= {"do_sample": True, "temperature": decode.temperature, "top_k": decode.top_k, "top_p": decode.top_p}
+        config |= {"min_p": decode.min_p} if decode.min_p else {}
+        problems.append("the seed of sampling")
+    if decode.n_best > 1:
+        config["num_return_sequences"] = decode.n_best
+    if decode.min_tokens:
+        config["min_new_tokens"] = decode.min_tokens
+    if decode.no_repeat_ngram:
+        config["no_repeat_ngram_size"] = decode.no_repeat_ngram
+    if sequences := [list(sequence) for sequence in forbidden if sequence]:
+        config["bad_words_ids"] = sequences
+    if decode.bayes_risk != "none":
+        problems.append("minimum Bayes risk")
+    problems += [f"decode.{name}" for name in _LOST if getattr(decode, name) != _DEFAULTS[name]]
+    return config, problems
+
+
+def from_generation_config(config: Mapping[str, Any]) -> DecodeRecipe:
+    """The search options in a generation configuration (or a model's older configuration); UserError for nonsense."""
+    try:
+        return DecodeRecipe.model_validate(
+            {
+                "beam_size": config.get("num_beams") or 1,
+                "length_penalty": "power",
+                "length_alpha": 1.0 if config.get("length_penalty") is None else config["length_penalty"],
+                "no_repeat_ngram": config.get("no_repeat_ngram_size") or 0,
+                "min_tokens": config.get("min_new_tokens") or 0,
+            }
+        )
+    except ValidationError as error:
+        detail = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise UserError(f"the generation configuration makes no sense here ({detail}); mend it") from error

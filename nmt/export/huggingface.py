@@ -1,0 +1,207 @@
+"""A model as Hugging Face's transformers loads it, written without that package.
+
+Marian    post-norm models, with any kind of tying and with separate vocabularies
+Pegasus   pre-norm models with one matrix for source, target and output: its encoder and decoder are Marian's but for
+          the place of the norms, and its position encodings are the same. (M2M100 is pre-norm too, but its position
+          encodings have other frequencies.)
+
+The tokenizer is Marian's for both: SentencePiece models as they are, and a file that numbers their pieces.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from nmt.checkpoint import ModelFacts
+from nmt.data.clean import UnicodeForm, normalize
+from nmt.data.tokenizer import Tokenizer, Tokenizers
+from nmt.export.fit import foreign_choices, refuse
+from nmt.export.generation import to_generation_config
+from nmt.export.marian_vocabulary import marian_name
+from nmt.model.attention import MultiHeadAttention
+from nmt.model.transformer import Transformer
+from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.recipe import ModelRecipe
+
+
+def huggingface_files(
+    model: Transformer, tokenizers: Tokenizers, facts: ModelFacts
+) -> tuple[dict[str, bytes], list[str]]:
+    """Name and content of the files of a Hugging Face model directory, and the search options that are lost.
+
+    Raises UserError, with all the reasons, when no class of transformers can hold the model.
+    """
+    _refuse_what_does_not_fit(model.recipe, facts)
+    forbidden = [
+        tokenizers.tgt.encode(normalize(phrase, _unicode_form(facts.unicode_form))) for phrase in facts.decode.forbid
+    ]
+    generation, lost = to_generation_config(facts.decode, model.recipe.max_positions, forbidden)
+    tensors = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in _tensors(model)}
+    return {
+        "config.json": _json(_config(model)),
+        "generation_config.json": _json(generation),
+        "model.safetensors": save(tensors, metadata={"format": "pt"}),
+        **_tokenizer_files(tokenizers, facts, model.recipe.max_positions),
+    }, lost
+
+
+def _refuse_what_does_not_fit(recipe: ModelRecipe, facts: ModelFacts) -> None:
+    reasons = foreign_choices(recipe, facts)
+    if recipe.norm_order == "pre" and recipe.tied_embeddings != "three-way":
+        reasons.append(
+            f"model.norm_order is 'pre', which only Pegasus has, and Pegasus has one matrix for source, target and "
+            f"output, but model.tied_embeddings is {recipe.tied_embeddings!r}"
+        )
+    refuse(
+        "Hugging Face",
+        reasons,
+        "it holds post-norm models, and pre-norm ones with three-way tied embeddings; export to ctranslate2 instead",
+    )
+
+
+def _unicode_form(name: str) -> UnicodeForm:
+    match name:
+        case "NFC" | "NFKC" | "none":
+            return name
+        case _:
+            return "none"
+
+
+def _json(tree: object) -> bytes:
+    return (json.dumps(tree, ensure_ascii=False, indent=2) + "\n").encode()
+
+
+def _config(model: Transformer) -> dict[str, Any]:
+    recipe = model.recipe
+    is_post = recipe.norm_order == "post"
+    config: dict[str, Any] = {
+        "architectures": ["MarianMTModel" if is_post else "PegasusForConditionalGeneration"],
+        "model_type": "marian" if is_post else "pegasus",
+        "is_encoder_decoder": True,
+        "d_model": recipe.d_model,
+        "encoder_layers": recipe.num_encoder_layers,
+        "decoder_layers": recipe.num_decoder_layers,
+        "num_hidden_layers": recipe.num_encoder_layers,
+        "encoder_attention_heads": recipe.num_heads,
+        "decoder_attention_heads": recipe.num_heads,
+        "encoder_ffn_dim": recipe.d_ff,
+        "decoder_ffn_dim": recipe.d_ff,
+        "activation_function": recipe.activation,
+        "dropout": recipe.dropout,
+        "attention_dropout": recipe.attention_dropout,
+        "activation_dropout": recipe.activation_dropout,
+        "encoder_layerdrop": 0.0,
+        "decoder_layerdrop": 0.0,
+        "init_std": recipe.d_model**-0.5,
+        "max_position_embeddings": recipe.max_positions,
+        "scale_embedding": True,
+        "static_position_embeddings": True,
+        "normalize_before": not is_post,
+        "normalize_embedding": False,
+        "add_final_layer_norm": not is_post,
+        "vocab_size": model.src_embedding.weight.shape[0],
+        "tie_word_embeddings": recipe.tied_embeddings != "none",
+        "pad_token_id": PAD_ID,
+        "bos_token_id": BOS_ID,
+        "eos_token_id": EOS_ID,
+        "decoder_start_token_id": BOS_ID,
+        "forced_eos_token_id": EOS_ID,
+        "use_cache": True,
+        "dtype": "float32",
+    }
+    if is_post:
+        config["decoder_vocab_size"] = model.tgt_embedding.weight.shape[0]
+        config["share_encoder_decoder_embeddings"] = recipe.tied_embeddings == "three-way"
+    return config
+
+
+# --- Weights ----------------------------------------------------------------------------------------------------------
+
+
+def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
+    """The weights by the names that transformers gives them."""
+    match model.recipe.tied_embeddings:
+        case "three-way":
+            yield "model.shared.weight", model.tgt_embedding.weight
+        case tying:
+            yield "model.encoder.embed_tokens.weight", model.src_embedding.weight
+            yield "model.decoder.embed_tokens.weight", model.tgt_embedding.weight
+            if tying == "none":
+                yield "lm_head.weight", model.output_weight
+    vocab = model.output_weight.shape[0]
+    yield (
+        "final_logits_bias",
+        torch.zeros(1, vocab) if model.output_bias is None else model.output_bias.detach().unsqueeze(0),
+    )
+    for i, encoder_layer in enumerate(model.encoder.layers):
+        parts = {
+            "self_attn": encoder_layer.attention,
+            "self_attn_layer_norm": encoder_layer.attention_residual.norm,
+            "fc1": encoder_layer.feed_forward.inner,
+            "fc2": encoder_layer.feed_forward.outer,
+            "final_layer_norm": encoder_layer.feed_forward_residual.norm,
+        }
+        yield from _layer_tensors(f"model.encoder.layers.{i}", parts)
+    for i, layer in enumerate(model.decoder.layers):
+        parts = {
+            "self_attn": layer.attention,
+            "self_attn_layer_norm": layer.attention_residual.norm,
+            "encoder_attn": layer.cross_attention,
+            "encoder_attn_layer_norm": layer.cross_attention_residual.norm,
+            "fc1": layer.feed_forward.inner,
+            "fc2": layer.feed_forward.outer,
+            "final_layer_norm": layer.feed_forward_residual.norm,
+        }
+        yield from _layer_tensors(f"model.decoder.layers.{i}", parts)
+    if model.recipe.norm_order == "pre":
+        yield from _layer_tensors("model", {"encoder.layer_norm": model.encoder.norm})
+        yield from _layer_tensors("model", {"decoder.layer_norm": model.decoder.norm})
+
+
+def _layer_tensors(prefix: str, parts: dict[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    for name, part in parts.items():
+        for own_name, tensor in part.named_parameters():
+            if isinstance(part, MultiHeadAttention):
+                projection, _, kind = own_name.partition(".")
+                yield f"{prefix}.{name}.{projection}_proj.{kind}", tensor
+            else:
+                yield f"{prefix}.{name}.{own_name}", tensor
+
+
+# --- Tokenizer --------------------------------------------------------------------------------------------------------
+
+
+def _tokenizer_files(tokenizers: Tokenizers, facts: ModelFacts, max_positions: int) -> dict[str, bytes]:
+    """Marian's tokenizer: what SentencePiece cuts, these files number, and they number it as we do."""
+    pad, unknown, begin, end = tokenizers.src.pieces([PAD_ID, UNK_ID, BOS_ID, EOS_ID])
+    config = {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": facts.src_lang,
+        "target_lang": facts.tgt_lang,
+        "pad_token": pad,
+        "unk_token": unknown,
+        "bos_token": begin,
+        "eos_token": end,
+        "model_max_length": max_positions,
+        "separate_vocabs": not tokenizers.joint,
+        "split_special_tokens": True,  # what looks like a special token in a text is text
+        "clean_up_tokenization_spaces": False,
+    }
+    files = {
+        "tokenizer_config.json": _json(config),
+        "source.spm": tokenizers.src.model,
+        "target.spm": tokenizers.tgt.model,
+        "vocab.json": _json(_numbered(tokenizers.src)),
+    }
+    return files if tokenizers.joint else files | {"target_vocab.json": _json(_numbered(tokenizers.tgt))}
+
+
+def _numbered(tokenizer: Tokenizer) -> dict[str, int]:
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    return {marian_name(piece): token for token, piece in enumerate(pieces)}

@@ -1,0 +1,78 @@
+"""Tiny models with random weights, saved as model directories; made once for all combinations that are asked for."""
+
+import random
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.checkpoint import ModelFacts, model_files, model_tensors, write_directory
+from nmt.data.embedded import EmbeddedPair, generate
+from nmt.data.tokenizer import Tokenizers, train_tokenizers
+from nmt.model.transformer import Transformer
+from nmt.packed import EOS_ID
+from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
+
+MakeModel = Callable[..., Path]
+
+SIZES = {"d_model": 32, "d_ff": 48, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
+
+
+@pytest.fixture(scope="session")
+def pairs() -> list[EmbeddedPair]:
+    return list(islice(generate("train", 300, seed=1), 300))
+
+
+@pytest.fixture(scope="session")
+def tokenizers_of(tmp_path_factory: pytest.TempPathFactory, pairs: list[EmbeddedPair]) -> dict[bool, Tokenizers]:
+    """By whether they are joint."""
+
+    def train(joint: bool) -> Tokenizers:
+        recipe = TokenizerRecipe(vocab_size=420 if joint else 400, joint=joint, algorithm="bpe" if joint else "unigram")
+        folder = tmp_path_factory.mktemp("tokenizer")
+        return train_tokenizers(lambda: ((pair.src, pair.tgt) for pair in pairs), recipe, folder)
+
+    return {joint: train(joint) for joint in (True, False)}
+
+
+@pytest.fixture(scope="session")
+def make_model(tmp_path_factory: pytest.TempPathFactory, tokenizers_of: dict[bool, Tokenizers]) -> MakeModel:
+    """Gives the directory of a model with random weights, strong enough that its translations differ."""
+
+    def make(*, joint: bool = True, decode: DecodeRecipe | None = None, seed: int = 0, **changes: object) -> Path:
+        tokenizers = tokenizers_of[joint]
+        recipe = ModelRecipe.model_validate({**SIZES, "max_positions": 96, **changes})
+        torch.manual_seed(seed)
+        model = Transformer(recipe, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():  # biases and norms away from 0 and 1, so that none hides
+                parameter.mul_(1.3).add_(torch.randn_like(parameter) * (0.05 if "embedding" in name else 0.1))
+            last = (
+                model.decoder.norm
+                if recipe.norm_order == "pre"
+                else model.decoder.layers[-1].feed_forward_residual.norm
+            )
+            model.output_weight[EOS_ID] += 12 * last.bias  # so that translations end
+        facts = ModelFacts(
+            src_lang="en",
+            tgt_lang="de",
+            src_vocab_size=tokenizers.src.vocab_size,
+            tgt_vocab_size=tokenizers.tgt.vocab_size,
+            unicode_form="NFC",
+            decode=decode or DecodeRecipe(length_penalty="power", length_alpha=1.0, max_extra_tokens=10),
+        )
+        directory = tmp_path_factory.mktemp("model") / "model"
+        write_directory(directory, model_files(recipe, model_tensors(model), tokenizers.files(), facts))
+        return directory
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def lines(pairs: list[EmbeddedPair]) -> list[str]:
+    """Sentences of many lengths."""
+    rng = random.Random(3)
+    words = sorted({word for pair in pairs for word in pair.src.split()})
+    return [" ".join(rng.choices(words, k=rng.randint(1, 14))) for _ in range(30)]

@@ -1,0 +1,66 @@
+"""The model card: front matter, scores with signatures, and where it finds them."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.checkpoint import load_model
+from nmt.export.card import Card, find_report, write_card
+
+MakeModel = Callable[..., Path]
+
+REPORT = {
+    "summary": "en to de",
+    "seed": 7,
+    "data": {"train_pairs": 29_000, "valid_pairs": 1_014},
+    "training": {"steps": 4_900, "epochs": 21.04, "averaged": 5},
+    "git_commit": None,
+    "tests": [{"name": "news", "scores": [{"name": "bleu", "value": 27.345, "signature": "nrefs:1|case:mixed"}]}],
+}
+
+
+@pytest.fixture
+def run(make_model: MakeModel, tmp_path: Path) -> Path:
+    shutil.copytree(make_model(), tmp_path / "run" / "model")
+    (tmp_path / "run" / "report.json").write_text(json.dumps(REPORT))
+    return tmp_path / "run"
+
+
+def test_the_card_of_a_runs_model_has_its_scores(run: Path) -> None:
+    loaded = load_model(run, torch.device("cpu"))
+    card = write_card(loaded, Card("huggingface", "apache-2.0", ("Proved: by looking.",)))
+    head, _, body = card.removeprefix("---\n").partition("\n---\n")
+    assert head.splitlines() == [
+        "language: [en, de]",
+        "license: apache-2.0",
+        "pipeline_tag: translation",
+        "library_name: transformers",
+        "tags: [translation, nmt]",
+    ]
+    assert "| news | bleu | 27.35 | `nrefs:1|case:mixed` |" in body or "| news | bleu | 27.34 |" in body
+    assert "| training pairs | 29,000 |" in body
+    assert "| norm_order | post |" in body
+    assert "| length_penalty | power |" in body
+    assert "git" not in body
+    assert "- Proved: by looking.\n" in body
+
+
+def test_the_scores_of_the_average_are_not_those_of_a_checkpoint(run: Path) -> None:
+    assert find_report(run / "model") == REPORT
+    shutil.copytree(run / "model", run / "checkpoints" / "step-00000001")
+    shutil.copy(run / "report.json", run / "checkpoints" / "report.json")
+    assert find_report(run / "checkpoints" / "step-00000001") is None
+    (run / "report.json").write_text("{")
+    assert find_report(run / "model") is None
+
+
+def test_a_model_alone_has_a_card_too(make_model: MakeModel) -> None:
+    loaded = load_model(make_model(joint=False, tied_embeddings="decoder"), torch.device("cpu"))
+    card = write_card(loaded, Card("ctranslate2", None, ()))
+    assert "license" not in card
+    assert "Scores" not in card
+    assert 'model_file="FOLDER/tokenizer.src.model"' in card

@@ -1,0 +1,117 @@
+"""Exports to CTranslate2, loaded by CTranslate2 itself, against our own search and scores."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.checkpoint import load_model
+from nmt.data.tokenizer import Tokenizers
+from nmt.decode.scoring import Scorer
+from nmt.decode.translator import Translator
+from nmt.export import ctranslate2 as conversion
+from nmt.export import fit
+from nmt.export.bundle import ExportOptions, export_model
+from nmt.recipe import DecodeRecipe, UserError
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+
+MakeModel = Callable[..., Path]
+
+VARIANTS = [
+    {},
+    {"norm_order": "pre", "activation": "gelu"},
+    {"tied_embeddings": "decoder", "joint": False, "activation": "swish", "output_bias": True},
+    {"tied_embeddings": "none", "joint": False, "norm_order": "pre", "num_decoder_layers": 1},
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_ctranslate2_itself_translates_and_scores_the_same(
+    variant: dict[str, object], make_model: MakeModel, lines: list[str], tmp_path: Path
+) -> None:
+    model, out = make_model(**variant), tmp_path / "export"
+    notes = export_model(model, out, ExportOptions("ctranslate2"))
+    assert any(note.startswith("Proved: ") for note in notes)
+    tokenizers = Tokenizers.load(out)  # which lie beside the model
+    greedy = DecodeRecipe(beam_size=1, length_penalty="none", max_extra_tokens=10)
+    ours = Translator.load(model, "cpu", "fp32", greedy).translate_n_best(lines)
+    loaded = ctranslate2.Translator(str(out), compute_type="float32")
+    sources = [tokenizers.src.pieces(tokenizers.src.encode(line)) for line in lines]
+    scored = loaded.score_batch(sources, [found[0].pieces for found in ours])
+    for found, result in zip(ours, scored, strict=True):
+        assert sum(result.log_probs) == pytest.approx(found[0].log_prob, abs=2e-4)
+    results = loaded.translate_batch(
+        sources,
+        beam_size=1,
+        min_decoding_length=0,
+        max_decoding_length=60,
+        disable_unk=True,
+        suppress_sequences=[["<pad>"], ["<s>"]],
+    )
+    same = sum(
+        # ours ends at a limit that depends on the source, theirs does not
+        result.hypotheses[0][: len(found[0].pieces)] == found[0].pieces
+        for found, result in zip(ours, results, strict=True)
+    )
+    assert same >= 0.95 * len(lines)
+
+
+def test_the_scorer_agrees_too(make_model: MakeModel, lines: list[str], tmp_path: Path) -> None:
+    model, out = make_model(seed=5), tmp_path / "export"
+    export_model(model, out, ExportOptions("ctranslate2"))
+    tokenizers = Tokenizers.load(model)
+    pieces = [tokenizers.src.pieces(tokenizers.src.encode(line)) for line in lines]
+    theirs = ctranslate2.Translator(str(out)).score_batch(pieces, pieces[::-1])
+    ours = Scorer.load(model, "cpu").score(lines, lines[::-1])
+    for own, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(
+            torch.tensor(other.log_probs), torch.tensor(own.token_log_probs), atol=2e-5, rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    "quantization", ["float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
+)
+def test_smaller_weights_make_smaller_files(quantization: str, make_model: MakeModel, tmp_path: Path) -> None:
+    model = make_model()
+    whole, small = tmp_path / "whole", tmp_path / "small"
+    export_model(model, whole, ExportOptions("ctranslate2", sample=["A dog sleeps."]))
+    export_model(model, small, ExportOptions("ctranslate2", quantization=quantization, sample=["A dog sleeps."]))
+    assert (small / "model.bin").stat().st_size < 0.6 * (whole / "model.bin").stat().st_size
+    assert f"stored as {quantization}" in (small / "README.md").read_text()
+
+
+def test_quantizing_leaves_the_model_as_it_was(make_model: MakeModel) -> None:
+    model = make_model()
+    loaded = load_model(model, torch.device("cpu"))
+    before = {name: weight.clone() for name, weight in loaded.model.named_parameters()}
+    conversion.ctranslate2_files(loaded.model, Tokenizers.load(model), "int8")
+    assert all(torch.equal(before[name], weight) for name, weight in loaded.model.named_parameters())
+
+
+def test_an_export_that_is_not_the_model_is_not_there(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = conversion._fill_embedding
+
+    def forget_to_scale(stack: object, spec: object, embedding: object) -> None:
+        whole(stack, spec, embedding)
+        stack.scale_embeddings = 1.0  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(conversion, "_fill_embedding", forget_to_scale)
+    with pytest.raises(UserError, match=r"^the export is not the model: .* differ by at most .*; .*; [^\n]*$"):
+        export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_no_format_holds_is_refused_with_all_reasons(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if these two options had come after the exports were written."""
+    monkeypatch.setattr(fit, "_HELD_EVERYWHERE", fit._HELD_EVERYWHERE - {"activation", "norm_order"})
+    model = make_model(activation="gelu", norm_order="pre")
+    with pytest.raises(UserError, match=r"model\.activation is 'gelu'; model\.norm_order is 'pre'; "):
+        export_model(model, tmp_path / "export", ExportOptions("ctranslate2"))
+    assert list(tmp_path.iterdir()) == []

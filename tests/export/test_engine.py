@@ -1,0 +1,180 @@
+"""Translating by CTranslate2 against translating by ourselves: outputs, scores, all options, the kept conversion."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.checkpoint import CorruptError, read_model_facts
+from nmt.data.clean import normalize
+from nmt.data.tokenizer import Tokenizers
+from nmt.decode.scoring import Scorer
+from nmt.decode.translator import Translation, Translator
+from nmt.export.engine import CTranslate2Translator, compute_type
+from nmt.recipe import DecodeRecipe, UserError
+
+pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+
+MakeModel = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def model(make_model: MakeModel) -> Path:
+    return make_model(seed=1)
+
+
+def both(model: Path, **decode: object) -> tuple[Translator, Translator]:
+    recipe = DecodeRecipe.model_validate({"length_penalty": "power", "max_extra_tokens": 10} | decode)
+    return (
+        Translator.load(model, "cpu", "fp32", recipe),
+        CTranslate2Translator.load(model, "cpu", "fp32", recipe),
+    )
+
+
+def share_of_same(ours: list[list[Translation]], theirs: list[list[Translation]]) -> float:
+    """Of the best translations; where the same is found, it must have the same score."""
+    same = 0
+    for own, other in zip(ours, theirs, strict=True):
+        if own[0].pieces == other[0].pieces:
+            same += 1
+            assert other[0].text == own[0].text
+            assert other[0].score == pytest.approx(own[0].score, abs=1e-4)
+            assert other[0].log_prob == pytest.approx(own[0].log_prob, abs=1e-3)
+    return same / len(ours)
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        {"beam_size": 1},
+        {"length_alpha": 0.0},
+        {"length_alpha": 1.0},
+        {"length_penalty": "none"},
+        {"length_penalty": "gnmt", "length_alpha": 0.0},
+        {"beam_size": 1, "min_tokens": 12},
+        {"beam_size": 1, "max_length_ratio": 0.5},
+        {"beam_size": 1, "no_repeat_ngram": 2},
+        {"beam_size": 1, "forbid": ["the", "dog", "ist", "s"]},
+        {"batch_tokens": 40},
+    ],
+    ids=str,
+)
+def test_translations_and_scores_are_the_same(decode: dict[str, object], model: Path, lines: list[str]) -> None:
+    ours, theirs = both(model, **decode)
+    found = theirs.translate_n_best(lines)
+    # Of random weights, which are led elsewhere by a search that stops earlier.
+    assert share_of_same(ours.translate_n_best(lines), found) >= (0.97 if decode.get("beam_size") == 1 else 0.8)
+
+
+def test_the_rules_hold(model: Path, lines: list[str]) -> None:
+    tokenizer = Tokenizers.load(model).src
+    _, theirs = both(model, min_tokens=9, no_repeat_ngram=2, beam_size=3)
+    for [translation] in theirs.translate_n_best(lines):
+        assert len(translation.pieces) >= 9
+        bigrams = list(zip(translation.pieces, translation.pieces[1:], strict=False))
+        assert len(set(bigrams)) == len(bigrams)
+    _, theirs = both(model, max_length_ratio=0.5)
+    for line, [translation] in zip(lines, theirs.translate_n_best(lines), strict=True):
+        assert len(translation.pieces) <= -(-len(tokenizer.encode(line)) // 2)
+
+
+def test_scores_are_log_probabilities_also_of_a_prefix(model: Path, lines: list[str]) -> None:
+    ours, theirs = both(model, beam_size=4, length_penalty="none")
+    prefixes = ["", "Der Hund", "xyz"] * (len(lines) // 3)
+    expected = ours.translate_n_best(lines, prefixes=prefixes)
+    found = theirs.translate_n_best(lines, prefixes=prefixes)
+    assert share_of_same(expected, found) >= 0.7
+    begun = Tokenizers.load(model).tgt
+    for prefix, [translation] in zip(prefixes, found, strict=True):
+        given = begun.pieces(begun.encode(prefix))
+        assert translation.pieces[: len(given)] == given
+    scorer = Scorer.load(model, "cpu")
+    for line, [translation] in zip(lines, found, strict=True):
+        if begun.pieces(begun.encode(normalize(translation.text, "NFC"))) == translation.pieces:
+            [score] = scorer.score([line], [translation.text])
+            assert translation.log_prob == pytest.approx(score.log_prob, abs=1e-3)
+            assert translation.score == translation.log_prob
+
+
+def test_n_best_are_different_and_in_order(model: Path, lines: list[str]) -> None:
+    ours, theirs = both(model, beam_size=4, n_best=4)
+    for own, other in zip(ours.translate_n_best(lines), theirs.translate_n_best(lines), strict=True):
+        assert len({tuple(translation.pieces) for translation in other}) == len(other) == 4
+        assert [t.score for t in other] == sorted((t.score for t in other), reverse=True)
+        assert other[0].score <= own[0].score + 0.05
+    assert all(len(found) == 2 for found in theirs.translate_n_best(lines[:5], n_best=2))
+
+
+def test_lines_of_any_kind_come_back_in_order(model: Path) -> None:
+    _, theirs = both(model, beam_size=2, min_tokens=2)
+    lines = ["The dog.", "", "x " * 400, "<s> </s> <unk>", "\ud800 漢字", "The dog."]
+    found = theirs.translate(lines)
+    assert len(found) == len(lines)
+    assert found[0] == found[-1] != ""
+    assert found[1] == ""
+    assert theirs.lines_cut == 1
+    assert all("\n" not in text for text in found)
+
+
+def test_all_that_cannot_be_honoured_is_named_at_once(model: Path) -> None:
+    decode = DecodeRecipe(length_penalty="gnmt", length_alpha=0.6, sampling=True)
+    with pytest.raises(UserError) as refused:
+        CTranslate2Translator.load(model, "cpu", "fp32", decode, ensemble=[model])
+    message = str(refused.value)
+    assert all(name in message for name in ("gnmt", "--length-penalty power", "sampling", "ensemble"))
+    assert "\n" not in message
+    types = {compute_type(name, torch.device("cpu")) for name in ("fp32", "bf16", "fp16", "int8")}
+    assert types == {"float32", "bfloat16", "float16", "int8"}
+
+
+def test_a_precision_that_the_device_lacks_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctranslate2.get_supported_compute_types", lambda *_: {"float32", "int8"})
+    decode = DecodeRecipe(length_penalty="none")
+    with pytest.raises(UserError, match=r"precision fp16 \(on this cpu it computes fp32, int8\)"):
+        CTranslate2Translator.load(model, "cpu", "fp16", decode)
+
+
+def test_int8_is_near(model: Path, lines: list[str]) -> None:
+    ours, _ = both(model, beam_size=1, min_tokens=1)
+    rough = CTranslate2Translator.load(
+        model, "cpu", "int8", DecodeRecipe(beam_size=1, length_penalty="power", min_tokens=1)
+    )
+    exact, near = ours.translate_n_best(lines), rough.translate_n_best(lines)
+    assert {t.pieces[0] == o.pieces[0] for [t], [o] in zip(exact, near, strict=True)} >= {True}
+    assert [t.log_prob for [t] in exact] != [t.log_prob for [t] in near]
+
+
+# --- The kept conversion ----------------------------------------------------------------------------------------------
+
+
+def conversions(model: Path) -> dict[Path, int]:
+    return {path: (path / "model.bin").stat().st_mtime_ns for path in model.glob("ctranslate2-*")}
+
+
+def test_the_conversion_is_kept_until_the_model_changes(make_model: MakeModel, lines: list[str]) -> None:
+    model, other = make_model(seed=2), make_model(seed=3)
+    decode = read_model_facts(model).decode
+    first = CTranslate2Translator.load(model, "cpu", "fp32", decode).translate(lines)
+    [(path, written)] = conversions(model).items()
+    assert CTranslate2Translator.load(model, "cpu", "fp32").translate(lines) == first
+    assert conversions(model) == {path: written}
+    for name in ("model.safetensors", "manifest.json"):
+        (model / name).write_bytes((other / name).read_bytes())
+    changed = CTranslate2Translator.load(model, "cpu", "fp32").translate(lines)
+    assert changed == CTranslate2Translator.load(other, "cpu", "fp32").translate(lines) != first
+    assert len(conversions(model)) == 1
+    assert path not in conversions(model)
+
+
+def test_a_damaged_conversion_is_made_anew_and_a_damaged_model_is_an_error(make_model: MakeModel) -> None:
+    model = make_model(seed=4)
+    first = CTranslate2Translator.load(model, "cpu", "fp32").translate(["The dog sleeps."])
+    [path] = conversions(model)
+    content = bytearray((path / "model.bin").read_bytes())
+    content[len(content) // 2] ^= 64
+    (path / "model.bin").write_bytes(content)
+    assert CTranslate2Translator.load(model, "cpu", "fp32").translate(["The dog sleeps."]) == first
+    (model / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CorruptError):
+        CTranslate2Translator.load(model, "cpu", "fp32")

@@ -1,0 +1,62 @@
+"""Search options as generation configuration, and back."""
+
+import pytest
+
+from nmt.export.generation import from_generation_config, to_generation_config
+from nmt.recipe import DecodeRecipe, UserError
+
+SPECIAL = {
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+    "decoder_start_token_id": 2,
+    "forced_eos_token_id": 3,
+    "suppress_tokens": [0, 1, 2],
+}
+
+
+def test_every_option_that_can_be_expressed_is() -> None:
+    decode = DecodeRecipe(
+        beam_size=5,
+        length_penalty="power",
+        length_alpha=0.7,
+        n_best=2,
+        min_tokens=3,
+        no_repeat_ngram=4,
+        max_extra_tokens=10,
+    )
+    config, lost = to_generation_config(decode, 200, [[7], [8, 9], []])
+    assert config == SPECIAL | {
+        "num_beams": 5,
+        "max_length": 200,
+        "length_penalty": 0.7,
+        "num_return_sequences": 2,
+        "min_new_tokens": 3,
+        "no_repeat_ngram_size": 4,
+        "bad_words_ids": [[7], [8, 9]],
+    }
+    assert lost == []
+    assert from_generation_config(config) == DecodeRecipe(
+        beam_size=5, length_penalty="power", length_alpha=0.7, no_repeat_ngram=4, min_tokens=3
+    )
+
+
+@pytest.mark.parametrize("decode", [{"length_penalty": "none"}, {"length_penalty": "gnmt", "length_alpha": 0.0}])
+def test_no_penalty_is_the_power_of_zero(decode: dict[str, object]) -> None:
+    config, lost = to_generation_config(DecodeRecipe.model_validate(decode), 1024, [])
+    assert (config["length_penalty"], config["max_length"], lost) == (0.0, 308, [])
+
+
+def test_what_is_lost_is_named() -> None:
+    decode = DecodeRecipe(sampling=True, top_k=5, min_p=0.1, bayes_risk="chrf", max_length_ratio=2.0)
+    config, lost = to_generation_config(decode, 100, [])
+    assert (config["do_sample"], config["num_beams"], config["top_k"], config["min_p"]) == (True, 1, 5, 0.1)
+    assert "length_penalty" not in config
+    assert [one.split()[0] for one in lost] == ["length", "the", "minimum", "decode.max_length_ratio"]
+
+
+def test_nonsense_is_one_line() -> None:
+    with pytest.raises(
+        UserError, match=r"^the generation configuration makes no sense here \(beam_size: [^\n]*; mend it$"
+    ):
+        from_generation_config({"num_beams": "many"})

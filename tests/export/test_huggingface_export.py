@@ -1,0 +1,118 @@
+"""Exports to Hugging Face, loaded by transformers itself: tokens, probabilities, and its own search against ours."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.checkpoint import load_model
+from nmt.data.tokenizer import Tokenizers
+from nmt.decode.translator import Translator
+from nmt.export import bundle, huggingface
+from nmt.export.bundle import ExportOptions, export_model
+from nmt.export.packages import is_installed
+from nmt.export.proof import load_huggingface
+from nmt.recipe import DecodeRecipe, UserError
+
+MakeModel = Callable[..., Path]
+
+needs_transformers = pytest.mark.skipif(
+    not is_installed("transformers"), reason="transformers is not installed: pip install 'nmt[huggingface]'"
+)
+
+VARIANTS = [
+    ({"activation": "swish"}, "MarianMTModel"),
+    ({"norm_order": "pre", "activation": "gelu", "output_bias": True}, "PegasusForConditionalGeneration"),
+    ({"tied_embeddings": "decoder"}, "MarianMTModel"),
+    ({"tied_embeddings": "none", "joint": False, "output_bias": True, "num_encoder_layers": 1}, "MarianMTModel"),
+    ({"tied_embeddings": "decoder", "joint": False}, "MarianMTModel"),
+]
+
+
+@needs_transformers
+@pytest.mark.parametrize(("variant", "kind"), VARIANTS, ids=str)
+def test_transformers_loads_it_and_translates_the_same(
+    variant: dict[str, object], kind: str, make_model: MakeModel, lines: list[str], tmp_path: Path
+) -> None:
+    model, out = make_model(**variant), tmp_path / "export"
+    notes = export_model(model, out, ExportOptions("huggingface"))
+    assert any(note.startswith("Proved: ") for note in notes)
+    theirs, tokenizer = load_huggingface(out)
+    assert type(theirs).__name__ == kind
+    assert type(tokenizer).__name__ == "MarianTokenizer"
+    batch = tokenizer(lines, padding=True, return_tensors="pt")
+    limits = {"max_length": 24}  # theirs is one for all sentences
+    for beam_size, least in ((1, 0.97), (4, 0.8)):  # random weights are easily led elsewhere by another rule to stop
+        decode = DecodeRecipe(beam_size=beam_size, length_penalty="power", length_alpha=1.0)
+        ours = Translator.load(model, "cpu", "fp32", decode).translate_n_best(lines)
+        ids = theirs.generate(**batch, **limits, num_beams=beam_size)
+        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        both = [(o[0].text.split(), t.split()) for o, t in zip(ours, texts, strict=True) if len(o[0].pieces) < 20]
+        assert sum(own == text for own, text in both) >= least * len(both) > 0
+
+
+@needs_transformers
+def test_what_is_special_to_a_program_is_text_in_a_line(make_model: MakeModel, tmp_path: Path) -> None:
+    model, out = make_model(), tmp_path / "export"
+    export_model(model, out, ExportOptions("huggingface"))
+    _, tokenizer = load_huggingface(out)
+    own = Tokenizers.load(model).src
+    for text in [
+        "<s> </s> <unk> <pad> <0x0A>",
+        "größer 漢字 \U0001f600",
+        "a , b .",
+        "The dog's ( house )",
+        "▁ x",
+        "'s n't",
+    ]:
+        assert tokenizer(text)["input_ids"] == [*own.encode(text), 3]
+        assert tokenizer.decode(own.encode(text), skip_special_tokens=True) == own.decode(own.encode(text)).strip()
+
+
+@needs_transformers
+def test_an_export_that_is_not_the_model_is_not_there(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = huggingface._config
+    monkeypatch.setattr(huggingface, "_config", lambda model: config(model) | {"scale_embedding": False})
+    with pytest.raises(UserError, match=r"^the export is not the model: log-probabilities differ by at most [^\n]*$"):
+        export_model(make_model(), tmp_path / "export", ExportOptions("huggingface"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_transformers
+def test_proofs_cannot_be_left_out_where_they_are_possible(make_model: MakeModel, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leave out --no-proof"):
+        export_model(make_model(), tmp_path / "export", ExportOptions("huggingface", is_proved=False))
+
+
+def test_without_the_package_a_proof_can_be_left_out(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "is_installed", lambda package: False)
+    with pytest.raises(UserError, match=r"not installed; .*--no-proof"):
+        export_model(make_model(), tmp_path / "export", ExportOptions("huggingface"))
+    export_model(make_model(), tmp_path / "export", ExportOptions("huggingface", is_proved=False))
+    assert (tmp_path / "export" / "model.safetensors").exists()
+
+
+def test_a_model_that_no_class_holds_is_refused(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "is_installed", lambda package: False)
+    model = make_model(norm_order="pre", tied_embeddings="decoder")
+    with pytest.raises(UserError, match=r"Hugging Face cannot hold this model: .*'pre'.*'decoder'.*; [^\n]*$"):
+        export_model(model, tmp_path / "export", ExportOptions("huggingface", is_proved=False))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_are_stored_once(make_model: MakeModel, tmp_path: Path) -> None:
+    loaded = load_model(make_model(), torch.device("cpu"))
+    tokenizers = Tokenizers.load(loaded.directory)
+    files, lost = huggingface.huggingface_files(loaded.model, tokenizers, loaded.facts)
+    weights = 4 * (loaded.model.num_parameters() + tokenizers.tgt.vocab_size)  # and the bias, of zeros
+    assert weights < len(files["model.safetensors"]) < weights + 12_000
+    assert lost == []
+    assert json.loads(files["vocab.json"])["</s>"] == 3

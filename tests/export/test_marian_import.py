@@ -1,0 +1,230 @@
+"""Marian models made by transformers, and those that we exported, imported: they translate as they did there."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+import torch
+from safetensors.torch import load_file
+
+from nmt.checkpoint import load_model
+from nmt.data.embedded import EmbeddedPair
+from nmt.data.tokenizer import Tokenizers
+from nmt.decode.translator import Translator
+from nmt.export.bundle import ExportOptions, export_model
+from nmt.export.marian import import_marian, read_marian
+from nmt.export.packages import is_installed, load_package
+from nmt.export.proof import load_huggingface
+from nmt.packed import EOS_ID, PackedSequences
+from nmt.recipe import DecodeRecipe, UserError
+
+MakeModel = Callable[..., Path]
+
+needs_transformers = pytest.mark.skipif(
+    not is_installed("transformers"), reason="transformers is not installed: pip install 'nmt[huggingface]'"
+)
+
+GREEDY = DecodeRecipe(beam_size=1, length_penalty="none", max_extra_tokens=10)
+
+
+def train_subwords(lines: list[str], path: Path, **options: Any) -> list[str]:
+    """A SentencePiece model with SentencePiece's own special tokens and normalisation, and its ordinary pieces."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=(writer := path.open("wb")), minloglevel=2, **options
+    )
+    writer.close()
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
+
+
+@pytest.fixture(scope="module", params=[{"share": True}, {"share": False, "scale": False}], ids=str)
+def marian(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pairs: list[EmbeddedPair]) -> Path:
+    """A model with random weights as transformers saves it, with the vocabulary of an OPUS model: two subword models,
+    one file of numbers that lacks some pieces, the end token first and the padding token last."""
+    folder = tmp_path_factory.mktemp("marian")
+    src = train_subwords([pair.src for pair in pairs], folder / "source.spm", vocab_size=150)
+    tgt = train_subwords([pair.tgt for pair in pairs], folder / "target.spm", vocab_size=170)
+    pieces = dict.fromkeys(["</s>", "<unk>", *src[:-4], *tgt, ">>deu<<", "ß", "<pad>"])
+    pieces["<pad>"] = pieces.pop("<pad>")
+    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
+    names = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    transformers = load_package("transformers")
+    config = transformers.MarianConfig(
+        vocab_size=len(pieces),
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=1,
+        encoder_ffn_dim=48,
+        decoder_ffn_dim=48,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        activation_function="swish",
+        scale_embedding=request.param.get("scale", True),
+        share_encoder_decoder_embeddings=request.param["share"],
+        max_position_embeddings=256,
+        pad_token_id=len(pieces) - 1,
+        decoder_start_token_id=len(pieces) - 1,
+        eos_token_id=0,
+        forced_eos_token_id=0,
+        init_std=0.4,
+    )
+    torch.manual_seed(0)
+    model = transformers.MarianMTModel(config).eval()
+    model.final_logits_bias.normal_()
+    model.save_pretrained(folder)
+    return folder
+
+
+def expected_translations(directory: Path, lines: list[str], length: int) -> list[list[str]]:
+    """Pieces of greedy translations by transformers."""
+    model, tokenizer = load_huggingface(directory)
+    batch = tokenizer(lines, padding=True, return_tensors="pt")
+    never = [tokenizer.pad_token_id, tokenizer.unk_token_id, model.config.decoder_start_token_id]
+    ids = model.generate(**batch, num_beams=1, do_sample=False, max_new_tokens=length, suppress_tokens=never)
+    end = tokenizer.eos_token_id
+    found = [row[1:].tolist() for row in ids]
+    return [tokenizer.convert_ids_to_tokens(row[: row.index(end)] if end in row else row) for row in found]
+
+
+@needs_transformers
+def test_it_translates_token_by_token_as_transformers_does(marian: Path, lines: list[str], tmp_path: Path) -> None:
+    import_marian(marian, tmp_path / "model")
+    loaded = load_model(tmp_path / "model", torch.device("cpu"))
+    assert (loaded.facts.src_lang, loaded.facts.tgt_lang) == ("en", "de")
+    assert (loaded.model.recipe.activation, loaded.model.recipe.output_bias) == ("swish", True)
+    texts = [*lines, "☃ unknown ☃☃", "ßo", ">>deu<< The dog", "ﬁne ½"]
+    ours = Translator.load(tmp_path / "model", "cpu", "fp32", GREEDY).translate_n_best(texts)
+    theirs = expected_translations(marian, texts, length=12)
+    for [own], other in zip(ours, theirs, strict=True):
+        assert own.pieces[:11] == other[:11]
+    assert len({tuple(other) for other in theirs}) > len(texts) // 2
+
+
+@needs_transformers
+def test_log_probabilities_are_the_same(marian: Path, lines: list[str], tmp_path: Path) -> None:
+    import_marian(marian, tmp_path / "model")
+    loaded, tokenizers = load_model(tmp_path / "model", torch.device("cpu")), Tokenizers.load(tmp_path / "model")
+    model, tokenizer = load_huggingface(marian)
+    for line in lines[:5]:
+        theirs = model(
+            **tokenizer(line, return_tensors="pt"),
+            decoder_input_ids=torch.tensor([[model.config.decoder_start_token_id, 7, 11]]),
+        ).logits.log_softmax(dim=-1)[0]
+        names = tokenizers.tgt.pieces(range(tokenizers.tgt.vocab_size))
+        begun = [names.index(piece) for piece in tokenizer.convert_ids_to_tokens([7, 11])]
+        src = PackedSequences.from_lists([[*tokenizers.src.encode(line), EOS_ID]])
+        hidden = loaded.model(src, PackedSequences.from_lists([[2, *begun]]))
+        ours = loaded.model.logits(hidden).log_softmax(dim=-1)
+        order = {
+            piece: number for piece, number in tokenizer.get_vocab().items() if piece in names and piece != "<pad>"
+        }
+        assert len(order) == tokenizers.tgt.vocab_size - 2  # all but begin and padding
+        columns = torch.tensor([names.index(piece) for piece in order])
+        difference = ours[:, columns] - theirs[:, torch.tensor([*order.values()])]
+        assert difference.abs().max() < 1e-4
+
+
+@needs_transformers
+def test_exported_again_it_is_the_same_model(marian: Path, lines: list[str], tmp_path: Path) -> None:
+    import_marian(marian, tmp_path / "model")
+    export_model(tmp_path / "model", tmp_path / "export", ExportOptions("huggingface", sample=lines))
+    texts = [*lines, ">>deu<< The dog"]
+    assert expected_translations(tmp_path / "export", texts, 12) == expected_translations(marian, texts, 12)
+    import_marian(tmp_path / "export", tmp_path / "back")
+    assert Tokenizers.load(tmp_path / "back").files() == Tokenizers.load(tmp_path / "model").files()
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {},
+        {"norm_order": "pre", "activation": "gelu", "output_bias": True},
+        {"tied_embeddings": "none", "joint": False},
+        {"tied_embeddings": "decoder"},
+    ],
+    ids=str,
+)
+def test_what_we_export_comes_back_as_it_was(
+    variant: dict[str, object], make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.export.bundle.is_installed", lambda package: False)
+    model = make_model(**variant)
+    export_model(model, tmp_path / "export", ExportOptions("huggingface", is_proved=False))
+    import_marian(tmp_path / "export", tmp_path / "back")
+    assert Tokenizers.load(tmp_path / "back").files() == Tokenizers.load(model).files()
+    before, after = (load_model(path, torch.device("cpu")) for path in (model, tmp_path / "back"))
+    assert after.model.recipe == before.model.recipe
+    own = load_file(model / "model.safetensors")
+    assert own.keys() == (found := load_file(tmp_path / "back" / "model.safetensors")).keys()
+    assert all(torch.equal(weight, found[name]) for name, weight in own.items())
+    assert after.facts.decode.beam_size == before.facts.decode.beam_size
+    assert (after.facts.src_lang, after.facts.tgt_lang, after.facts.unicode_form) == ("en", "de", "NFC")
+
+
+# --- Bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exported(make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("nmt.export.bundle.is_installed", lambda package: False)
+    export_model(make_model(), tmp_path / "export", ExportOptions("huggingface", is_proved=False))
+    return tmp_path / "export"
+
+
+def change(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def refusal(directory: Path) -> str:
+    with pytest.raises(UserError) as refused:
+        read_marian(directory)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_a_pickle_is_never_read(exported: Path) -> None:
+    (exported / "model.safetensors").rename(exported / "pytorch_model.bin")
+    message = refusal(exported)
+    assert "pickle" in message
+    assert "save_pretrained" in message
+
+
+def test_what_is_missing_is_named(exported: Path, tmp_path: Path) -> None:
+    assert "does not exist" in refusal(tmp_path / "nowhere")
+    (exported / "vocab.json").unlink()
+    (exported / "source.spm").unlink()
+    assert "lacks source.spm, vocab.json" in refusal(exported)
+
+
+def test_all_reasons_are_given_at_once(exported: Path) -> None:
+    change(exported / "config.json", decoder_ffn_dim=7, activation_function="tanh", normalize_before=True, d_model=None)
+    message = refusal(exported)
+    assert all(name in message for name in ("d_model", "decoder_ffn_dim 7", "'tanh'", "normalize_before"))
+    change(exported / "config.json", model_type="t5")
+    assert "'t5'" in refusal(exported)
+
+
+def test_damaged_files_are_named(exported: Path) -> None:
+    for name, content in {
+        "vocab.json": b'{"<unk>": 0, "a": 0}',
+        "source.spm": b"x",
+        "model.safetensors": b"x",
+        "generation_config.json": b"[]",
+        "config.json": b"{",
+    }.items():
+        whole = (exported / name).read_bytes()
+        (exported / name).write_bytes(content)
+        assert name in refusal(exported)
+        (exported / name).write_bytes(whole)
+    read_marian(exported)
+
+
+def test_weights_that_do_not_belong_to_the_configuration(exported: Path) -> None:
+    change(exported / "config.json", encoder_ffn_dim=50, decoder_ffn_dim=50)
+    assert "encoder.layers.0.feed_forward.inner.weight is (48, 32)" in refusal(exported)
+    change(exported / "config.json", encoder_ffn_dim=48, decoder_ffn_dim=48, encoder_layers=3)
+    assert "model.encoder.layers.2" in refusal(exported)

@@ -1,0 +1,135 @@
+"""`nmt export`, `nmt import` and `nmt translate --engine` as a user types them."""
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt import cli
+from nmt.checkpoint import ModelFacts, model_files, model_tensors, write_directory
+from nmt.data.embedded import generate
+from nmt.data.tokenizer import train_tokenizers
+from nmt.export.packages import is_installed
+from nmt.model.transformer import Transformer
+from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
+
+Nmt = Callable[..., tuple[int, str, str]]
+
+needs_ctranslate2 = pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
+needs_transformers = pytest.mark.skipif(not is_installed("transformers"), reason="pip install 'nmt[huggingface]'")
+
+
+@pytest.fixture
+def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Nmt:
+    """Run a command in this process; gives exit status, stdout and stderr."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+            sys.exit(0)
+        out, err = capfd.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export")
+    pairs = list(islice(generate("train", 100, seed=1), 100))
+    tokenizers = train_tokenizers(
+        lambda: ((pair.src, pair.tgt) for pair in pairs), TokenizerRecipe(vocab_size=350), folder
+    )
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_ff": 16, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    recipe = ModelRecipe.model_validate(sizes)
+    model = Transformer(recipe, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+    decode = DecodeRecipe(beam_size=1, max_extra_tokens=5)
+    facts = ModelFacts("en", "de", tokenizers.src.vocab_size, tokenizers.tgt.vocab_size, "NFC", decode)
+    write_directory(folder / "model", model_files(recipe, model_tensors(model), tokenizers.files(), facts))
+    return folder / "model"
+
+
+def one_line(err: str) -> str:
+    (line,) = err.strip().splitlines()
+    assert line.startswith("nmt: ")
+    return line
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "in.txt").write_text("The woman buys a car.\n\nA dog.\n")
+    yield tmp_path / "in.txt"
+
+
+@needs_ctranslate2
+def test_export_to_ctranslate2(model: Path, text: Path, tmp_path: Path, nmt: Nmt) -> None:
+    status, out, err = nmt("export", model, "--to", "ctranslate2", "-o", tmp_path / "fast", "--sample", text)
+    assert (status, out) == (0, f"{tmp_path / 'fast'}\n"), err
+    assert "2 of 2 greedy translations are the same" in err
+    names = {path.name for path in (tmp_path / "fast").iterdir()}
+    assert names == {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
+    status, _, err = nmt("export", model, "--to", "ctranslate2", "-o", tmp_path / "fast")
+    assert status == 1
+    assert "exists already" in one_line(err)
+
+
+@needs_transformers
+def test_export_to_hugging_face_and_import(model: Path, text: Path, tmp_path: Path, nmt: Nmt) -> None:
+    status, out, err = nmt("export", model, "--to", "huggingface", "-o", tmp_path / "hf", "--license", "cc-by-4.0")
+    assert (status, out) == (0, f"{tmp_path / 'hf'}\n"), err
+    assert "gnmt" in err  # which cannot be expressed
+    assert "log-probabilities differ by at most" in err
+    assert "license: cc-by-4.0" in (tmp_path / "hf" / "README.md").read_text()
+    status, out, err = nmt("import", tmp_path / "hf", "-o", tmp_path / "back", "--src-lang", "nl")
+    assert (status, out) == (0, f"{tmp_path / 'back'}\n"), err
+    same = ("--beam-size", 1, "--set", "max_extra_tokens=5")
+    before, after = (nmt("translate", path, text, *same) for path in (model, tmp_path / "back"))
+    assert before == after
+    assert 'src = "nl"' in (tmp_path / "back" / "model.toml").read_text()
+
+
+@needs_ctranslate2
+def test_translate_with_either_engine(model: Path, text: Path, nmt: Nmt) -> None:
+    common = ("translate", model, text, "--device", "cpu", "--precision", "fp32", "--length-penalty", "none")
+    status, ours, _ = nmt(*common)
+    assert status == 0
+    status, theirs, err = nmt(*common, "--engine", "ctranslate2")
+    assert (status, theirs) == (0, ours)
+    assert "converting" in err
+    status, again, err = nmt(*common, "--engine", "ctranslate2", "--with-scores")
+    assert status == 0
+    assert "converting" not in err
+    assert [line.split("\t")[1] for line in again.splitlines()] == ours.splitlines()
+    assert nmt(*common, "--engine", "ctranslate2", "--precision", "int8")[0] == 0
+
+
+@needs_ctranslate2
+def test_what_the_engine_cannot_do_is_one_line(model: Path, text: Path, nmt: Nmt) -> None:
+    options = ("--length-alpha", 0.5, "--ensemble", model, "--set", "sampling=true")
+    status, out, err = nmt("translate", model, text, "--engine", "ctranslate2", *options)
+    assert (status, out) == (1, "")
+    assert all(word in one_line(err) for word in ("gnmt", "ensemble", "sampling", "--engine torch"))
+
+
+def test_wrong_commands(model: Path, text: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.export.hub.get_token", lambda: None)
+    export = ("export", model, "-o", tmp_path / "out", "--to")
+    status, _, err = nmt(*export, "huggingface", "--push", "me/model")
+    assert status == 1
+    assert "HF_TOKEN" in one_line(err)
+    assert nmt(*export, "huggingface", "--quantization", "int8")[0] == 2
+    assert nmt(*export, "marian")[0] == 2
+    assert nmt("translate", model, text, "--precision", "int8")[0] == 2
+    status, _, err = nmt("export", tmp_path / "nowhere", "-o", tmp_path / "out", "--to", "huggingface", "--no-proof")
+    assert status == 1
+    status, _, err = nmt("import", tmp_path, "-o", tmp_path / "out")
+    assert status == 1
+    assert "lacks config.json" in one_line(err)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,102 @@
+"""What `tools/parity` does; see there."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from sacrebleu.metrics.bleu import BLEU
+
+from nmt.data.corpus import read_lines
+from nmt.decode.translator import Translation, Translator
+from nmt.export.bundle import ExportOptions, export_model
+from nmt.export.engine import CTranslate2Translator
+from nmt.export.proof import load_huggingface
+from nmt.recipe import DecodeRecipe
+
+Translate = Callable[[Sequence[str]], list[str]]
+
+
+def main() -> None:
+    """Print one row for each way to translate."""
+    parser = argparse.ArgumentParser(prog="tools/parity", description="Share of equal translations, BLEU and time.")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("src", type=Path)
+    parser.add_argument("ref", type=Path)
+    parser.add_argument("--beam-size", type=int, default=5)
+    parser.add_argument("--length-alpha", type=float, default=1.0)
+    parser.add_argument("--lines", type=int, default=1000)
+    parser.add_argument("--hf-lines", type=int, default=200)
+    given = parser.parse_args()
+    src, ref = (list(read_lines(path))[: given.lines] for path in (given.src, given.ref))
+    row(f"{'search':<10}{'program':<24}{'lines':>6}{'equal':>9}{'BLEU':>9}{'seconds':>9}")
+    for beam_size in (1, given.beam_size):
+        decode = DecodeRecipe(beam_size=beam_size, length_penalty="power", length_alpha=given.length_alpha)
+        compare(given.model, src, ref, decode, given.hf_lines)
+
+
+def compare(model: Path, src: list[str], ref: list[str], decode: DecodeRecipe, hf_lines: int) -> None:
+    """The rows of one kind of search."""
+    ours = Translator.load(model, "cpu", "fp32", decode)
+    reference = show("nmt fp32", decode, ours.translate, src, ref, None)
+    apart: list[float] = []
+    for precision in ("fp32", "int8"):
+        engine = CTranslate2Translator.load(model, "cpu", precision, decode)  # type: ignore[arg-type]
+        show(f"ctranslate2 {precision}", decode, engine.translate, src, ref, reference)
+        pairs = zip(ours.translate_n_best(src[:200]), engine.translate_n_best(src[:200]), strict=True)
+        apart.append(max((abs(a.score - b.score) for [a], [b] in pairs if same(a, b)), default=0.0))
+    row(f"{'':<10}largest difference of scores of equal translations: fp32 {apart[0]:.2g}, int8 {apart[1]:.2g}")
+    with tempfile.TemporaryDirectory() as folder:
+        notes = export_model(model, Path(folder) / "export", ExportOptions("huggingface", sample=src[:hf_lines]))
+        row(f"{'':<10}huggingface: {notes[-1]}")
+        translate = huggingface_translator(Path(folder) / "export", decode)
+        show("huggingface", decode, translate, src[:hf_lines], ref[:hf_lines], reference)
+
+
+def row(text: str) -> None:
+    """A line of the table, at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def same(a: Translation, b: Translation) -> bool:
+    """Whether two translations have the same tokens."""
+    return a.pieces == b.pieces
+
+
+def huggingface_translator(directory: Path, decode: DecodeRecipe) -> Translate:
+    """Translates as a user of transformers would, 32 lines at a time."""
+    model, tokenizer = load_huggingface(directory)
+
+    def translate(lines: Sequence[str]) -> list[str]:
+        found: list[str] = []
+        for start in range(0, len(lines), 32):
+            batch = tokenizer(list(lines[start : start + 32]), padding=True, return_tensors="pt")
+            with torch.inference_mode():
+                ids = model.generate(**batch, num_beams=decode.beam_size, length_penalty=decode.length_alpha)
+            found += tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return found
+
+    return translate
+
+
+def show(
+    name: str, decode: DecodeRecipe, translate: Translate, src: list[str], ref: list[str], reference: list[str] | None
+) -> list[str]:
+    """Translate, print a row, and return the translations."""
+    started = time.perf_counter()
+    found = translate(src)
+    seconds = time.perf_counter() - started
+    equal = 100 * sum(a == b for a, b in zip(found, reference or found, strict=False)) / len(found)
+    bleu = BLEU().corpus_score(found, [ref]).score
+    row(f"beam {decode.beam_size:<5}{name:<24}{len(src):>6}{equal:>8.1f}%{bleu:>9.2f}{seconds:>9.1f}")
+    return found
+
+
+if __name__ == "__main__":
+    main()
