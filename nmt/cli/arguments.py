@@ -30,8 +30,12 @@ class Precision(StrEnum):
 def torch_precision(precision: Precision) -> Literal["auto", "fp32", "bf16"]:
     """The arithmetic that our own search is asked for; an error of the command line for what only CTranslate2 has."""
     match precision:
-        case Precision.auto | Precision.fp32 | Precision.bf16:
-            return precision.value
+        case Precision.auto:
+            return "auto"
+        case Precision.fp32:
+            return "fp32"
+        case Precision.bf16:
+            return "bf16"
         case Precision.fp16 | Precision.int8:
             wrong = f"--precision {precision.value} needs --engine ctranslate2; give that, or another precision"
             raise typer.BadParameter(wrong)
