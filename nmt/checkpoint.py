@@ -272,7 +272,8 @@ def save_checkpoint(
 ) -> Path:
     """Write the checkpoint of an update, with the files of its model directory, and return where it is.
 
-    One of the same update that is there already gives way: what it lacks is a validation that was broken off.
+    One of the same update that is there already gives way: what it lacks is a validation that was broken off. It goes
+    only when the new one is whole, and comes back if this is cut off in between: see `remove_leftovers`.
     """
     directory = checkpoint_directory(run, step)
     files: dict[str, bytes | Callable[[], bytes]] = {
@@ -283,20 +284,32 @@ def save_checkpoint(
     }
     if checkpoint.average:
         files[AVERAGE] = lambda: save(dict(checkpoint.average))
-    if directory.exists():
-        _remove(directory)
-    write_directory(directory, files)
+    if not directory.exists():
+        write_directory(directory, files)
+        return directory
+    anew, replaced = (directory.with_name(f".{directory.name}.{what}") for what in ("anew", "replaced"))
+    shutil.rmtree(anew, ignore_errors=True)
+    write_directory(anew, files)
+    with _naming_disk_errors(directory):
+        directory.rename(replaced)
+        anew.rename(directory)
+        _sync_directory(directory.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
     return directory
 
 
 def load_checkpoint(directory: Path) -> Checkpoint:
     """Read and verify a checkpoint; raises CorruptError."""
     verify_directory(directory)
+    try:
+        state = json.loads((directory / "state.json").read_bytes())
+    except ValueError as error:
+        raise CorruptError(f"{directory / 'state.json'} is not JSON; copy the checkpoint again") from error
     return Checkpoint(
         model=read_tensors(directory / "model.safetensors"),
         optimizer=read_tensors(directory / "optimizer.safetensors"),
         average=read_tensors(directory / AVERAGE) if (directory / AVERAGE).exists() else {},
-        state=json.loads((directory / "state.json").read_bytes()),
+        state=state,
     )
 
 
@@ -314,8 +327,12 @@ def newest_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path, Chec
 
 
 def remove_leftovers(run: Path) -> None:
-    """Remove what a killed process left half written or half removed."""
-    for leftover in (run / "checkpoints").glob(".step-*"):
+    """Remove what a killed process left half written or half removed; one that was just being replaced comes back."""
+    for replaced in (run / "checkpoints").glob(".step-*.replaced"):
+        original = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".replaced"))
+        if not original.exists():
+            replaced.rename(original)
+    for leftover in (run / "checkpoints").glob(".*step-*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 

@@ -117,11 +117,14 @@ def format_duration(seconds: float) -> str:
 class MetricsWriter:
     """Figures over updates, to `metrics.jsonl` (one JSON object a line) and to TensorBoard, in one folder."""
 
-    def __init__(self, directory: Path, after_step: int = 0) -> None:
-        """Go on after `after_step`: what an interrupted run noted for later updates is dropped, as it comes again."""
+    def __init__(self, directory: Path, after_step: int = 0, *, validates_again: bool = False) -> None:
+        """Go on after `after_step`: what an interrupted run noted for later updates is dropped, as it comes again.
+
+        validates_again: figures of validation at that step come again too
+        """
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "metrics.jsonl"
-        kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= after_step]
+        kept = [line for line in _whole_lines(path) if not _comes_again(json.loads(line), after_step, validates_again)]
         path.write_text("".join(kept), encoding="utf-8")
         self._lines = path.open("a", encoding="utf-8")
         self._tensorboard = SummaryWriter(str(directory / "tensorboard"), purge_step=after_step + 1)
@@ -141,6 +144,12 @@ class MetricsWriter:
         """Write out what is buffered."""
         self._lines.close()
         self._tensorboard.close()
+
+
+def _comes_again(entry: Mapping[str, float], after_step: int, validates_again: bool) -> bool:
+    """Whether a run that goes on after an update will note these figures once more."""
+    is_validation = any(name.startswith("valid/") for name in entry)
+    return entry["step"] > after_step or (validates_again and is_validation and entry["step"] == after_step)
 
 
 def _whole_lines(path: Path) -> list[str]:

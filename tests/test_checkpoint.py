@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import pickle
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from nmt.checkpoint import (
     model_tensors,
     newest_checkpoint,
     prune_checkpoints,
+    remove_leftovers,
     save_checkpoint,
     verify_directory,
     write_directory,
@@ -30,6 +33,7 @@ from nmt.layout import find_model, list_checkpoints
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
+from nmt.train.position import Position
 
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
 CPU = torch.device("cpu")
@@ -186,6 +190,48 @@ def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> No
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(UserError, match="cannot write"):
         write_model(tmp_path / "file" / "m", 1)
+
+
+class Killed(BaseException):
+    """As good as SIGKILL: nothing cleans up after it."""
+
+
+def test_a_checkpoint_that_is_replaced_is_there_whenever_that_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off before any of its renames, and after the last: the old one or the new one is whole, and nothing else."""
+    real, found = Path.rename, []
+    for renames in range(4):
+        run = tmp_path / str(renames)
+        write_run(run, [1, 2])
+        (run / "checkpoints" / "step-00000002").rename(run / "checkpoints" / "step-00000001x")
+        shutil.rmtree(run / "checkpoints" / "step-00000001")
+        (run / "checkpoints" / "step-00000001x").rename(run / "checkpoints" / "step-00000001")
+        done: list[Path] = []
+
+        def rename(path: Path, target: Path, done: list[Path] = done, most: int = renames) -> Path:
+            if len(done) == most:
+                raise Killed
+            done.append(path)
+            return real(path, target)
+
+        with monkeypatch.context() as patched, suppress(Killed):
+            patched.setattr(Path, "rename", rename)
+            patched.setattr(shutil, "rmtree", lambda path, ignore_errors=False: None)
+            write_run(run, [1])
+        remove_leftovers(run)
+        newest = newest_checkpoint(run, print)
+        assert newest is not None
+        found.append(newest[1].state["step"])
+        assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000001"]
+    assert found == [2, 2, 2, 1]  # the one that stood there first told of step 2
+
+
+@pytest.mark.parametrize("state", [b"\x80\x04N.", b"[1]", b'{"of": "another version"}'])
+def test_a_state_that_cannot_be_read_is_one_clear_error(tmp_path: Path, state: bytes) -> None:
+    (tmp_path / "state.json").write_bytes(state)
+    with pytest.raises(UserError, match=r"state\.json"):
+        Position.load(tmp_path)
 
 
 def test_pruning_keeps_the_last_and_the_named(tmp_path: Path) -> None:

@@ -28,6 +28,17 @@ def test_metrics_go_on_after_an_interruption_without_repeating(tmp_path: Path) -
     ]
 
 
+def test_a_validation_that_is_made_again_is_noted_once(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path)
+    for step in (1, 2):
+        writer.write(step, {"train/loss": 10.0 - step})
+        writer.write(step, {"valid/loss": 5.0 - step})
+    writer.close()
+    MetricsWriter(tmp_path, after_step=2, validates_again=True).close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [{"step": 1, "train/loss": 9.0}, {"step": 1, "valid/loss": 4.0}, {"step": 2, "train/loss": 8.0}]
+
+
 def test_tensorboard_holds_figures_and_texts(tmp_path: Path) -> None:
     writer = MetricsWriter(tmp_path)
     writer.write(5, {"valid/bleu": 33.25})

@@ -60,6 +60,12 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
+    except OSError as error:  # a disk that is full, a file that vanished, whatever was being done
+        place = f"{error.filename}: " if error.filename is not None else ""
+        sys.exit(
+            _fail(f"{place}{error.strerror or error}; there must be room and permission; see to it; go on then", 1)
+        )
+
 
 def _fail(message: str, status: int) -> int:
     console.print(f"nmt: {' '.join(message.split())}", markup=False)

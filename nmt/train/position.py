@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from nmt.checkpoint import CorruptError
 from nmt.layout import list_checkpoints
 from nmt.recipe import Recipe, UserError, load_recipe
 
@@ -43,8 +44,23 @@ class Position:
 
     @classmethod
     def load(cls, checkpoint: Path) -> Position:
-        """The position that a checkpoint directory holds, unverified."""
-        return cls(**json.loads((checkpoint / "state.json").read_bytes()))
+        """The position that a checkpoint directory holds, unverified; CorruptError where it holds none."""
+        try:
+            state = json.loads((checkpoint / "state.json").read_bytes())
+        except (OSError, ValueError) as error:
+            raise CorruptError(f"{checkpoint / 'state.json'} is not JSON; copy the checkpoint again") from error
+        return cls.read(state, checkpoint)
+
+    @classmethod
+    def read(cls, state: object, checkpoint: Path) -> Position:
+        """The position that the parsed `state.json` of a checkpoint tells; UserError for that of another version."""
+        known = {entry.name for entry in fields(cls)}
+        if not isinstance(state, dict) or not state.keys() <= known:
+            raise UserError(
+                f"{checkpoint / 'state.json'} is of another version of nmt; it must be of this one; go on with the "
+                "version that wrote it, or start from its weights (train.start_from)"
+            )
+        return cls(**state)
 
     @property
     def epochs(self) -> float:

@@ -159,7 +159,9 @@ class Trainer:
         if self._finished() and not position.validation_due:
             say(f"training is complete at step {position.step:,}; nothing to do")
             return position
-        metrics = MetricsWriter(self.recipe.directory, after_step=position.step) if first else None
+        metrics = None
+        if first:
+            metrics = MetricsWriter(self.recipe.directory, position.step, validates_again=position.validation_due)
         bar = progress("training", recipe.max_steps, "updates", done=position.step) if first else nullcontext()
         try:
             with self._batches() as batches, stop_requests() as stop, self.writer, bar as shown:
@@ -386,7 +388,7 @@ class Trainer:
         load_optimizer_tensors(self.update.optimizer, self.model, checkpoint.optimizer)
         if self.average is not None:
             self.average.load(checkpoint.average)
-        self.position = Position(**checkpoint.state)
+        self.position = Position.read(checkpoint.state, directory)
         self.update.loss_scaler.load_state_dict(self.position.loss_scale)
         if self.world.is_first:
             say(f"going on from {directory}")

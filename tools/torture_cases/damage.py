@@ -153,10 +153,10 @@ def _mines(shop: Workshop, run: Path, reference: Path) -> Iterator[_Mine]:
         yield _Mine(last / path.name, [goes_on, averages, translates], resealed=path.name != "manifest.json")
     model = run / "model"
     fine_tunes = shop.training(run / "tuned", f"train.start_from={model}", "train.max_steps=1")
-    for path in sorted((reference / "model").iterdir()):
+    for path in sorted(path for path in (reference / "model").iterdir() if path.is_file()):
         uses = [["translate", str(run), str(text)], ["score", str(model), str(text), str(text)], fine_tunes]
         yield _Mine(model / path.name, uses, resealed=path.name != "manifest.json")
-    for path in sorted((reference / "data").iterdir()):
+    for path in sorted(path for path in (reference / "data").iterdir() if path.is_file()):
         yield _Mine(run / "data" / path.name, [goes_on])
     yield _Mine(run / "metrics.jsonl", [goes_on])
     yield _Mine(run / "recipe.toml", [goes_on, ["config", str(run / "recipe.toml")]])
