@@ -22,6 +22,8 @@ from rich.progress import (
 from rich.text import Text
 from torch.utils.tensorboard import SummaryWriter
 
+from nmt.recipe import UserError
+
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 SECONDS_BETWEEN_PLAIN_LINES = 15.0
@@ -120,11 +122,17 @@ class MetricsWriter:
     def __init__(self, directory: Path, after_step: int = 0, *, validates_again: bool = False) -> None:
         """Go on after `after_step`: what an interrupted run noted for later updates is dropped, as it comes again.
 
-        validates_again: figures of validation at that step come again too
+        validates_again: figures of validation at that step come again too. UserError for a file that cannot be read.
         """
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "metrics.jsonl"
-        kept = [line for line in _whole_lines(path) if not _comes_again(json.loads(line), after_step, validates_again)]
+        try:
+            noted = [(line, json.loads(line)) for line in _whole_lines(path)]
+            kept = [line for line, entry in noted if not _comes_again(entry, after_step, validates_again)]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path} is damaged; it must hold the figures of this run, one JSON object a line; remove it"
+            ) from error
         path.write_text("".join(kept), encoding="utf-8")
         self._lines = path.open("a", encoding="utf-8")
         self._tensorboard = SummaryWriter(str(directory / "tensorboard"), purge_step=after_step + 1)

@@ -8,6 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from nmt import logs
 from nmt.logs import MetricsWriter, format_duration, progress
+from nmt.recipe import UserError
 
 
 def test_metrics_go_on_after_an_interruption_without_repeating(tmp_path: Path) -> None:
@@ -37,6 +38,14 @@ def test_a_validation_that_is_made_again_is_noted_once(tmp_path: Path) -> None:
     MetricsWriter(tmp_path, after_step=2, validates_again=True).close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines == [{"step": 1, "train/loss": 9.0}, {"step": 1, "valid/loss": 4.0}, {"step": 2, "train/loss": 8.0}]
+
+
+@pytest.mark.parametrize("content", [b"\x80\x04N.\n", b"[]\n", b"{}\n", b"no JSON\n"])
+def test_a_damaged_file_of_metrics_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(UserError, match="damaged"):
+        MetricsWriter(tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == content
 
 
 def test_tensorboard_holds_figures_and_texts(tmp_path: Path) -> None:

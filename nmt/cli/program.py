@@ -6,6 +6,7 @@ saving.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -61,10 +62,16 @@ def main() -> None:
         sys.exit(1)
 
     except OSError as error:  # a disk that is full, a file that vanished, whatever was being done
-        place = f"{error.filename}: " if error.filename is not None else ""
-        sys.exit(
-            _fail(f"{place}{error.strerror or error}; there must be room and permission; see to it; go on then", 1)
-        )
+        sys.exit(_fail(_describe(error), 1))
+
+
+def _describe(error: OSError) -> str:
+    """What the system refused, and what to do."""
+    place = f" ({error.filename})" if error.filename is not None else ""
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full{place}; there must be room; free some and give the command again"
+    wrong = f"the system says: {error.strerror or error}{place}"
+    return f"{wrong}; what the command reads and writes must be within its reach; see to it and give it again"
 
 
 def _fail(message: str, status: int) -> int:

@@ -72,7 +72,8 @@ def repeated(run: Path, save_every: int) -> tuple[int, str | None]:
     At most one save interval may be repeated. Training goes on while a checkpoint is written; the updates since then
     count only if that save is not there in its unfinished form.
     """
-    reached, saved = last_step(run), newest_step(run)
+    replaced = [_step_in(path.name) for path in (run / "checkpoints").glob(".step-*.replaced")]  # which will come back
+    reached, saved = last_step(run), max(newest_step(run), *replaced, 0)
     again = max(0, reached - saved)
     unfinished = [path.name for path in (run / "checkpoints").glob(".step-*") if _step_in(path.name) > saved]
     if again <= save_every or (again < 2 * save_every and unfinished):
