@@ -6,13 +6,13 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import sacrebleu
+from calling import Nmt, Result
 
-from nmt import Translator, cli
+from nmt import Translator
 from nmt.checkpoint import read_model_facts
 from nmt.layout import list_checkpoints
 from nmt.recipe import parse_recipe
@@ -58,26 +58,6 @@ max_extra_tokens = 5
 [evaluate]
 samples = 10
 """
-
-Result = tuple[int, str, str]
-Nmt = Callable[..., Result]
-
-
-@pytest.fixture
-def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Nmt:
-    """Run a command in this process; gives exit status, stdout and stderr."""
-
-    def call(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-            sys.exit(0)
-        out, err = capfd.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
 
 
 def call_in_process(*arguments: object, stdin: str = "") -> Result:

@@ -1,43 +1,21 @@
 """`nmt align`, `nmt plot`, `nmt rerank` and their likes as a user types them, with tiny models of random weights."""
 
-import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import sacrebleu
 import torch
+from calling import Nmt
 
-from nmt import cli
 from nmt.checkpoint import ModelFacts, model_files, model_tensors, read_model_facts, write_directory
 from nmt.data.tokenizer import Tokenizers, train_tokenizer
 from nmt.decode.translator import Translator
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 
-Result = tuple[int, str, str]
-Nmt = Callable[..., Result]
-
 SOURCES = ["the old cat sees a dog.", "", "a red tree", "no cats quickly,  a cat.", "the cat sees many dogs"]
 TARGETS = ["red tree the old sees", "", "cat a red tree.", "no quickly", "the cat sees cats"]
-
-
-@pytest.fixture
-def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Nmt:
-    """Run a command in this process; gives exit status, stdout and stderr."""
-
-    def call(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-            sys.exit(0)
-        out, err = capfd.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
 
 
 @pytest.fixture(scope="module")

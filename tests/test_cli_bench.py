@@ -1,34 +1,12 @@
 """`nmt bench` as a user types it."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from nmt import cli
+from calling import Nmt
 
 SMALL = ["model.d_model=16", "model.d_ff=32", "model.num_heads=2", "train.device=cpu"]
-
-Result = tuple[int, str, str]
-Nmt = Callable[..., Result]
-
-
-@pytest.fixture
-def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Nmt:
-    """Run a command in this process; gives exit status, stdout and stderr."""
-
-    def call(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-            sys.exit(0)
-        out, err = capfd.readouterr()
-        return (ended.value.code if isinstance(ended.value.code, int) else 0), out, err
-
-    return call
 
 
 def test_training_is_measured(nmt: Nmt, tmp_path: Path) -> None:

@@ -1,14 +1,13 @@
 """`nmt export`, `nmt import` and `nmt translate --engine` as a user types them."""
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
+from calling import Nmt
 
-from nmt import cli
 from nmt.checkpoint import ModelFacts, model_files, model_tensors, write_directory
 from nmt.data.embedded import generate
 from nmt.data.tokenizer import train_tokenizers
@@ -16,27 +15,8 @@ from nmt.export.packages import is_installed
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 
-Nmt = Callable[..., tuple[int, str, str]]
-
 needs_ctranslate2 = pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
 needs_transformers = pytest.mark.skipif(not is_installed("transformers"), reason="pip install 'nmt[huggingface]'")
-
-
-@pytest.fixture
-def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Nmt:
-    """Run a command in this process; gives exit status, stdout and stderr."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-            sys.exit(0)
-        out, err = capfd.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
 
 
 @pytest.fixture(scope="module")

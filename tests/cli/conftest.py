@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from calling import Nmt, PipeIn, Result, Write
+from calling import PipeIn, Write
 from nasty_lines import sentence
 
-from nmt import cli
 from nmt.checkpoint import ModelFacts, model_files, model_tensors, write_directory
 from nmt.data.embedded import generate
 from nmt.data.tokenizer import Tokenizers, train_tokenizer
@@ -88,23 +87,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = model_files(architecture, model_tensors(network), tokenizers.files(), facts)
     write_directory(folder / "model", files)
     return folder / "model"
-
-
-@pytest.fixture
-def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Nmt:
-    """Run a command in this process; gives exit status, stdout and stderr."""
-
-    def call(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-            sys.exit(0)
-        out, err = capfd.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
 
 
 @pytest.fixture

@@ -7,14 +7,13 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import sacrebleu
 import sacremoses
+from calling import Nmt
 
-Nmt = Callable[..., tuple[int, str, str]]
 SYSTEMS = ("good", "fair", "poor")
 
 

@@ -2,12 +2,10 @@
 
 import json
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-Nmt = Callable[..., tuple[int, str, str]]
+from calling import Nmt
 
 
 @pytest.fixture
