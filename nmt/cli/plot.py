@@ -15,7 +15,7 @@ from nmt.plots.attention import draw, read_panels
 from nmt.plots.curves import draw_curves
 from nmt.recipe import UserError
 
-app = typer.Typer(help="Draw pictures, by matplotlib (pip install 'nmt[plot]').", no_args_is_help=True)
+app = typer.Typer(help="Draw pictures, by matplotlib (pip install 'nmt\\[plot]').", no_args_is_help=True)
 
 
 @app.command()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -34,6 +36,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"nmt {metadata.version('nmt')} (torch {metadata.version('torch')})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the versions and exit.")
+    ] = False,
+) -> None:
+    """What precedes a command."""
+
+
 # In the order of `nmt --help`.
 for command in (run, prepare, train, average, config, translate, score, align, rerank, evaluate, compare, export):
     app.command()(command)
@@ -45,9 +63,11 @@ app.add_typer(bench.app, name="bench")
 def main() -> None:
     """Run the command line and exit; every error that a user can cause is one line on stderr."""
     try:
-        app()
-    except RecipeError as error:  # the same in every process that torchrun started; one of them says it
-        sys.exit(_fail(str(error), 2) if os.environ.get("RANK", "0") == "0" else 2)
+        sys.exit(app(prog_name="nmt", standalone_mode=False))
+    except typer.TyperException as error:
+        sys.exit(_refuse(_wrong_usage(error)))
+    except RecipeError as error:
+        sys.exit(_refuse(str(error)))
     except JobEnded:  # one of the processes has said why
         sys.exit(1)
     except UserError as error:
@@ -60,7 +80,6 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-
     except OSError as error:  # a disk that is full, a file that vanished, whatever was being done
         sys.exit(_fail(_describe(error), 1))
 
@@ -72,6 +91,18 @@ def _describe(error: OSError) -> str:
         return f"the disk is full{place}; there must be room; free some and give the command again"
     wrong = f"the system says: {error.strerror or error}{place}"
     return f"{wrong}; what the command reads and writes must be within its reach; see to it and give it again"
+
+
+def _wrong_usage(error: typer.TyperException) -> str:
+    """What is wrong with the command line, and where its help is; nothing if the help has just been printed."""
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)  # unknown to what a command itself says
+    return f"{message}; see '{context.command_path} --help'" if message and context else message
+
+
+def _refuse(message: str) -> int:
+    """The same in every process that torchrun started, so that one of them says it."""
+    return _fail(message, 2) if message and os.environ.get("RANK", "0") == "0" else 2
 
 
 def _fail(message: str, status: int) -> int:

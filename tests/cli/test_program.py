@@ -1,6 +1,7 @@
 """What the program says when the system refuses something."""
 
 import errno
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,48 @@ def test_what_the_system_refuses_is_one_line(
     status, out, err = nmt("prepare", str(RECIPE))
     assert (status, out) == (1, "")
     assert one_line(err).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["translate", "--beem-size", "3"], "--beam-size"),
+        (["translate"], "Missing argument 'model'; see 'nmt translate --help'"),
+        (["translate", "model", "--beam-size", "x"], "--beam-size"),
+        (["rerank", "model", "src", "nbest"], "give either --weights, or --tune"),
+        (["export", "model", "--to", "onnx"], "ctranslate2"),
+        (["plott"], "'plot'"),
+        (["bench", "train", "--x"], "see 'nmt bench train --help'"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(nmt: Nmt, arguments: list[str], expected: str) -> None:
+    status, out, err = nmt(*arguments)
+    assert (status, out) == (2, "")
+    assert expected in one_line(err)
+
+
+def test_of_several_processes_one_says_what_is_wrong(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert nmt("train", "--x") == (2, "", "")
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [(["--help"], 0), (["translate", "-h"], 0), ([], 2), (["plot"], 2)])
+def test_help_is_printed_on_stdout(nmt: Nmt, arguments: list[str], expected: int) -> None:
+    status, out, err = nmt(*arguments)
+    assert (status, err) == (expected, "")
+    assert "Usage: nmt" in out
+
+
+def test_versions(nmt: Nmt) -> None:
+    status, out, _ = nmt("--version")
+    assert status == 0
+    assert out == f"nmt {metadata.version('nmt')} (torch {metadata.version('torch')})\n"
+
+
+def test_an_interrupt_is_one_line(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(recipe: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "prepare", interrupt)
+    status, _, _ = nmt("prepare", str(RECIPE))
+    assert status == 130
