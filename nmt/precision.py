@@ -29,6 +29,20 @@ def autocast(precision: Arithmetic, device: torch.device) -> AbstractContextMana
     return nullcontext() if precision == "fp32" else torch.autocast(device.type, _REDUCED[precision])
 
 
+def row_multiple(precision: torch.dtype, device: torch.device) -> int:
+    """The number of rows of a matrix product should be a multiple of this.
+
+    In bf16 on a CPU, oneDNN compiles a kernel for every shape it meets, which takes longer than using it: 4.7 against
+    0.6 ms for 2,000 rows of 256 on a Xeon with AMX. So there shapes must be few.
+    """
+    return 64 if precision == torch.bfloat16 and device.type == "cpu" else 1
+
+
+def torch_dtype(arithmetic: Arithmetic) -> torch.dtype:
+    """The type of the numbers that matrix products multiply."""
+    return _REDUCED.get(arithmetic, torch.float32)
+
+
 def _has_native_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))

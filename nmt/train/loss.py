@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -11,6 +13,7 @@ from torch.nn import functional as F
 
 from nmt.model.transformer import Transformer
 from nmt.packed import Batch
+from nmt.precision import row_multiple
 
 # Logits of one chunk take about this much: small enough for a CPU's cache, large enough to keep a GPU busy.
 CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 512 << 20}
@@ -97,28 +100,30 @@ class _LinearCrossEntropy(torch.autograd.Function):
         wide = mean_weight.dtype
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(master_weight, dtype=wide)
+        product, wide_product = torch.empty_like(weight), torch.empty_like(grad_weight)
         loss = hidden.new_zeros((), dtype=wide)
         nll = hidden.new_zeros((), dtype=wide)
-        rows = max(1, CHUNK_BYTES[hidden.device.type] // (4 * weight.shape[0]))
-        for start in range(0, len(hidden), rows):
-            h, gold = hidden[start : start + rows], labels[start : start + rows, None]
-            z = (h @ weight.T).to(wide)  # (rows, vocab)
+        for start, h, gold, narrow, z in _chunks(hidden, labels, len(weight), wide):
+            n = len(gold)
+            z.copy_(torch.mm(h, weight.T, out=narrow)[:n])  # (n, vocab)
             z_gold = z.gather(1, gold)
             z_max = z.amax(dim=1, keepdim=True)
             exp = z.sub_(z_max).exp_()
             exp_sum = exp.sum(dim=1, keepdim=True)
             log_sum = exp_sum.log() + z_max
-            z_mean = (h.to(wide) * mean_weight).sum(dim=1, keepdim=True)  # autocast would round a matrix product
+            z_mean = (h[:n].to(wide) * mean_weight).sum(dim=1, keepdim=True)  # autocast would round a matrix product
             nll += (log_sum - z_gold).sum()
             loss += (log_sum - (1 - smoothing) * z_gold - smoothing * z_mean).sum()
             if needs_grad:
-                exp = exp.to(weight.dtype)
-                expected_weight = (exp @ weight).to(wide) / exp_sum  # the softmax-weighted mean of rows of W
+                narrow[:n] = exp
+                expected_weight = (narrow @ weight)[:n].to(wide) / exp_sum  # the softmax-weighted mean of rows of W
                 gold_weight = master_weight[gold[:, 0]].to(wide)
-                grad_hidden[start : start + rows] = (
+                grad_hidden[start : start + n] = (
                     expected_weight - (1 - smoothing) * gold_weight - smoothing * mean_weight
                 )
-                grad_weight += exp.T @ (h.to(wide) / exp_sum).to(exp.dtype)
+                h = h.clone()
+                h[:n] /= exp_sum
+                grad_weight += wide_product.copy_(torch.mm(narrow.T, h, out=product))
         if needs_grad:
             wide_hidden = hidden.to(wide)
             grad_weight.index_add_(0, labels, wide_hidden, alpha=smoothing - 1)
@@ -132,6 +137,28 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor, _grad_nll: Tensor) -> tuple[Tensor, Tensor, None, None]:
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None
+
+
+def _chunks(
+    hidden: Tensor, labels: Tensor, vocab: int, wide: torch.dtype
+) -> Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor]]:
+    """Cut the rows; gives of each chunk its first row, the rows, their labels (n, 1), and room for two sorts of logits.
+
+    The rows may be followed by a few zeros, to be of a number that suits products; the room is (with these, vocab) in
+    the type of products, and (n, vocab) in `wide`. It is the same memory for all chunks: on a CPU, fresh memory costs
+    more than the arithmetic. Where the types are one, so is the room.
+    """
+    multiple = row_multiple(hidden.dtype, hidden.device)
+    most = CHUNK_BYTES[hidden.device.type] // (4 * vocab)
+    rows = min(max(1, most // multiple) * multiple, math.ceil(len(hidden) / multiple) * multiple)
+    narrow_room = hidden.new_empty(rows, vocab)
+    wide_room = narrow_room if hidden.dtype == wide else hidden.new_empty(rows, vocab, dtype=wide)
+    for start in range(0, len(hidden), rows):
+        gold = labels[start : start + rows, None]
+        h = hidden[start : start + rows]
+        if missing := -len(h) % multiple:
+            h = F.pad(h, (0, 0, 0, missing))
+        yield start, h, gold, narrow_room[: len(h)], wide_room[: len(gold)]
 
 
 class _LinearRDrop(torch.autograd.Function):

@@ -19,11 +19,12 @@ VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-@pytest.mark.parametrize("rows_in_chunk", [1, 10, 1000])
+@pytest.mark.parametrize(("rows_in_chunk", "multiple"), [(1, 1), (10, 1), (1000, 1), (1, 4), (10, 4), (1000, 64)])
 def test_loss_and_gradients_equal_torch_in_float64(
-    smoothing: float, rows_in_chunk: int, monkeypatch: pytest.MonkeyPatch
+    smoothing: float, rows_in_chunk: int, multiple: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vocab, d_model, total = 53, 16, 37
+    monkeypatch.setattr(loss_module, "row_multiple", lambda precision, device: multiple)
     monkeypatch.setitem(loss_module.CHUNK_BYTES, "cpu", 4 * vocab * rows_in_chunk)
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(total, d_model, dtype=torch.float64, generator=generator, requires_grad=True)
