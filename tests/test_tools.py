@@ -19,6 +19,7 @@ SCRIPTS = (
     "tools/quickstart",
     "tools/test",
     "tools/parity",
+    "tools/search-table",
     "tools/bench/run",
     ".ci/run",
 )

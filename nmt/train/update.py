@@ -48,7 +48,8 @@ class Updater:
         self._weights = [weight for weight in loss.model.parameters() if weight.requires_grad]
         self._loss: nn.Module = loss
         if world.size > 1:
-            # Not `static_graph`: torch's reducer cannot have that together with `no_sync`.
+            # Not `static_graph`: with `no_sync` before the first exchange torch's reducer asserts, and without that
+            # assertion it would stop exchanging gradients (pytorch/pytorch pull request 187732).
             self._loss = DistributedDataParallel(loss, gradient_as_bucket_view=True)
 
     @property

@@ -1,0 +1,61 @@
+"""`tools/search-table`: every kind of search runs, and the oracle is not beaten by what it chooses from."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "search_table.py"
+LINES = ["a dog runs", "two dogs", "the cat sees a dog", "no", "a cat"]
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("search_table", TOOL)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[str]:
+    (tmp_path / "src").write_text("\n".join(LINES) + "\n")
+    (tmp_path / "ref").write_text("\n".join(reversed(LINES)) + "\n")
+    return [str(tmp_path / "src"), str(tmp_path / "ref")]
+
+
+def test_every_kind_of_search_has_a_row(
+    tool: ModuleType,
+    model: Path,
+    texts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [str(model), *texts, "--ensemble", str(model), "--lines", "4", "--repetitions", "2"]
+    monkeypatch.setattr(sys, "argv", ["search-table", *given])
+    assert tool.main() == 0
+    rows = {
+        name.strip(): [cell.strip() for cell in cells]
+        for _, name, *cells, _ in (line.split("|") for line in capsys.readouterr().out.splitlines() if "|" in line[:1])
+    }
+    assert list(rows)[2:] == [search.name for search in tool.searches(model, model)]
+    assert rows["beam 5"] == rows["beam 5, the other model"][:3] + rows["beam 5"][3:], "they are the same model"
+    assert rows["beam 5"][4] == "1.00"
+    assert float(rows["beam 10, oracle of 10"][1]) >= float(rows["beam 10"][1]), "it may choose what beam 10 chose"
+
+
+def test_texts_of_different_length_are_refused(
+    tool: ModuleType,
+    model: Path,
+    texts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path(texts[1]).write_text("a cat\n")
+    monkeypatch.setattr(sys, "argv", ["search-table", str(model), *texts])
+    assert tool.main() == 1
+    assert capsys.readouterr().err.endswith(f"has 5 lines and {texts[1]} 1; they must match; give both\n")
