@@ -97,8 +97,29 @@ class PackedSequences:
         behind_end = places >= self.lengths[:, None]
         return torch.zeros(behind_end.shape, device=self.tokens.device).masked_fill_(behind_end, float("-inf"))
 
+    def head_rows(self, num_heads: int) -> tuple[Tensor, Tensor]:
+        """How rows of single heads are padded and found again, int64; computed once for all layers.
+
+        Of `(total * num_heads,)` rows, which one lies at each place of a padded layout
+        `(num_sentences * num_heads * max_length,)`, the last of its sentence again behind the end; and at which place
+        each row lies.
+        """
+        if num_heads not in self._head_rows:
+            heads = torch.arange(num_heads, device=self.tokens.device)[:, None]
+            rows = self.repeating_index[:, None, :] * num_heads + heads
+            sentence = (self.padded_index - self.positions) // max(self.max_length, 1)
+            places = (sentence[:, None] * num_heads + heads.T) * self.max_length + self.positions[:, None]
+            self._head_rows[num_heads] = rows.flatten(), places.flatten()
+        return self._head_rows[num_heads]
+
+    @cached_property
+    def _head_rows(self) -> dict[int, tuple[Tensor, Tensor]]:
+        return {}
+
     def groups(self, size: int) -> list[PackedSequences]:
         """The same sentences, cut into groups of `size` of them, the last one smaller; cut once, then kept."""
+        if self.num_sentences <= size:
+            return [self]
         if size not in self._groups:
             starts = self.cu_seqlens.tolist()
             bounds = [*range(0, self.num_sentences, size), self.num_sentences]

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     ("recipe",),
     ("watch",),
-    ("packed", "distributed", "precision", "logs", "layout"),
+    ("packed", "distributed", "precision", "logs", "layout", "allocator"),
     ("data", "model"),
     ("checkpoint",),
     ("train", "decode"),

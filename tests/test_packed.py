@@ -29,7 +29,7 @@ def test_round_trip(sentences: list[list[int]]) -> None:
 def test_groups_are_the_same_sentences_in_order(sentences: list[list[int]], size: int) -> None:
     groups = PackedSequences.from_lists(sentences).groups(size)
     assert [group.to_lists() for group in groups] == [
-        sentences[start : start + size] for start in range(0, len(sentences), size)
+        sentences[start : start + size] for start in range(0, max(len(sentences), 1), size)
     ]
     for group in groups:
         expected = PackedSequences.from_lists(group.to_lists())

@@ -85,15 +85,31 @@ def attend(
             lengths = (queries.cu_seqlens, keys.cu_seqlens, queries.max_length, keys.max_length)
             return cast(Tensor, varlen_attn(q, k, v, *lengths, **causality))
         case "sdpa" | "matmul":
-            compute = partial(_fused if kernel == "sdpa" else _products, p=p)
-            if q.is_cuda or queries.num_sentences <= CPU_GROUP:
-                return _attend_padded(q, k, v, queries, keys, causal, compute)
-            groups = queries.groups(CPU_GROUP), keys.groups(CPU_GROUP)
-            rows = [[group.total for group in side] for side in groups]
-            parts = zip(q.split(rows[0]), k.split(rows[1]), v.split(rows[1]), *groups, strict=True)
-            return torch.cat([_attend_padded(*part, causal, compute) for part in parts])
+            padded = partial(_attend_padded, causal=causal, p=p, kernel=kernel)
+            compute = partial(_by_groups, padded) if q.device.type == "cpu" else padded
+            return compute(q, k, v, queries, keys)
         case _:
             assert_never(kernel)
+
+
+def _by_groups(
+    compute: Callable[[Tensor, Tensor, Tensor, PackedSequences, PackedSequences], Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    queries: PackedSequences,
+    keys: PackedSequences,
+) -> Tensor:
+    """`compute` of some sentences at a time, as a CPU likes it, and in float32 at least.
+
+    The products are too small to gain by bf16, and of too many shapes for a kernel compiled for each.
+    """
+    groups = queries.groups(CPU_GROUP), keys.groups(CPU_GROUP)
+    q_rows, k_rows = ([group.total for group in side] for side in groups)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast("cpu", enabled=False):
+        parts = zip(q.to(wide).split(q_rows), k.to(wide).split(k_rows), v.to(wide).split(k_rows), *groups, strict=True)
+        return torch.cat([compute(*part) for part in parts]).to(q.dtype)
 
 
 def _attend_padded(
@@ -102,29 +118,18 @@ def _attend_padded(
     v: Tensor,
     queries: PackedSequences,
     keys: PackedSequences,
+    *,
     causal: bool,
-    compute: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+    p: float,
+    kernel: Kernel,
 ) -> Tensor:
     """`attend` by a kernel that takes padded sentences, and a bias that keeps them from what they must not see."""
     q, k, v = pad(q, queries), pad(k, keys), pad(v, keys)  # (num_sentences, num_heads, length, d_head)
     # Padding lies behind the end, where causality already forbids every real query to look.
     bias = causal_bias(keys.max_length, k.device) if causal else keys.padding_bias[:, None, None, :]
-    return unpad(compute(q, k, v, bias), queries)
-
-
-def _fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, p: float) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), dropout_p=p)
-
-
-def _products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, p: float) -> Tensor:
-    """`scaled_dot_product` without the weights; on a CPU in float32 at least.
-
-    There these products are too small to gain by bf16, and of too many shapes for a kernel compiled for each.
-    """
-    if q.device.type != "cpu" or q.dtype not in (torch.bfloat16, torch.float16):
-        return scaled_dot_product(q, k, v, bias, p)[0]
-    with torch.autocast("cpu", enabled=False):
-        return scaled_dot_product(q.float(), k.float(), v.float(), bias, p)[0].to(q.dtype)
+    if kernel == "sdpa":
+        return unpad(F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), dropout_p=p), queries)
+    return unpad(scaled_dot_product(q, k, v, bias, p)[0], queries)
 
 
 def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: PackedSequences, *, causal: bool) -> Tensor:
@@ -140,24 +145,16 @@ def pad(rows: Tensor, layout: PackedSequences) -> Tensor:
     What stands behind the end must not count: a bias of -inf keeps it from being seen, and `unpad` drops it.
     """
     num_heads, d_head = rows.shape[1:]
-    heads = torch.arange(num_heads, device=rows.device)[:, None]
-    sources = (layout.repeating_index[:, None, :] * num_heads + heads).flatten()
-    padded = _Pad.apply(rows.reshape(-1, d_head), sources, _places(layout, num_heads))  # type: ignore[no-untyped-call]
+    padded = _Pad.apply(rows.reshape(-1, d_head), *layout.head_rows(num_heads))  # type: ignore[no-untyped-call]
     return cast(Tensor, padded).view(layout.num_sentences, num_heads, layout.max_length, d_head)
 
 
 def unpad(padded: Tensor, layout: PackedSequences) -> Tensor:
     """The inverse of `pad`."""
     num_heads, d_head = padded.shape[1], padded.shape[3]
-    rows = _Unpad.apply(padded.reshape(-1, d_head), _places(layout, num_heads))  # type: ignore[no-untyped-call]
+    _, places = layout.head_rows(num_heads)
+    rows = _Unpad.apply(padded.reshape(-1, d_head), places)  # type: ignore[no-untyped-call]
     return cast(Tensor, rows).view(-1, num_heads, d_head)
-
-
-def _places(layout: PackedSequences, num_heads: int) -> Tensor:
-    """Where each row of each token lies among the padded ones, `(total * num_heads,)`."""
-    sentence = layout.padded_index // layout.max_length
-    heads = torch.arange(num_heads, device=sentence.device)
-    return ((sentence[:, None] * num_heads + heads) * layout.max_length + layout.positions[:, None]).flatten()
 
 
 class _Pad(torch.autograd.Function):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmt.allocator import keep_freed_memory
 from nmt.checkpoint import (
     Checkpoint,
     Tensors,
@@ -136,7 +137,7 @@ class Trainer:
         self.translate_validation = translate_validation
         self.position = Position()
         self.writer = BackgroundWriter()
-        self._use_threads()
+        self._use_cpu()
         self.model = model.to(world.device)
         start = load_start_weights(self.model, recipe.train.start_from) if recipe.train.start_from else None
         freeze(self.model, recipe.train.freeze)
@@ -415,8 +416,10 @@ class Trainer:
         if wanted == "auto" and self.world.is_first:
             say(f"train.micro_batch_tokens is {budget:,}, found to be the most that is good on {device}")
 
-    def _use_threads(self) -> None:
+    def _use_cpu(self) -> None:
+        """Where it is what trains: all its cores, and memory that stays."""
         if self.world.device.type == "cpu":
+            keep_freed_memory()
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             torch.set_num_threads(self.train_recipe.threads or max(1, cores // local_processes))
