@@ -1,26 +1,19 @@
 """`tools/batch-invariance`: a small model passes, and what does depend on the batch is found."""
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from calling import load_tool
 from nasty_lines import as_bytes, nasty_lines
 
 from nmt import Translation, Translator
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "batch_invariance.py"
-
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("batch_invariance", TOOL)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("batch_invariance")
 
 
 def run(tool: ModuleType, model: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> int:

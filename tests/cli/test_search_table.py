@@ -1,24 +1,18 @@
 """`tools/search-table`: every kind of search runs, and the oracle is not beaten by what it chooses from."""
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from calling import load_tool
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "search_table.py"
 LINES = ["a dog runs", "two dogs", "the cat sees a dog", "no", "a cat"]
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("search_table", TOOL)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("search_table")
 
 
 @pytest.fixture
