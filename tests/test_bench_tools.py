@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from bench import contest as turns  # noqa: E402
-from bench import environments, ledger, worker  # noqa: E402
+from bench import environments, ledger, trainers, worker  # noqa: E402
 from bench.__main__ import main  # noqa: E402
 from bench.contest import Contest, Side, hold_contest  # noqa: E402
 from bench.environments import Peer  # noqa: E402
@@ -114,6 +114,41 @@ def test_nmt_trains_translates_and_prepares(folder: Path) -> None:
     assert laps("decode", decode.with_settings({"decode.length_penalty": "none"})) == [35, 35, 35]
     tokens = sum(map(len, work.ids("train", "src") + work.ids("train", "tgt")))
     assert laps("prepare", work) == [tokens] * 3
+
+
+# --- What trainers of other systems have alike ------------------------------------------------------------------------
+
+
+def test_padded_batches_have_about_as_many_target_tokens() -> None:
+    counted = [3 + i * 7 % 30 for i in range(20_000)]
+    for rows in (counted, sorted(counted), [length + 5 for length in counted]):
+        size = trainers.padded_size(rows, [length - 1 for length in rows], 2_000)
+        batches, batch = [], list[int]()
+        for row in rows:
+            if batch and max(*batch, row) * (len(batch) + 1) > size:
+                batches.append(batch)
+                batch = []
+            batch.append(row)
+        mean = sum(row - 1 for batch in batches for row in batch) / len(batches)
+        assert mean == pytest.approx(2_000, rel=0.02)  # a sentence is 1 %
+
+
+def test_a_lap_ends_when_the_step_after_it_begins() -> None:
+    clock, steps = CountingClock(), list[int]()
+    step = trainers.counted_steps(lambda trainer, batch: steps.append(batch) or batch, lambda batch: batch, 2, clock)
+    assert [step(None, batch=batch) for batch in (1, 2)] == [1, 2]
+    assert clock.laps == []
+    step(None, 4)
+    assert (clock.laps, steps) == ([3], [1, 2, 4])
+    step(None, 8)
+    step(None, 16)
+    assert clock.laps == [3, 12]
+
+
+def test_a_precision_that_a_system_lacks_is_named() -> None:
+    trainers.refuse_other_precisions(WORK, ("fp32",), "JoeyNMT")
+    with pytest.raises(SystemExit, match="JoeyNMT cannot train in bf16 on cpu; it must be one of fp32"):
+        trainers.refuse_other_precisions(WORK.with_settings({"precision": "bf16"}), ("fp32",), "JoeyNMT")
 
 
 # --- Turns ------------------------------------------------------------------------------------------------------------
@@ -213,6 +248,18 @@ def test_torch_is_installed_first_and_never_anew(tmp_path: Path, monkeypatch: py
         commands.clear()
         environments.install(name)
         assert commands == []
+
+
+@pytest.mark.parametrize(("name", "peer"), environments.PEERS.items())
+def test_a_system_has_a_file_and_pinned_packages(name: str, peer: Peer) -> None:
+    source = (ROOT / "tools" / f"{peer.module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    assert all(f"\ndef {task}(work: Work, clock: Clock)" in source for task in peer.tasks)
+    pinned = {_canonical(line.split("==")[0]) for line in environments.CONSTRAINTS.read_text().splitlines()}
+    assert [package for package in peer.needed if "==" not in package and _canonical(package) not in pinned] == []
+
+
+def _canonical(package: str) -> str:
+    return package.lower().replace("_", "-")
 
 
 # --- The ledger -------------------------------------------------------------------------------------------------------

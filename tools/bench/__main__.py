@@ -25,17 +25,22 @@ SHAPES = {
     "big": Shape(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3),
 }
 
-EXAMPLES = """\
+SYSTEMS = "\n".join(f"  {name:<15}{', '.join(peer.tasks)}" for name, peer in PEERS.items())
+
+EXAMPLES = f"""\
 examples:
-  tools/bench/run install transformers ctranslate2
+  tools/bench/run install transformers ctranslate2 eole
   tools/bench/run data --data FOLDER              raw Multi30k or the like: train.en, train.de, val.en, ...
-  tools/bench/run train nmt:precision=bf16,compile=true transformers:precision=bf16
+  tools/bench/run train nmt:precision=bf16,compile=true eole:precision=bf16 --goal train-cpu-eole-bf16
   tools/bench/run decode nmt:processes=2 ctranslate2:compute_type=int8,inter_threads=2 --goal decode-cpu-fastest
   tools/bench/run record train-cpu-linear 0.62 --command 'nmt bench train base ...' --evidence train.json
 
 A system is given as NAME:setting=value,...: fields of the work (precision, threads, batch_tokens, batch_sentences,
 ...), options of the system (see the head of its file in tools/bench/peers), and VARIABLES. Measure only on a machine
 that does nothing else. Environments go to NMT_BENCH_CACHE, or the user's cache.
+
+systems, and what they can do here:
+{SYSTEMS}
 
 exit status: 0 measured and noted in tools/bench/RESULTS.md and results.json, 1 failed, 2 the command line is wrong
 """
@@ -154,7 +159,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 def _add_contest(parser: argparse.ArgumentParser, task: str) -> None:
     parser.add_argument("ours", help="a system with its settings, such as nmt:precision=bf16")
-    parser.add_argument("theirs", help="another, such as transformers:precision=bf16")
+    parser.add_argument("theirs", help="another, such as eole:precision=bf16")
     parser.add_argument("--goal", choices=BY_NAME, help="the goal that this decides")
     parser.add_argument("--rounds", type=int, default=7, help="laps of each (7)")
     parser.add_argument("--shape", choices=SHAPES, default="base", help="of the model (base)")

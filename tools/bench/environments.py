@@ -49,6 +49,68 @@ PEERS = {
             "typer",
         ),
     ),
+    # What its metadata asks for besides (spacy, fasttext, torchcodec, a web server, ...) is not imported in training.
+    "eole": Peer(
+        "bench.peers.eole_trainer",
+        ("train",),
+        "eole==0.6.4",
+        (
+            "huggingface_hub",
+            "numpy",
+            "pillow",
+            "protobuf",
+            "pydantic",
+            "pyonmttok==1.38.1",
+            "pyyaml",
+            "regex",
+            "sacrebleu",
+            "safetensors",
+            "tokenizers",
+        ),
+    ),
+    # Its metadata wants a torch older than 2.3; spacy and fasttext are imported, whether they are used or not.
+    "opennmt": Peer(
+        "bench.peers.opennmt_trainer",
+        ("train",),
+        "OpenNMT-py==3.5.1",
+        (
+            "configargparse==1.9.0",
+            "fasttext-wheel==0.9.2",
+            "numpy",
+            "pyahocorasick==2.3.1",
+            "pyonmttok==1.38.1",
+            "pyyaml",
+            "rapidfuzz==3.14.6",
+            "regex",
+            "sacrebleu",
+            "spacy==3.8.18",
+        ),
+    ),
+    # Its metadata wants a numpy older than 2.
+    "sockeye": Peer(
+        "bench.peers.sockeye_trainer",
+        ("train",),
+        "sockeye==3.1.34",
+        ("numpy", "pyyaml", "sacrebleu"),
+    ),
+    # Its metadata wants a protobuf older than 3.21, and programs that check its source.
+    "joeynmt": Peer(
+        "bench.peers.joeynmt_trainer",
+        ("train",),
+        "joeynmt==2.3.0",
+        (
+            "importlib_metadata==10.2.0",
+            "matplotlib",
+            "numpy",
+            "packaging",
+            "pyyaml",
+            "sacrebleu",
+            "sentencepiece",
+            "subword-nmt==0.3.8",
+            "tensorboard",
+            "tqdm",
+        ),
+    ),
     "ctranslate2": Peer(
         "bench.peers.ctranslate2_engine",
         ("decode",),

@@ -169,7 +169,7 @@ def _short(commit: str | None) -> str:
 def _side_row(side: Side) -> str:
     spread: Spread = side.spread
     settings = ", ".join(f"{key} {value}" for key, value in side.settings.items()) or "-"
-    package = {"nmt": "torch"}.get(side.name, side.name)
+    package = {"nmt": "torch", "opennmt": "OpenNMT-py"}.get(side.name, side.name)
     named = [name for name in dict.fromkeys((package, "torch")) if name in side.versions]
     versions = ", ".join(f"{name} {side.versions[name]}" for name in named)
     rates = f"{spread.median:,.1f} ({spread.least:,.1f} to {spread.most:,.1f})"
