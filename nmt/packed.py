@@ -116,30 +116,6 @@ class PackedSequences:
     def _head_rows(self) -> dict[int, tuple[Tensor, Tensor]]:
         return {}
 
-    def groups(self, size: int) -> list[PackedSequences]:
-        """The same sentences, cut into groups of `size` of them, the last one smaller; cut once, then kept."""
-        if self.num_sentences <= size:
-            return [self]
-        if size not in self._groups:
-            starts = self.cu_seqlens.tolist()
-            bounds = [*range(0, self.num_sentences, size), self.num_sentences]
-            self._groups[size] = [self._part(starts, first, last) for first, last in pairwise(bounds)]
-        return self._groups[size]
-
-    @cached_property
-    def _groups(self) -> dict[int, list[PackedSequences]]:
-        return {}
-
-    def _part(self, starts: Sequence[int], first: int, last: int) -> PackedSequences:
-        """The sentences from `first` to before `last`."""
-        rows = slice(starts[first], starts[last])
-        return PackedSequences(
-            tokens=self.tokens[rows],
-            positions=self.positions[rows],
-            cu_seqlens=self.cu_seqlens[first : last + 1] - starts[first],
-            max_length=max(end - start for start, end in pairwise(starts[first : last + 1])),
-        )
-
     def followed_by_padding(self, lengths: Sequence[int]) -> PackedSequences:
         """These sentences, then others of so many pad tokens each, none of them longer than the longest here."""
         device = self.tokens.device

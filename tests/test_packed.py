@@ -25,18 +25,6 @@ def test_round_trip(sentences: list[list[int]]) -> None:
     assert PackedSequences.from_lists(sentences).to_lists() == sentences
 
 
-@given(sentences_strategy, st.integers(1, 10))
-def test_groups_are_the_same_sentences_in_order(sentences: list[list[int]], size: int) -> None:
-    groups = PackedSequences.from_lists(sentences).groups(size)
-    assert [group.to_lists() for group in groups] == [
-        sentences[start : start + size] for start in range(0, max(len(sentences), 1), size)
-    ]
-    for group in groups:
-        expected = PackedSequences.from_lists(group.to_lists())
-        assert group.max_length == expected.max_length
-        assert group.positions.equal(expected.positions)
-
-
 @given(sentences_strategy)
 def test_fields(sentences: list[list[int]]) -> None:
     packed = PackedSequences.from_lists(sentences)

@@ -22,7 +22,7 @@ from nmt.bench.subjects import Subject
 from nmt.data.loader import TrainingBatches, Update
 from nmt.data.store import PairStore
 from nmt.distributed import World
-from nmt.model.attention import CPU_GROUP, choose_kernel
+from nmt.model.attention import choose_kernel
 from nmt.model.transformer import Transformer
 from nmt.train.trainer import Trainer, TrainingText
 from nmt.train.update import UpdateResult
@@ -184,8 +184,6 @@ class TrainingBench:
             return 0.0
         micros = [micro for update in updates for micro in update.micro_batches]
         sides = [side for micro in micros for side in (micro.batch.src, micro.batch.tgt)]
-        if self._world.device.type == "cpu":
-            sides = [group for side in sides for group in side.groups(CPU_GROUP)]
         return 1 - sum(side.total for side in sides) / sum(side.num_sentences * side.max_length for side in sides)
 
 

@@ -24,10 +24,6 @@ from nmt.packed import PackedSequences
 
 Kernel = Literal["matmul", "sdpa", "varlen"]
 
-# How many sentences a CPU pads to a common length. Micro-batches are sorted by length, so that the fewer these are, the
-# less padding there is, and the better it fits into a cache; the more, the fewer calls.
-CPU_GROUP = 32
-
 # Importing this kernel takes as long as importing torch itself, and only a GPU can use it.
 if torch.cuda.is_available():
     from torch.nn.attention.varlen import varlen_attn
@@ -86,13 +82,12 @@ def attend(
             return cast(Tensor, varlen_attn(q, k, v, *lengths, **causality))
         case "sdpa" | "matmul":
             padded = partial(_attend_padded, causal=causal, p=p, kernel=kernel)
-            compute = partial(_by_groups, padded) if q.device.type == "cpu" else padded
-            return compute(q, k, v, queries, keys)
+            return _wide(padded, q, k, v, queries, keys) if q.device.type == "cpu" else padded(q, k, v, queries, keys)
         case _:
             assert_never(kernel)
 
 
-def _by_groups(
+def _wide(
     compute: Callable[[Tensor, Tensor, Tensor, PackedSequences, PackedSequences], Tensor],
     q: Tensor,
     k: Tensor,
@@ -100,16 +95,13 @@ def _by_groups(
     queries: PackedSequences,
     keys: PackedSequences,
 ) -> Tensor:
-    """`compute` of some sentences at a time, as a CPU likes it, and in float32 at least.
+    """`compute` in float32 at least, for a CPU.
 
-    The products are too small to gain by bf16, and of too many shapes for a kernel compiled for each.
+    There these products are too small to gain by bf16, and of too many shapes for a kernel compiled for each.
     """
-    groups = queries.groups(CPU_GROUP), keys.groups(CPU_GROUP)
-    q_rows, k_rows = ([group.total for group in side] for side in groups)
     wide = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast("cpu", enabled=False):
-        parts = zip(q.to(wide).split(q_rows), k.to(wide).split(k_rows), v.to(wide).split(k_rows), *groups, strict=True)
-        return torch.cat([compute(*part) for part in parts]).to(q.dtype)
+        return compute(q.to(wide), k.to(wide), v.to(wide), queries, keys).to(q.dtype)
 
 
 def _attend_padded(

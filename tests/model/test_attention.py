@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.model import attention
 from nmt.model.attention import Kernel, attend, attention_weights, choose_kernel, pad, unpad
 from nmt.model.dropout import dropout
 from nmt.model.layers import sinusoids
@@ -43,9 +42,7 @@ def attend_by_loops(
 
 @pytest.mark.parametrize("kernel", ["matmul", "sdpa"])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("group", [1, 2, 3])
-def test_kernels_equal_plain_loops(kernel: Kernel, causal: bool, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "CPU_GROUP", group)
+def test_kernels_equal_plain_loops(kernel: Kernel, causal: bool) -> None:
     keys = QUERIES if causal else KEYS
     q, k, v = rows(QUERIES, 1), rows(keys, 2), rows(keys, 3)
     got = attend(q, k, v, QUERIES, keys, causal=causal, kernel=kernel)
