@@ -1,4 +1,4 @@
-"""A small statistical aligner, to judge the attention of a model by where nobody has aligned words by hand.
+"""A small statistical aligner: it judges the attention of a model, and tells which pieces translate which.
 
 The model of Dyer et al. 2013 ("A Simple, Fast, and Effective Reparameterization of IBM Model 2"): each target token is
 the translation of one source token or of nothing; a source token is the likelier the nearer it lies to the diagonal.
@@ -8,7 +8,7 @@ expectation maximisation. Links are those on which both directions agree: few, b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,12 +20,16 @@ _TENSION = 4.0
 _SHARE_OF_NOTHING = 0.08
 _ITERATIONS = 5
 
+# How often `estimate_lexicon` reads all pairs.
+PASSES = 1 + _ITERATIONS
+
 Sentence = Sequence[int]
+Pairs = Sequence[tuple[Sentence, Sentence]]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.floating[Any]]
 
 
-def agreed_links(pairs: Sequence[tuple[Sentence, Sentence]]) -> list[set[tuple[int, int]]]:
+def agreed_links(pairs: Pairs) -> list[set[tuple[int, int]]]:
     """The links (source token, target token) of each pair that both directions find, by place in the sentence.
 
     pairs: token ids of source and target, without begin and end token; a sentence may be empty
@@ -38,41 +42,85 @@ def agreed_links(pairs: Sequence[tuple[Sentence, Sentence]]) -> list[set[tuple[i
     ]
 
 
-def best_sources(pairs: Sequence[tuple[Sentence, Sentence]]) -> list[list[int]]:
+def best_sources(pairs: Pairs) -> list[list[int]]:
     """The most probable source token of each target token, by its place; -1 where it comes from nothing."""
-    cells = _Cells.of_pairs(pairs)
-    probability = np.ones(cells.num_entries)
+    vocab = 1 + max((token for pair in pairs for side in pair for token in side), default=0)
+    cells = _Cells.of_pairs(pairs, vocab)
+    lexicon = _estimate(lambda: [cells], vocab)
+    return cells.best(cells.posterior(lexicon.probability), [len(tgt) for _, tgt in pairs])
+
+
+def estimate_lexicon(read: Callable[[], Iterable[Pairs]], vocab: int) -> Lexicon:
+    """How probable each target token is as the translation of each source token.
+
+    read: gives all pairs, chunk by chunk, each time it is called, which is `PASSES` times; a chunk needs about 60 bytes
+    for each way in which a token of it can come from another, the lexicon 40 bytes an entry while it is estimated
+    vocab: token ids of both sides are below it
+    """
+    return _estimate(lambda: (_Cells.of_pairs(pairs, vocab) for pairs in read()), vocab)
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """The probability of each target token, given a source token, for those that stand in one pair of sentences.
+
+    keys:        (entries,) in ascending order, source token * vocab + target token; source token `vocab` is nothing
+    probability: (entries,); those of one source token sum to 1
+    """
+
+    vocab: int
+    keys: Ints
+    probability: Floats
+
+    def best(self, count: int) -> Ints:
+        """The keys of the `count` most probable target tokens of each source token but nothing, in ascending order.
+
+        Of equally probable ones those with the lower ids.
+        """
+        sources = self.keys // self.vocab
+        order = np.lexsort((-self.probability, sources))  # stable, so that equals stay in the order of their keys
+        starts = np.searchsorted(sources, sources)  # where the entries of the same source begin, in either order
+        is_best = (np.arange(len(order)) - starts < count) & (sources < self.vocab)
+        best: Ints = np.sort(self.keys[order[is_best]])
+        return best
+
+
+def _estimate(read: Callable[[], Iterable[_Cells]], vocab: int) -> Lexicon:
+    """Expectation maximisation from a uniform start; `read` gives the same cells each time."""
+    keys = np.zeros(0, dtype=np.int64)
+    for cells in read():
+        keys = np.union1d(keys, cells.keys)
+    sources = (keys // vocab).astype(np.int32)
+    probability = np.ones(len(keys))
     for _ in range(_ITERATIONS):
-        counts = np.bincount(cells.entry, cells.posterior(probability), minlength=cells.num_entries)
-        totals = np.bincount(cells.source_of_entry, counts)
-        probability = counts / totals[cells.source_of_entry]
-    return cells.best(cells.posterior(probability), [len(tgt) for _, tgt in pairs])
+        counts = np.zeros(len(keys))
+        for cells in read():
+            places = np.searchsorted(keys, cells.keys)
+            shares = cells.posterior(probability[places])
+            counts[places] += np.bincount(cells.entry, shares, minlength=len(places))
+        probability = counts / np.bincount(sources, counts)[sources]
+    return Lexicon(vocab, keys, probability)
 
 
 @dataclass(frozen=True)
 class _Cells:
     """Every way in which a target token can come from a source token or from nothing; all of one token together.
 
-    source:          (cells,) place of the source token, -1 for nothing
-    prior:           (cells,) probability of that place
-    entry:           (cells,) number of the pair of words
-    starts:          (target tokens,) the first cell of each target token
-    source_of_entry: (entries,) number of the source word
+    source: (cells,) place of the source token, -1 for nothing
+    prior:  (cells,) probability of that place
+    entry:  (cells,) place of its pair of words among the keys
+    starts: (target tokens,) the first cell of each target token
+    keys:   (entries,) the pairs of words, as in `Lexicon`
     """
 
     source: Ints
     prior: Floats
     entry: Ints
     starts: Ints
-    source_of_entry: Ints
-
-    @property
-    def num_entries(self) -> int:
-        return len(self.source_of_entry)
+    keys: Ints
 
     @classmethod
-    def of_pairs(cls, pairs: Sequence[tuple[Sentence, Sentence]]) -> _Cells:
-        vocab = 1 + max((token for pair in pairs for side in pair for token in side), default=0)
+    def of_pairs(cls, pairs: Pairs, vocab: int) -> _Cells:
         none = np.zeros(0, dtype=np.int64)
         sources, keys, sizes = [none], [none], [none]
         priors: list[Floats] = [np.zeros(0)]
@@ -86,8 +134,7 @@ class _Cells:
         entries, entry = np.unique(np.concatenate(keys), return_inverse=True)
         each = np.concatenate(sizes)
         starts = np.cumsum(each) - each
-        _, source_of_entry = np.unique(entries // vocab, return_inverse=True)
-        return cls(np.concatenate(sources), np.concatenate(priors), entry, starts, source_of_entry)
+        return cls(np.concatenate(sources), np.concatenate(priors), entry, starts, entries)
 
     def posterior(self, probability: Floats) -> Floats:
         """How probable each cell is among those of its target token; probability: (entries,) of the pair of words."""

@@ -3,26 +3,31 @@
 import math
 import random
 from collections import defaultdict
+from collections.abc import Iterator
 
 import pytest
 
-from nmt.decode.lexical_alignment import agreed_links, best_sources
+from nmt.decode.lexical_alignment import PASSES, agreed_links, best_sources, estimate_lexicon
 
 Pairs = list[tuple[list[int], list[int]]]
 
 
-def by_loops(pairs: Pairs, iterations: int = 5) -> list[list[int]]:
-    """Expectation maximisation with dictionaries; word None is nothing."""
+Table = dict[tuple[int | None, int], float]
 
-    def places(src: list[int], i: int, n: int) -> list[tuple[int, int | None, float]]:
-        if not src:
-            return [(-1, None, 1.0)]
-        near = [math.exp(-4.0 * abs((i + 1) / n - (j + 1) / len(src))) for j in range(len(src))]
-        return [(-1, None, 0.08)] + [(j, word, 0.92 * near[j] / sum(near)) for j, word in enumerate(src)]
 
-    table: dict[tuple[int | None, int], float] = defaultdict(lambda: 1.0)
+def places(src: list[int], i: int, n: int) -> list[tuple[int, int | None, float]]:
+    """Where the i-th of n target words can come from: place, word and prior; word None is nothing."""
+    if not src:
+        return [(-1, None, 1.0)]
+    near = [math.exp(-4.0 * abs((i + 1) / n - (j + 1) / len(src))) for j in range(len(src))]
+    return [(-1, None, 0.08)] + [(j, word, 0.92 * near[j] / sum(near)) for j, word in enumerate(src)]
+
+
+def table_by_loops(pairs: Pairs, iterations: int = 5) -> Table:
+    """Expectation maximisation with dictionaries."""
+    table: Table = defaultdict(lambda: 1.0)
     for _ in range(iterations):
-        counts: dict[tuple[int | None, int], float] = defaultdict(float)
+        counts: Table = defaultdict(float)
         totals: dict[int | None, float] = defaultdict(float)
         for src, tgt in pairs:
             for i, word in enumerate(tgt):
@@ -31,12 +36,26 @@ def by_loops(pairs: Pairs, iterations: int = 5) -> list[list[int]]:
                     counts[source, word] += share / sum(value for _, value in joint)
                     totals[source] += share / sum(value for _, value in joint)
         table = defaultdict(float, {key: count / totals[key[0]] for key, count in counts.items()})
+    return table
+
+
+def by_loops(pairs: Pairs) -> list[list[int]]:
+    """The best source of each target word."""
+    table = table_by_loops(pairs)
     return [
         [
             max(places(src, i, len(tgt)), key=lambda place, word=word: place[2] * table[place[1], word])[0]
             for i, word in enumerate(tgt)
         ]
         for src, tgt in pairs
+    ]
+
+
+def random_pairs(seed: int, count: int = 25) -> Pairs:
+    rng = random.Random(seed)
+    return [
+        ([rng.randrange(9) for _ in range(rng.randint(1, 6))], [rng.randrange(9) for _ in range(rng.randint(1, 6))])
+        for _ in range(count)
     ]
 
 
@@ -57,12 +76,27 @@ def language(count: int, seed: int) -> tuple[Pairs, list[set[tuple[int, int]]]]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_equals_plain_loops(seed: int) -> None:
-    rng = random.Random(seed)
-    pairs = [
-        ([rng.randrange(9) for _ in range(rng.randint(1, 6))], [rng.randrange(9) for _ in range(rng.randint(1, 6))])
-        for _ in range(25)
-    ]
+    pairs = random_pairs(seed)
     assert best_sources(pairs) == by_loops(pairs)
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_a_lexicon_of_chunks_of_any_size_is_that_of_plain_loops(size: int) -> None:
+    pairs, vocab = [*random_pairs(3), ([], [4, 10]), ([2], [])], 11
+    passes: list[int] = []
+
+    def read() -> Iterator[Pairs]:
+        passes.append(0)
+        yield from (pairs[start : start + size] for start in range(0, len(pairs), size))
+
+    lexicon = estimate_lexicon(read, vocab)
+    assert len(passes) == PASSES
+    expected = {(vocab if s is None else s) * vocab + t: p for (s, t), p in table_by_loops(pairs).items()}
+    assert lexicon.keys.tolist() == sorted(expected)
+    assert lexicon.probability.tolist() == pytest.approx([expected[key] for key in sorted(expected)], rel=1e-12)
+    for count in (1, 3, 50):
+        by_source = [sorted((-p, key) for key, p in expected.items() if key // vocab == s) for s in range(vocab)]
+        assert lexicon.best(count).tolist() == sorted(key for best in by_source for _, key in best[:count])
 
 
 def test_learns_the_dictionary_of_a_small_text() -> None:
