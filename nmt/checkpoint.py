@@ -75,6 +75,19 @@ def write_directory(directory: Path, files: Mapping[str, bytes | Callable[[], by
             raise
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all, in the place of one that is there; UserError where it cannot be written."""
+    with _naming_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.part-{os.getpid()}")
+        try:
+            _write_synced(temporary, content)
+            temporary.replace(path)
+            _sync_directory(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
 def verify_directory(directory: Path) -> None:
     """Compare every file with the manifest; raises CorruptError that names the first file that differs."""
     try:

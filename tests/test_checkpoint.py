@@ -28,6 +28,7 @@ from nmt.checkpoint import (
     save_checkpoint,
     verify_directory,
     write_directory,
+    write_file,
 )
 from nmt.layout import find_model, list_checkpoints
 from nmt.model.transformer import Transformer
@@ -190,6 +191,24 @@ def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> No
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(UserError, match="cannot write"):
         write_model(tmp_path / "file" / "m", 1)
+
+
+def test_a_single_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "new" / "file"
+    write_file(path, b"first")
+    write_file(path, b"second")
+    assert path.read_bytes() == b"second"
+    with pytest.raises(UserError, match=r"cannot write .*;"):
+        write_file(path / "below", b"")
+
+    def fill_disk(path: Path, data: bytes) -> None:
+        path.write_bytes(data[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_write_synced", fill_disk)
+    with pytest.raises(UserError, match="disk is full"):
+        write_file(path, b"third")
+    assert [(one.name, one.read_bytes()) for one in path.parent.iterdir()] == [("file", b"second")]
 
 
 class Killed(BaseException):
