@@ -24,6 +24,7 @@ from nmt.data import prepare as preparation
 from nmt.data.prepare import Prepared, TestSet, load_prepared, test_sets
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
+from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
 from nmt.distributed import World, start_world
 from nmt.evaluate.metrics import score_by_group, score_corpus
@@ -129,6 +130,8 @@ def _train(recipe: Recipe, world: World) -> Position:
     directory, tokenizers = prepared.directory, prepared.tokenizers
     if recipe.decode.tag is not None:
         tokenizers.src.tag_id(recipe.decode.tag)  # that there is none must not show only when training is over
+    if recipe.decode.shortlist is not None:
+        Shortlist.load(recipe.decode.shortlist, tokenizers)  # nor that it does not fit
     if world.is_first:
         (recipe.directory / "recipe.toml").write_text(dump_recipe(recipe), encoding="utf-8")
     torch.manual_seed(recipe.seed)

@@ -219,6 +219,8 @@ def test_recipes_are_frozen() -> None:
         ("train.max_minutes=2.5", 2.5),
         ("run_dir=some folder/x", Path("some folder/x")),
         ("data.root=../elsewhere", Path("../elsewhere")),
+        ("decode.shortlist=some list", Path("some list")),
+        ("decode.shortlist=", None),
         ('evaluate.metrics=["chrf++", "ter"]', ("chrf++", "ter")),
         ("tgt_lang=fr", "fr"),
         ('data.valid=[{kind = "sacrebleu", test_set = "wmt13"}]', (SacrebleuCorpus(test_set="wmt13"),)),

@@ -102,7 +102,10 @@ def model_and_sentences(request: SearchRequest, folder: Path) -> tuple[Path, Dec
             "or leave out --input"
         )
     lengths = [] if request.output_tokens else ["min_length_ratio=1.0", "max_length_ratio=1.0"]
-    decode = _decode(subject.recipe.decode, [*lengths, *request.settings], request.output_tokens)
+    own = subject.recipe.decode
+    if request.tokenizer is None:
+        own = own.model_copy(update={"shortlist": None})  # which is of the pieces of text, not of numbers
+    decode = _decode(own, [*lengths, *request.settings], request.output_tokens)
     write_random_model(folder / "model", subject.recipe.model_copy(update={"decode": decode}), tokenizers)
     if request.source is not None:
         return folder / "model", decode, _read(request.source, request.num_sentences)

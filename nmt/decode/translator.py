@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -22,9 +22,11 @@ from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, se
 from nmt.decode.ensemble import Ensemble
 from nmt.decode.options import SearchOptions
 from nmt.decode.required import tokens_to_hold
+from nmt.decode.restricted import restrict
 from nmt.decode.sampling import SamplingOptions, sample
 from nmt.decode.scoring import in_order_of_reading
 from nmt.decode.search import Hypothesis, StepModel, beam_search
+from nmt.decode.shortlist import Shortlist
 from nmt.distributed import choose_device
 from nmt.packed import EOS_ID, PackedSequences
 from nmt.precision import Precision, choose_precision
@@ -112,8 +114,8 @@ class Translator:
 
         The model is None where a subclass searches in another way: see `_search`.
         reverse_target: whether it writes from right to left; text comes out in the order of reading all the same
-        Raises UserError when `decode` asks for a tag that the source tokenizer does not know. To translate with a model
-        on disk, use `load`.
+        Raises UserError when `decode` asks for a tag that the source tokenizer does not know, or for a shortlist that
+        cannot be read or is of other tokenizers. To translate with a model on disk, use `load`.
         """
         self.lines_cut = 0
         self._model = model
@@ -124,6 +126,7 @@ class Translator:
         bias = [(self._encode_phrase(phrase), value) for phrase, value in decode.bias.items()]
         self._options = SearchOptions.from_recipe(decode, max_positions - 1, forbidden, bias)
         self._require = decode.require
+        self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, tokenizers)
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
         self._utility = None if decode.bayes_risk == "none" else sentence_utility(decode.bayes_risk)
         self._batch_tokens = decode.batch_tokens
@@ -339,14 +342,14 @@ class Translator:
 
     def _search_batch(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search one batch; where the GPU's memory is too small, its halves one after the other."""
-        assert self._model is not None, "a translator without a model searches in its own way"
+        model = self._model_for(tasks)
         src = PackedSequences.from_lists([[*self._tag, *task.sentence, EOS_ID] for task in tasks]).to(self._device)
         try:
             prefixes = [task.prefix for task in tasks]
             if self._sampling is not None:
-                found = sample(self._model, src, options, self._sampling, prefixes)
+                found = sample(model, src, options, self._sampling, prefixes)
             else:
-                found = beam_search(self._model, src, options, prefixes, [task.required for task in tasks])
+                found = beam_search(model, src, options, prefixes, [task.required for task in tasks])
             return [[self._as_read(hypothesis) for hypothesis in hypotheses] for hypotheses in found]
         except torch.OutOfMemoryError as error:
             if len(tasks) == 1:
@@ -356,6 +359,16 @@ class Translator:
                 ) from error
         half = len(tasks) // 2
         return self._search_batch(tasks[:half], options) + self._search_batch(tasks[half:], options)
+
+    def _model_for(self, tasks: Sequence[Task]) -> StepModel[Any]:
+        """The model; with a shortlist, restricted to the candidates of these sentences."""
+        assert self._model is not None, "a translator without a model searches in its own way"
+        if self._shortlist is None:
+            return self._model
+        preferred = [phrase for phrase, value in self._options.bias if value > 0]
+        needed = [chain(task.prefix, *task.required, *preferred) for task in tasks]
+        candidates = self._shortlist.candidates([task.sentence for task in tasks], needed)
+        return restrict(self._model, candidates.to(self._device))
 
     def _as_read(self, hypothesis: Hypothesis) -> Hypothesis:
         """The hypothesis in the order of reading, whatever the model's."""

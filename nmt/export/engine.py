@@ -229,6 +229,8 @@ def refuse_options(
         problems.append("a bias of words")
     if decode.require:
         problems.append("required phrases")
+    if decode.shortlist is not None:
+        problems.append("a shortlist (decode.shortlist, --shortlist)")
     if decode.alignments:
         problems.append("alignments (they are read from our attention)")
     if ensemble:

@@ -16,7 +16,16 @@ _NEVER = [PAD_ID, UNK_ID, BOS_ID]
 
 
 # What transformers has no word for.
-_LOST = ("max_length_ratio", "min_length_ratio", "coverage_penalty", "num_groups", "require", "bias", "tag")
+_LOST = (
+    "max_length_ratio",
+    "min_length_ratio",
+    "coverage_penalty",
+    "num_groups",
+    "require",
+    "bias",
+    "tag",
+    "shortlist",
+)
 _DEFAULTS = DecodeRecipe().model_dump()
 
 

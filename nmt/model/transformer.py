@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import assert_never
 
 import torch
@@ -57,10 +57,20 @@ class Transformer(nn.Module):
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Log-probabilities of the next token, (batch, beam, vocab) float32, after the last `tokens` (batch, beam)."""
+        logits = self.logits(self.advance(tokens, state))  # (batch * beam, vocab)
+        return torch.log_softmax(logits.float(), dim=-1).view(*tokens.shape, -1)
+
+    def advance(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """What the decoder says after the last `tokens` (batch, beam): (batch * beam, d_model), for `logits`."""
         positions = torch.full_like(tokens, state.length)
         x = self.tgt_embedding(tokens, positions).flatten(0, 1)  # (batch * beam, d_model)
-        logits = self.logits(self.decoder.step(x, state))  # (batch * beam, vocab)
-        return torch.log_softmax(logits.float(), dim=-1).view(*tokens.shape, -1)
+        return self.decoder.step(x, state)
+
+    def logits_of(self, pieces: Tensor) -> Callable[[Tensor], Tensor]:
+        """What gives the `logits` of some target pieces alone, (..., d_model) -> (..., pieces); pieces: (pieces,)."""
+        weight = self.output_weight[pieces]
+        bias = None if self.output_bias is None else self.output_bias[pieces]
+        return lambda hidden: F.linear(hidden, weight, bias)
 
     def recompute_layers(self, wanted: bool) -> None:
         """Whether training keeps only what enters each layer, and computes the rest again for the gradient.

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from nmt.recipe.corpora import Corpus, Section
 
@@ -307,6 +307,10 @@ class DecodeRecipe(Section):
     alignment_place: Literal["output", "input"] = "output"
     """Where a target token is aligned: where the decoder writes it, or one place on, where it reads it. Lower layers of
     deep decoders do better where they read (Chen et al. 2020); in shallow ones only the place of writing is of use."""
+    shortlist: Annotated[Path | None, BeforeValidator(lambda path: None if path == "" else path)] = None
+    """A file that `nmt shortlist` made: a sentence is translated with the target pieces that it lists for those of the
+    sentence, the most frequent ones, and those of its prefix and its required and preferred phrases; others count as
+    impossible. Faster, and now and then another translation; an empty path switches it off. Scoring never uses it."""
     batch_tokens: PositiveInt = 2_048
     """Most source tokens decoded at a time (times the beam in memory)."""
 

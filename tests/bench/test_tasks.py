@@ -82,6 +82,13 @@ def test_random_weights_translate_numbers_or_text(recipe: Path, tmp_path: Path) 
     assert (decode.min_tokens, decode.max_tokens) == (16, 16)
 
 
+def test_numbers_are_translated_without_the_shortlist_of_the_recipe(recipe: Path, tmp_path: Path) -> None:
+    listed = tmp_path / "listed.toml"
+    listed.write_text(recipe.read_text() + '[decode]\nshortlist = "list"\n')
+    model, decode, _ = model_and_sentences(request(listed, vocab_size=70), tmp_path / "numbers")
+    assert (decode.shortlist, read_model_facts(model).decode.shortlist) == (None, None)
+
+
 def test_a_trained_model_translates_as_its_recipe_says(recipe: Path, tmp_path: Path) -> None:
     own = find_subject(str(recipe), ["decode.n_best=3", "decode.length_alpha=0.3"]).recipe
     write_random_model(tmp_path / "model", own, number_tokenizers(50))

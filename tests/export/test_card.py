@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,10 @@ def test_the_scores_of_the_average_are_not_those_of_a_checkpoint(run: Path) -> N
 
 def test_a_model_alone_has_a_card_too(make_model: MakeModel) -> None:
     loaded = load_model(make_model(joint=False, tied_embeddings="decoder"), torch.device("cpu"))
-    card = write_card(loaded, Card("ctranslate2", None, ()))
+    decode = loaded.facts.decode.model_copy(update={"shortlist": Path("of this machine")})
+    listed = replace(loaded, facts=replace(loaded.facts, decode=decode))
+    card = write_card(listed, Card("ctranslate2", None, ()))
+    assert "shortlist" not in card
     assert "license" not in card
     assert "Scores" not in card
     assert 'model_file="FOLDER/tokenizer.src.model"' in card

@@ -118,11 +118,11 @@ def test_lines_of_any_kind_come_back_in_order(model: Path) -> None:
 
 
 def test_all_that_cannot_be_honoured_is_named_at_once(model: Path) -> None:
-    decode = DecodeRecipe(length_penalty="gnmt", length_alpha=0.6, sampling=True)
+    decode = DecodeRecipe(length_penalty="gnmt", length_alpha=0.6, sampling=True, shortlist=Path("list"))
     with pytest.raises(UserError) as refused:
         CTranslate2Translator.load(model, "cpu", "fp32", decode, ensemble=[model])
     message = str(refused.value)
-    assert all(name in message for name in ("gnmt", "--length-penalty power", "sampling", "ensemble"))
+    assert all(name in message for name in ("gnmt", "--length-penalty power", "sampling", "--shortlist", "ensemble"))
     assert "\n" not in message
     types = {compute_type(name, torch.device("cpu")) for name in ("fp32", "bf16", "fp16", "int8")}
     assert types == {"float32", "bfloat16", "float16", "int8"}

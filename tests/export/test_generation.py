@@ -1,5 +1,7 @@
 """Search options as generation configuration, and back."""
 
+from pathlib import Path
+
 import pytest
 
 from nmt.export.generation import from_generation_config, to_generation_config
@@ -48,11 +50,19 @@ def test_no_penalty_is_the_power_of_zero(decode: dict[str, object]) -> None:
 
 
 def test_what_is_lost_is_named() -> None:
-    decode = DecodeRecipe(sampling=True, top_k=5, min_p=0.1, bayes_risk="chrf", max_length_ratio=2.0)
+    decode = DecodeRecipe(
+        sampling=True, top_k=5, min_p=0.1, bayes_risk="chrf", max_length_ratio=2.0, shortlist=Path("list")
+    )
     config, lost = to_generation_config(decode, 100, [])
     assert (config["do_sample"], config["num_beams"], config["top_k"], config["min_p"]) == (True, 1, 5, 0.1)
     assert "length_penalty" not in config
-    assert [one.split()[0] for one in lost] == ["length", "the", "minimum", "decode.max_length_ratio"]
+    assert [one.split()[0] for one in lost] == [
+        "length",
+        "the",
+        "minimum",
+        "decode.max_length_ratio",
+        "decode.shortlist",
+    ]
 
 
 def test_nonsense_is_one_line() -> None:

@@ -1,0 +1,183 @@
+"""Search among candidates against exhaustive enumeration of what they allow, and against search without them."""
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from test_search import TableModel, random_table
+from torch import Tensor
+
+from nmt.decode.ensemble import Ensemble, EnsembleMean
+from nmt.decode.options import SearchOptions, length_penalty
+from nmt.decode.restricted import restrict
+from nmt.decode.sampling import SamplingOptions, sample
+from nmt.decode.search import Hypothesis, StepModel, beam_search
+from nmt.model.transformer import Transformer
+from nmt.packed import BOS_ID, EOS_ID, PackedSequences
+from nmt.recipe import ModelRecipe, UserError
+
+VOCAB = 30
+SIZES = {"d_model": 16, "d_ff": 16, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+SOURCES = [[5, 9, EOS_ID], [7, EOS_ID], [11, 4, 20, EOS_ID], [8, 8, EOS_ID], [EOS_ID], [25, 6, 4, 17, 9, EOS_ID]]
+
+
+def make_model(seed: int, **options: object) -> Transformer:
+    """Of random weights, with clear preferences."""
+    torch.manual_seed(seed)
+    model = Transformer(ModelRecipe.model_validate(SIZES | {"max_positions": 40} | options), VOCAB, VOCAB).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+def draw_candidates(seed: int, sentences: int, words: int) -> Tensor:
+    """So many random words and the end token for each sentence."""
+    rng = random.Random(seed)
+    found = torch.zeros(sentences, VOCAB, dtype=torch.bool)
+    for row in found:
+        row[[EOS_ID, *rng.sample(range(EOS_ID + 1, VOCAB), k=words)]] = True
+    return found
+
+
+def pack(sources: list[list[int]]) -> PackedSequences:
+    return PackedSequences.from_lists(sources)
+
+
+@torch.inference_mode()
+def restricted_log_probs(model: Transformer, source: list[int], tokens: tuple[int, ...], own: Tensor) -> list[float]:
+    """Of each token and of the end, from one pass through the model: a softmax over the candidates alone."""
+    hidden = model.forward(pack([source]), pack([[BOS_ID, *tokens]]))
+    places = {piece: place for place, piece in enumerate(own.nonzero().flatten().tolist())}
+    log_probs = model.logits(hidden)[:, own].double().log_softmax(dim=-1)
+    return [float(log_probs[i, places[token]]) for i, token in enumerate((*tokens, EOS_ID))]
+
+
+@pytest.mark.parametrize("output_bias", [False, True])
+def test_finds_the_best_of_all_outputs_of_candidates(output_bias: bool) -> None:
+    model = make_model(1, output_bias=output_bias, tied_embeddings="none")
+    if model.output_bias is not None:
+        torch.nn.init.normal_(model.output_bias)
+    options = SearchOptions(beam_size=40, n_best=5, length_penalty="power", max_extra_tokens=3, max_tokens=3)
+    candidates = draw_candidates(2, len(SOURCES), words=3)
+    found = beam_search(restrict(model, candidates), pack(SOURCES), options)
+    for source, own, hypotheses in zip(SOURCES, candidates, found, strict=True):
+        words = own.nonzero().flatten().tolist()[1:]
+        scored = []
+        for length in range(4):
+            for tokens in itertools.product(words, repeat=length):
+                log_probs = restricted_log_probs(model, source, tokens, own)
+                scored.append((sum(log_probs) / length_penalty(length + 1, "power", 0.6), list(tokens), log_probs))
+        scored.sort(reverse=True)
+        for hypothesis, (score, tokens, log_probs) in zip(hypotheses, scored[:5], strict=True):
+            assert hypothesis.tokens == tokens
+            assert hypothesis.score == pytest.approx(score, abs=1e-5)
+            assert hypothesis.token_log_probs == pytest.approx(log_probs, abs=1e-5)
+
+
+OPTIONS = SearchOptions(beam_size=4, n_best=3, max_extra_tokens=6)
+SEARCHES: dict[str, Callable[[StepModel[Any], PackedSequences], list[list[Hypothesis]]]] = {
+    "beam": lambda model, src: beam_search(model, src, OPTIONS),
+    "greedy": lambda model, src: beam_search(model, src, replace(OPTIONS, beam_size=1, n_best=1)),
+    "groups": lambda model, src: beam_search(model, src, replace(OPTIONS, num_groups=2)),
+    "coverage": lambda model, src: beam_search(model, src, replace(OPTIONS, coverage_beta=0.3)),
+    "samples": lambda model, src: sample(model, src, OPTIONS, SamplingOptions(seed=3, top_p=0.9)),
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("ensemble", [None, "linear", "log"])
+def test_all_pieces_as_candidates_change_not_one_bit(search: str, ensemble: EnsembleMean | None) -> None:
+    model: StepModel[Any] = make_model(1, output_bias=True)
+    if ensemble is not None:
+        model = Ensemble([model, make_model(2)], ensemble)
+    everything = torch.ones(len(SOURCES), VOCAB, dtype=torch.bool)
+    expected = SEARCHES[search](model, pack(SOURCES))
+    assert SEARCHES[search](restrict(model, everything), pack(SOURCES)) == expected
+    assert len({tuple(h.tokens) for hypotheses in expected for h in hypotheses}) > len(SOURCES) // 2
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_outputs_are_of_own_candidates_and_neighbours_change_nothing(search: str, ensemble: bool) -> None:
+    model: StepModel[Any] = make_model(1)
+    if ensemble:
+        model = Ensemble([model, make_model(2)])
+    candidates = draw_candidates(4, len(SOURCES), words=6)
+    alone = [
+        SEARCHES[search](restrict(model, own[None]), pack([source]))[0]
+        for source, own in zip(SOURCES, candidates, strict=True)
+    ]
+    for own, hypotheses in zip(candidates, alone, strict=True):
+        assert all(bool(own[h.tokens].all()) for h in hypotheses)
+    rng = random.Random(0)
+    for _ in range(4):
+        rows = rng.sample(range(len(SOURCES)), k=rng.randint(2, len(SOURCES)))
+        together = SEARCHES[search](restrict(model, candidates[rows]), pack([SOURCES[row] for row in rows]))
+        for row, hypotheses in zip(rows, together, strict=True):
+            assert [h.tokens for h in hypotheses] == [h.tokens for h in alone[row]]
+            assert [h.score for h in hypotheses] == pytest.approx([h.score for h in alone[row]], abs=1e-5)
+
+
+@pytest.mark.parametrize("mean", ["linear", "log"])
+def test_each_model_of_an_ensemble_is_restricted_by_itself(mean: EnsembleMean) -> None:
+    models, candidates = [make_model(1), make_model(2)], draw_candidates(3, 2, words=4)
+    together = restrict(Ensemble(models, mean), candidates)
+    log_probs = together.step(torch.full((2, 1), BOS_ID), together.start(pack(SOURCES[:2]), 1))[:, 0]
+    for source, own, found in zip(SOURCES, candidates, log_probs, strict=False):
+        hidden = [model.forward(pack([source]), pack([[BOS_ID]]))[0] for model in models]
+        single = [model.logits(h)[own].double().log_softmax(-1) for model, h in zip(models, hidden, strict=True)]
+        summed = sum(one.exp() for one in single) if mean == "linear" else sum(single)
+        expected = (summed / 2).log() if mean == "linear" else (summed / 2).log_softmax(-1)
+        assert found[own].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+        assert bool((found[~own] == -math.inf).all())
+
+
+def test_the_projection_is_that_of_the_candidates_left() -> None:
+    """Weights are gathered anew when half of the sentences have left, and not each time that one leaves."""
+    model = make_model(1)
+    gathered: list[int] = []
+    logits_of = model.logits_of
+
+    def spy(pieces: Tensor) -> Callable[[Tensor], Tensor]:
+        gathered.append(len(pieces))
+        return logits_of(pieces)
+
+    model.logits_of = spy  # type: ignore[method-assign]
+    candidates = torch.zeros(4, VOCAB, dtype=torch.bool)
+    candidates[:, EOS_ID] = True
+    for row, words in enumerate(([10, 11], [12, 13, 14], [15], [10, 16])):
+        candidates[row, words] = True
+    restricted = restrict(model, candidates)
+    state = restricted.start(pack(SOURCES[:4]), 2)
+    everywhere = torch.full((4, 2), BOS_ID)
+    first = restricted.step(everywhere, state)
+    assert gathered == [8]
+    state.keep(torch.tensor([0, 1, 3]))
+    second = restricted.step(everywhere[:3], state)
+    assert gathered == [8]
+    state.keep(torch.tensor([2, 0]))
+    third = restricted.step(everywhere[:2], state)
+    assert gathered == [8, 4]
+    for log_probs, own in ((first, candidates), (second, candidates[[0, 1, 3]]), (third, candidates[[3, 0]])):
+        assert torch.equal(log_probs.isfinite(), own[:, None].expand(-1, 2, -1))
+        assert log_probs.exp().sum(dim=-1).flatten().tolist() == pytest.approx([1.0] * 2 * len(own), abs=1e-5)
+
+
+def test_a_model_without_attention_to_show_is_refused_as_ever() -> None:
+    class Blind(TableModel):
+        def advance(self, tokens: Tensor, state: Any) -> Tensor:
+            return super().step(tokens, state).flatten(0, 1)
+
+        def logits_of(self, pieces: Tensor) -> Callable[[Tensor], Tensor]:
+            return lambda hidden: hidden[:, pieces]
+
+    restricted = restrict(Blind(random_table(0, 4)), torch.ones(1, 8, dtype=torch.bool))
+    assert len(beam_search(restricted, pack([[5, EOS_ID]]), SearchOptions())[0]) == 1
+    with pytest.raises(UserError, match="where it looks"):
+        beam_search(restricted, pack([[5, EOS_ID]]), SearchOptions(coverage_beta=0.2))

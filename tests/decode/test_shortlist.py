@@ -1,0 +1,251 @@
+"""The shortlist against counts by hand, its file against damage, and what a translator makes of it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from test_lexical_alignment import Pairs, language
+from test_translator import text_lines
+
+from nmt.data.store import PairStore, PairWriter
+from nmt.data.tokenizer import Tokenizers, train_tokenizer
+from nmt.decode import shortlist as module
+from nmt.decode.lexical_alignment import PASSES, estimate_lexicon
+from nmt.decode.shortlist import Shortlist, coverage, make_shortlist
+from nmt.decode.translator import Translator
+from nmt.model.transformer import Transformer
+from nmt.packed import EOS_ID
+from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+
+VOCAB = 320
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
+    folder = tmp_path_factory.mktemp("tokenizers")
+    joint = train_tokenizer(text_lines(300), TokenizerRecipe(vocab_size=VOCAB), folder / "tokenizer.model")
+    return Tokenizers(joint, joint)
+
+
+@pytest.fixture(scope="module")
+def separate(tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
+    folder = tmp_path_factory.mktemp("separate")
+    other = train_tokenizer(text_lines(300, seed=1), TokenizerRecipe(vocab_size=310), folder / "tokenizer.model")
+    return Tokenizers(tokenizers.src, other)
+
+
+def write_pairs(directory: Path, pairs: Pairs) -> PairStore:
+    dtype = np.dtype(np.uint16)
+    with PairWriter(directory, "train", {"src": dtype, "tgt": dtype}) as writer:
+        writer.append(
+            "src", np.array([token for src, _ in pairs for token in src]), np.array([len(s) for s, _ in pairs])
+        )
+        writer.append(
+            "tgt", np.array([token for _, tgt in pairs for token in tgt]), np.array([len(t) for _, t in pairs])
+        )
+    return PairStore(directory, "train")
+
+
+def corpus(count: int = 200, seed: int = 1) -> Pairs:
+    """The dictionary language with ordinary ids: source piece p in 4..43 becomes 100 + p."""
+    return [([4 + w for w in src], [4 + w for w in tgt]) for src, tgt in language(count, seed)[0]]
+
+
+def lists(shortlist: Shortlist) -> list[set[int]]:
+    ends = zip(shortlist.offsets, shortlist.offsets[1:], strict=False)
+    return [set(shortlist.pieces[start:end].tolist()) for start, end in ends]
+
+
+# --- Making -----------------------------------------------------------------------------------------------------------
+
+
+def test_lists_are_the_most_probable_pieces_and_the_pieces_themselves(
+    tokenizers: Tokenizers, separate: Tokenizers, tmp_path: Path
+) -> None:
+    pairs = corpus()
+    store = write_pairs(tmp_path, pairs)
+    done: list[int] = []
+    made = make_shortlist(store, tokenizers, best=1, frequent=7, done=done.append)
+    assert sum(done) == PASSES * len(pairs)
+    assert lists(made)[: EOS_ID + 1] == [set()] * 4
+    assert all(
+        own == ({piece, 100 + piece} if piece < 44 else {piece}) for piece, own in enumerate(lists(made)) if piece > 3
+    )
+    counts = Counter(token for _, tgt in pairs for token in tgt)
+    assert made.frequent.tolist() == sorted(counts, key=lambda piece: (-counts[piece], piece))[:7]
+
+    apart = make_shortlist(store, separate, best=5, frequent=1_000)
+    best = estimate_lexicon(lambda: [pairs], VOCAB).best(5)
+    expected = [{int(key % VOCAB) for key in best if key // VOCAB == piece} for piece in range(VOCAB)]
+    assert (lists(apart), apart.tgt_vocab_size, len(apart.frequent)) == (expected, 310, len(counts))
+    assert {len(own) for own in expected} == {0, 5}
+
+
+def test_neither_chunks_nor_the_order_of_writing_matter(
+    tokenizers: Tokenizers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [*corpus(60), ([], [5]), ([5], [])]
+    for name in ("forward", "backward"):
+        (tmp_path / name).mkdir()
+    forward = write_pairs(tmp_path / "forward", pairs)
+    backward = write_pairs(tmp_path / "backward", [(src, tgt[::-1]) for src, tgt in pairs])
+    whole = make_shortlist(forward, tokenizers, best=4)
+    assert lists(make_shortlist(backward, tokenizers, best=4)) != lists(whole)
+    assert lists(make_shortlist(backward, tokenizers, best=4, reverse_target=True)) == lists(whole)
+    measured = coverage(whole, forward)
+    monkeypatch.setattr(module, "_CELLS_AT_A_TIME", 50)
+    monkeypatch.setattr(module, "_TOKENS_AT_A_TIME", 7)
+    chunked = make_shortlist(forward, tokenizers, best=4)
+    assert lists(chunked) == lists(whole)
+    assert chunked.frequent.tolist() == whole.frequent.tolist()
+    assert coverage(whole, forward) == measured
+
+
+def test_of_many_pairs_some_are_taken_from_everywhere(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    pairs = [([4 + place], [104 + place]) for place in range(50)]
+    read: list[int] = []
+    made = make_shortlist(write_pairs(tmp_path, pairs), tokenizers, best=3, most_pairs=5, done=read.append)
+    assert sum(read) == PASSES * 5
+    known = [piece for piece, own in enumerate(lists(made)) if own - {piece}]
+    assert known == [4, 16, 28, 40, 53]
+
+
+def test_candidates_are_the_lists_the_frequent_the_end_and_what_is_needed() -> None:
+    shortlist = Shortlist(12, np.array([4, 9]), np.array([0, 0, 2, 3]), np.array([5, 6, 7]))
+    found = shortlist.candidates([[1, 1], [2, 1], [0]], [(), [8], [11, 11]])
+    assert found.dtype == torch.bool
+    assert [row.nonzero().flatten().tolist() for row in found] == [
+        [3, 4, 5, 6, 9],
+        [3, 4, 5, 6, 7, 8, 9],
+        [3, 4, 9, 11],
+    ]
+
+
+def test_coverage_counts_what_the_candidates_hold(tmp_path: Path) -> None:
+    shortlist = Shortlist(12, np.array([4]), np.array([0, 0, 2, 3]), np.array([5, 6, 7]))
+    store = write_pairs(tmp_path, [([1], [5, 5, 7]), ([2, 1], [4])])
+    assert coverage(shortlist, store) == ((4 + 5) / 2, 3 / 4)
+
+
+# --- The file ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(tokenizers: Tokenizers, tmp_path: Path) -> Shortlist:
+    return make_shortlist(write_pairs(tmp_path, corpus(30)), tokenizers, best=2, frequent=5)
+
+
+def test_what_is_written_is_read_again(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "list"
+    for one in (made, replace(made, frequent=made.frequent[:1])):  # the second in the place of the first
+        one.save(path, tokenizers)
+        found = Shortlist.load(path, tokenizers)
+        assert found.tgt_vocab_size == VOCAB
+        for name in ("frequent", "offsets", "pieces"):
+            array = getattr(found, name)
+            assert array.dtype == np.int32
+            assert array.tolist() == getattr(one, name).tolist()
+    assert [file.name for file in path.parent.iterdir()] == ["list"]
+
+
+def refusal(path: Path, tokenizers: Tokenizers) -> str:
+    with pytest.raises(UserError, match=r"^[^\n]*;[^\n]*;[^\n]*$") as refused:
+        Shortlist.load(path, tokenizers)
+    assert str(path) in str(refused.value)
+    return str(refused.value)
+
+
+def test_every_kind_of_damage_is_found(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    made.save(path, tokenizers)
+    whole = path.read_bytes()
+    for place in [*range(0, 900), *range(900, len(whole), 23)]:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        refusal(path, tokenizers)
+    for size in (0, 5, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        refusal(path, tokenizers)
+
+
+def test_what_is_no_shortlist_of_these_tokenizers_is_refused(
+    made: Shortlist, tokenizers: Tokenizers, separate: Tokenizers, tmp_path: Path
+) -> None:
+    assert "cannot be read" in refusal(tmp_path / "none", tokenizers)
+    assert "cannot be read" in refusal(tmp_path, tokenizers)
+    save_file({"weight": np.zeros(3)}, tmp_path / "model.safetensors")
+    assert "holds no shortlist" in refusal(tmp_path / "model.safetensors", tokenizers)
+    made.save(tmp_path / "list", tokenizers)
+    assert "other tokenizers" in refusal(tmp_path / "list", separate)
+    assert "other tokenizers" in refusal(tmp_path / "list", Tokenizers(separate.tgt, separate.tgt))
+
+
+# --- The translator ---------------------------------------------------------------------------------------------------
+
+
+def translator(tokenizers: Tokenizers, **decode: object) -> Translator:
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    recipe = ModelRecipe.model_validate(sizes | {"max_positions": 48})
+    model = Transformer(recipe, VOCAB, VOCAB).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    options = DecodeRecipe.model_validate({"beam_size": 4, "max_extra_tokens": 4} | decode)
+    return Translator(
+        model.double(), tokenizers, options, max_positions=48, unicode_form="NFC", device=torch.device("cpu")
+    )
+
+
+def ids(tokenizers: Tokenizers, pieces: Sequence[str]) -> set[int]:
+    known = {piece: i for i, piece in enumerate(tokenizers.tgt.pieces(range(VOCAB)))}
+    return {known[piece] for piece in pieces}
+
+
+def test_lines_are_translated_with_what_their_own_pieces_suggest(
+    made: Shortlist, tokenizers: Tokenizers, tmp_path: Path
+) -> None:
+    made.save(tmp_path / "list", tokenizers)
+    lines, plain = text_lines(30), translator(tokenizers)
+    listed = translator(tokenizers, shortlist=tmp_path / "list")
+    found = listed.translate_n_best(lines)
+    for line, (best, *_) in zip(lines, found, strict=True):
+        sentence = tokenizers.src.encode(line)
+        [own] = made.candidates([sentence], [()])
+        assert bool(own[list(ids(tokenizers, best.pieces))].all())
+        assert listed.translate([line]) == [best.text]
+    assert sum(best.text != text for (best, *_), text in zip(found, plain.translate(lines), strict=True)) > 20
+    small = translator(tokenizers, shortlist=tmp_path / "list", batch_tokens=40)
+    assert small.translate(lines) == [best.text for best, *_ in found]
+    assert listed.translate(["", " "]) == ["", ""]
+    samples = translator(tokenizers, shortlist=tmp_path / "list", sampling=True, n_best=5).translate_n_best(lines[:4])
+    for line, drawn in zip(lines, samples, strict=False):
+        own = made.candidates([tokenizers.src.encode(line)], [()])[0]
+        assert len(drawn) == 5
+        assert all(bool(own[list(ids(tokenizers, one.pieces))].all()) for one in drawn)
+
+
+def test_what_prefix_phrase_and_preference_need_is_possible(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    empty = Shortlist(VOCAB, np.array([300]), np.zeros(VOCAB + 1, np.int32), np.zeros(0, np.int32))
+    empty.save(tmp_path / "list", tokenizers)
+    listed = translator(tokenizers, shortlist=tmp_path / "list")
+    wished = ids(tokenizers, tokenizers.tgt.pieces(tokenizers.tgt.encode("red tree")))
+    lines = ["the old dog", "a cat"]
+    for found in (
+        listed.translate_n_best(lines, prefixes=["red tree", ""]),
+        listed.translate_n_best(lines, required=[["red tree"], []]),
+    ):
+        assert "red tree" in found[0][0].text
+        assert ids(tokenizers, found[0][0].pieces) <= {300} | wished
+        assert ids(tokenizers, found[1][0].pieces) <= {300}
+    for value, possible in ((50.0, {300} | wished), (-50.0, {300})):
+        biased = translator(tokenizers, shortlist=tmp_path / "list", bias={"red tree": value})
+        outputs = [ids(tokenizers, best.pieces) for best, *_ in biased.translate_n_best(lines)]
+        assert all(pieces <= possible for pieces in outputs)
+        assert any(wished <= pieces for pieces in outputs) == (value > 0)
+    together = translator(tokenizers, shortlist=tmp_path / "list", require=["red tree"])
+    assert all("red tree" in text for text in together.translate(lines))
