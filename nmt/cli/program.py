@@ -22,6 +22,7 @@ from nmt.cli.export import export, import_model
 from nmt.cli.recipes import average, config, prepare, run, train
 from nmt.cli.rerank import rerank
 from nmt.cli.score import score
+from nmt.cli.shortlist import shortlist
 from nmt.cli.translate import translate
 from nmt.logs import console, say
 from nmt.recipe import RecipeError, UserError
@@ -53,7 +54,21 @@ def options(
 
 
 # In the order of `nmt --help`.
-for command in (run, prepare, train, average, config, translate, score, align, rerank, evaluate, compare, export):
+for command in (
+    run,
+    prepare,
+    train,
+    average,
+    config,
+    translate,
+    score,
+    align,
+    rerank,
+    shortlist,
+    evaluate,
+    compare,
+    export,
+):
     app.command()(command)
 app.command("import")(import_model)
 app.add_typer(plot.app, name="plot")

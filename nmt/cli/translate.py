@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
@@ -73,6 +74,7 @@ Resume = Annotated[bool, typer.Option("--resume", help=_RESUME)]
 
 _TAG = "Tag of a training corpus, such as <web>, to translate in its manner."
 _ENSEMBLE = "A further model that decides with the first; give it again for several."
+_SHORTLIST = "File of `nmt shortlist`: consider only what it lists, which is faster. An empty name: consider all."
 _SET = "Any other option of section decode: sampling=true, no_repeat_ngram=4, ..."
 
 BeamSize = Annotated[int | None, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy.")]
@@ -81,6 +83,7 @@ LengthAlpha = Annotated[float | None, typer.Option(min=0.0, help="Exponent of th
 NBest = Annotated[int | None, typer.Option(min=1, help="Translations per line; as text: number, score and text.")]
 Tag = Annotated[str | None, typer.Option(help=_TAG)]
 Others = Annotated[list[Path] | None, typer.Option("--ensemble", help=_ENSEMBLE)]
+ShortlistFile = Annotated[str | None, typer.Option("--shortlist", metavar="FILE", help=_SHORTLIST)]
 Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 
 # --- Work -------------------------------------------------------------------------------------------------------------
@@ -119,6 +122,7 @@ def translate(
     n_best: NBest = None,
     tag: Tag = None,
     ensemble: Others = None,
+    shortlist: ShortlistFile = None,
     settings: Settings = None,
     batch_tokens: BatchTokens = None,
     window: Window = None,
@@ -134,6 +138,7 @@ def translate(
     """
     named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens, "tag": tag}
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha}
+    named["shortlist"] = None if shortlist is None else json.dumps(shortlist, ensure_ascii=False)  # as TOML has strings
     named["alignments"] = "true" if with_alignments else None
     decode = _with_changes(read_model_facts(find_model(model)).decode, named, settings or ())
     layout = Layout(input_format or Format.of_file(file) or Format.text, column, field)

@@ -1,0 +1,115 @@
+"""`nmt shortlist` and `nmt translate --shortlist` as a user types them, with a prepared corpus and random weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from calling import Nmt, one_line
+
+from nmt import Translator
+from nmt.checkpoint import ModelFacts, model_files, model_tensors, read_model_facts, write_directory
+from nmt.data.tokenizer import Tokenizers
+from nmt.decode.shortlist import Shortlist
+from nmt.model.transformer import Transformer
+from nmt.recipe import DecodeRecipe, ModelRecipe
+
+RECIPE = """
+name = "tiny"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+workers = 1
+max_tokens = 60
+train = [{ kind = "embedded", pairs = 300 }]
+valid = [{ kind = "embedded", split = "valid", pairs = 20 }]
+[tokenizer]
+vocab_size = 600
+[model]
+d_model = 16
+d_ff = 32
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+max_positions = 64
+[train]
+device = "cpu"
+"""
+LINES = ["The woman buys a red car.", "", "The man sleeps.", "We work in the garden."]
+
+
+@pytest.fixture
+def run(tmp_path: Path, nmt: Nmt) -> Path:
+    """A prepared run with a model of random weights, its recipe beside it."""
+    run = tmp_path / "run"
+    (tmp_path / "tiny.toml").write_text(RECIPE + "[decode]\nmax_extra_tokens = 3\n", encoding="utf-8")
+    status, _, err = nmt("prepare", tmp_path / "tiny.toml", f"run_dir={run}")
+    assert status == 0, err
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    architecture = ModelRecipe.model_validate(sizes | {"max_positions": 64})
+    model = Transformer(architecture, 600, 600)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    facts = ModelFacts("en", "de", 600, 600, "NFC", DecodeRecipe(max_extra_tokens=3))
+    tokenizers = Tokenizers.load(run / "data")
+    write_directory(run / "model", model_files(architecture, model_tensors(model), tokenizers.files(), facts))
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
+    return run
+
+
+def test_a_list_is_made_and_used(run: Path, tmp_path: Path, nmt: Nmt) -> None:
+    path, source = tmp_path / "run list.safetensors", tmp_path / "in.txt"
+    status, out, err = nmt("shortlist", run, "-o", path, "--best", 3, "--frequent", 5)
+    assert (status, out) == (0, f"{path}\n")
+    assert "of 600 target pieces" in err
+    tokenizers = Tokenizers.load(run / "model")
+    listed = Shortlist.load(path, tokenizers)
+    assert len(listed.frequent) == 5
+    assert max(listed.offsets[1:] - listed.offsets[:-1]) == 4  # three, and the piece itself
+
+    _, plain, _ = nmt("translate", run, source)
+    status, out, err = nmt("translate", run, source, "--shortlist", path)
+    assert status == 0, err
+    assert out.count("\n") == len(LINES)
+    assert out != plain
+    decode = read_model_facts(run / "model").decode.model_copy(update={"shortlist": path})
+    found = Translator.load(run, "cpu", decode=decode).translate_n_best(LINES)
+    assert [best.text for best, *_ in found] == out.split("\n")[:-1]
+    known = {piece: number for number, piece in enumerate(tokenizers.tgt.pieces(range(600)))}
+    for line, (best, *_) in zip(LINES, found, strict=True):
+        [own] = listed.candidates([tokenizers.src.encode(line)], [()])
+        assert bool(own[[known[piece] for piece in best.pieces]].all())
+
+    assert nmt("translate", run, source, "--set", f"shortlist={path}")[1] == out
+    assert nmt("translate", run, source, "--set", f"shortlist={path}", "--shortlist", "")[1] == plain
+    assert nmt("translate", run, source, "--shortlist", path, "--ensemble", run / "model")[1] == out
+    status, aligned, err = nmt("translate", run, source, "--shortlist", path, "--with-alignments")
+    assert status == 0, err
+    assert [line.split("\t")[0] for line in aligned.split("\n")[:-1]] == out.split("\n")[:-1]
+    for options in (("--set", "sampling=true", "--n-best", 3), ("--beam-size", 1, "--set", "coverage_penalty=0.2")):
+        status, _, err = nmt("translate", run, source, "--shortlist", path, *options)
+        assert status == 0, err
+
+
+def test_wrong_input_is_one_line(run: Path, tmp_path: Path, nmt: Nmt) -> None:
+    source = tmp_path / "in.txt"
+    for arguments, status, expected in (
+        (("shortlist", tmp_path / "nowhere", "-o", tmp_path / "x"), 1, "holds no prepared corpus"),
+        (("shortlist", run, "-o", source / "x"), 1, "cannot write"),
+        (("translate", run, source, "--shortlist", tmp_path / "none"), 1, "cannot be read as a shortlist"),
+        (("translate", run, source, "--shortlist", run / "model" / "model.safetensors"), 1, "holds no shortlist"),
+        (("translate", run, source, "--set", "shortlist=7"), 2, "shortlist"),
+    ):
+        found, out, err = nmt(*arguments)
+        assert (found, out) == (status, "")
+        assert expected in one_line(err)
+    assert nmt("shortlist", run)[0] == 2
+    assert nmt("shortlist", run, "-o", tmp_path / "x", "--best", 0)[0] == 2
+
+
+def test_a_list_that_does_not_fit_shows_before_training(run: Path, tmp_path: Path, nmt: Nmt) -> None:
+    status, _, err = nmt("train", tmp_path / "tiny.toml", f"run_dir={run}", "decode.shortlist=nowhere")
+    assert status == 1
+    assert "cannot be read as a shortlist" in err.strip().splitlines()[-1]
+    assert not (run / "checkpoints").exists()
