@@ -21,7 +21,7 @@ def shortlist(
     frequent: Annotated[int, typer.Option(min=1, help="Most frequent target pieces, kept for every sentence.")] = 100,
     pairs: Annotated[
         int, typer.Option(min=1, help="Learn from at most so many training pairs, spread evenly over the corpus.")
-    ] = 200_000,
+    ] = 100_000,
 ) -> None:
     """List which target pieces may translate each source piece, for `nmt translate --shortlist FILE`.
 

@@ -35,7 +35,7 @@ _FORMAT = "nmt-shortlist-1"
 _ARRAYS = ("frequent", "offsets", "pieces")
 
 # The aligner looks at so many (source token, target token) places at a time, and tokens are counted so many at a time.
-_CELLS_AT_A_TIME = 2_000_000
+_CELLS_AT_A_TIME = 4_000_000
 _TOKENS_AT_A_TIME = 1 << 22
 
 Ints = NDArray[np.integer[Any]]
@@ -109,7 +109,7 @@ def make_shortlist(
     *,
     best: int = 100,
     frequent: int = 100,
-    most_pairs: int = 200_000,
+    most_pairs: int = 100_000,
     reverse_target: bool = False,
     done: Callable[[int], None] = lambda pairs: None,
 ) -> Shortlist:
