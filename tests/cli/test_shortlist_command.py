@@ -104,6 +104,7 @@ def test_wrong_input_is_one_line(run: Path, tmp_path: Path, nmt: Nmt) -> None:
         found, out, err = nmt(*arguments)
         assert (found, out) == (status, "")
         assert expected in one_line(err)
+    assert len(nmt("shortlist", "--help")[1].splitlines()) > 12
     assert nmt("shortlist", run)[0] == 2
     assert nmt("shortlist", run, "-o", tmp_path / "x", "--best", 0)[0] == 2
 
