@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, assert_never, cast
 
 import torch
@@ -81,27 +79,9 @@ def attend(
             lengths = (queries.cu_seqlens, keys.cu_seqlens, queries.max_length, keys.max_length)
             return cast(Tensor, varlen_attn(q, k, v, *lengths, **causality))
         case "sdpa" | "matmul":
-            padded = partial(_attend_padded, causal=causal, p=p, kernel=kernel)
-            return _wide(padded, q, k, v, queries, keys) if q.device.type == "cpu" else padded(q, k, v, queries, keys)
+            return _attend_padded(q, k, v, queries, keys, causal=causal, p=p, kernel=kernel)
         case _:
             assert_never(kernel)
-
-
-def _wide(
-    compute: Callable[[Tensor, Tensor, Tensor, PackedSequences, PackedSequences], Tensor],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    queries: PackedSequences,
-    keys: PackedSequences,
-) -> Tensor:
-    """`compute` in float32 at least, for a CPU.
-
-    There these products are too small to gain by bf16, and of too many shapes for a kernel compiled for each.
-    """
-    wide = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast("cpu", enabled=False):
-        return compute(q.to(wide), k.to(wide), v.to(wide), queries, keys).to(q.dtype)
 
 
 def _attend_padded(
@@ -115,13 +95,23 @@ def _attend_padded(
     p: float,
     kernel: Kernel,
 ) -> Tensor:
-    """`attend` by a kernel that takes padded sentences, and a bias that keeps them from what they must not see."""
+    """`attend` by a kernel that takes padded sentences, and a bias that keeps them from what they must not see.
+
+    On a CPU in float32 at least: there these products are too small to gain by bf16, and of too many shapes for a
+    kernel compiled for each.
+    """
+    narrow = q.dtype
+    if q.device.type == "cpu":
+        q, k, v = (rows.to(torch.promote_types(narrow, torch.float32)) for rows in (q, k, v))
     q, k, v = pad(q, queries), pad(k, keys), pad(v, keys)  # (num_sentences, num_heads, length, d_head)
     # Padding lies behind the end, where causality already forbids every real query to look.
     bias = causal_bias(keys.max_length, k.device) if causal else keys.padding_bias[:, None, None, :]
-    if kernel == "sdpa":
-        return unpad(F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), dropout_p=p), queries)
-    return unpad(scaled_dot_product(q, k, v, bias, p)[0], queries)
+    with torch.autocast(q.device.type, enabled=False):  # which would make the products narrow again
+        if kernel == "sdpa":
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), dropout_p=p)
+        else:
+            out, _ = scaled_dot_product(q, k, v, bias, p)
+    return unpad(out, queries).to(narrow)
 
 
 def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: PackedSequences, *, causal: bool) -> Tensor:
