@@ -26,16 +26,12 @@ _WIDTH_STEP = 16
 class Rectangle:
     """Where the tokens of packed sentences lie in rows of one width.
 
-    tokens:    (rows, width) int64, the packed token at each place; behind the end of a row its last token again
-    sentences: (rows, width) int64, which sentence that is
-    places:    (total,) int64, the place of each token, row * width + column
-    ends:      (rows, 1) int64, how many places of each row are taken
+    tokens: (rows, width) int64, the packed token at each place; behind the end of a row its last token again
+    places: (total,) int64, the place of each token, row * width + column
     """
 
     tokens: Tensor
-    sentences: Tensor
     places: Tensor
-    ends: Tensor
 
     @property
     def width(self) -> int:
@@ -106,24 +102,31 @@ def _share_rows(lengths: Lengths, widths: tuple[int, ...]) -> Lengths:
     """
     room = np.tile(np.array(widths), (len(lengths), 1))  # of each row that may come to be
     row_of = np.empty(len(lengths), dtype=np.int64)
+    num_rows = 0
     for sentence in np.argsort(-lengths.max(axis=1), kind="stable"):
-        row = row_of[sentence] = (room >= lengths[sentence]).all(axis=1).argmax()
+        row = int((room[: num_rows + 1] >= lengths[sentence]).all(axis=1).argmax())
         room[row] -= lengths[sentence]
+        row_of[sentence] = row
+        num_rows = max(num_rows, row + 1)
     return row_of
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """A `Rectangle` in numpy."""
+    """A `Rectangle` in numpy.
+
+    sentences: (rows, width), to which sentence the token of each place belongs
+    ends:      (rows, 1), how many places of each row are taken
+    """
 
     tokens: NDArray[np.int64]
-    sentences: NDArray[np.int64]
     places: NDArray[np.int64]
+    sentences: NDArray[np.int64]
     ends: NDArray[np.int64]
 
     def to(self, device: torch.device) -> Rectangle:
-        arrays = (torch.from_numpy(array).to(device, non_blocking=True) for array in vars(self).values())
-        return Rectangle(*arrays)
+        tokens, places = (torch.from_numpy(array).to(device, non_blocking=True) for array in (self.tokens, self.places))
+        return Rectangle(tokens, places)
 
 
 def _lay_out(lengths: Lengths, row_of: Lengths, width: int) -> _Layout:
@@ -141,4 +144,4 @@ def _lay_out(lengths: Lengths, row_of: Lengths, width: int) -> _Layout:
     columns = np.minimum(np.arange(width), ends[:, None] - 1).clip(min=0)
     tokens = np.take_along_axis(laid_out.reshape(num_rows, width), columns, axis=1)
     sentence_of = np.repeat(np.arange(len(lengths)), lengths)
-    return _Layout(tokens, sentence_of[tokens] if total else tokens, places, ends[:, None])
+    return _Layout(tokens, places, sentence_of[tokens] if total else tokens, ends[:, None])

@@ -57,17 +57,14 @@ def test_rows_are_well_filled(pairs: list[tuple[int, int]]) -> None:
     queries, _ = sides(pairs)
     found = side_by_side(queries, queries, causal=True, device=CPU).queries
     assert found.width == row_width(int(queries.max()))
-    full = math.ceil(queries.sum() / found.width)
-    assert full <= len(found.tokens) <= 11 / 9 * full * 2  # no two rows are half empty
-    assert (
-        found.ends[:, 0].tolist()
-        == np.bincount(found.places.numpy() // found.width, minlength=len(found.ends)).tolist()
-    )
+    taken = np.bincount(found.places.numpy() // found.width, minlength=len(found.tokens))
+    assert all(taken > 0)
+    assert sum(taken <= found.width // 2) <= 1  # two of them would be one
 
 
 def test_many_short_sentences_share_few_rows() -> None:
     lengths = np.random.default_rng(1).integers(5, 30, 200)
-    found = side_by_side(lengths, lengths[::-1].copy(), causal=False, device=CPU)
+    found = side_by_side(lengths, np.maximum(lengths - 2, 1), causal=False, device=CPU)
     assert lengths.sum() / found.queries.tokens.numel() > 0.85
 
 
