@@ -14,7 +14,10 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from nmt.rectangle import Rectangle, Rectangles, one_to_a_row, side_by_side
 
 # Ids that every tokenizer of this project gives its special tokens.
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
@@ -27,12 +30,14 @@ class PackedSequences:
     tokens:     (total,)           int64
     positions:  (total,)           int64, place within its own sentence, from 0
     cu_seqlens: (num_sentences+1,) int32, where each sentence starts; the last entry is total
-    max_length: tokens of the longest sentence, known on the host so that nothing waits for the device
+    sizes:      (num_sentences,)   int64, tokens of each sentence
+    max_length: tokens of the longest sentence; this and `sizes` are on the host, so that nothing waits for the device
     """
 
     tokens: Tensor
     positions: Tensor
     cu_seqlens: Tensor
+    sizes: NDArray[np.int64]
     max_length: int
 
     @classmethod
@@ -54,7 +59,8 @@ class PackedSequences:
             tokens=torch.from_numpy(tokens.astype(np.int64)),
             positions=torch.from_numpy(positions),
             cu_seqlens=torch.from_numpy(starts.astype(np.int32)),
-            max_length=int(lengths.max()) if len(lengths) else 0,
+            sizes=lengths.astype(np.int64),
+            max_length=int(lengths.max(initial=0)),
         )
 
     @property
@@ -73,47 +79,31 @@ class PackedSequences:
         return self.cu_seqlens.diff().long()
 
     @cached_property
-    def padded_index(self) -> Tensor:
-        """Where each token lies in a padded `(num_sentences * max_length,)` layout, `(total,)` int64."""
-        sentence = torch.repeat_interleave(
-            torch.arange(self.num_sentences, device=self.tokens.device), self.lengths, output_size=self.total
-        )
-        return sentence * self.max_length + self.positions
-
-    @cached_property
-    def repeating_index(self) -> Tensor:
-        """The token at each place of a padded layout, the last one again behind the end: `(num_sentences, max_length)`.
-
-        A sentence without tokens repeats what stands before it, or the first token.
-        """
-        places = torch.arange(self.max_length, device=self.tokens.device)
-        ends = self.cu_seqlens[1:, None].long()
-        return torch.minimum(self.cu_seqlens[:-1, None] + places, ends - 1).clamp_(min=0)
-
-    @cached_property
     def padding_bias(self) -> Tensor:
         """Added to attention scores: 0 at a token, -inf behind the end, `(num_sentences, max_length)`."""
         places = torch.arange(self.max_length, device=self.tokens.device)
         behind_end = places >= self.lengths[:, None]
         return torch.zeros(behind_end.shape, device=self.tokens.device).masked_fill_(behind_end, float("-inf"))
 
-    def head_rows(self, num_heads: int) -> tuple[Tensor, Tensor]:
-        """How rows of single heads are padded and found again, int64; computed once for all layers.
+    @cached_property
+    def one_to_a_row(self) -> Rectangle:
+        """Each sentence in a row of its own, as wide as the longest."""
+        return one_to_a_row(self.sizes, self.tokens.device)
 
-        Of `(total * num_heads,)` rows, which one lies at each place of a padded layout
-        `(num_sentences * num_heads * max_length,)`, the last of its sentence again behind the end; and at which place
-        each row lies.
+    def beside(self, keys: PackedSequences, *, causal: bool) -> Rectangles:
+        """How these as queries, and the same sentences as keys, share rows; made once for all layers.
+
+        keys: these themselves, or the other side of the same batch; causal: no query sees what stands behind it
         """
-        if num_heads not in self._head_rows:
-            heads = torch.arange(num_heads, device=self.tokens.device)[:, None]
-            rows = self.repeating_index[:, None, :] * num_heads + heads
-            sentence = (self.padded_index - self.positions) // max(self.max_length, 1)
-            places = (sentence[:, None] * num_heads + heads.T) * self.max_length + self.positions[:, None]
-            self._head_rows[num_heads] = rows.flatten(), places.flatten()
-        return self._head_rows[num_heads]
+        other = None if keys is self else keys  # so that nothing holds itself
+        found = self._rectangles.get(causal)
+        if found is None or found[0] is not other:
+            rectangles = side_by_side(self.sizes, keys.sizes, causal=causal, device=self.tokens.device)
+            found = self._rectangles[causal] = (other, rectangles)
+        return found[1]
 
     @cached_property
-    def _head_rows(self) -> dict[int, tuple[Tensor, Tensor]]:
+    def _rectangles(self) -> dict[bool, tuple[PackedSequences | None, Rectangles]]:
         return {}
 
     def followed_by_padding(self, lengths: Sequence[int]) -> PackedSequences:
@@ -124,6 +114,7 @@ class PackedSequences:
             tokens=torch.cat([self.tokens, self.tokens.new_full((sum(lengths),), PAD_ID)]),
             positions=torch.cat([self.positions, *(torch.arange(length, device=device) for length in lengths)]),
             cu_seqlens=torch.cat([self.cu_seqlens, ends.to(torch.int32)]),
+            sizes=np.concatenate([self.sizes, np.array(lengths, dtype=np.int64)]),
             max_length=self.max_length,
         )
 
@@ -135,6 +126,7 @@ class PackedSequences:
             tokens=self.tokens.to(device, non_blocking=True),
             positions=self.positions.to(device, non_blocking=True),
             cu_seqlens=self.cu_seqlens.to(device, non_blocking=True),
+            sizes=self.sizes,
             max_length=self.max_length,
         )
 

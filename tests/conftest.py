@@ -4,8 +4,12 @@ import sys
 
 import pytest
 from calling import Nmt, Result
+from hypothesis import settings
 
 from nmt import cli
+
+settings.register_profile("nmt", deadline=None)  # how long an example takes depends on what else the machine does
+settings.load_profile("nmt")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # ground floor, which need its UserError. "nmt" is what `import nmt` itself gives, such as `nmt.Translator`.
 FLOORS = (
     ("recipe",),
-    ("watch",),
+    ("watch", "rectangle"),
     ("packed", "distributed", "precision", "logs", "layout", "allocator"),
     ("data", "model"),
     ("checkpoint",),

@@ -1,5 +1,7 @@
 """Packed sentences against plain Python lists."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -35,15 +37,7 @@ def test_fields(sentences: list[list[int]]) -> None:
     assert packed.max_length == max(map(len, sentences), default=0)
     assert packed.total == sum(map(len, sentences))
     assert packed.num_sentences == len(sentences)
-
-
-@given(sentences_strategy)
-def test_padded_index_lays_tokens_out_in_a_rectangle(sentences: list[list[int]]) -> None:
-    packed = PackedSequences.from_lists(sentences)
-    padded = torch.full((packed.num_sentences * packed.max_length,), -1)
-    padded[packed.padded_index] = packed.tokens
-    rows = padded.view(packed.num_sentences, packed.max_length).tolist()
-    assert rows == [sentence + [-1] * (packed.max_length - len(sentence)) for sentence in sentences]
+    assert packed.sizes.tolist() == [len(sentence) for sentence in sentences]
 
 
 @given(sentences_strategy)
@@ -61,7 +55,7 @@ def test_types(sentences: list[list[int]]) -> None:
     packed = PackedSequences.from_lists(sentences)
     assert packed.tokens.dtype == packed.positions.dtype == packed.lengths.dtype == torch.int64
     assert packed.cu_seqlens.dtype == torch.int32
-    assert packed.padded_index.dtype == torch.int64
+    assert packed.sizes.dtype == np.int64
     assert packed.padding_bias.dtype == torch.float32
     assert isinstance(packed.max_length, int)
 
@@ -92,7 +86,9 @@ def test_lengths_that_do_not_add_up_are_refused() -> None:
 def test_to_moves_every_tensor(device_name: str) -> None:
     device = torch.device(device_name)
     moved = PackedSequences.from_lists([[7, 8, 9], [], [4]]).to(device)
-    tensors = (moved.tokens, moved.positions, moved.cu_seqlens, moved.padding_bias, moved.lengths, moved.padded_index)
+    found = moved.beside(moved, causal=True)
+    tensors = (moved.tokens, moved.positions, moved.cu_seqlens, moved.padding_bias, moved.lengths)
+    tensors += (found.bias, found.keys.tokens, found.keys.places, *moved.one_to_a_row.head_rows(2))
     assert {tensor.device.type for tensor in tensors} == {device.type}
     assert moved.max_length == 3
     if device_name != "meta":
@@ -145,3 +141,17 @@ def test_a_batch_of_usual_lengths_is_rounded() -> None:
     assert src.total % 64
     assert (rounded.src.total % 64, rounded.tgt.total % 64) == (0, 0)
     assert rounded.src.total < src.total + 128
+
+
+def test_rectangles_are_made_once_for_each_pair_of_sides_and_hold_nothing_in_a_circle() -> None:
+    first, second = (PackedSequences.from_lists([[5] * n for n in (2, 3)]) for _ in range(2))
+    assert first.beside(first, causal=True) is first.beside(first, causal=True)
+    assert first.beside(first, causal=False) is not first.beside(first, causal=True)
+    across = first.beside(second, causal=False)
+    assert across is first.beside(second, causal=False)
+    assert across is not first.beside(first, causal=False)
+    watched = weakref.ref(second)
+    second.beside(second, causal=False)
+    first.beside(first, causal=False)
+    del second
+    assert watched() is None  # at once, not when the collector of circles comes by

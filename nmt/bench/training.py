@@ -184,7 +184,9 @@ class TrainingBench:
             return 0.0
         micros = [micro for update in updates for micro in update.micro_batches]
         sides = [side for micro in micros for side in (micro.batch.src, micro.batch.tgt)]
-        return 1 - sum(side.total for side in sides) / sum(side.num_sentences * side.max_length for side in sides)
+        return 1 - sum(side.total for side in sides) / sum(
+            side.beside(side, causal=False).queries.tokens.numel() for side in sides
+        )
 
 
 def measure_training(

@@ -2,8 +2,8 @@
 
 One call, `attend`, hides three kernels that compute the same thing:
 
-matmul  pad, then the equation as written in `scaled_dot_product`; fastest for short sentences on the CPU
-sdpa    pad, then torch's fused kernel; for float32 on a GPU
+matmul  rectangles, and the equation as written in `scaled_dot_product`; fastest for short sentences on the CPU
+sdpa    rectangles, and torch's fused kernel; for float32 on a GPU
 varlen  torch's variable-length flash kernel on the packed rows themselves; for bf16 and fp16 on a GPU
 """
 
@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, assert_never, cast
 
 import torch
@@ -21,6 +19,7 @@ from torch.nn import functional as F
 
 from nmt.model.dropout import dropout
 from nmt.packed import PackedSequences
+from nmt.rectangle import Rectangle
 
 Kernel = Literal["matmul", "sdpa", "varlen"]
 
@@ -44,11 +43,6 @@ def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, p: 
         scores = scores + bias
     weights = dropout(torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)), p)
     return weights.to(v.dtype) @ v, weights
-
-
-def causal_bias(length: int, device: torch.device) -> Tensor:
-    """(length, length): 0 on and below the diagonal, -inf above, so that no position sees its future."""
-    return torch.full((length, length), float("-inf"), device=device).triu_(diagonal=1)
 
 
 def choose_kernel(q: Tensor, p: float) -> Kernel:
@@ -81,30 +75,12 @@ def attend(
             lengths = (queries.cu_seqlens, keys.cu_seqlens, queries.max_length, keys.max_length)
             return cast(Tensor, varlen_attn(q, k, v, *lengths, **causality))
         case "sdpa" | "matmul":
-            padded = partial(_attend_padded, causal=causal, p=p, kernel=kernel)
-            return _wide(padded, q, k, v, queries, keys) if q.device.type == "cpu" else padded(q, k, v, queries, keys)
+            return _attend_in_rectangles(q, k, v, queries, keys, causal=causal, p=p, kernel=kernel)
         case _:
             assert_never(kernel)
 
 
-def _wide(
-    compute: Callable[[Tensor, Tensor, Tensor, PackedSequences, PackedSequences], Tensor],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    queries: PackedSequences,
-    keys: PackedSequences,
-) -> Tensor:
-    """`compute` in float32 at least, for a CPU.
-
-    There these products are too small to gain by bf16, and of too many shapes for a kernel compiled for each.
-    """
-    wide = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast("cpu", enabled=False):
-        return compute(q.to(wide), k.to(wide), v.to(wide), queries, keys).to(q.dtype)
-
-
-def _attend_padded(
+def _attend_in_rectangles(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -115,47 +91,54 @@ def _attend_padded(
     p: float,
     kernel: Kernel,
 ) -> Tensor:
-    """`attend` by a kernel that takes padded sentences, and a bias that keeps them from what they must not see."""
-    q, k, v = pad(q, queries), pad(k, keys), pad(v, keys)  # (num_sentences, num_heads, length, d_head)
-    # Padding lies behind the end, where causality already forbids every real query to look.
-    bias = causal_bias(keys.max_length, k.device) if causal else keys.padding_bias[:, None, None, :]
-    if kernel == "sdpa":
-        return unpad(F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), dropout_p=p), queries)
-    return unpad(scaled_dot_product(q, k, v, bias, p)[0], queries)
+    """`attend` by a kernel that takes rectangles, and a bias that keeps queries from what they must not see.
 
-
-def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: PackedSequences, *, causal: bool) -> Tensor:
-    """The weights that `attend` uses, for plots: (num_sentences, num_heads, tgt_len, src_len), padded."""
-    q, k = pad(q, queries), pad(k, keys)
-    bias = causal_bias(keys.max_length, k.device) if causal else keys.padding_bias[:, None, None, :]
-    return scaled_dot_product(q, k, k, bias)[1]
-
-
-def pad(rows: Tensor, layout: PackedSequences) -> Tensor:
-    """(total, num_heads, d_head) -> (num_sentences, num_heads, max_length, d_head), each sentence's last row repeated.
-
-    What stands behind the end must not count: a bias of -inf keeps it from being seen, and `unpad` drops it.
+    On a CPU in float32 at least: there these products are too small to gain by bf16.
     """
-    num_heads, d_head = rows.shape[1:]
-    padded = _Pad.apply(rows.reshape(-1, d_head), *layout.head_rows(num_heads))  # type: ignore[no-untyped-call]
-    return cast(Tensor, padded).view(layout.num_sentences, num_heads, layout.max_length, d_head)
+    narrow = q.dtype
+    if q.device.type == "cpu":
+        q, k, v = (rows.to(torch.promote_types(narrow, torch.float32)) for rows in (q, k, v))
+    shape = queries.beside(keys, causal=causal)
+    q, k, v = lay_out(q, shape.queries), lay_out(k, shape.keys), lay_out(v, shape.keys)  # (rows, heads, width, d_head)
+    with torch.autocast(q.device.type, enabled=False):  # which would make the products narrow again
+        if kernel == "sdpa":
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=shape.bias.to(q.dtype), dropout_p=p)
+        else:
+            out, _ = scaled_dot_product(q, k, v, shape.bias, p)
+    return pack(out, shape.queries).to(narrow)
 
 
-def unpad(padded: Tensor, layout: PackedSequences) -> Tensor:
-    """The inverse of `pad`."""
-    num_heads, d_head = padded.shape[1], padded.shape[3]
-    _, places = layout.head_rows(num_heads)
-    rows = _Unpad.apply(padded.reshape(-1, d_head), places)  # type: ignore[no-untyped-call]
-    return cast(Tensor, rows).view(-1, num_heads, d_head)
+def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
+    """The weights that `attend` uses where nothing is causal: (num_sentences, num_heads, tgt_len, src_len), padded."""
+    q, k = lay_out(q, queries.one_to_a_row), lay_out(k, keys.one_to_a_row)
+    return scaled_dot_product(q, k, k, keys.padding_bias[:, None, None, :])[1]
 
 
-class _Pad(torch.autograd.Function):
+def lay_out(packed: Tensor, rectangle: Rectangle) -> Tensor:
+    """(total, num_heads, d_head) -> (rows, num_heads, width, d_head), the last of each row repeated behind its end.
+
+    What stands behind the end must not count: a bias of -inf keeps it from being seen, and `pack` drops it.
+    """
+    num_heads, d_head = packed.shape[1:]
+    laid_out = _LayOut.apply(packed.reshape(-1, d_head), *rectangle.head_rows(num_heads))  # type: ignore[no-untyped-call]
+    return cast(Tensor, laid_out).view(-1, num_heads, rectangle.width, d_head)
+
+
+def pack(laid_out: Tensor, rectangle: Rectangle) -> Tensor:
+    """The inverse of `lay_out`."""
+    num_heads, d_head = laid_out.shape[1], laid_out.shape[3]
+    _, places = rectangle.head_rows(num_heads)
+    packed = _Pack.apply(laid_out.reshape(-1, d_head), places)  # type: ignore[no-untyped-call]
+    return cast(Tensor, packed).view(-1, num_heads, d_head)
+
+
+class _LayOut(torch.autograd.Function):
     """Both ways a plain gather: what stands behind the end has no gradient, because nothing that counts has seen it."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, sources: Tensor, places: Tensor) -> Tensor:
+    def forward(ctx: Any, packed: Tensor, rows: Tensor, places: Tensor) -> Tensor:
         ctx.save_for_backward(places)
-        return rows.index_select(0, sources)
+        return packed.index_select(0, rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -163,14 +146,14 @@ class _Pad(torch.autograd.Function):
         return grad.index_select(0, places), None, None
 
 
-class _Unpad(torch.autograd.Function):
+class _Pack(torch.autograd.Function):
     """A plain gather, and as its gradient a scatter among zeros, since no two rows share a place."""
 
     @staticmethod
-    def forward(ctx: Any, padded: Tensor, places: Tensor) -> Tensor:
+    def forward(ctx: Any, laid_out: Tensor, places: Tensor) -> Tensor:
         ctx.save_for_backward(places)
-        ctx.num_places = len(padded)
-        return padded.index_select(0, places)
+        ctx.num_places = len(laid_out)
+        return laid_out.index_select(0, places)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -231,7 +214,7 @@ class MultiHeadAttention(nn.Module):
     def cross_weights(self, x: Tensor, memory: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
         """The weights that `cross` gives the memory: (num_sentences, num_heads, tgt_len, src_len) float32, padded."""
         (q,), (k,) = self._project(x, self.q), self._project(memory, self.k)
-        return attention_weights(q, k, queries, keys, causal=False)
+        return attention_weights(q, k, queries, keys)
 
     def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
         """Self-attention of the newest position to all so far. x: (rows, d_model) -> (rows, d_model)."""
@@ -253,7 +236,7 @@ class MultiHeadAttention(nn.Module):
     def memory_keys_values(self, memory: Tensor, layout: PackedSequences) -> tuple[Tensor, Tensor]:
         """Keys and values of a memory for `step_cross`, each (num_sentences, num_heads, src_len, d_head)."""
         k, v = self._project(memory, self.k, self.v)
-        return pad(k, layout).contiguous(), pad(v, layout).contiguous()
+        return lay_out(k, layout.one_to_a_row), lay_out(v, layout.one_to_a_row)
 
     @property
     def _p(self) -> float:

@@ -26,6 +26,7 @@ from nmt.distributed import World
 from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
 from nmt.precision import Arithmetic, autocast
 from nmt.recipe import UserError
+from nmt.rectangle import row_width
 from nmt.train.loss import TrainingLoss
 
 # `auto` chooses among the multiples of this.
@@ -48,7 +49,7 @@ class MicroBatchShape:
 
     num_sentences:             pairs
     tokens:                    tokens of either side
-    src_longest, tgt_longest:  tokens of the longest sentence of each side, to which attention pads on some devices
+    src_longest, tgt_longest:  tokens of the longest sentence of each side, which decides the width of rectangles
     """
 
     num_sentences: int
@@ -56,10 +57,10 @@ class MicroBatchShape:
     src_longest: int
     tgt_longest: int
 
-    def attention_size(self, d_head: int) -> int:
-        """Roughly how many numbers padded attention holds per head, up to a factor: its weights, and rows of d_head."""
-        src, tgt = self.src_longest, self.tgt_longest
-        return self.num_sentences * (src * src + src * tgt + tgt * tgt + 2 * d_head * (src + tgt))
+    def attention_size(self) -> int:
+        """Roughly how many attention weights there are per head: those of the encoder, of the decoder, and between."""
+        src, tgt = row_width(self.src_longest), row_width(self.tgt_longest)
+        return self.tokens * (src + tgt + max(src, tgt))
 
     def batch(self, part: int | None = None) -> Batch:
         """A micro-batch of this shape, which says nothing; or only its first `part` pairs, the longest among them.
@@ -76,15 +77,14 @@ class MicroBatchShape:
         )
 
 
-def heaviest_shape(plan: EpochPlan, d_head: int) -> MicroBatchShape:
+def heaviest_shape(plan: EpochPlan) -> MicroBatchShape:
     """The worst that a micro-batch can look like under the budget of `plan`, in any epoch.
 
     Tokens: on both sides as many as the budget allows, or all that an update has. Linear layers need memory for these,
-    as does attention over packed rows. Padded attention needs it for num_sentences * longest: the pairs of a
+    as does attention over packed rows. Attention in rectangles needs it for tokens * longest: the pairs of a
     micro-batch are neighbours by target length, but a long source may stand among short ones. So every micro-batch of
     some updates of `plan` is taken as though the longest source that the corpus has for such targets stood in it, and
-    the one with the largest attention counts. What is not covered: other updates may have some more sentences in
-    their micro-batches (each is a random sample, so not many more), and subword sampling makes some sentences longer.
+    the one with the largest attention counts. What is not covered: subword sampling makes some sentences longer.
     """
     updates = [plan.micro_batches(index) for index in range(max(1, min(len(plan) - 1, _UPDATES_LOOKED_AT)))]
     tokens = min(plan.micro_batch_tokens, _largest_update(plan))
@@ -100,7 +100,7 @@ def heaviest_shape(plan: EpochPlan, d_head: int) -> MicroBatchShape:
             beside_longest = min((tokens - src_longest) / src_tokens, (tokens - tgt_longest) / tgt_tokens) * len(ids)
             num_sentences = 1 + max(0, math.ceil(beside_longest))
             shapes.append(MicroBatchShape(num_sentences, tokens, src_longest, tgt_longest))
-    return max(shapes, key=lambda shape: shape.attention_size(d_head))
+    return max(shapes, key=MicroBatchShape.attention_size)
 
 
 def peak_memory(run: Callable[[], None], device: torch.device) -> int:
@@ -224,8 +224,7 @@ class MemoryProbe:
         available = self.available(self._device)
         if available is None:
             return True
-        recipe = self.loss.model.recipe
-        shape = heaviest_shape(replace(self.plan, micro_batch_tokens=budget), recipe.d_model // recipe.num_heads)
+        shape = heaviest_shape(replace(self.plan, micro_batch_tokens=budget))
         try:
             need = self._estimate(shape) if self._device.type == "cpu" else self._measure(shape.batch())
         except torch.OutOfMemoryError:

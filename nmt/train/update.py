@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nmt.data.loader import Update
 from nmt.distributed import World
+from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
 from nmt.precision import autocast, choose_precision, row_multiple, torch_dtype
 from nmt.recipe import Recipe
 from nmt.train.loss import TrainingLoss
@@ -48,9 +49,7 @@ class Updater:
         self._weights = [weight for weight in loss.model.parameters() if weight.requires_grad]
         self._loss: nn.Module = loss
         if world.size > 1:
-            # Not `static_graph`: with `no_sync` before the first exchange torch's reducer asserts, and without that
-            # assertion it would stop exchanging gradients (pytorch/pytorch pull request 187732).
-            self._loss = DistributedDataParallel(loss, gradient_as_bucket_view=True)
+            self._loss = self._exchanging(loss)
 
     @property
     def rate(self) -> float:
@@ -86,6 +85,23 @@ class Updater:
             if micro.counts:
                 loss_sum, nll_sum = loss_sum + loss.detach(), nll_sum + nll.detach()
         return loss_sum, nll_sum
+
+    def _exchanging(self, loss: TrainingLoss) -> DistributedDataParallel:
+        """The loss, whose gradient the processes sum.
+
+        With `static_graph` torch notes in the first pass which weights take part, and fails if that pass exchanges
+        nothing, as the first of several micro-batches does not. So it has one before: a pair of empty sentences, whose
+        gradient is dropped.
+        """
+        exchanging = DistributedDataParallel(loss, gradient_as_bucket_view=True, static_graph=True)
+        end = PackedSequences.from_lists([[EOS_ID]])
+        empty = Batch(src=end, tgt=PackedSequences.from_lists([[BOS_ID]]), labels=end.tokens)
+        with autocast(self.precision, self.world.device):
+            value, _ = exchanging(empty.to(self.world.device))
+        self.world.arrive()
+        value.backward()
+        self.optimizer.zero_grad(set_to_none=True)
+        return exchanging
 
     def _gradient_exchange(self, is_last: bool) -> AbstractContextManager[object]:
         """Processes exchange gradients once per update, during the last backward pass."""

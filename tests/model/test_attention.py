@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.model.attention import Kernel, attend, attention_weights, choose_kernel, pad, unpad
+from nmt.model.attention import Kernel, attend, attention_weights, choose_kernel, lay_out, pack
 from nmt.model.dropout import dropout
 from nmt.model.layers import sinusoids
 from nmt.packed import PackedSequences
@@ -66,20 +66,20 @@ def test_varlen_equals_matmul_on_a_gpu(causal: bool) -> None:
 
 
 def test_attention_weights_are_distributions_over_the_sentence() -> None:
-    weights = attention_weights(rows(QUERIES, 1), rows(KEYS, 2), QUERIES, KEYS, causal=False)
+    weights = attention_weights(rows(QUERIES, 1), rows(KEYS, 2), QUERIES, KEYS)
     assert weights.shape == (3, HEADS, 7, 5)
     for sentence, length in enumerate([2, 5, 3]):
         assert (weights[sentence, ..., length:] == 0).all()
         torch.testing.assert_close(weights[sentence].sum(-1), torch.ones(HEADS, 7, dtype=weights.dtype))
 
 
-def test_pad_and_unpad_are_inverse_and_repeat_the_last_row() -> None:
+def test_rows_are_laid_out_and_packed_again_and_the_last_is_repeated() -> None:
     q = rows(QUERIES, 4)
-    padded = pad(q, QUERIES)
-    assert padded.shape == (3, HEADS, 7, D_HEAD)
-    assert torch.equal(padded[1], q[4][:, None].expand(-1, 7, -1))
-    assert torch.equal(padded[0, :, 4:], q[3][:, None].expand(-1, 3, -1))
-    assert torch.equal(unpad(padded, QUERIES), q)
+    laid_out = lay_out(q, QUERIES.one_to_a_row)
+    assert laid_out.shape == (3, HEADS, 7, D_HEAD)
+    assert torch.equal(laid_out[1], q[4][:, None].expand(-1, 7, -1))
+    assert torch.equal(laid_out[0, :, 4:], q[3][:, None].expand(-1, 3, -1))
+    assert torch.equal(pack(laid_out, QUERIES.one_to_a_row), q)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])

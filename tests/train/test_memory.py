@@ -48,11 +48,11 @@ def plan_of(src: np.ndarray, tgt: np.ndarray, budget: int, batch_tokens: int = 9
 # --- The worst shape --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("budget", [100, 700, 2_000, 20_000])
+@pytest.mark.parametrize("budget", [200, 700, 2_000, 20_000])
 def test_no_micro_batch_of_any_epoch_is_much_heavier(budget: int) -> None:
-    src, tgt = corpus(20_000)
-    src[77], tgt[77] = 60, 2  # the one pair of its kind
-    worst = heaviest_shape(plan_of(src, tgt, budget), d_head=8)
+    src, tgt = corpus(20_000, longest=150)
+    src[77], tgt[77] = 150, 2  # the one pair of its kind
+    worst = heaviest_shape(plan_of(src, tgt, budget))
     assert worst.tokens == budget or worst.tokens == pytest.approx(9_000, rel=0.03)
     heaviest = 0
     for epoch in range(3):
@@ -61,23 +61,23 @@ def test_no_micro_batch_of_any_epoch_is_much_heavier(budget: int) -> None:
             for ids in plan.micro_batches(update):
                 src_longest, tgt_longest = int(src[ids].max()) + 1, int(tgt[ids].max()) + 1
                 assert max(src[ids].sum(), tgt[ids].sum()) + len(ids) <= worst.tokens * 1.02
-                real = MicroBatchShape(len(ids), worst.tokens, src_longest, tgt_longest).attention_size(8)
+                real = MicroBatchShape(len(ids), worst.tokens, src_longest, tgt_longest).attention_size()
                 heaviest = max(heaviest, real)
-    assert heaviest / 1.1 < worst.attention_size(8) < heaviest * 2
+    assert heaviest / 1.1 < worst.attention_size() < heaviest * 2
 
 
 def test_a_long_source_among_short_targets_is_reckoned_with_wherever_it_stands() -> None:
     src, tgt = np.full(20_000, 5), np.full(20_000, 5)
     plan = plan_of(src, tgt, 300, batch_tokens=600)
-    src[plan.order[-500]] = 50
-    worst = heaviest_shape(plan, d_head=8)
+    src[plan.order[-500]] = 90
+    worst = heaviest_shape(plan)
     assert all(src[ids].max() == 5 for update in range(64) for ids in plan.micro_batches(update))
-    assert (worst.src_longest, worst.tgt_longest) == (51, 6)
-    assert worst.num_sentences == 1 + (300 - 51) // 6 + 1
+    assert (worst.src_longest, worst.tgt_longest) == (91, 6)
+    assert worst.num_sentences == 1 + (300 - 91) // 6 + 1
 
 
 def test_one_update_of_one_long_pair_is_its_own_worst() -> None:
-    worst = heaviest_shape(plan_of(np.array([30]), np.array([20]), 10), d_head=8)
+    worst = heaviest_shape(plan_of(np.array([30]), np.array([20]), 10))
     assert worst == MicroBatchShape(1, 10, 31, 21)
     batch = worst.batch()
     assert (batch.src.total, batch.tgt.total) == (31, 21)
@@ -238,7 +238,7 @@ def probe_with(available: float | None, **changes: Any) -> MemoryProbe:
 def need(budget: int) -> int:
     """Bytes that the heaviest step of a budget keeps, by running it."""
     probe = probe_with(None)
-    batch = heaviest_shape(replace(probe.plan, micro_batch_tokens=budget), d_head=8).batch()
+    batch = heaviest_shape(replace(probe.plan, micro_batch_tokens=budget)).batch()
     return kept_memory(lambda: probe.loss.train()(batch)[0].backward(), CPU)
 
 

@@ -1,0 +1,93 @@
+"""Rectangles against plain Python lists and loops."""
+
+import math
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt.rectangle import one_to_a_row, row_width, side_by_side
+
+CPU = torch.device("cpu")
+lengths_strategy = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=40)
+
+
+def sides(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    queries, keys = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return queries, keys
+
+
+@given(lengths_strategy)
+def test_every_sentence_is_whole_and_in_one_row_beside_its_other_side(pairs: list[tuple[int, int]]) -> None:
+    queries, keys = sides(pairs)
+    found = side_by_side(queries, keys, causal=False, device=CPU)
+    rows = []
+    for lengths, rectangle in ((queries, found.queries), (keys, found.keys)):
+        places = rectangle.places.split(lengths.tolist())
+        rows.append([int(place[0]) // rectangle.width for place in places])
+        for place, row in zip(places, rows[-1], strict=True):
+            assert place.tolist() == list(range(int(place[0]), int(place[0]) + len(place)))
+            assert int(place[-1]) // rectangle.width == row
+        assert len(set(rectangle.places.tolist())) == lengths.sum()  # no two at one place
+        assert rectangle.tokens.flatten()[rectangle.places].tolist() == list(range(lengths.sum()))
+    assert rows[0] == rows[1]
+
+
+@given(lengths_strategy, st.booleans())
+def test_the_bias_lets_a_query_see_the_keys_of_its_own_sentence(pairs: list[tuple[int, int]], causal: bool) -> None:
+    queries, keys = sides(pairs)
+    if causal:
+        keys = queries
+    found = side_by_side(queries, keys, causal=causal, device=CPU)
+    query_ends, key_ends = np.cumsum(queries), np.cumsum(keys)
+    for query, place in enumerate(found.queries.places.tolist()):
+        sentence = int(np.searchsorted(query_ends, query, side="right"))
+        row, column = divmod(place, found.queries.width)
+        seen = (found.bias[row, 0, column] == 0).nonzero()[:, 0] + row * found.keys.width
+        first = int(key_ends[sentence] - keys[sentence])
+        last = query + 1 if causal else int(key_ends[sentence])
+        assert seen.tolist() == found.keys.places[first:last].tolist()
+    assert set(found.bias.unique().tolist()) <= {0.0, -math.inf}
+    assert (found.bias == 0).any(dim=-1).all()  # what stands behind an end sees something too, else softmax is NaN
+
+
+@given(lengths_strategy)
+def test_rows_are_well_filled(pairs: list[tuple[int, int]]) -> None:
+    queries, _ = sides(pairs)
+    found = side_by_side(queries, queries, causal=True, device=CPU).queries
+    assert found.width == row_width(int(queries.max()))
+    taken = np.bincount(found.places.numpy() // found.width, minlength=len(found.tokens))
+    assert all(taken > 0)
+    assert sum(taken <= found.width // 2) <= 1  # two of them would be one
+
+
+def test_many_short_sentences_share_few_rows() -> None:
+    lengths = np.random.default_rng(1).integers(5, 30, 200)
+    found = side_by_side(lengths, np.maximum(lengths - 2, 1), causal=False, device=CPU)
+    assert lengths.sum() / found.queries.tokens.numel() > 0.85
+
+
+def test_width() -> None:
+    assert [row_width(longest) for longest in (0, 1, 64, 65, 80, 81)] == [0, 64, 64, 80, 80, 96]
+
+
+@given(st.lists(st.integers(0, 9), max_size=9))
+def test_one_to_a_row_repeats_the_last_token(lengths: list[int]) -> None:
+    found = one_to_a_row(np.array(lengths, dtype=np.int64), CPU)
+    starts = np.cumsum(lengths) - lengths
+    assert found.tokens.shape == (len(lengths), max(lengths, default=0))
+    for row, start, length in zip(found.tokens.tolist(), starts, lengths, strict=True):
+        if length:
+            assert row == [start + min(column, length - 1) for column in range(found.width)]
+
+
+def test_head_rows_find_each_head_of_each_token() -> None:
+    lengths = np.array([3, 70, 2])
+    rectangle = side_by_side(lengths, lengths, causal=False, device=CPU).queries
+    packed = torch.randn(75, 4, 5)
+    laid_out, places = rectangle.head_rows(4)
+    padded = packed.reshape(-1, 5)[laid_out]
+    assert torch.equal(padded[places].view(75, 4, 5), packed)
+    by_place = padded.view(-1, 4, rectangle.width, 5).transpose(1, 2).reshape(-1, 4, 5)
+    assert torch.equal(by_place[rectangle.places], packed)
