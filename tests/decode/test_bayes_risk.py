@@ -1,17 +1,25 @@
 """Expected utilities by hand, and sacreBLEU's sentence scores as they are."""
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import sacrebleu
+from hypothesis import example, given
+from hypothesis import strategies as st
 from test_search import vectors
 
 from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, sentence_utility
 
 
 def test_expected_utility_is_the_weighted_mean_over_all_candidates() -> None:
-    score = {("a", "a"): 100, ("a", "b"): 10, ("b", "a"): 30, ("b", "b"): 100}
-    found = expected_utilities(["a", "b", "a"], [1.0, 2.0, 1.0], lambda h, r: score[h, r])
+    score = {("a", "a"): 100.0, ("a", "b"): 10.0, ("b", "a"): 30.0, ("b", "b"): 100.0}
+
+    def utility(texts: Sequence[str]) -> np.ndarray:
+        return np.array([[score[h, r] for r in texts] for h in texts])
+
+    found = expected_utilities(["a", "b", "a"], [1.0, 2.0, 1.0], utility)
     assert found == pytest.approx([0.5 * 100 + 0.5 * 10, 0.5 * 30 + 0.5 * 100, 55])
 
 
@@ -22,10 +30,18 @@ def test_the_outlier_loses_even_if_it_is_most_probable() -> None:
     assert min(range(4), key=utilities.__getitem__) == 0
 
 
-def test_utilities_are_sacrebleus() -> None:
-    hypothesis, reference = "A man rides a red bike.", "A man is riding a bike."
-    assert sentence_utility("chrf")(hypothesis, reference) == sacrebleu.sentence_chrf(hypothesis, [reference]).score
-    assert sentence_utility("bleu")(hypothesis, reference) == sacrebleu.sentence_bleu(hypothesis, [reference]).score
+words = st.sampled_from(["a", "an", "banana", "rides", "red", "bike.", "Bike", "u.s.", "3,5", "(so)", "Straße", "我"])
+texts_strategy = st.lists(st.lists(words, max_size=12).map(" ".join) | st.text(max_size=9), min_size=1, max_size=5)
+
+
+@given(texts_strategy)
+@example(["", " ", "a", "a a a a a", "aaaa aaaa", "a b c d e", "a\n"])
+def test_utilities_of_all_pairs_are_sacrebleus_to_the_last_bit(texts: list[str]) -> None:
+    chrf, bleu = sentence_utility("chrf")(texts), sentence_utility("bleu")(texts)
+    for row, hypothesis in enumerate(texts):
+        for column, reference in enumerate(texts):
+            assert chrf[row, column] == sacrebleu.sentence_chrf(hypothesis, [reference]).score
+            assert bleu[row, column] == sacrebleu.sentence_bleu(hypothesis, [reference]).score
 
 
 def test_probabilities_of_very_improbable_candidates_do_not_vanish() -> None:
@@ -42,5 +58,5 @@ def test_short_hypotheses_lose_by_bleu_as_sockeyes_brevity_penalty_says() -> Non
     rows = [(3.5, *row) for row in zip(*table["weight3.5"].values(), strict=True)]
     for weight, hypothesis, reference, log_penalty in [*rows, (2.0, 3, 5, table["weight2_hyp3_ref5"])]:
         words = [f"w{place}" for place in range(100)]
-        bleu = sentence_utility("bleu")(" ".join(words[:hypothesis]), " ".join(words[:reference]))
+        bleu = sentence_utility("bleu")([" ".join(words[:hypothesis]), " ".join(words[:reference])])[0, 1]
         assert weight * math.log(bleu / 100) == pytest.approx(log_penalty, abs=1e-9)
