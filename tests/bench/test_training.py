@@ -94,7 +94,7 @@ def test_a_slow_stage_is_found(
     assert max(stages.shares, key=lambda name: stages.shares[name]) == stage
     assert sum(stages.shares.values()) == pytest.approx(1.0)
     assert stages.row_padding == 0.0
-    assert 0.0 <= stages.attention_padding < 0.3  # neighbours by length
+    assert 0.0 <= stages.attention_padding < 0.5  # of so little text the last row is a good part
 
 
 def test_all_figures_of_a_measurement(small_subject: Subject, small_store: PairStore) -> None:

@@ -29,17 +29,23 @@ def test_the_weights_are_those_of_the_forward_pass(norm_order: str, monkeypatch:
 
     def recorded(*arguments: Tensor | None) -> tuple[Tensor, Tensor]:
         out, weights = compute(*arguments)  # type: ignore[arg-type]
-        if weights.shape[-2:] == (7, 6):  # only the attention of target places to source places has this shape
-            used.append(weights)
+        used.append(weights)
         return out, weights
 
     monkeypatch.setattr(attention, "scaled_dot_product", recorded)
     with torch.no_grad():
         model(SRC, TGT)
-    assert len(found) == len(used) == 3
-    for one, other in zip(found, used, strict=True):
-        assert one.shape == (3, 2, 7, 6)
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+    across = used[2::2]  # behind the encoder's layer, each layer's attention to its own past comes before
+    shape = TGT.beside(SRC, causal=False)
+    places = [
+        side.places.split(lengths.tolist()) for side, lengths in ((shape.queries, TGT.sizes), (shape.keys, SRC.sizes))
+    ]
+    assert len(found) == len(across) == 3
+    for one, other in zip(found, across, strict=True):
+        assert one.shape == (3, 2, 7, 6) and len(other) == 1  # all sentences share a row
+        for sentence, (rows, columns) in enumerate(zip(*places, strict=True)):
+            own = one[sentence, :, : len(rows), : len(columns)]
+            torch.testing.assert_close(own, other[0][:, rows][:, :, columns], rtol=1e-6, atol=1e-7)
     assert not torch.allclose(found[0], found[2], atol=1e-3)
 
 
