@@ -11,7 +11,7 @@ from nmt.checkpoint import ModelFacts, model_files, model_tensors, read_model_fa
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.shortlist import Shortlist
 from nmt.model.transformer import Transformer
-from nmt.recipe import DecodeRecipe, ModelRecipe
+from nmt.recipe import DecodeRecipe, load_recipe
 
 RECIPE = """
 name = "tiny"
@@ -45,8 +45,7 @@ def run(tmp_path: Path, nmt: Nmt) -> Path:
     status, _, err = nmt("prepare", tmp_path / "tiny.toml", f"run_dir={run}")
     assert status == 0, err
     torch.manual_seed(0)
-    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
-    architecture = ModelRecipe.model_validate(sizes | {"max_positions": 64})
+    architecture = load_recipe(tmp_path / "tiny.toml").model
     model = Transformer(architecture, 600, 600)
     with torch.no_grad():
         for parameter in model.parameters():
