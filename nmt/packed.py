@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.rectangle import Rectangle, Rectangles, one_to_a_row, side_by_side
+from nmt.rectangle import Rectangle, Rectangles, one_to_a_row, padded_width, side_by_side
 
 # Ids that every tokenizer of this project gives its special tokens.
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
@@ -80,14 +80,14 @@ class PackedSequences:
 
     @cached_property
     def padding_bias(self) -> Tensor:
-        """Added to attention scores: 0 at a token, -inf behind the end, `(num_sentences, max_length)`."""
-        places = torch.arange(self.max_length, device=self.tokens.device)
+        """Added to attention scores: 0 at a token, -inf behind the end, as wide as `one_to_a_row`."""
+        places = torch.arange(padded_width(self.max_length), device=self.tokens.device)
         behind_end = places >= self.lengths[:, None]
         return torch.zeros(behind_end.shape, device=self.tokens.device).masked_fill_(behind_end, float("-inf"))
 
     @cached_property
     def one_to_a_row(self) -> Rectangle:
-        """Each sentence in a row of its own, as wide as the longest."""
+        """Each sentence in a row of its own, as wide as the longest padded."""
         return one_to_a_row(self.sizes, self.tokens.device)
 
     def beside(self, keys: PackedSequences, *, causal: bool) -> Rectangles:

@@ -70,8 +70,8 @@ class Rectangles:
 
 
 def one_to_a_row(lengths: Lengths, device: torch.device) -> Rectangle:
-    """Each sentence in a row of its own, as wide as the longest."""
-    width = int(lengths.max(initial=0))
+    """Each sentence in a row of its own, as wide as the longest padded."""
+    width = padded_width(int(lengths.max(initial=0)))
     return _lay_out(lengths, np.arange(len(lengths)), width).to(device)
 
 
@@ -91,7 +91,15 @@ def side_by_side(queries: Lengths, keys: Lengths, *, causal: bool, device: torch
 
 def row_width(longest: int) -> int:
     """The width of rows that sentences share of which the longest has so many tokens."""
-    return max(_LEAST_WIDTH, -(-longest // _WIDTH_STEP) * _WIDTH_STEP) if longest else 0
+    return max(_LEAST_WIDTH, padded_width(longest)) if longest else 0
+
+
+def padded_width(longest: int) -> int:
+    """The width of rows that have room for so many: a multiple of what a CPU takes at a time.
+
+    Of rows that are narrower than 16, torch computes the softmax number by number, which takes ten times as long.
+    """
+    return -(-longest // _WIDTH_STEP) * _WIDTH_STEP
 
 
 def _share_rows(lengths: Lengths, widths: tuple[int, ...]) -> Lengths:

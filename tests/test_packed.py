@@ -45,7 +45,7 @@ def test_padding_bias_closes_exactly_what_lies_behind_the_end(sentences: list[li
     packed = PackedSequences.from_lists(sentences)
     minus_infinity = float("-inf")
     assert packed.padding_bias.tolist() == [
-        [0.0 if place < len(sentence) else minus_infinity for place in range(packed.max_length)]
+        [0.0 if place < len(sentence) else minus_infinity for place in range(packed.one_to_a_row.width)]
         for sentence in sentences
     ]
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.rectangle import one_to_a_row, row_width, side_by_side
+from nmt.rectangle import one_to_a_row, padded_width, row_width, side_by_side
 
 CPU = torch.device("cpu")
 lengths_strategy = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=40)
@@ -70,13 +70,14 @@ def test_many_short_sentences_share_few_rows() -> None:
 
 def test_width() -> None:
     assert [row_width(longest) for longest in (0, 1, 64, 65, 80, 81)] == [0, 64, 64, 80, 80, 96]
+    assert [padded_width(longest) for longest in (0, 1, 16, 17, 81)] == [0, 16, 16, 32, 96]
 
 
 @given(st.lists(st.integers(0, 9), max_size=9))
 def test_one_to_a_row_repeats_the_last_token(lengths: list[int]) -> None:
     found = one_to_a_row(np.array(lengths, dtype=np.int64), CPU)
     starts = np.cumsum(lengths) - lengths
-    assert found.tokens.shape == (len(lengths), max(lengths, default=0))
+    assert found.tokens.shape == (len(lengths), padded_width(max(lengths, default=0)))
     for row, start, length in zip(found.tokens.tolist(), starts, lengths, strict=True):
         if length:
             assert row == [start + min(column, length - 1) for column in range(found.width)]

@@ -99,10 +99,10 @@ class Restricted:
 
     def step(self, tokens: Tensor, state: RestrictedState) -> Tensor:
         """See `StepModel.step`."""
-        hidden = self._model.advance(tokens, state.inner)  # (batch * beam, d_model)
+        hidden = self._model.advance(tokens, state.inner)  # (batch, beam, d_model)
         if state.union is None:
             state.union = self._gather(state.candidates)
-        scores = state.union.logits(hidden).float().view(*tokens.shape, -1)  # (batch, beam, union)
+        scores = state.union.logits(hidden).float()  # (batch, beam, union)
         log_probs = scores.masked_fill_(state.union.foreign, float("-inf")).log_softmax(dim=-1)
         all_log_probs = log_probs.new_full((*tokens.shape, state.candidates.shape[1]), float("-inf"))
         return all_log_probs.index_copy_(2, state.union.pieces, log_probs)

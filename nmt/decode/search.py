@@ -84,7 +84,8 @@ class StepModel(Protocol[State]):
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """Log-probabilities of the next token, (batch, beam, vocab) float32, after the last `tokens` (batch, beam).
 
-        None is above 0, and -inf is allowed; search writes into the tensor, so it must be a fresh one.
+        At the first step the hypotheses of a sentence are all the same. None of the results is above 0, and -inf is
+        allowed; search writes into the tensor, so it must be a fresh one.
         """
 
 
@@ -145,8 +146,7 @@ def beam_search(
         beam.live_on(best, length, log_probs[:, :, EOS_ID])
         steering.follow(beam.parents[:, length - 1], beam.tokens[:, length - 1])
 
-        can_stop = beam.is_done(steering.reach(beam.log_prob, length))
-        is_done, has_moved = torch.stack([can_stop, beam.has_moved(length)]).tolist()  # the one wait for the device
+        is_done = beam.is_done(steering.reach(beam.log_prob, length)).tolist()  # the one wait for the device
         if any(is_done):
             leaving = [row for row, done in enumerate(is_done) if done]
             outputs = beam.of(torch.tensor(leaving, device=device)).read(length, options.n_best)
@@ -160,9 +160,7 @@ def beam_search(
             steering.keep(beam.rows_of(rows))
             beam = beam.of(rows)
             sentences = [sentences[row] for row in staying]
-            has_moved = [has_moved[row] for row in staying]
-        if any(has_moved):
-            state.reorder(beam.parents_in_batch(length))
+        state.reorder(beam.parents_in_batch(length))
         tokens = beam.tokens[:, length - 1].reshape(len(sentences), -1)
     return results
 
@@ -246,12 +244,6 @@ class _Beam:
     def is_done(self, reach: Tensor) -> Tensor:
         """Whether nothing can change any more, (batch,) bool, where no live hypothesis exceeds `reach`, (rows,)."""
         return (reach <= self.scores[:, -1]).view(-1, self.num_groups).all(dim=1)
-
-    def has_moved(self, length: int) -> Tensor:
-        """Whether some hypothesis now stands elsewhere than its parent did, (batch,) bool."""
-        parents = self.parents[:, length - 1]
-        moved = (parents != torch.arange(parents.shape[1], device=parents.device)).any(dim=1)
-        return moved.view(-1, self.num_groups).any(dim=1)
 
     def parents_in_batch(self, length: int) -> Tensor:
         """The parents of the live hypotheses by their place in the sentence, (batch, beam) int64."""

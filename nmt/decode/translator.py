@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from torch import nn
 
+from nmt.allocator import keep_freed_memory
 from nmt.checkpoint import load_model
 from nmt.data.clean import UnicodeForm, normalize
 from nmt.data.packing import plan_in_order
@@ -96,7 +96,8 @@ class Translator:
     sentence ends and its parts are translated each for itself. What a line gets does not depend on its neighbours, but
     for the rounding of float32. Use a translator from one thread at a time.
 
-    lines_cut: how many lines were too long so far and were translated in pieces
+    lines_cut:      how many lines were too long so far and were translated in pieces
+    num_parameters: number of weights of the models that were loaded, tied ones counted once
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Translator:
         cannot be read or is of other tokenizers. To translate with a model on disk, use `load`.
         """
         self.lines_cut = 0
+        self.num_parameters = 0
         self._model = model
         self._tokenizers = tokenizers
         self._unicode_form = unicode_form
@@ -175,7 +177,7 @@ class Translator:
                 )
         options = decode or facts.decode
         models = [one.model.to(dtype) for one in loaded]
-        return cls(
+        translator = cls(
             models[0] if len(models) == 1 else Ensemble(models, options.ensemble_mean),
             tokenizers,
             options,
@@ -184,13 +186,12 @@ class Translator:
             device=place,
             reverse_target=facts.reverse_target,
         )
-
-    @property
-    def num_parameters(self) -> int:
-        """Number of weights of the model, tied ones counted once."""
-        members: list[object] = [*self._model.models] if isinstance(self._model, Ensemble) else [self._model]
-        modules = [member for member in members if isinstance(member, nn.Module)]
-        return sum(weight.numel() for module in modules for weight in module.parameters())
+        translator.num_parameters = sum(model.num_parameters() for model in models)
+        for model in models:
+            model.freeze()
+        if place.type == "cpu":
+            keep_freed_memory()
+        return translator
 
     def translate(
         self,

@@ -19,6 +19,7 @@ from nmt.data.tokenizer import Tokenizer, Tokenizers
 from nmt.export.fit import foreign_choices, refuse
 from nmt.export.packages import load_package
 from nmt.model.attention import MultiHeadAttention
+from nmt.model.frozen import Linear
 from nmt.model.layers import Embedding, FeedForward
 from nmt.model.transformer import Transformer
 from nmt.packed import BOS_ID, EOS_ID, UNK_ID
@@ -109,10 +110,10 @@ def _fill_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.LayerNorm)
     _fill_linear(spec.linear_1, feed_forward.outer)
 
 
-def _fill_linear(spec: Any, *layers: nn.Linear) -> None:
+def _fill_linear(spec: Any, *layers: Linear) -> None:
     """One matrix of CTranslate2 is several of ours, one below the other."""
-    spec.weight = _array(torch.cat([layer.weight for layer in layers]))
-    spec.bias = _array(torch.cat([layer.bias for layer in layers]))
+    weights, biases = zip(*((layer.weight, layer.bias) for layer in layers), strict=True)
+    spec.weight, spec.bias = _array(torch.cat(weights)), _array(torch.cat(biases))
 
 
 def _fill_norm(spec: Any, norm: nn.Module) -> None:

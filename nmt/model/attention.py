@@ -18,10 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.model.dropout import dropout
+from nmt.model.frozen import FrozenLinear, Linear
 from nmt.packed import PackedSequences
-from nmt.rectangle import Rectangle
+from nmt.rectangle import Rectangle, padded_width
 
 Kernel = Literal["matmul", "sdpa", "varlen"]
+Projections = Literal["q", "kv", "qkv"]
 
 # Importing this kernel takes as long as importing torch itself, and only a GPU can use it.
 if torch.cuda.is_available():
@@ -111,7 +113,8 @@ def _attend_in_rectangles(
 def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
     """The weights that `attend` uses where nothing is causal: (num_sentences, num_heads, tgt_len, src_len), padded."""
     q, k = lay_out(q, queries.one_to_a_row), lay_out(k, keys.one_to_a_row)
-    return scaled_dot_product(q, k, k, keys.padding_bias[:, None, None, :])[1]
+    weights = scaled_dot_product(q, k, k, keys.padding_bias[:, None, None, :])[1]
+    return weights[:, :, : queries.max_length, : keys.max_length]
 
 
 def lay_out(packed: Tensor, rectangle: Rectangle) -> Tensor:
@@ -161,31 +164,57 @@ class _Pack(torch.autograd.Function):
         return grad.new_zeros(ctx.num_places, grad.shape[1]).index_copy_(0, places, grad), None
 
 
-class KeyValueCache:
-    """Keys and values of one attention during search, one row per hypothesis, grown by doubling.
+# Places that a cache has at first: 32 steps of four hypotheses. Memory that is never written to takes none.
+_LEAST_ROOM = 128
 
-    keys, values: (rows, num_heads, capacity, d_head), of which the first `length` places are filled.
+
+class KeyValueCache:
+    """Keys and values of one attention during search, of every hypothesis that a sentence has had so far.
+
+    They stay where they are when hypotheses die and others take their place. Who comes from whom is told by a bias
+    (`DecoderState.past_bias`), and to move its few numbers costs nothing beside moving all of this.
+
+    keys, values: (batch, num_heads, capacity, d_head), of which the first `length` places are filled, `beam` of them at
+    each step; behind them come zeros up to the `padded_width`
     """
 
-    def __init__(self, rows: int, num_heads: int, d_head: int, like: Tensor) -> None:
-        self.keys = like.new_empty(rows, num_heads, 16, d_head)
+    def __init__(self, like: Tensor) -> None:
+        """Empty, for as many sentences, heads and features as (batch, num_heads, any, d_head) has."""
+        self.keys = like.new_empty(*like.shape[:2], 0, like.shape[3])
         self.values = torch.empty_like(self.keys)
         self.length = 0
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add one position, k and v of shape (rows, num_heads, d_head); returns all keys and values so far."""
-        if self.length == self.keys.shape[2]:
-            self.keys = torch.cat([self.keys, torch.empty_like(self.keys)], dim=2)
-            self.values = torch.cat([self.values, torch.empty_like(self.values)], dim=2)
-        self.keys[:, :, self.length] = k
-        self.values[:, :, self.length] = v
-        self.length += 1
-        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        """Add a step, k and v of shape (batch, num_heads, beam, d_head); returns all so far and the zeros."""
+        width, length = padded_width(self.length), self.length + k.shape[2]
+        new_width = padded_width(length)
+        if new_width > self.keys.shape[2]:
+            self.keys, self.values = (
+                _copied(part, width, room=max(_LEAST_ROOM, 2 * new_width)) for part in (self.keys, self.values)
+            )
+        for part, new in ((self.keys, k), (self.values, v)):
+            if new_width > width:
+                part[:, :, width:new_width] = 0.0
+            part[:, :, self.length : length] = new
+        self.length = length
+        return self.keys[:, :, :new_width], self.values[:, :, :new_width]
 
-    def select(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was."""
-        self.keys = self.keys.index_select(0, rows)
-        self.values = self.values.index_select(0, rows)
+    def keep(self, sentences: Tensor) -> None:
+        """Only these sentences stay, in this order; (kept,)."""
+        width = padded_width(self.length)
+        self.keys, self.values = (
+            _copied(part, width, room=part.shape[2], sentences=sentences) for part in (self.keys, self.values)
+        )
+
+
+def _copied(part: Tensor, width: int, room: int, sentences: Tensor | None = None) -> Tensor:
+    """The first `width` places of all sentences, or of some, with room for so many."""
+    old = part[:, :, :width]
+    if sentences is not None:
+        old = old.index_select(0, sentences)
+    copy = part.new_empty(*old.shape[:2], room, part.shape[3])
+    copy[:, :, :width] = old
+    return copy
 
 
 class MultiHeadAttention(nn.Module):
@@ -198,59 +227,77 @@ class MultiHeadAttention(nn.Module):
         self.q = nn.Linear(d_model, d_model)
         self.k = nn.Linear(d_model, d_model)
         self.v = nn.Linear(d_model, d_model)
-        self.out = nn.Linear(d_model, d_model)
+        self.out: Linear = nn.Linear(d_model, d_model)
+        self._frozen: dict[Projections, FrozenLinear] = {}
 
     def forward(self, x: Tensor, layout: PackedSequences, *, causal: bool) -> Tensor:
         """Self-attention. x: (total, d_model) -> (total, d_model)."""
-        q, k, v = self._project(x, self.q, self.k, self.v)
+        q, k, v = self._project(x, "qkv")
         return self._merge(attend(q, k, v, layout, layout, causal=causal, p=self._p))
 
     def cross(self, x: Tensor, memory: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
         """Attention to the encoder's output. x: (queries.total, d_model), memory: (keys.total, d_model)."""
-        (q,) = self._project(x, self.q)
-        k, v = self._project(memory, self.k, self.v)
+        (q,) = self._project(x, "q")
+        k, v = self._project(memory, "kv")
         return self._merge(attend(q, k, v, queries, keys, causal=False, p=self._p))
 
     def cross_weights(self, x: Tensor, memory: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
         """The weights that `cross` gives the memory: (num_sentences, num_heads, tgt_len, src_len) float32, padded."""
-        (q,), (k,) = self._project(x, self.q), self._project(memory, self.k)
+        (q,), (k, _) = self._project(x, "q"), self._project(memory, "kv")
         return attention_weights(q, k, queries, keys)
 
-    def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
-        """Self-attention of the newest position to all so far. x: (rows, d_model) -> (rows, d_model)."""
-        (q,), (k,), (v,) = self._project(x, self.q), self._project(x, self.k), self._project(x, self.v)
-        keys, values = cache.append(k, v)
-        out, _ = scaled_dot_product(q[:, :, None], keys, values, bias=None)
-        return self._merge(out.squeeze(2))
+    def step(self, x: Tensor, past: KeyValueCache, bias: Tensor) -> Tensor:
+        """Self-attention of the newest position of each hypothesis to its own past, which it joins.
+
+        x: (batch, beam, d_model) -> the same shape; bias: (batch, 1, beam, padded width of the past with this step), in
+        the type of x.
+        """
+        q, k, v = self._project(x, "qkv")
+        keys, values = past.append(k.transpose(1, 2), v.transpose(1, 2))
+        out = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=bias)
+        return self._merge(out.transpose(1, 2))
 
     def step_cross(self, x: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Attention of all beams of a sentence to its memory, which is stored once, not per beam; and its weights.
+        """Attention of all beams of a sentence to its memory, which is stored once, not per beam; and its queries.
 
         x: (batch, beam, d_model); keys, values: (batch, num_heads, src_len, d_head); bias: (batch, 1, 1, src_len).
-        Returns (batch, beam, d_model) and (batch, num_heads, beam, src_len) float32.
+        Returns (batch, beam, d_model) and (batch, num_heads, beam, d_head).
         """
-        (q,) = self._project(x, self.q)
-        out, weights = scaled_dot_product(q.transpose(1, 2), keys, values, bias)  # beams in the place of query length
-        return self._merge(out.transpose(1, 2)), weights
+        (q,) = self._project(x, "q")
+        q = q.transpose(1, 2)  # beams in the place of query length
+        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=bias)
+        return self._merge(out.transpose(1, 2)), q
 
     def memory_keys_values(self, memory: Tensor, layout: PackedSequences) -> tuple[Tensor, Tensor]:
         """Keys and values of a memory for `step_cross`, each (num_sentences, num_heads, src_len, d_head)."""
-        k, v = self._project(memory, self.k, self.v)
+        k, v = self._project(memory, "kv")
         return lay_out(k, layout.one_to_a_row), lay_out(v, layout.one_to_a_row)
 
     @property
     def _p(self) -> float:
         return self.p if self.training else 0.0
 
-    def _project(self, x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-        """Each layer applied to x and split into heads, all in one matrix product: (..., num_heads, d_head) each."""
-        if len(layers) == 1:
-            projected = layers[0](x)
+    def freeze(self, *uses: Projections) -> None:
+        """Lay the weights out for search, for nothing but these uses of `_project`; training is over."""
+        self._frozen = {use: FrozenLinear.of(*self._layers(use)) for use in uses}
+        self.out = FrozenLinear.of(self.out)
+        del self.q, self.k, self.v
+
+    def _project(self, x: Tensor, use: Projections) -> tuple[Tensor, ...]:
+        """Queries, keys, values of x, as asked for, all in one matrix product: (..., num_heads, d_head) each."""
+        if self._frozen:
+            projected: Tensor = self._frozen[use](x)
+        elif len(use) == 1:
+            projected = self._layers(use)[0](x)
         else:
+            layers = self._layers(use)
             weight = torch.cat([layer.weight for layer in layers])
             projected = F.linear(x, weight, torch.cat([layer.bias for layer in layers]))
-        heads = projected.view(*x.shape[:-1], len(layers), self.num_heads, -1)
+        heads = projected.view(*x.shape[:-1], len(use), self.num_heads, -1)
         return tuple(heads.unbind(-3))
+
+    def _layers(self, use: Projections) -> list[nn.Linear]:
+        return [getattr(self, name) for name in use]
 
     def _merge(self, heads: Tensor) -> Tensor:
         """(..., num_heads, d_head) -> (..., d_model)."""

@@ -6,66 +6,86 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from nmt.model.attention import KeyValueCache, MultiHeadAttention
+from nmt.model.attention import KeyValueCache, MultiHeadAttention, scaled_dot_product
 from nmt.model.layers import FeedForward, Residual, final_norm
 from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
+from nmt.rectangle import padded_width
 
 
 @dataclass
 class LayerState:
-    """What one decoder layer remembers during search: its own past, one row per hypothesis, and the memory.
+    """What one decoder layer remembers during search: its own past, and the memory.
 
-    memory_keys, memory_values: (batch, num_heads, src_len, d_head), one row per sentence, never copied per beam
-    memory_weights:             (batch, num_heads, beam, src_len), where the last step looked; None before the first
+    memory_keys, memory_values: (batch, num_heads, padded src_len, d_head), one row per sentence, never copied per beam
+    memory_queries:             (batch, num_heads, beam, d_head), with which the last step looked; None before it
     """
 
     past: KeyValueCache
     memory_keys: Tensor
     memory_values: Tensor
-    memory_weights: Tensor | None = None
+    memory_queries: Tensor | None = None
 
 
 @dataclass
 class DecoderState:
     """Everything that search must carry from one step to the next.
 
-    memory_bias: (batch, 1, 1, src_len), -inf behind the end of a source sentence
+    The biases have the type of the model's numbers, as torch's fused attention wants them.
+
+    memory_bias: (batch, 1, 1, padded src_len), -inf behind the end of a source sentence
+    past_bias:   (batch, 1, beam, room), 0 at the places of the past that are a hypothesis's own, else -inf
+    src_len:     tokens of the longest source sentence there was
+    places:      of the past; the first step takes one, each later one as many as there are hypotheses
+    length:      steps so far
     """
 
     layers: list[LayerState]
     memory_bias: Tensor
-    beam_size: int
+    past_bias: Tensor
+    src_len: int
+    places: int = 0
     length: int = 0
+
+    def extend(self, hypotheses: int) -> Tensor:
+        """One step further; the bias of the past with its new places, (batch, 1, hypotheses, padded width).
+
+        At the first step the hypotheses of a sentence are one and the same, and one place may be that of all.
+        """
+        first, self.places = self.places, self.places + hypotheses
+        width = padded_width(self.places)
+        if width > self.past_bias.shape[3]:
+            self.past_bias = F.pad(self.past_bias, (0, 4 * width - self.past_bias.shape[3]), value=float("-inf"))
+        new = self.past_bias[:, 0, :, first : self.places]  # (batch, beam, hypotheses)
+        (new if hypotheses == 1 else new.diagonal(dim1=1, dim2=2)).zero_()
+        self.length += 1
+        return self.past_bias[:, :, :hypotheses, :width]
 
     def reorder(self, beam_index: Tensor) -> None:
         """Hypothesis j of sentence b continues what hypothesis `beam_index[b, j]` was; beam_index: (batch, beam)."""
-        batch, beam = beam_index.shape
-        first_row = torch.arange(batch, device=beam_index.device)[:, None] * beam
-        rows = (first_row + beam_index).flatten()
-        for layer in self.layers:
-            layer.past.select(rows)
+        self.past_bias = self.past_bias.gather(2, beam_index[:, None, :, None].expand_as(self.past_bias))
 
     def attention(self) -> Tensor:
         """Where the last step looked: (batch, beam, src_len) float32, the mean over the heads of the last layer.
 
         To be asked for before any `reorder` or `keep`, which leave it as it is.
         """
-        weights = self.layers[-1].memory_weights
-        assert weights is not None, "there has been no step yet"
-        return weights.mean(dim=1).float()
+        queries, keys = self.layers[-1].memory_queries, self.layers[-1].memory_keys
+        assert queries is not None, "there has been no step yet"
+        _, weights = scaled_dot_product(queries, keys, keys, self.memory_bias)
+        mean = weights[..., : self.src_len].mean(dim=1).float()
+        return mean.expand(-1, self.past_bias.shape[2], -1)
 
     def keep(self, sentence_index: Tensor) -> None:
         """Only these sentences stay in the batch, in this order; sentence_index: (kept,)."""
-        places = torch.arange(self.beam_size, device=sentence_index.device)
-        rows = (sentence_index[:, None] * self.beam_size + places).flatten()
         self.memory_bias = self.memory_bias.index_select(0, sentence_index)
+        self.past_bias = self.past_bias.index_select(0, sentence_index)
         for layer in self.layers:
-            layer.past.select(rows)
+            layer.past.keep(sentence_index)
             layer.memory_keys = layer.memory_keys.index_select(0, sentence_index)
             layer.memory_values = layer.memory_values.index_select(0, sentence_index)
 
@@ -101,19 +121,24 @@ class DecoderLayer(nn.Module):
         self.cross_attention_residual(x, look)
         return weights[0]
 
-    def step(self, x: Tensor, state: LayerState, memory_bias: Tensor, beam_size: int) -> Tensor:
-        """One position of every hypothesis. x: (batch * beam, d_model) -> the same shape."""
+    def step(self, x: Tensor, state: LayerState, past_bias: Tensor, memory_bias: Tensor) -> Tensor:
+        """One position of every hypothesis. x: (batch, beam, d_model) -> the same shape."""
 
         def attend_memory(h: Tensor) -> Tensor:
-            beams = h.view(-1, beam_size, h.shape[-1])  # (batch, beam, d_model)
             memory = (state.memory_keys, state.memory_values)
-            out, state.memory_weights = self.cross_attention.step_cross(beams, *memory, memory_bias)
-            return out.flatten(0, 1)
+            out, state.memory_queries = self.cross_attention.step_cross(h, *memory, memory_bias)
+            return out
 
-        x = self.attention_residual(x, lambda h: self.attention.step(h, state.past))
+        x = self.attention_residual(x, lambda h: self.attention.step(h, state.past, past_bias))
         x = self.cross_attention_residual(x, attend_memory)
         out: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return out
+
+    def freeze(self) -> None:
+        """Lay the weights out for search; training is over."""
+        self.attention.freeze("qkv")
+        self.cross_attention.freeze("q", "kv")
+        self.feed_forward.freeze()
 
 
 class Decoder(nn.Module):
@@ -150,14 +175,19 @@ class Decoder(nn.Module):
         layers = []
         for layer in self.layers:
             keys, values = layer.cross_attention.memory_keys_values(memory, src)
-            past = KeyValueCache(src.num_sentences * beam_size, keys.shape[1], keys.shape[3], like=keys)
-            layers.append(LayerState(past, keys, values))
-        return DecoderState(layers, src.padding_bias[:, None, None, :], beam_size)
+            layers.append(LayerState(KeyValueCache(like=keys), keys, values))
+        memory_bias = src.padding_bias[:, None, None, :].to(memory.dtype)
+        return DecoderState(
+            layers, memory_bias, memory_bias.new_empty(len(memory_bias), 1, beam_size, 0), src.max_length
+        )
 
     def step(self, x: Tensor, state: DecoderState) -> Tensor:
-        """One position further. x: (batch * beam, d_model), the embedded last tokens -> the same shape."""
+        """One position further. x: (batch, beam, d_model), the embedded last tokens -> the same shape.
+
+        At the first step (batch, 1, d_model) may stand for all hypotheses of a sentence, which then begin alike.
+        """
+        past_bias = state.extend(x.shape[1])
         for layer, layer_state in zip(self.layers, state.layers, strict=True):
-            x = layer.step(x, layer_state, state.memory_bias, state.beam_size)
-        state.length += 1
+            x = layer.step(x, layer_state, past_bias, state.memory_bias)
         out: Tensor = self.norm(x)
         return out

@@ -30,6 +30,11 @@ class EncoderLayer(nn.Module):
         out: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return out
 
+    def freeze(self) -> None:
+        """Lay the weights out for search; training is over."""
+        self.attention.freeze("qkv")
+        self.feed_forward.freeze()
+
 
 class Encoder(nn.Module):
     """The layers one after the other."""

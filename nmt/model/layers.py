@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.model.dropout import dropout
+from nmt.model.frozen import FrozenLinear, Linear
 from nmt.recipe import ModelRecipe
 
 
@@ -47,8 +48,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.inner = nn.Linear(recipe.d_model, recipe.d_ff)
-        self.outer = nn.Linear(recipe.d_ff, recipe.d_model)
+        self.inner: Linear = nn.Linear(recipe.d_model, recipe.d_ff)
+        self.outer: Linear = nn.Linear(recipe.d_ff, recipe.d_model)
         self.activation = recipe.activation
         self.p = recipe.activation_dropout
 
@@ -60,10 +61,14 @@ class FeedForward(nn.Module):
         out: Tensor = self.outer(h)
         return out
 
+    def freeze(self) -> None:
+        """Lay the weights out for search; training is over."""
+        self.inner, self.outer = FrozenLinear.of(self.inner), FrozenLinear.of(self.outer)
+
     def _activate(self, h: Tensor) -> Tensor:
         match self.activation:
             case "relu":
-                return F.relu(h)
+                return F.relu(h, inplace=True)  # nobody else sees h
             case "gelu":
                 return F.gelu(h)
             case "swish":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import assert_never
+from typing import assert_never, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from nmt.model.decoder import Decoder, DecoderState
 from nmt.model.encoder import Encoder
+from nmt.model.frozen import FrozenLinear
 from nmt.model.layers import Embedding
 from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
@@ -29,6 +30,7 @@ class Transformer(nn.Module):
         self.output_bias = nn.Parameter(torch.empty(tgt_vocab_size)) if recipe.output_bias else None
         self.encoder = Encoder(recipe)
         self.decoder = Decoder(recipe)
+        self._frozen_output: FrozenLinear | None = None
         self._tie_embeddings()
         self._initialise()
 
@@ -49,6 +51,8 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the target vocabulary: (..., d_model) -> (..., vocab)."""
+        if self._frozen_output is not None:
+            return cast(Tensor, self._frozen_output(hidden))
         return F.linear(hidden, self.output_weight, self.output_bias)
 
     def start(self, src: PackedSequences, beam_size: int) -> DecoderState:
@@ -57,14 +61,18 @@ class Transformer(nn.Module):
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Log-probabilities of the next token, (batch, beam, vocab) float32, after the last `tokens` (batch, beam)."""
-        logits = self.logits(self.advance(tokens, state))  # (batch * beam, vocab)
-        return torch.log_softmax(logits.float(), dim=-1).view(*tokens.shape, -1)
+        logits = self.logits(self.advance(tokens, state))  # (batch, beam, vocab)
+        return torch.log_softmax(logits.float(), dim=-1)
 
     def advance(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """What the decoder says after the last `tokens` (batch, beam): (batch * beam, d_model), for `logits`."""
-        positions = torch.full_like(tokens, state.length)
-        x = self.tgt_embedding(tokens, positions).flatten(0, 1)  # (batch * beam, d_model)
-        return self.decoder.step(x, state)
+        """What the decoder says after the last `tokens` (batch, beam): (batch, beam, d_model), for `logits`.
+
+        At the first step the hypotheses of a sentence must all be the same, and are computed once.
+        """
+        distinct = tokens if state.length else tokens[:, :1]
+        positions = torch.full_like(distinct, state.length)
+        hidden = self.decoder.step(self.tgt_embedding(distinct, positions), state)
+        return hidden.expand(-1, tokens.shape[1], -1)
 
     def logits_of(self, pieces: Tensor) -> Callable[[Tensor], Tensor]:
         """What gives the `logits` of some target pieces alone, (..., d_model) -> (..., pieces); pieces: (pieces,)."""
@@ -88,6 +96,17 @@ class Transformer(nn.Module):
         """
         x = self.tgt_embedding(tgt.tokens, tgt.positions)
         return self.decoder.cross_weights(x, self.encode(src), tgt, src)
+
+    def freeze(self) -> None:
+        """Lay all weights out as search multiplies them fastest; after that the model can no more be trained or saved.
+
+        The same translations; scores may differ by the rounding of a sum taken in another order.
+        """
+        for encoder_layer in self.encoder.layers:
+            encoder_layer.freeze()
+        for decoder_layer in self.decoder.layers:
+            decoder_layer.freeze()
+        self._frozen_output = FrozenLinear(self.output_weight, self.output_bias)
 
     def num_parameters(self) -> int:
         """Number of trained weights, tied ones counted once."""

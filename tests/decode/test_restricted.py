@@ -172,10 +172,10 @@ def test_the_projection_is_that_of_the_candidates_left() -> None:
 def test_a_model_without_attention_to_show_is_refused_as_ever() -> None:
     class Blind(TableModel):
         def advance(self, tokens: Tensor, state: Any) -> Tensor:
-            return super().step(tokens, state).flatten(0, 1)
+            return super().step(tokens, state)
 
         def logits_of(self, pieces: Tensor) -> Callable[[Tensor], Tensor]:
-            return lambda hidden: hidden[:, pieces]
+            return lambda hidden: hidden[..., pieces]
 
     restricted = restrict(Blind(random_table(0, 4)), torch.ones(1, 8, dtype=torch.bool))
     assert len(beam_search(restricted, pack([[5, EOS_ID]]), SearchOptions())[0]) == 1

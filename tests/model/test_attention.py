@@ -76,9 +76,9 @@ def test_attention_weights_are_distributions_over_the_sentence() -> None:
 def test_rows_are_laid_out_and_packed_again_and_the_last_is_repeated() -> None:
     q = rows(QUERIES, 4)
     laid_out = lay_out(q, QUERIES.one_to_a_row)
-    assert laid_out.shape == (3, HEADS, 7, D_HEAD)
-    assert torch.equal(laid_out[1], q[4][:, None].expand(-1, 7, -1))
-    assert torch.equal(laid_out[0, :, 4:], q[3][:, None].expand(-1, 3, -1))
+    assert laid_out.shape == (3, HEADS, 16, D_HEAD)
+    assert torch.equal(laid_out[1], q[4][:, None].expand(-1, 16, -1))
+    assert torch.equal(laid_out[0, :, 4:], q[3][:, None].expand(-1, 12, -1))
     assert torch.equal(pack(laid_out, QUERIES.one_to_a_row), q)
 
 

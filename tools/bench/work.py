@@ -30,7 +30,7 @@ class Work:
     warm_up:      laps before the clock counts
     batch_tokens, updates: training: target tokens of an update, updates of a lap
     beam_size, batch_sentences, output_tokens, num_sentences: translation of the first sentences of the test set, each
-                  into exactly so many tokens
+                  into exactly so many tokens, an end token among them where a system writes one
     options:      further settings of one system, by its own names
     """
 

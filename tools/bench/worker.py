@@ -33,7 +33,7 @@ class Clock:
         self._begun = self._started = perf_counter()
 
     def lap(self, tokens: int) -> None:
-        """The end of a lap with so many target tokens (end tokens counted in training, not in translation)."""
+        """The end of a lap with so many target tokens, end tokens counted."""
         _wait_for_gpu()
         seconds = perf_counter() - self._started
         self._to_warm_up -= 1

@@ -68,7 +68,7 @@ def decode(work: Work, clock: Clock) -> None:
             tokenizer=work.path("nmt"),
             num_sentences=work.num_sentences,
             vocab_size=None,
-            output_tokens=work.output_tokens,
+            output_tokens=work.output_tokens - 1,  # and the end token, which takes a step of search like the others
             settings=settings,
         )
         model, search, sentences = model_and_sentences(request, Path(folder))
@@ -77,7 +77,7 @@ def decode(work: Work, clock: Clock) -> None:
         task = DecodingTask(model, sentences, search, work.device, precision, threads)
         bench = DecodingBench(task) if processes == 1 else DecodingProcesses(task, processes)
         while True:
-            clock.lap(bench.repeat().tokens)
+            clock.lap(bench.repeat().tokens + work.num_sentences)
 
 
 def _recipe(work: Work, corpora: str) -> str:

@@ -1,0 +1,73 @@
+"""Weights laid out for search give what the plain ones give, in every arithmetic."""
+
+import platform
+
+import pytest
+import torch
+
+from nmt.model.frozen import FrozenLinear
+from nmt.model.transformer import Transformer
+from nmt.packed import BOS_ID, PackedSequences
+from nmt.recipe import ModelRecipe
+
+VOCAB = 53
+SRC = PackedSequences.from_lists([[5, 6, 7, 8, 9, 3], [11, 3], [20, 21, 22, 23, 3]])
+TGT = PackedSequences.from_lists([[BOS_ID, 9, 8], [BOS_ID, 7, 30, 31, 12], [BOS_ID]])
+RECIPE = ModelRecipe(
+    d_model=32, d_ff=48, num_heads=4, num_encoder_layers=2, num_decoder_layers=2, max_positions=20, output_bias=True
+)
+
+
+def two_models(dtype: torch.dtype) -> tuple[Transformer, Transformer]:
+    """The same weights twice, all of them other than at the beginning; the second is frozen."""
+    models = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        model = Transformer(RECIPE, VOCAB, VOCAB).eval().requires_grad_(False)
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+        models.append(model.to(dtype))
+    models[1].freeze()
+    return models[0], models[1]
+
+
+# fp32: sums of 48 numbers in another order; bf16: 8 bits of mantissa through four layers.
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 0.0), (torch.float32, 2e-5), (torch.bfloat16, 0.1)], ids=str
+)
+def test_forward_and_steps_equal_those_of_the_plain_model(dtype: torch.dtype, tolerance: float) -> None:
+    plain, frozen = two_models(dtype)
+    outputs = [model.logits(model(SRC, TGT)) for model in (plain, frozen)]
+    torch.testing.assert_close(*outputs, rtol=0.0, atol=tolerance)
+    states = [model.start(SRC, 3) for model in (plain, frozen)]
+    tokens = torch.full((3, 3), BOS_ID)
+    for step in range(12):
+        pair = [model.step(tokens, state) for model, state in zip((plain, frozen), states, strict=True)]
+        torch.testing.assert_close(*pair, rtol=0.0, atol=tolerance)
+        tokens = torch.randint(4, VOCAB, (3, 3), generator=torch.Generator().manual_seed(step))
+        for state in states:
+            state.reorder(torch.tensor([[0, 0, 1], [2, 1, 0], [1, 1, 1]]))
+    attentions = [model.cross_attention(SRC, TGT) for model in (plain, frozen)]
+    for pair in zip(*attentions, strict=True):
+        torch.testing.assert_close(*pair, rtol=0.0, atol=tolerance)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN multiplies blocks on other processors or does not")
+def test_fp32_lies_in_blocks_on_a_cpu_and_float64_does_not() -> None:
+    layer = torch.nn.Linear(16, 24)
+    assert FrozenLinear.of(layer).is_blocked
+    assert not FrozenLinear.of(layer.double()).is_blocked
+
+
+def test_several_layers_in_one_and_rows_of_any_number() -> None:
+    first, second = torch.nn.Linear(16, 24), torch.nn.Linear(16, 8)
+    both = FrozenLinear.of(first, second)
+    for shape in ((1, 16), (7, 16), (3, 5, 16), (0, 16)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(both(x), torch.cat([first(x), second(x)], dim=-1).detach(), rtol=0.0, atol=1e-5)
+
+
+def test_a_model_is_frozen_once() -> None:
+    _, frozen = two_models(torch.float32)
+    with pytest.raises((AssertionError, AttributeError)):
+        frozen.freeze()
