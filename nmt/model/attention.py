@@ -117,6 +117,17 @@ def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: Pack
     return weights[:, :, : queries.max_length, : keys.max_length]
 
 
+def _attend_stored(queries: Tensor, stored: Tensor, bias: Tensor) -> Tensor:
+    """Attention to stored keys and values, during search.
+
+    queries: (batch, hypotheses, num_heads, d_head) -> the same shape; stored: (batch, places, 2, num_heads, d_head);
+    bias: broadcasts to (batch, num_heads, hypotheses, places).
+    """
+    keys, values = stored.transpose(1, 3).unbind(2)  # (batch, num_heads, places, d_head)
+    out = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=bias)
+    return out.transpose(1, 2)
+
+
 def lay_out(packed: Tensor, rectangle: Rectangle) -> Tensor:
     """(total, num_heads, d_head) -> (rows, num_heads, width, d_head), the last of each row repeated behind its end.
 
@@ -174,46 +185,37 @@ class KeyValueCache:
     They stay where they are when hypotheses die and others take their place. Who comes from whom is told by a bias
     (`DecoderState.past_bias`), and to move its few numbers costs nothing beside moving all of this.
 
-    keys, values: (batch, num_heads, capacity, d_head), of which the first `length` places are filled, `beam` of them at
-    each step; behind them come zeros up to the `padded_width`
+    stored: (batch, room, 2, num_heads, d_head), keys and values, of which the first `length` places are filled; behind
+    them come zeros up to the `padded_width`
     """
 
     def __init__(self, like: Tensor) -> None:
-        """Empty, for as many sentences, heads and features as (batch, num_heads, any, d_head) has."""
-        self.keys = like.new_empty(*like.shape[:2], 0, like.shape[3])
-        self.values = torch.empty_like(self.keys)
+        """Empty, for as many sentences, heads and features as (batch, any, 2, num_heads, d_head) has."""
+        self.stored = like[:, :0]
         self.length = 0
 
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add a step, k and v of shape (batch, num_heads, beam, d_head); returns all so far and the zeros."""
-        width, length = padded_width(self.length), self.length + k.shape[2]
+    def append(self, keys_values: Tensor) -> Tensor:
+        """Add the places of a step, (batch, hypotheses, 2, num_heads, d_head); returns all so far and the zeros."""
+        width, length = padded_width(self.length), self.length + keys_values.shape[1]
         new_width = padded_width(length)
-        if new_width > self.keys.shape[2]:
-            self.keys, self.values = (
-                _copied(part, width, room=max(_LEAST_ROOM, 2 * new_width)) for part in (self.keys, self.values)
-            )
-        for part, new in ((self.keys, k), (self.values, v)):
-            if new_width > width:
-                part[:, :, width:new_width] = 0.0
-            part[:, :, self.length : length] = new
+        if new_width > self.stored.shape[1]:
+            self.stored = _with_room(self.stored[:, :width], max(_LEAST_ROOM, 2 * new_width))
+        if new_width > width:
+            self.stored[:, width:new_width] = 0.0
+        self.stored[:, self.length : length] = keys_values
         self.length = length
-        return self.keys[:, :, :new_width], self.values[:, :, :new_width]
+        return self.stored[:, :new_width]
 
     def keep(self, sentences: Tensor) -> None:
         """Only these sentences stay, in this order; (kept,)."""
-        width = padded_width(self.length)
-        self.keys, self.values = (
-            _copied(part, width, room=part.shape[2], sentences=sentences) for part in (self.keys, self.values)
-        )
+        filled = self.stored[:, : padded_width(self.length)]
+        self.stored = _with_room(filled.index_select(0, sentences), self.stored.shape[1])
 
 
-def _copied(part: Tensor, width: int, room: int, sentences: Tensor | None = None) -> Tensor:
-    """The first `width` places of all sentences, or of some, with room for so many."""
-    old = part[:, :, :width]
-    if sentences is not None:
-        old = old.index_select(0, sentences)
-    copy = part.new_empty(*old.shape[:2], room, part.shape[3])
-    copy[:, :, :width] = old
+def _with_room(stored: Tensor, room: int) -> Tensor:
+    """A copy with so many places, (batch, room, ...)."""
+    copy = stored.new_empty(len(stored), room, *stored.shape[2:])
+    copy[:, : stored.shape[1]] = stored
     return copy
 
 
@@ -232,46 +234,42 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, x: Tensor, layout: PackedSequences, *, causal: bool) -> Tensor:
         """Self-attention. x: (total, d_model) -> (total, d_model)."""
-        q, k, v = self._project(x, "qkv")
+        q, k, v = self._project(x, "qkv").unbind(1)
         return self._merge(attend(q, k, v, layout, layout, causal=causal, p=self._p))
 
     def cross(self, x: Tensor, memory: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
         """Attention to the encoder's output. x: (queries.total, d_model), memory: (keys.total, d_model)."""
-        (q,) = self._project(x, "q")
-        k, v = self._project(memory, "kv")
+        (q,), (k, v) = self._project(x, "q").unbind(1), self._project(memory, "kv").unbind(1)
         return self._merge(attend(q, k, v, queries, keys, causal=False, p=self._p))
 
     def cross_weights(self, x: Tensor, memory: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
         """The weights that `cross` gives the memory: (num_sentences, num_heads, tgt_len, src_len) float32, padded."""
-        (q,), (k, _) = self._project(x, "q"), self._project(memory, "kv")
+        (q,), (k, _) = self._project(x, "q").unbind(1), self._project(memory, "kv").unbind(1)
         return attention_weights(q, k, queries, keys)
 
     def step(self, x: Tensor, past: KeyValueCache, bias: Tensor) -> Tensor:
         """Self-attention of the newest position of each hypothesis to its own past, which it joins.
 
-        x: (batch, beam, d_model) -> the same shape; bias: (batch, 1, beam, padded width of the past with this step), in
-        the type of x.
+        x: (batch, hypotheses, d_model) -> the same shape; bias: (batch, 1, hypotheses, padded width of the past with
+        this step), in the type of x.
         """
-        q, k, v = self._project(x, "qkv")
-        keys, values = past.append(k.transpose(1, 2), v.transpose(1, 2))
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=bias)
-        return self._merge(out.transpose(1, 2))
+        projected = self._project(x, "qkv")
+        return self._merge(_attend_stored(projected[:, :, 0], past.append(projected[:, :, 1:]), bias))
 
-    def step_cross(self, x: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Attention of all beams of a sentence to its memory, which is stored once, not per beam; and its queries.
+    def step_cross(self, x: Tensor, memory: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Attention of all hypotheses of a sentence to its memory, which is stored once for them; and their queries.
 
-        x: (batch, beam, d_model); keys, values: (batch, num_heads, src_len, d_head); bias: (batch, 1, 1, src_len).
-        Returns (batch, beam, d_model) and (batch, num_heads, beam, d_head).
+        x: (batch, hypotheses, d_model); memory: (batch, src_len, 2, num_heads, d_head); bias: (batch, 1, 1, src_len).
+        Returns (batch, hypotheses, d_model) and (batch, hypotheses, num_heads, d_head).
         """
-        (q,) = self._project(x, "q")
-        q = q.transpose(1, 2)  # beams in the place of query length
-        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=bias)
-        return self._merge(out.transpose(1, 2)), q
+        queries = self._project(x, "q").squeeze(2)
+        return self._merge(_attend_stored(queries, memory, bias)), queries
 
-    def memory_keys_values(self, memory: Tensor, layout: PackedSequences) -> tuple[Tensor, Tensor]:
-        """Keys and values of a memory for `step_cross`, each (num_sentences, num_heads, src_len, d_head)."""
-        k, v = self._project(memory, "kv")
-        return lay_out(k, layout.one_to_a_row), lay_out(v, layout.one_to_a_row)
+    def stored_memory(self, memory: Tensor, layout: PackedSequences) -> Tensor:
+        """Keys and values of the encoder's output for `step_cross`, a row for each sentence; (total, d_model)."""
+        rows = layout.one_to_a_row.tokens  # (num_sentences, padded src_len)
+        stored: Tensor = self._project(memory, "kv").index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        return stored
 
     @property
     def _p(self) -> float:
@@ -283,8 +281,8 @@ class MultiHeadAttention(nn.Module):
         self.out = FrozenLinear.of(self.out)
         del self.q, self.k, self.v
 
-    def _project(self, x: Tensor, use: Projections) -> tuple[Tensor, ...]:
-        """Queries, keys, values of x, as asked for, all in one matrix product: (..., num_heads, d_head) each."""
+    def _project(self, x: Tensor, use: Projections) -> Tensor:
+        """Queries, keys, values, those asked for, in one product: (..., d_model) -> (..., 1 to 3, num_heads, d_head)."""
         if self._frozen:
             projected: Tensor = self._frozen[use](x)
         elif len(use) == 1:
@@ -293,8 +291,7 @@ class MultiHeadAttention(nn.Module):
             layers = self._layers(use)
             weight = torch.cat([layer.weight for layer in layers])
             projected = F.linear(x, weight, torch.cat([layer.bias for layer in layers]))
-        heads = projected.view(*x.shape[:-1], len(use), self.num_heads, -1)
-        return tuple(heads.unbind(-3))
+        return projected.view(*x.shape[:-1], len(use), self.num_heads, -1)
 
     def _layers(self, use: Projections) -> list[nn.Linear]:
         return [getattr(self, name) for name in use]

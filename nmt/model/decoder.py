@@ -21,13 +21,12 @@ from nmt.rectangle import padded_width
 class LayerState:
     """What one decoder layer remembers during search: its own past, and the memory.
 
-    memory_keys, memory_values: (batch, num_heads, padded src_len, d_head), one row per sentence, never copied per beam
-    memory_queries:             (batch, num_heads, beam, d_head), with which the last step looked; None before it
+    memory:         (batch, padded src_len, 2, num_heads, d_head), keys and values, never copied for each hypothesis
+    memory_queries: (batch, hypotheses, num_heads, d_head), with which the last step looked; None before the first
     """
 
     past: KeyValueCache
-    memory_keys: Tensor
-    memory_values: Tensor
+    memory: Tensor
     memory_queries: Tensor | None = None
 
 
@@ -74,9 +73,9 @@ class DecoderState:
 
         To be asked for before any `reorder` or `keep`, which leave it as it is.
         """
-        queries, keys = self.layers[-1].memory_queries, self.layers[-1].memory_keys
+        queries, keys = self.layers[-1].memory_queries, self.layers[-1].memory[:, :, 0].transpose(1, 2)
         assert queries is not None, "there has been no step yet"
-        _, weights = scaled_dot_product(queries, keys, keys, self.memory_bias)
+        _, weights = scaled_dot_product(queries.transpose(1, 2), keys, keys, self.memory_bias)
         mean = weights[..., : self.src_len].mean(dim=1).float()
         return mean.expand(-1, self.past_bias.shape[2], -1)
 
@@ -86,8 +85,7 @@ class DecoderState:
         self.past_bias = self.past_bias.index_select(0, sentence_index)
         for layer in self.layers:
             layer.past.keep(sentence_index)
-            layer.memory_keys = layer.memory_keys.index_select(0, sentence_index)
-            layer.memory_values = layer.memory_values.index_select(0, sentence_index)
+            layer.memory = layer.memory.index_select(0, sentence_index)
 
 
 class DecoderLayer(nn.Module):
@@ -125,8 +123,7 @@ class DecoderLayer(nn.Module):
         """One position of every hypothesis. x: (batch, beam, d_model) -> the same shape."""
 
         def attend_memory(h: Tensor) -> Tensor:
-            memory = (state.memory_keys, state.memory_values)
-            out, state.memory_queries = self.cross_attention.step_cross(h, *memory, memory_bias)
+            out, state.memory_queries = self.cross_attention.step_cross(h, state.memory, memory_bias)
             return out
 
         x = self.attention_residual(x, lambda h: self.attention.step(h, state.past, past_bias))
@@ -172,14 +169,11 @@ class Decoder(nn.Module):
 
     def start(self, memory: Tensor, src: PackedSequences, beam_size: int) -> DecoderState:
         """The state before the first token: the memory's keys and values, and an empty past."""
-        layers = []
-        for layer in self.layers:
-            keys, values = layer.cross_attention.memory_keys_values(memory, src)
-            layers.append(LayerState(KeyValueCache(like=keys), keys, values))
+        memories = [layer.cross_attention.stored_memory(memory, src) for layer in self.layers]
+        layers = [LayerState(KeyValueCache(like=stored), stored) for stored in memories]
         memory_bias = src.padding_bias[:, None, None, :].to(memory.dtype)
-        return DecoderState(
-            layers, memory_bias, memory_bias.new_empty(len(memory_bias), 1, beam_size, 0), src.max_length
-        )
+        past_bias = memory_bias.new_empty(src.num_sentences, 1, beam_size, 0)
+        return DecoderState(layers, memory_bias, past_bias, src.max_length)
 
     def step(self, x: Tensor, state: DecoderState) -> Tensor:
         """One position further. x: (batch, beam, d_model), the embedded last tokens -> the same shape.
