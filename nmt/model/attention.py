@@ -282,7 +282,7 @@ class MultiHeadAttention(nn.Module):
         del self.q, self.k, self.v
 
     def _project(self, x: Tensor, use: Projections) -> Tensor:
-        """Queries, keys, values, those asked for, in one product: (..., d_model) -> (..., 1 to 3, num_heads, d_head)."""
+        """Queries, keys, values, as asked for, in one product: (..., d_model) -> (..., 1 to 3, num_heads, d_head)."""
         if self._frozen:
             projected: Tensor = self._frozen[use](x)
         elif len(use) == 1:
