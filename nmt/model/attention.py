@@ -93,21 +93,15 @@ def _attend_in_rectangles(
     p: float,
     kernel: Kernel,
 ) -> Tensor:
-    """`attend` by a kernel that takes rectangles, and a bias that keeps queries from what they must not see.
-
-    On a CPU in float32 at least: there these products are too small to gain by bf16.
-    """
-    narrow = q.dtype
-    if q.device.type == "cpu":
-        q, k, v = (rows.to(torch.promote_types(narrow, torch.float32)) for rows in (q, k, v))
+    """`attend` by a kernel that takes rectangles, and a bias that keeps queries from what they must not see."""
     shape = queries.beside(keys, causal=causal)
     q, k, v = lay_out(q, shape.queries), lay_out(k, shape.keys), lay_out(v, shape.keys)  # (rows, heads, width, d_head)
-    with torch.autocast(q.device.type, enabled=False):  # which would make the products narrow again
+    with torch.autocast(q.device.type, enabled=False):  # q, k, v have the right type, and the softmax has another
         if kernel == "sdpa":
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=shape.bias.to(q.dtype), dropout_p=p)
         else:
             out, _ = scaled_dot_product(q, k, v, shape.bias, p)
-    return pack(out, shape.queries).to(narrow)
+    return pack(out, shape.queries)
 
 
 def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:

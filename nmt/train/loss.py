@@ -15,8 +15,9 @@ from nmt.model.transformer import Transformer
 from nmt.packed import Batch
 from nmt.precision import row_multiple
 
-# Logits of one chunk take about this much: small enough for a CPU's cache, large enough to keep a GPU busy.
-CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 512 << 20}
+# Logits of one chunk take about this much: few enough chunks, to each of which all output weights are added once, and
+# little enough memory.
+CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
 
 
 class TrainingLoss(nn.Module):
