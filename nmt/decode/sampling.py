@@ -89,7 +89,7 @@ def sample(
 
 def choose(log_probs: Tensor, decisions: Tensor, sampling: SamplingOptions) -> Tensor:
     """One token from each distribution, (...) int64. log_probs: (..., vocab); decisions: (...) evenly in [0, 1)."""
-    scaled = (log_probs / sampling.temperature).log_softmax(dim=-1)
+    scaled = log_probs / sampling.temperature  # up to what makes them sum to 1, which nothing below asks for
     if sampling.top_k:
         least = scaled.topk(min(sampling.top_k, scaled.shape[-1]), dim=-1).values[..., -1:]
         scaled = scaled.masked_fill(scaled < least, _IMPOSSIBLE)
@@ -101,8 +101,8 @@ def choose(log_probs: Tensor, decisions: Tensor, sampling: SamplingOptions) -> T
     if sampling.min_p > 0.0:
         least = scaled.amax(dim=-1, keepdim=True) + math.log(sampling.min_p)
         scaled = scaled.masked_fill(scaled < least, _IMPOSSIBLE)
-    # In float64, since over a large vocabulary the rounding of float32 would favour some tokens.
-    ends = scaled.double().softmax(dim=-1).cumsum(dim=-1)
+    # Summed in float64, since over a large vocabulary the rounding of float32 would favour some tokens.
+    ends = scaled.sub_(scaled.amax(dim=-1, keepdim=True)).exp_().cumsum(dim=-1, dtype=torch.float64)
     places = torch.searchsorted(ends, (decisions.double() * ends[..., -1])[..., None], right=True).squeeze(-1)
     return places.clamp(max=log_probs.shape[-1] - 1)
 

@@ -11,37 +11,170 @@ Unit = Literal["ratio", "share", "minutes"]
 
 @dataclass(frozen=True)
 class Goal:
-    """One goal: its name, what it asks for, and the figure that is at least (of minutes: at most) wanted."""
+    """One goal: its name, what it asks for, and the figure that is at least (of minutes: at most) wanted.
+
+    command: what measures it; that of a contest notes it too, after others comes `tools/bench/run record NAME FIGURE`
+    remains: where the time goes and what the next step would be, for as long as the goal is not reached
+    """
 
     name: str
     text: str
     unit: Unit
     wanted: float
+    command: str
+    remains: str = ""
 
     def is_reached(self, value: float) -> bool:
         """Whether a figure is good enough."""
         return value <= self.wanted if self.unit == "minutes" else value >= self.wanted
 
 
+_NO_GPU = "There was no GPU to measure on."
+
 GOALS = (
-    Goal("train-cpu-eole-bf16", "base on Multi30k, CPU: eole in bf16", "ratio", 2.0),
-    Goal("train-cpu-fp32", "base on Multi30k, CPU: our fastest against the best fp32 peer", "ratio", 4.0),
-    Goal("train-cpu-linear", "base on Multi30k, CPU: share of the measured F.linear rate", "share", 0.60),
-    Goal("train-gpu-big", "big, WMT14 lengths, H200 bf16: share of the F.linear rate (0.28 M/s)", "share", 0.45),
-    Goal("train-gpu-base", "base, WMT14 lengths, H200 bf16: share of the F.linear rate (0.74 M/s)", "share", 0.35),
-    Goal("train-gpu-rows", "rows that are tokens, not padding", "share", 0.99),
-    Goal("train-gpu-eole", "H200 bf16: eole", "ratio", 1.5),
-    Goal("train-gpu-transformers", "H200 bf16: transformers", "ratio", 1.5),
-    Goal("decode-cpu-fp32", "CPU, beam 4: CTranslate2, both in fp32", "ratio", 1.0),
-    Goal("decode-cpu-bf16", "CPU, beam 4: ours in bf16 against CTranslate2 in fp32", "ratio", 1.6),
-    Goal("decode-cpu-fastest", "CPU, beam 4: our fastest setting against CTranslate2's (int8)", "ratio", 1.0),
-    Goal("decode-cpu-transformers-fp32", "CPU, beam 4: transformers generate, both in fp32", "ratio", 4.0),
-    Goal("decode-cpu-transformers-bf16", "CPU, beam 4: transformers generate, both in bf16", "ratio", 4.0),
-    Goal("decode-gpu-batch32", "GPU, beam 4, batch 32: CTranslate2 in float16", "ratio", 1.5),
-    Goal("decode-gpu-best", "GPU, beam 4, best batch of each: CTranslate2 in float16", "ratio", 2.0),
-    Goal("decode-gpu-latency", "GPU, beam 4, one sentence at a time: CTranslate2 in float16", "ratio", 1.0),
-    Goal("prepare-sentencepiece", "preparation against SentencePiece's own multithreaded encoding", "ratio", 0.9),
-    Goal("multi30k-41", "Multi30k En-De to 41.0 tokenised lower-case BLEU on 2 cores", "minutes", 30.0),
-    Goal("quickstart", "tools/quickstart after installation", "minutes", 3.0),
+    Goal(
+        "train-cpu-eole-bf16",
+        "base on Multi30k, CPU: eole in bf16",
+        "ratio",
+        2.0,
+        "tools/bench/run train nmt:precision=bf16 eole:precision=bf16 --goal train-cpu-eole-bf16",
+    ),
+    Goal(
+        "train-cpu-fp32",
+        "base on Multi30k, CPU: our fastest against the best fp32 peer",
+        "ratio",
+        4.0,
+        "tools/bench/run train nmt:precision=bf16 opennmt --goal train-cpu-fp32",
+    ),
+    Goal(
+        "train-cpu-linear",
+        "base on Multi30k, CPU: share of the measured F.linear rate",
+        "share",
+        0.60,
+        "nmt bench train base --lengths RUN --vocab-size 8000 --batch-tokens 2048 --precision bf16 --json train.json",
+    ),
+    Goal(
+        "train-gpu-big",
+        "big, WMT14 lengths, H200 bf16: share of the F.linear rate (0.28 M/s)",
+        "share",
+        0.45,
+        "nmt bench train big --device cuda --precision bf16 --compile --json big.json",
+        _NO_GPU,
+    ),
+    Goal(
+        "train-gpu-base",
+        "base, WMT14 lengths, H200 bf16: share of the F.linear rate (0.74 M/s)",
+        "share",
+        0.35,
+        "nmt bench train base --device cuda --precision bf16 --compile --json base.json",
+        _NO_GPU,
+    ),
+    Goal(
+        "train-gpu-rows",
+        "rows that are tokens, not padding",
+        "share",
+        0.99,
+        "nmt bench train base --device cuda --precision bf16 --compile --json base.json",
+        _NO_GPU,
+    ),
+    Goal(
+        "train-gpu-eole",
+        "H200 bf16: eole",
+        "ratio",
+        1.5,
+        "tools/bench/run train nmt:precision=bf16,compile=true eole:precision=bf16 --device cuda --batch-tokens 25000 "
+        "--goal train-gpu-eole",
+        _NO_GPU,
+    ),
+    Goal(
+        "train-gpu-transformers",
+        "H200 bf16: transformers",
+        "ratio",
+        1.5,
+        "tools/bench/run train nmt:precision=bf16,compile=true transformers:precision=bf16 --device cuda "
+        "--batch-tokens 25000 --goal train-gpu-transformers",
+        _NO_GPU,
+    ),
+    Goal(
+        "decode-cpu-fp32",
+        "CPU, beam 4: CTranslate2, both in fp32",
+        "ratio",
+        1.0,
+        "tools/bench/run decode nmt:processes=2,batch_sentences=64 ctranslate2:inter_threads=2 --goal decode-cpu-fp32",
+    ),
+    Goal(
+        "decode-cpu-bf16",
+        "CPU, beam 4: ours in bf16 against CTranslate2 in fp32",
+        "ratio",
+        1.6,
+        "tools/bench/run decode nmt:processes=2,precision=bf16,batch_sentences=64 ctranslate2:inter_threads=2 "
+        "--goal decode-cpu-bf16",
+    ),
+    Goal(
+        "decode-cpu-fastest",
+        "CPU, beam 4: our fastest setting against CTranslate2's (int8)",
+        "ratio",
+        1.0,
+        "tools/bench/run decode nmt:processes=2,precision=bf16,batch_sentences=64 "
+        "ctranslate2:compute_type=int8,inter_threads=2 --goal decode-cpu-fastest",
+    ),
+    Goal(
+        "decode-cpu-transformers-fp32",
+        "CPU, beam 4: transformers generate, both in fp32",
+        "ratio",
+        4.0,
+        "tools/bench/run decode nmt:processes=2,batch_sentences=64 transformers --goal decode-cpu-transformers-fp32",
+    ),
+    Goal(
+        "decode-cpu-transformers-bf16",
+        "CPU, beam 4: transformers generate, both in bf16",
+        "ratio",
+        4.0,
+        "tools/bench/run decode nmt:processes=2,precision=bf16,batch_sentences=64 transformers:precision=bf16 "
+        "--goal decode-cpu-transformers-bf16",
+    ),
+    Goal(
+        "decode-gpu-batch32",
+        "GPU, beam 4, batch 32: CTranslate2 in float16",
+        "ratio",
+        1.5,
+        "tools/bench/run decode nmt:precision=bf16 ctranslate2:compute_type=float16 --device cuda "
+        "--goal decode-gpu-batch32",
+        _NO_GPU,
+    ),
+    Goal(
+        "decode-gpu-best",
+        "GPU, beam 4, best batch of each: CTranslate2 in float16",
+        "ratio",
+        2.0,
+        "tools/bench/run decode nmt:precision=bf16,batch_sentences=512 "
+        "ctranslate2:compute_type=float16,batch_sentences=512 --device cuda --num-sentences 1000 "
+        "--goal decode-gpu-best",
+        _NO_GPU,
+    ),
+    Goal(
+        "decode-gpu-latency",
+        "GPU, beam 4, one sentence at a time: CTranslate2 in float16",
+        "ratio",
+        1.0,
+        "tools/bench/run decode nmt:precision=bf16 ctranslate2:compute_type=float16 --device cuda --batch-sentences 1 "
+        "--goal decode-gpu-latency",
+        _NO_GPU,
+    ),
+    Goal(
+        "prepare-sentencepiece",
+        "preparation against SentencePiece's own multithreaded encoding",
+        "ratio",
+        0.9,
+        "tools/bench/run prepare nmt sentencepiece --goal prepare-sentencepiece",
+    ),
+    Goal(
+        "multi30k-41",
+        "Multi30k En-De to 41.0 tokenised lower-case BLEU on 2 cores",
+        "minutes",
+        30.0,
+        "nmt run recipes/multi30k-en-de.toml data.root=FOLDER",
+    ),
+    Goal("quickstart", "tools/quickstart after installation", "minutes", 3.0, "tools/quickstart"),
 )
 BY_NAME = {goal.name: goal for goal in GOALS}

@@ -72,6 +72,11 @@ def format_ledger(entries: Sequence[Entry]) -> Iterator[str]:
     for goal in GOALS:
         yield _goal_row(goal, [entry for entry in entries if entry["goal"] == goal.name])
     yield ""
+    yield "## The command of each, and what is still in the way"
+    yield ""
+    for goal in GOALS:
+        yield _goal_item(goal, [entry for entry in entries if entry["goal"] == goal.name])
+    yield ""
     yield "## Measurements"
     if not entries:
         yield ""
@@ -119,6 +124,12 @@ def _goal_row(goal: Goal, entries: Sequence[Entry]) -> str:
     measured = _ratio(Ratio(**newest["ratio"])) if "ratio" in newest else _value(goal, newest["value"])
     verdict = "reached" if is_reached(newest) else "not reached"
     return f"| {goal.name}: {goal.text} | {wanted} | {measured} | {verdict} |"
+
+
+def _goal_item(goal: Goal, entries: Sequence[Entry]) -> str:
+    """How the goal is measured, and what remains to be done for it."""
+    remains = "" if entries and is_reached(entries[-1]) else f" {goal.remains}".rstrip()
+    return f"- {goal.name}: `{goal.command}`.{remains}"
 
 
 def _wanted(goal: Goal) -> str:

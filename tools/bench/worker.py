@@ -7,9 +7,11 @@ prints goes to standard error.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +21,9 @@ from typing import Any, TextIO
 from bench.work import Work
 
 _PACKAGES = ("torch", "transformers", "ctranslate2", "eole", "OpenNMT-py", "sockeye", "joeynmt", "nmt", "sentencepiece")
+
+# The option of prctl(2), as <sys/prctl.h> numbers it.
+_PR_SET_PDEATHSIG = 1
 
 
 class Clock:
@@ -66,8 +71,15 @@ def _versions() -> dict[str, str]:
     return found
 
 
+def _end_with_parent() -> None:
+    """Let Linux kill this process when the contest is killed, for what is stopped cannot end by itself."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main(peer: str, path: str) -> None:
     """Let a peer do the work that a file describes, until nobody says to go on."""
+    _end_with_parent()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     work = Work.from_json(Path(path).read_text(encoding="utf-8"))
