@@ -38,13 +38,14 @@ def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, p: 
     """softmax(q k^T / sqrt(d_head) + bias) v, and the attention weights (paper, equation 1).
 
     q: (..., tgt_len, d_head); k, v: (..., src_len, d_head); bias: broadcasts to (..., tgt_len, src_len), -inf where
-    attention is forbidden; p: dropout on the weights. Returns (..., tgt_len, d_head) and (..., tgt_len, src_len).
+    attention is forbidden; p: dropout on the weights. Returns (..., tgt_len, d_head) and (..., tgt_len, src_len). In
+    bf16 and fp16 torch's softmax counts in float32, and rounds its result as the product with v would.
     """
     scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
     if bias is not None:
-        scores = scores + bias
-    weights = dropout(torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)), p)
-    return weights.to(v.dtype) @ v, weights
+        scores = scores + bias.to(scores.dtype)
+    weights = dropout(torch.softmax(scores, dim=-1), p)
+    return weights @ v, weights
 
 
 def choose_kernel(q: Tensor, p: float) -> Kernel:
