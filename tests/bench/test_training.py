@@ -97,6 +97,17 @@ def test_a_slow_stage_is_found(
     assert 0.0 <= stages.attention_padding < 0.5  # of so little text the last row is a good part
 
 
+def test_padding_to_one_shape_is_counted(small_subject: Subject, small_store: PairStore) -> None:
+    subject = replace(small_subject, recipe=changed(small_subject.recipe, shapes="fixed"))
+    with TrainingBench(subject, ALONE, small_store) as bench:
+        shape = bench.trainer.shape
+        repetition, stages = bench.repeat(2), bench.stages(2)
+    assert shape is not None
+    assert 190 < repetition.tgt_tokens / 2 <= 200
+    assert (shape.src_tokens, shape.tgt_tokens) == (72, 72)  # three for 200 target and about 180 source tokens
+    assert 0.05 < stages.row_padding < 0.25
+
+
 def test_all_figures_of_a_measurement(small_subject: Subject, small_store: PairStore) -> None:
     figures = measure_training(small_subject, ALONE, small_store, warm_up=2, updates=2, repetitions=3)
     spread = figures.tgt_tokens_per_second
