@@ -1,7 +1,8 @@
 """The one shape in which sentences travel: packed end to end, without padding.
 
 A side of a micro-batch is one row of tokens. Only attention needs to know where sentences end; every other part of the
-model, and the loss, works on `(total, ...)` rows and never sees a sentence boundary.
+model, and the loss, works on `(total, ...)` rows and never sees a sentence boundary. Where all micro-batches must be of
+one size, sentences of padding follow like any others, and what they are to predict does not count.
 """
 
 from __future__ import annotations

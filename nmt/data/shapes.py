@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from nmt.packed import BatchShape
 
-# Share of a side that is left for what does not come out level.
-_SLACK = 0.005
+# Tokens of either side of a micro-batch that are left for what does not come out level.
+_SLACK = 16
 # What varies from update to update has room for so many standard deviations. An update in a thousand needs more and
 # gets one more micro-batch; room for that one would cost every update as much.
 _DEVIATIONS = 3.0
@@ -76,7 +76,8 @@ class UpdateNeeds:
         Padding comes on top of them, and so does what a sentence needs that is as long as this alone.
         """
         parts = math.ceil(max(self.mean_src_tokens, self.tgt_tokens) / micro_batch_tokens)
-        src, tgt = (_round_up((1 + _SLACK) * tokens / parts) for tokens in (self.src_tokens, self.tgt_tokens))
+        slack = _SLACK if parts > 1 else 0
+        src, tgt = (_round_up(tokens / parts + slack) for tokens in (self.src_tokens, self.tgt_tokens))
         # The longest sentence fits, and beside it a source token for each sentence of padding.
         least = _round_up(self.longest + math.ceil(max(src, tgt) / self.longest) + 1)
         src, tgt = max(src, least), max(tgt, least)

@@ -54,9 +54,10 @@ class TrainingLoss(nn.Module):
 
     def _of_fixed_shape(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The same as `forward` without R-Drop, by operations whose shapes do not depend on how much is padding."""
-        hidden, weight = self._output_layer(self.model(batch.src, batch.tgt))
+        labels = batch.labels
+        hidden, weight = self._output_layer(self.model(batch.src, batch.tgt)[: len(labels)])
         chunk_bytes = CHUNK_BYTES[hidden.device.type]
-        return traced_cross_entropy(_autocast(hidden), weight, batch.labels, self.label_smoothing, chunk_bytes)
+        return traced_cross_entropy(_autocast(hidden), weight, labels, self.label_smoothing, chunk_bytes)
 
     def _output_layer(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Rows and weights whose products are the logits: a bias is the weight of one more feature, which is 1."""
