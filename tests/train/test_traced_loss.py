@@ -99,6 +99,26 @@ def test_logits_that_overflow_a_sum_of_exponentials_stay_finite() -> None:
     assert weight.grad is not None and torch.isfinite(weight.grad).all()
 
 
+def test_in_bf16_it_is_about_as_exact_as_the_other_loss() -> None:
+    torch.manual_seed(0)
+    weight = (torch.randn(1_000, 64) / 8).requires_grad_()
+    hidden = (3 * torch.randn(200, 64)).bfloat16().requires_grad_()
+    labels = torch.randint(1, 1_000, (200,))
+    exact = torch.autograd.grad(
+        linear_cross_entropy(hidden.double(), weight.double(), labels, 0.1)[0], (hidden, weight)
+    )
+    errors = []
+    for loss, _ in (
+        linear_cross_entropy(hidden, weight, labels, 0.1),
+        traced_cross_entropy(hidden, weight, labels, 0.1, 1 << 18),
+    ):
+        assert loss.dtype == torch.float32
+        grads = torch.autograd.grad(loss, (hidden, weight))
+        assert [grad.dtype for grad in grads] == [torch.bfloat16, torch.float32]
+        errors.append([((a - b).norm() / b.norm()).item() for a, b in zip(grads, exact, strict=True)])
+    assert all(new < 1.5 * old < 0.02 for old, new in zip(*errors, strict=True)), errors
+
+
 def test_a_batch_of_fixed_shape_gives_the_loss_and_gradients_of_its_pairs() -> None:
     """By the path of a CPU too, which looks at what counts alone."""
     loss = build()
