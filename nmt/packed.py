@@ -1,14 +1,15 @@
 """The one shape in which sentences travel: packed end to end, without padding.
 
 A side of a micro-batch is one row of tokens. Only attention needs to know where sentences end; every other part of the
-model, and the loss, works on `(total, ...)` rows and never sees a sentence boundary.
+model, and the loss, works on `(total, ...)` rows and never sees a sentence boundary. Where all micro-batches must be of
+one size, sentences of padding follow like any others, and what they are to predict does not count.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -106,16 +107,20 @@ class PackedSequences:
     def _rectangles(self) -> dict[bool, tuple[PackedSequences | None, Rectangles]]:
         return {}
 
-    def followed_by_padding(self, lengths: Sequence[int]) -> PackedSequences:
-        """These sentences, then others of so many pad tokens each, none of them longer than the longest here."""
+    def followed_by_padding(self, lengths: Sequence[int], max_length: int | None = None) -> PackedSequences:
+        """These sentences, then others of so many pad tokens each; no sentence may be longer than `max_length`.
+
+        By default that is the length of the longest here.
+        """
         device = self.tokens.device
-        ends = self.total + torch.tensor(lengths, device=device).cumsum(0)
+        ends = self.total + torch.tensor(lengths, dtype=torch.int64, device=device).cumsum(0)
+        places = (torch.arange(length, device=device) for length in lengths if length)
         return PackedSequences(
             tokens=torch.cat([self.tokens, self.tokens.new_full((sum(lengths),), PAD_ID)]),
-            positions=torch.cat([self.positions, *(torch.arange(length, device=device) for length in lengths)]),
+            positions=torch.cat([self.positions, *places]),
             cu_seqlens=torch.cat([self.cu_seqlens, ends.to(torch.int32)]),
             sizes=np.concatenate([self.sizes, np.array(lengths, dtype=np.int64)]),
-            max_length=self.max_length,
+            max_length=self.max_length if max_length is None else max_length,
         )
 
     def to(self, device: torch.device) -> PackedSequences:
@@ -137,17 +142,45 @@ class PackedSequences:
 
 
 @dataclass(frozen=True)
+class BatchShape:
+    """One size for all micro-batches, so that a step is compiled once.
+
+    src_tokens, tgt_tokens: tokens of either side, padding included
+    num_sentences:          pairs, padding included
+    max_length:             no sentence has more tokens
+    """
+
+    src_tokens: int
+    tgt_tokens: int
+    num_sentences: int
+    max_length: int
+
+    def fillers(self, src_tokens: int, tgt_tokens: int) -> int:
+        """How many pairs of padding follow so many tokens: the fewest that need be no longer than `max_length`."""
+        missing = max(self.src_tokens - src_tokens, self.tgt_tokens - tgt_tokens)
+        return math.ceil(missing / self.max_length)
+
+    def holds(self, src_tokens: int, tgt_tokens: int, num_sentences: int) -> bool:
+        """Whether so much fits, such that in the padding, too, each target has a source token to attend to."""
+        fillers = self.fillers(src_tokens, tgt_tokens)
+        fits = src_tokens + fillers <= self.src_tokens and tgt_tokens <= self.tgt_tokens
+        return fits and num_sentences + fillers <= self.num_sentences
+
+
+@dataclass(frozen=True)
 class Batch:
     """One micro-batch: sentence pairs for one forward and backward pass.
 
     src:     source sentences, each closed by the end token
     tgt:     decoder input, each sentence opened by the begin token
     labels:  (tgt.total,) int64, what the decoder must predict: the target sentence closed by the end token
+    padding: how many of the labels, the last ones, do not count: they are PAD_ID, which no sentence holds
     """
 
     src: PackedSequences
     tgt: PackedSequences
     labels: Tensor
+    padding: int = 0
 
     @property
     def num_sentences(self) -> int:
@@ -157,7 +190,24 @@ class Batch:
     @property
     def tgt_tokens(self) -> int:
         """Number of predicted tokens, the end tokens included: the unit of loss and speed."""
-        return self.labels.shape[0]
+        return self.labels.shape[0] - self.padding
+
+    def fixed(self, shape: BatchShape) -> Batch:
+        """The same pairs in a batch of `shape`, which must hold them: every tensor is of a size that `shape` decides.
+
+        Behind the pairs come others of pad tokens, which fill both sides up, and then empty ones.
+        """
+        counts = self.src.total, self.tgt.total, self.num_sentences
+        assert shape.holds(*counts), f"{shape} does not hold {counts}"
+        fillers = shape.fillers(*counts[:2])
+        empty = [0] * (shape.num_sentences - self.num_sentences - fillers)
+        missing = shape.src_tokens - self.src.total, shape.tgt_tokens - self.tgt.total
+        src, tgt = (
+            side.followed_by_padding(_share(tokens, fillers) + empty, shape.max_length)
+            for tokens, side in zip(missing, (self.src, self.tgt), strict=True)
+        )
+        labels = torch.cat([self.labels, self.labels.new_full((missing[1],), PAD_ID)])
+        return Batch(src, tgt, labels, self.padding + missing[1])
 
     def rounded(self, step: int) -> Batch:
         """The same pairs, and behind them others that say nothing, so that each side has a multiple of `step` tokens.
@@ -175,11 +225,16 @@ class Batch:
         if any(tokens > added * side.max_length for tokens, side in zip(missing, sides, strict=True)):
             return self  # pairs so short, or so unlike in length, that the others would be longer than they are
         src, tgt = (
-            side.followed_by_padding([tokens * (i + 1) // added - tokens * i // added for i in range(added)])
-            for tokens, side in zip(missing, sides, strict=True)
+            side.followed_by_padding(_share(tokens, added)) for tokens, side in zip(missing, sides, strict=True)
         )
-        return Batch(src, tgt, self.labels)
+        return replace(self, src=src, tgt=tgt)
 
     def to(self, device: torch.device) -> Batch:
         """The same pairs on `device`."""
-        return Batch(self.src.to(device), self.tgt.to(device), self.labels.to(device, non_blocking=True))
+        labels = self.labels.to(device, non_blocking=True)
+        return replace(self, src=self.src.to(device), tgt=self.tgt.to(device), labels=labels)
+
+
+def _share(tokens: int, sentences: int) -> list[int]:
+    """The lengths of so many sentences that have so many tokens together, as equal as can be."""
+    return [tokens * (i + 1) // sentences - tokens * i // sentences for i in range(sentences)]

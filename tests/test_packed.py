@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.packed import Batch, PackedSequences
+from nmt.packed import PAD_ID, Batch, BatchShape, PackedSequences
 
 sentences_strategy = st.lists(st.lists(st.integers(0, 65_535), max_size=9), max_size=9)
 EXAMPLES = [
@@ -141,6 +141,62 @@ def test_a_batch_of_usual_lengths_is_rounded() -> None:
     assert src.total % 64
     assert (rounded.src.total % 64, rounded.tgt.total % 64) == (0, 0)
     assert rounded.src.total < src.total + 128
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=20),
+    st.integers(0, 200),
+    st.integers(0, 200),
+    st.integers(0, 9),
+)
+def test_a_fixed_batch_has_the_shape_and_keeps_its_pairs(
+    lengths: list[tuple[int, int]], more_src: int, more_tgt: int, more_sentences: int
+) -> None:
+    src = PackedSequences.from_lists([[5] * length for length, _ in lengths])
+    tgt = PackedSequences.from_lists([[6] * length for _, length in lengths])
+    batch = Batch(src, tgt, labels=tgt.tokens)
+    longest = 1 + max(src.max_length, tgt.max_length)
+    fillers = max(-(-more_src // longest), -(-more_tgt // longest))
+    more_src = max(more_src, fillers)  # each target of the padding has a source
+    shape = BatchShape(src.total + more_src, tgt.total + more_tgt, len(lengths) + fillers + more_sentences, longest)
+    fixed = batch.fixed(shape)
+    assert (fixed.src.total, fixed.tgt.total, fixed.num_sentences) == (
+        shape.src_tokens,
+        shape.tgt_tokens,
+        shape.num_sentences,
+    )
+    assert fixed.tgt.num_sentences == shape.num_sentences
+    assert (fixed.tgt_tokens, fixed.padding) == (tgt.total, more_tgt)
+    assert fixed.labels.tolist() == tgt.tokens.tolist() + [PAD_ID] * more_tgt
+    for before, after in ((src, fixed.src), (tgt, fixed.tgt)):
+        lists = after.to_lists()
+        assert lists[: len(lengths)] == before.to_lists()
+        fresh = PackedSequences.from_lists(lists)
+        assert after.positions.tolist() == fresh.positions.tolist()
+        assert after.cu_seqlens.tolist() == fresh.cu_seqlens.tolist()
+        assert after.sizes.tolist() == fresh.sizes.tolist()
+        assert fresh.max_length <= after.max_length == longest
+        assert (after.cu_seqlens.dtype, after.positions.dtype) == (torch.int32, torch.int64)
+    for alone, source in list(zip(fixed.tgt.to_lists(), fixed.src.to_lists(), strict=True))[len(lengths) :]:
+        assert source or not alone
+
+
+def test_a_shape_that_does_not_hold_the_pairs_is_refused() -> None:
+    side = PackedSequences.from_lists([[5] * 8, [5] * 4])
+    batch = Batch(side, side, labels=side.tokens)
+    for counts in ((11, 20, 9), (20, 11, 9), (12, 20, 9), (20, 20, 2)):
+        with pytest.raises(AssertionError, match="does not hold"):
+            batch.fixed(BatchShape(*counts, max_length=8))
+    assert batch.fixed(BatchShape(13, 20, 3, max_length=8)).src.total == 13
+
+
+def test_a_fixed_batch_stays_so_on_its_way_to_a_device() -> None:
+    side = PackedSequences.from_lists([[5] * 8, [5] * 4])
+    fixed = Batch(side, side, labels=side.tokens).fixed(BatchShape(20, 24, 5, max_length=8))
+    moved = fixed.to(torch.device("meta"))
+    assert (moved.padding, moved.tgt_tokens, moved.src.max_length, moved.num_sentences) == (12, 12, 8, 5)
+    rounded = fixed.rounded(16)
+    assert (rounded.padding, rounded.tgt_tokens, rounded.tgt.total) == (12, 12, 32)
 
 
 def test_rectangles_are_made_once_for_each_pair_of_sides_and_hold_nothing_in_a_circle() -> None:

@@ -19,7 +19,7 @@ from nmt.bench.arithmetic import Arithmetic
 from nmt.bench.device import DTYPES, LinearRate, forget_peak_memory, measure_linear, peak_memory, synchronize
 from nmt.bench.statistics import Spread
 from nmt.bench.subjects import Subject
-from nmt.data.loader import TrainingBatches, Update
+from nmt.data.loader import Update
 from nmt.data.store import PairStore
 from nmt.distributed import World
 from nmt.model.attention import choose_kernel
@@ -103,14 +103,7 @@ class TrainingBench:
         self.trainer = Trainer(recipe, world, model, TrainingText(store, store), lambda tensors, step: {})
         self.trainer.loss.train()
         self.micro_batch_tokens = self.trainer.position.micro_batch_tokens
-        self._batches = TrainingBatches(
-            store,
-            recipe.train.model_copy(update={"micro_batch_tokens": self.micro_batch_tokens}),
-            seed=recipe.seed,
-            rank=world.rank,
-            world_size=world.size,
-            device=world.device,
-        )
+        self._batches = self.trainer.batches()
         self._step = 0
         synchronize(world.device)
         self.setup_seconds = perf_counter() - started

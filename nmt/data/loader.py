@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nmt.data.packing import EpochPlan, Ids, Mixture, plan_epoch
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
-from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
+from nmt.packed import BOS_ID, EOS_ID, Batch, BatchShape, PackedSequences
 from nmt.recipe import TrainRecipe
 
 # Updates that wait ready: enough to ride out a slow read, little enough to cost no memory worth counting.
@@ -84,6 +84,7 @@ class TrainingBatches:
     Use it as a context manager, or call `close`, to stop the thread.
 
     With `epochs`, the text of each epoch is taken from there instead of from `store`; they are closed with the batches.
+    With a `shape`, every micro-batch is padded to it.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class TrainingBatches:
         device: torch.device | None = None,
         mixture: Mixture | None = None,
         epochs: SampledEpochs | None = None,
+        shape: BatchShape | None = None,
     ) -> None:
         assert len(store) > 0, "there is nothing to learn from an empty store"
         assert isinstance(recipe.micro_batch_tokens, int), "what fits in memory must have been found out"
@@ -107,6 +109,7 @@ class TrainingBatches:
         self._batch_tokens, self._micro_batch_tokens = recipe.batch_tokens, recipe.micro_batch_tokens
         self._seed = seed
         self._mixture = mixture
+        self._shape = shape
         self._rank = rank
         self._world_size = world_size
         self._pin = device is not None and device.type == "cuda"
@@ -175,6 +178,7 @@ class TrainingBatches:
             seed=self._seed,
             epoch=epoch,
             mixture=self._mixture,
+            shape=self._shape,
         )
 
     def _read_ahead(self, epoch: int, first: int) -> None:
@@ -207,6 +211,8 @@ class TrainingBatches:
 
     def _micro_batch(self, cuts: list[Ids], number: int) -> MicroBatch:
         batch = make_batch(self._store, cuts[number % len(cuts)])
+        if self._shape is not None:
+            batch = batch.fixed(self._shape)
         return MicroBatch(number, _pinned(batch) if self._pin else batch, counts=number < len(cuts))
 
 
@@ -221,4 +227,4 @@ def _pinned(batch: Batch) -> Batch:
             cu_seqlens=side.cu_seqlens.pin_memory(),
         )
 
-    return Batch(pin(batch.src), pin(batch.tgt), batch.labels.pin_memory())
+    return replace(batch, src=pin(batch.src), tgt=pin(batch.tgt), labels=batch.labels.pin_memory())

@@ -1,8 +1,8 @@
 """The plan of an epoch: which pairs it shows, which of them make which update, and which share a micro-batch.
 
 Everything here is a pure function of its arguments. What makes an update depends on the lengths, `batch_tokens`, the
-seed and the epoch alone; `micro_batch_tokens` and the number of processes only decide how an update is cut up, so a
-recipe means the same on every machine and a run can be resumed on another.
+seed and the epoch alone; `micro_batch_tokens`, a shape and the number of processes only decide how an update is cut
+up, so a recipe means the same on every machine and a run can be resumed on another.
 
 Lengths are as in the token store. Each sentence counts one token more: the end token of a source, and of the labels.
 """
@@ -17,6 +17,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from nmt.data.shapes import fill
+from nmt.packed import BatchShape
 
 Lengths = NDArray[np.integer[Any]]
 Ids = NDArray[np.integer[Any]]
@@ -90,6 +93,7 @@ class EpochPlan:
     order:  (num_pairs,) pair ids in the order of this epoch: each one once, but for a mixture of corpora, which may
             show a pair several times or not at all
     starts: (num_updates+1,) where each update starts in `order`; the last entry is num_pairs
+    shape:  that of all micro-batches; None where each is as large as its sentences are
     """
 
     order: Ids
@@ -97,6 +101,7 @@ class EpochPlan:
     src_lengths: Lengths
     tgt_lengths: Lengths
     micro_batch_tokens: int
+    shape: BatchShape | None = None
 
     def __len__(self) -> int:
         """Number of updates."""
@@ -115,8 +120,10 @@ class EpochPlan:
         """The pair ids of an update, sorted by length and cut into micro-batches of nearly the same size.
 
         There are as few as fit `micro_batch_tokens` on both sides, whatever the number of processes, so that dropout,
-        which is drawn per micro-batch, does not depend on it either.
+        which is drawn per micro-batch, does not depend on it either. With a `shape` they are what `fill` makes of it.
         """
+        if self.shape is not None:
+            return fill(self.sentences(update), self.src_lengths, self.tgt_lengths, self.shape)
         ids = _by_length(self.sentences(update), self.src_lengths, self.tgt_lengths)
         src_ends, tgt_ends = _ends(self.src_lengths[ids]), _ends(self.tgt_lengths[ids])
         fewest = len(_cut(src_ends, tgt_ends, self.micro_batch_tokens))
@@ -141,6 +148,7 @@ def plan_epoch(
     seed: int,
     epoch: int,
     mixture: Mixture | None = None,
+    shape: BatchShape | None = None,
 ) -> EpochPlan:
     """Shuffle the pairs of an epoch and cut them into updates of at most `batch_tokens` target tokens.
 
@@ -158,7 +166,7 @@ def plan_epoch(
     order = random.permutation(ids)
     tgt_ends = _ends(tgt_lengths[order])
     starts = np.array([0, *_cut(tgt_ends, tgt_ends, batch_tokens)], dtype=np.int64)
-    return EpochPlan(order, starts, src_lengths, tgt_lengths, micro_batch_tokens)
+    return EpochPlan(order, starts, src_lengths, tgt_lengths, micro_batch_tokens, shape)
 
 
 def plan_in_order(src_lengths: Lengths, tgt_lengths: Lengths, *, micro_batch_tokens: int) -> list[Ids]:

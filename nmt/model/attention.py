@@ -1,10 +1,12 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2) over packed sentences, and over a cache during search.
 
-One call, `attend`, hides three kernels that compute the same thing:
+One call, `attend`, hides four kernels that compute the same thing:
 
 matmul  rectangles, and the equation as written in `scaled_dot_product`; fastest for short sentences on the CPU
 sdpa    rectangles, and torch's fused kernel; for float32 on a GPU
 varlen  torch's variable-length flash kernel on the packed rows themselves; for bf16 and fp16 on a GPU
+masked  all places against all, and a mask made of `cu_seqlens`; needs of the layout what varlen needs and nothing else,
+        so it stands for that one where there is no GPU: slow, never chosen unless it is asked for by name
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from nmt.model.frozen import FrozenLinear, Linear
 from nmt.packed import PackedSequences
 from nmt.rectangle import Rectangle, padded_width
 
-Kernel = Literal["matmul", "sdpa", "varlen"]
+Kernel = Literal["matmul", "sdpa", "varlen", "masked"]
 Projections = Literal["q", "kv", "qkv"]
 
 # Importing this kernel takes as long as importing torch itself, and only a GPU can use it.
@@ -79,6 +81,8 @@ def attend(
             return cast(Tensor, varlen_attn(q, k, v, *lengths, **causality))
         case "sdpa" | "matmul":
             return _attend_in_rectangles(q, k, v, queries, keys, causal=causal, p=p, kernel=kernel)
+        case "masked":
+            return _attend_by_mask(q, k, v, queries, keys, causal=causal, p=p)
         case _:
             assert_never(kernel)
 
@@ -103,6 +107,23 @@ def _attend_in_rectangles(
         else:
             out, _ = scaled_dot_product(q, k, v, shape.bias, p)
     return pack(out, shape.queries)
+
+
+def _attend_by_mask(
+    q: Tensor, k: Tensor, v: Tensor, queries: PackedSequences, keys: PackedSequences, *, causal: bool, p: float
+) -> Tensor:
+    """`attend` on one row of all sentences; each of `queries` that has tokens must have some in `keys`."""
+    q_places, k_places = (torch.arange(len(rows), device=rows.device) for rows in (q, k))
+    q_sentences = torch.searchsorted(queries.cu_seqlens[1:].long(), q_places, right=True)  # empty ones have no place
+    k_sentences = torch.searchsorted(keys.cu_seqlens[1:].long(), k_places, right=True)
+    hidden = q_sentences[:, None] != k_sentences
+    if causal:
+        hidden = hidden | (q_places[:, None] < k_places)
+    bias = torch.zeros(hidden.shape, device=q.device).masked_fill(hidden, float("-inf"))
+    with torch.autocast(q.device.type, enabled=False):
+        q_heads, k_heads, v_heads = (rows.transpose(0, 1) for rows in (q, k, v))  # (num_heads, total, d_head)
+        out, _ = scaled_dot_product(q_heads, k_heads, v_heads, bias, p)
+    return out.transpose(0, 1)
 
 
 def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
@@ -221,6 +242,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.p = p
+        self.kernel: Kernel | None = None  # see `Transformer.use_kernel`
         self.q = nn.Linear(d_model, d_model)
         self.k = nn.Linear(d_model, d_model)
         self.v = nn.Linear(d_model, d_model)
@@ -230,12 +252,12 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x: Tensor, layout: PackedSequences, *, causal: bool) -> Tensor:
         """Self-attention. x: (total, d_model) -> (total, d_model)."""
         q, k, v = self._project(x, "qkv").unbind(1)
-        return self._merge(attend(q, k, v, layout, layout, causal=causal, p=self._p))
+        return self._merge(attend(q, k, v, layout, layout, causal=causal, p=self._p, kernel=self.kernel))
 
     def cross(self, x: Tensor, memory: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
         """Attention to the encoder's output. x: (queries.total, d_model), memory: (keys.total, d_model)."""
         (q,), (k, v) = self._project(x, "q").unbind(1), self._project(memory, "kv").unbind(1)
-        return self._merge(attend(q, k, v, queries, keys, causal=False, p=self._p))
+        return self._merge(attend(q, k, v, queries, keys, causal=False, p=self._p, kernel=self.kernel))
 
     def cross_weights(self, x: Tensor, memory: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
         """The weights that `cross` gives the memory: (num_sentences, num_heads, tgt_len, src_len) float32, padded."""

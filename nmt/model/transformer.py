@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmt.model.attention import Kernel, MultiHeadAttention
 from nmt.model.decoder import Decoder, DecoderState
 from nmt.model.encoder import Encoder
 from nmt.model.frozen import FrozenLinear
@@ -87,6 +88,12 @@ class Transformer(nn.Module):
         "Training Deep Nets with Sublinear Memory Cost").
         """
         self.encoder.recompute = self.decoder.recompute = wanted
+
+    def use_kernel(self, kernel: Kernel | None) -> None:
+        """Which kernel computes attention to whole sentences; by default the fastest for each tensor that comes."""
+        for module in self.modules():
+            if isinstance(module, MultiHeadAttention):
+                module.kernel = kernel
 
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
         """How much each target position attends to each source position, in each decoder layer in turn.

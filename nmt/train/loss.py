@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from nmt.model.transformer import Transformer
 from nmt.packed import Batch
 from nmt.precision import row_multiple
+from nmt.train.traced_loss import traced_cross_entropy
 
 # Logits of one chunk take about this much: few enough chunks, to each of which all output weights are added once, and
 # little enough memory.
@@ -31,14 +32,33 @@ class TrainingLoss(nn.Module):
         self.model = model
         self.label_smoothing = label_smoothing
         self.rdrop = rdrop
+        self._compiled: Callable[[Batch], tuple[Tensor, Tensor]] | None = None
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sums over the batch's target tokens, in nats: loss (with gradient) and negative log-likelihood."""
-        labels, smoothing = batch.labels, self.label_smoothing
+        if self._compiled is not None and self.training:
+            return self._compiled(batch)
+        labels, smoothing = batch.labels[: batch.tgt_tokens], self.label_smoothing
         if self.rdrop and self.training:
             passes = torch.stack([self._hidden(batch) for _ in range(2)])  # (2, total, d_model)
             return linear_rdrop(*self._output_layer(passes), labels, smoothing, self.rdrop)
         return linear_cross_entropy(*self._output_layer(self._hidden(batch)), labels, smoothing)
+
+    def compile_whole(self, backend: str = "inductor") -> None:
+        """Make one graph of model and loss, for training on batches of one shape; other modes stay as they are.
+
+        A break of the graph is an error, and a batch of another shape means another compilation. Not for R-Drop; and
+        the model's attention must need nothing of the host, as `varlen` and `masked` do not.
+        """
+        assert not self.rdrop, "the loss of R-Drop is not written for this"
+        self._compiled = torch.compile(self._of_fixed_shape, fullgraph=True, dynamic=False, backend=backend)
+
+    def _of_fixed_shape(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The same as `forward` without R-Drop, by operations whose shapes do not depend on how much is padding."""
+        labels = batch.labels
+        hidden, weight = self._output_layer(self.model(batch.src, batch.tgt)[: len(labels)])
+        chunk_bytes = CHUNK_BYTES[hidden.device.type]
+        return traced_cross_entropy(_autocast(hidden), weight, labels, self.label_smoothing, chunk_bytes)
 
     def _output_layer(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Rows and weights whose products are the logits: a bias is the weight of one more feature, which is 1."""
@@ -50,7 +70,7 @@ class TrainingLoss(nn.Module):
     def _hidden(self, batch: Batch) -> Tensor:
         """What the decoder says at every place that has a label: (total, d_model)."""
         hidden: Tensor = self.model(batch.src, batch.tgt)
-        return hidden[: len(batch.labels)]
+        return hidden[: batch.tgt_tokens]
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nmt.data.packing import EpochPlan
 from nmt.distributed import World
-from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
+from nmt.packed import BOS_ID, EOS_ID, Batch, BatchShape, PackedSequences
 from nmt.precision import Arithmetic, autocast
 from nmt.recipe import UserError
 from nmt.rectangle import row_width
@@ -56,6 +56,12 @@ class MicroBatchShape:
     tokens: int
     src_longest: int
     tgt_longest: int
+
+    @classmethod
+    def of_all(cls, shape: BatchShape) -> MicroBatchShape:
+        """Where all micro-batches are padded to `shape`."""
+        tokens = max(shape.src_tokens, shape.tgt_tokens)
+        return cls(shape.num_sentences, tokens, shape.max_length, shape.max_length)
 
     def attention_size(self) -> int:
         """Roughly how many attention weights there are per head: those of the encoder, of the decoder, and between."""
@@ -166,6 +172,7 @@ class MemoryProbe:
     precision:  what the model computes in
     reserve:    bytes that training will allocate later and keep, such as `moments_to_come`; the weights are there
                 already, and their gradients are part of every step that is tried
+    shape:      the shape that all micro-batches have under a budget; None where each is as large as its sentences are
     available, measure: how memory is found out; only tests have others
 
     All processes must ask together, and all get the same answer: that of the one with the least memory.
@@ -176,6 +183,7 @@ class MemoryProbe:
     world: World
     precision: Arithmetic
     reserve: int
+    shape: Callable[[int], BatchShape] | None = None
     available: Callable[[torch.device], int | None] = available_memory
     measure: Callable[[Callable[[], None], torch.device], int] = peak_memory
 
@@ -224,7 +232,10 @@ class MemoryProbe:
         available = self.available(self._device)
         if available is None:
             return True
-        shape = heaviest_shape(replace(self.plan, micro_batch_tokens=budget))
+        if self.shape is None:
+            shape = heaviest_shape(replace(self.plan, micro_batch_tokens=budget))
+        else:
+            shape = MicroBatchShape.of_all(self.shape(budget))
         try:
             need = self._estimate(shape) if self._device.type == "cpu" else self._measure(shape.batch())
         except torch.OutOfMemoryError:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,12 +28,14 @@ from nmt.checkpoint import (
 from nmt.data.loader import TrainingBatches, Update
 from nmt.data.packing import Ids, Mixture, plan_epoch
 from nmt.data.sampling import SampledEpochs
+from nmt.data.shapes import UpdateNeeds
 from nmt.data.store import PairStore
 from nmt.distributed import World
 from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say
 from nmt.model.transformer import Transformer
 from nmt.precision import autocast
 from nmt.recipe import Recipe, UserError, dump_recipe
+from nmt.train.compilation import compile_layers, has_fixed_shapes, is_one_graph
 from nmt.train.loss import TrainingLoss
 from nmt.train.memory import MemoryProbe, fit_micro_batch, moments_to_come
 from nmt.train.moving_average import MovingAverage
@@ -148,9 +150,14 @@ class Trainer:
             load_start_optimizer(self.update.optimizer, self.model, start)
         self.average = MovingAverage(self.model, recipe.train.ema_decay) if recipe.train.ema_decay else None
         self._resume()
-        self._fit_memory()
+        needs = self._needs() if has_fixed_shapes(recipe, world, self.update.precision) else None
+        self._fit_memory(needs)
+        self.shape = needs.shape(self.position.micro_batch_tokens) if needs else None
         if recipe.train.compile:
-            self._compile_layers()
+            if is_one_graph(recipe, world, self.update.precision):
+                self.loss.compile_whole()
+            else:
+                compile_layers(self.model)
 
     # --- The loop -------------------------------------------------------------------------------------------------
 
@@ -165,7 +172,7 @@ class Trainer:
             metrics = MetricsWriter(self.recipe.directory, position.step, validates_again=position.validation_due)
         bar = progress("training", recipe.max_steps, "updates", done=position.step) if first else nullcontext()
         try:
-            with self._batches() as batches, stop_requests() as stop, self.writer, bar as shown:
+            with self.batches() as batches, stop_requests() as stop, self.writer, bar as shown:
                 self._loop(batches, stop, metrics, shown)
         finally:
             if metrics is not None:
@@ -175,7 +182,8 @@ class Trainer:
         self.world.barrier()  # nobody goes on before the last checkpoint is written
         return position
 
-    def _batches(self) -> TrainingBatches:
+    def batches(self) -> TrainingBatches:
+        """What is still to be learned from, from the present position on."""
         return TrainingBatches(
             self.text.train,
             self.train_recipe.model_copy(update={"micro_batch_tokens": self.position.micro_batch_tokens}),
@@ -187,6 +195,7 @@ class Trainer:
             device=self.world.device,
             mixture=self.text.mixture,
             epochs=self.text.epochs,
+            shape=self.shape,
         )
 
     def _loop(
@@ -396,7 +405,20 @@ class Trainer:
 
     # --- The machine ----------------------------------------------------------------------------------------------
 
-    def _fit_memory(self) -> None:
+    def _needs(self) -> UpdateNeeds:
+        """What updates need, as far as it is the same in every epoch and after every start."""
+        store, mixture = self.text.train, self.text.mixture
+        src, tgt = store.src.lengths, store.tgt.lengths
+        if mixture is not None:
+            ids = mixture.choose(self.recipe.seed, epoch=0)
+            src, tgt = src[ids], tgt[ids]
+        needs = UpdateNeeds.of(src, tgt, batch_tokens=self.train_recipe.batch_tokens)
+        longest = 1 + int(max(store.src.lengths.max(), store.tgt.lengths.max()))
+        if self.text.epochs is not None:
+            longest = max(longest, self.recipe.data.max_tokens + 1)  # of what is sampled
+        return replace(needs, longest=longest)
+
+    def _fit_memory(self, needs: UpdateNeeds | None) -> None:
         """Find out before training whether the heaviest step fits, or how large one may be; a begun run knows that."""
         if self.position.micro_batch_tokens:
             return
@@ -411,7 +433,9 @@ class Trainer:
             epoch=0,
             mixture=self.text.mixture,
         )
-        probe = MemoryProbe(self.loss, plan, self.world, self.update.precision, moments_to_come(self.update.optimizer))
+        moments = moments_to_come(self.update.optimizer)
+        shape = needs.shape if needs else None
+        probe = MemoryProbe(self.loss, plan, self.world, self.update.precision, moments, shape)
         budget = self.position.micro_batch_tokens = fit_micro_batch(wanted, longest, probe)
         if wanted == "auto" and self.world.is_first:
             say(f"train.micro_batch_tokens is {budget:,}, found to be the most that is good on {device}")
@@ -423,11 +447,6 @@ class Trainer:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             torch.set_num_threads(self.train_recipe.threads or max(1, cores // local_processes))
-
-    def _compile_layers(self) -> None:
-        """Compile layer by layer: all encoder layers share one graph, all decoder layers another."""
-        for layer in (*self.model.encoder.layers, *self.model.decoder.layers):
-            layer.compile(dynamic=True)
 
 
 def _describe(position: Position, figures: Mapping[str, float]) -> str:

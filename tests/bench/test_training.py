@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from nmt.bench.subjects import Subject
 from nmt.bench.training import STAGES, TrainingBench, measure_training
 from nmt.data.packing import plan_epoch
 from nmt.data.store import PairStore
 from nmt.distributed import World
+from nmt.model import attention, layers
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe
+from nmt.train import compilation
+from nmt.train.loss import TrainingLoss
 from nmt.train.trainer import Trainer, TrainingText
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -95,6 +99,37 @@ def test_a_slow_stage_is_found(
     assert sum(stages.shares.values()) == pytest.approx(1.0)
     assert stages.row_padding == 0.0
     assert 0.0 <= stages.attention_padding < 0.5  # of so little text the last row is a good part
+
+
+def test_padding_to_one_shape_is_counted(small_subject: Subject, small_store: PairStore) -> None:
+    subject = replace(small_subject, recipe=changed(small_subject.recipe, shapes="fixed"))
+    with TrainingBench(subject, ALONE, small_store) as bench:
+        shape = bench.trainer.shape
+        repetition, stages = bench.repeat(2), bench.stages(2)
+    assert shape is not None
+    assert 190 < repetition.tgt_tokens / 2 <= 200
+    rows = 3 * (shape.src_tokens + shape.tgt_tokens)  # of an update
+    assert stages.row_padding == pytest.approx(1 - (repetition.src_tokens + repetition.tgt_tokens) / 2 / rows, abs=0.03)
+
+
+def test_a_step_of_one_graph_is_timed_like_any_other(
+    small_subject: Subject, small_store: PairStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marks between its stages stay outside of the graph."""
+    compile_whole = TrainingLoss.compile_whole
+    monkeypatch.setattr(TrainingLoss, "compile_whole", lambda loss: compile_whole(loss, backend="eager"))
+    monkeypatch.setattr(compilation, "choose_kernel", lambda q, p: "varlen")
+    for module in (attention, layers):
+        monkeypatch.setattr(module, "dropout", F.dropout)
+    torch._dynamo.reset()
+    subject = replace(small_subject, recipe=changed(small_subject.recipe, compile=True))
+    with TrainingBench(subject, ALONE, small_store) as bench:
+        bench.trainer.model.use_kernel("masked")
+        bench.repeat(1)
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            stages = bench.stages(2)
+            assert bench.repeat(1).skipped == 0
+    assert all(share > 0 for share in stages.shares.values())
 
 
 def test_all_figures_of_a_measurement(small_subject: Subject, small_store: PairStore) -> None:

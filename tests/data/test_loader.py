@@ -10,6 +10,7 @@ import torch
 
 from nmt.data.loader import TrainingBatches, Update, make_batch
 from nmt.data.packing import plan_epoch
+from nmt.data.shapes import UpdateNeeds
 from nmt.data.store import PairStore, PairWriter, token_dtype
 from nmt.packed import BOS_ID, EOS_ID
 from nmt.recipe import TrainRecipe
@@ -63,6 +64,29 @@ def test_epochs_follow_each_other_without_loss(data: tuple[PairStore, Sentences,
         assert update.tgt_tokens == sum(part.batch.tgt_tokens for part in update.micro_batches) <= 60
         assert update.num_sentences == len(pairs_of(update))
         assert [part.number for part in update.micro_batches] == list(range(update.num_micro_batches))
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_with_a_shape_all_batches_have_it_and_the_updates_are_the_same(
+    data: tuple[PairStore, Sentences, Sentences], world_size: int
+) -> None:
+    store, _, _ = data
+    shape = UpdateNeeds.of(store.src.lengths, store.tgt.lengths, batch_tokens=60).shape(20)
+    with TrainingBatches(store, RECIPE, seed=1) as batches:
+        plain = list(islice(batches, 12))
+    shared = []
+    for rank in range(world_size):
+        options = {"rank": rank, "world_size": world_size, "shape": shape}
+        with TrainingBatches(store, RECIPE, seed=1, **options) as batches:
+            shared.append(list(islice(batches, 12)))
+    for before, *after in zip(plain, *shared, strict=True):
+        parts = [part.batch for update in after for part in update.micro_batches]
+        sizes = {(b.src.total, b.tgt.total, len(b.labels), b.num_sentences, b.tgt.max_length) for b in parts}
+        assert sizes == {(shape.src_tokens, shape.tgt_tokens, shape.tgt_tokens, shape.num_sentences, shape.max_length)}
+        counted = [part.batch for update in after for part in update.micro_batches if part.counts]
+        assert sum(batch.tgt_tokens for batch in counted) == before.tgt_tokens
+        seen = [pair for update in after for pair in pairs_of(update) if pair[1][:1] == [BOS_ID]]
+        assert sorted(seen) == sorted(pairs_of(before))
 
 
 def as_values(update: Update) -> tuple[object, ...]:

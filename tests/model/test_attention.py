@@ -40,13 +40,33 @@ def attend_by_loops(
     return out
 
 
-@pytest.mark.parametrize("kernel", ["matmul", "sdpa"])
+@pytest.mark.parametrize("kernel", ["matmul", "sdpa", "masked"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_kernels_equal_plain_loops(kernel: Kernel, causal: bool) -> None:
     keys = QUERIES if causal else KEYS
     q, k, v = rows(QUERIES, 1), rows(keys, 2), rows(keys, 3)
     got = attend(q, k, v, QUERIES, keys, causal=causal, kernel=kernel)
     torch.testing.assert_close(got, attend_by_loops(q, k, v, QUERIES, keys, causal), rtol=1e-12, atol=1e-12)
+
+
+def test_the_mask_leaves_empty_sentences_out_and_drops_weights() -> None:
+    queries = PackedSequences.from_lists([[1] * n for n in (0, 2, 0, 3, 0, 0)])
+    keys = PackedSequences.from_lists([[1] * n for n in (0, 4, 3, 1, 0, 0)])
+    q, k, v = rows(queries, 1), rows(keys, 2), rows(keys, 3)
+    got = attend(q, k, v, queries, keys, causal=False, kernel="masked")
+    torch.testing.assert_close(got, attend_by_loops(q, k, v, queries, keys, causal=False), rtol=1e-12, atol=1e-12)
+    torch.manual_seed(0)
+    assert not torch.equal(got, attend(q, k, v, queries, keys, causal=False, p=0.5, kernel="masked"))
+
+
+@pytest.mark.parametrize("kernel", ["matmul", "sdpa", "masked"])
+def test_bf16_stays_bf16_and_is_as_exact_as_its_eight_bits(kernel: Kernel) -> None:
+    q, k, v = (rows(QUERIES, seed) for seed in (1, 2, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        got = attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), QUERIES, QUERIES, causal=True, kernel=kernel)
+    assert got.dtype == torch.bfloat16
+    exact = attend_by_loops(q, k, v, QUERIES, QUERIES, causal=True)
+    assert (got - exact).abs().max() < 3 * 2.0**-8 * v.abs().max()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="varlen attention needs a CUDA GPU")

@@ -15,6 +15,7 @@ from torch import Tensor
 from nmt.data.packing import EpochPlan, plan_epoch
 from nmt.distributed import World
 from nmt.model.transformer import Transformer
+from nmt.packed import BatchShape
 from nmt.recipe import ModelRecipe, UserError
 from nmt.train import memory as memory_module
 from nmt.train.loss import TrainingLoss
@@ -249,6 +250,18 @@ def test_a_budget_is_refused_where_its_heaviest_step_does_not_fit(budget: int) -
         UserError, match=f"train.micro_batch_tokens={budget} does not fit|holds a sentence of 61 tokens"
     ):
         probe_with(need(budget) * 0.95).require(budget)
+
+
+def test_where_all_micro_batches_have_one_shape_that_is_what_is_tried() -> None:
+    shape = BatchShape(src_tokens=904, tgt_tokens=1_000, num_sentences=60, max_length=61)
+    batch = MicroBatchShape.of_all(shape).batch()
+    assert (batch.src.total, batch.tgt.total, batch.src.num_sentences) == (1_000, 1_000, 60)
+    assert (batch.src.max_length, batch.tgt.max_length) == (61, 61)
+    probe = probe_with(None, shape=lambda budget: replace(shape, src_tokens=budget, tgt_tokens=budget))
+    needed = kept_memory(lambda: probe.loss.train()(batch)[0].backward(), CPU)
+    replace(probe, available=lambda device: int(needed * 1.05)).require(1_000)
+    with pytest.raises(UserError, match="does not fit"):
+        replace(probe, available=lambda device: int(needed * 0.95)).require(1_000)
 
 
 def test_what_is_allocated_later_counts() -> None:

@@ -21,17 +21,20 @@ from torch.nn import functional as F
 
 from nmt import checkpoint as checkpoint_module
 from nmt.checkpoint import load_checkpoint, load_model, read_tensors, write_moving_average
-from nmt.data.loader import make_batch
+from nmt.data.loader import Update, make_batch
 from nmt.data.packing import plan_epoch
 from nmt.data.store import PairStore
 from nmt.layout import list_checkpoints
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe, UserError, dump_recipe
+from nmt.train import compilation
 from nmt.train import trainer as trainer_module
 from nmt.train import update as update_module
+from nmt.train.loss import TrainingLoss
 from nmt.train.schedule import learning_rate
 from nmt.train.signals import Stopped
 from nmt.train.trainer import ValidationText
+from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import Validation, validate
 
 RUN_TINY = Path(__file__).with_name("run_tiny.py")
@@ -105,6 +108,71 @@ def test_one_update_equals_plain_torch_on_one_big_padded_free_batch(tiny_recipe:
             ".k.bias"
         ):  # softmax does not see it: its gradient is rounding noise, which Adam scales up
             torch.testing.assert_close(trained[name], parameter.detach(), rtol=1e-3, atol=1e-5)
+
+
+def without_dropout(recipe: Recipe, run_dir: Path, **changes: Any) -> Recipe:
+    tree = recipe.model_dump(mode="json", exclude_none=True)
+    tree["model"]["dropout"] = 0.0
+    return with_train(Recipe.model_validate(tree), run_dir, **changes)
+
+
+def require_same_training(one: Recipe, other: Recipe) -> None:
+    """The same losses and weights, as far as sums in another order go.
+
+    A gradient is off by about 1e-7 of its scale. Adam divides by that scale and moves a weight by at most about the
+    rate, 3e-3, at each of 24 updates; so weights are off by some 1e-7 too, which is what rounding them costs. All but
+    biases of keys, whose gradient is nothing but rounding.
+    """
+    for name in ("train/loss", "valid/loss", "train/gradient_norm"):
+        assert metrics(one, name) == pytest.approx(metrics(other, name), rel=1e-6)
+    mine, theirs = (read_tensors(list_checkpoints(run.directory)[-1] / "model.safetensors") for run in (one, other))
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        if not name.endswith(".k.bias"):
+            torch.testing.assert_close(mine[name], theirs[name], rtol=1e-6, atol=1e-6)
+
+
+def test_micro_batches_of_one_shape_train_the_same_model(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = without_dropout(tiny_recipe, tmp_path / "packed")
+    train_tiny(packed, tiny_data)
+    sizes = set()
+    make_update = Updater.__call__
+
+    def watched(self: Updater, update: Update, step: int) -> UpdateResult:
+        for batch in (micro.batch for micro in update.micro_batches):
+            sizes.add((batch.src.total, batch.tgt.total, batch.num_sentences, batch.tgt.max_length))
+        return make_update(self, update, step)
+
+    monkeypatch.setattr(Updater, "__call__", watched)
+    fixed = without_dropout(tiny_recipe, tmp_path / "fixed", shapes="fixed")
+    train_tiny(fixed, tiny_data)
+    assert len(sizes) == 1
+    require_same_training(fixed, packed)
+
+
+def test_a_step_compiled_as_one_graph_trains_the_same_model(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a GPU does, but for the kernel of attention and the compiler behind the graph; validation stays outside."""
+    packed = without_dropout(tiny_recipe, tmp_path / "packed")
+    train_tiny(packed, tiny_data)
+
+    def compile_whole(self: TrainingLoss) -> None:
+        self.model.use_kernel("masked")
+        compile_for_real(self, backend="aot_eager")
+
+    compile_for_real = TrainingLoss.compile_whole
+    monkeypatch.setattr(TrainingLoss, "compile_whole", compile_whole)
+    monkeypatch.setattr(compilation, "choose_kernel", lambda q, p: "varlen")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    whole = without_dropout(tiny_recipe, tmp_path / "whole", compile=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        train_tiny(whole, tiny_data)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    require_same_training(whole, packed)
 
 
 @pytest.mark.parametrize("stops", [[6], [6, 12, 18]], ids=["once", "three times"])

@@ -1,0 +1,92 @@
+"""One size for all micro-batches: every pair is there once, hardly anything is padding, and nothing depends on luck."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt.bench.corpora import WMT14
+from nmt.data.packing import plan_epoch
+from nmt.data.shapes import UpdateNeeds, fill
+
+LONGEST = 256
+
+
+@pytest.fixture(scope="module")
+def wmt() -> tuple[np.ndarray, np.ndarray]:
+    """Lengths of so many pairs as 400 updates of the paper's size take, distributed as those of WMT14."""
+    return WMT14.draw(360_000, LONGEST, np.random.Generator(np.random.PCG64(3)))
+
+
+@pytest.mark.parametrize(
+    ("batch_tokens", "micro_batch_tokens", "parts", "most_src_padding"),
+    [
+        (25_000, 25_000, 1, 0.025),
+        (25_000, 12_500, 2, 0.025),
+        (25_000, 4_096, 7, 0.03),
+        (25_000, 3_125, 8, 0.03),
+        (100_000, 12_500, 8, 0.02),
+        (8_192, 4_096, 2, 0.05),
+    ],
+)
+def test_hardly_anything_of_an_update_is_padding(
+    wmt: tuple[np.ndarray, np.ndarray], batch_tokens: int, micro_batch_tokens: int, parts: int, most_src_padding: float
+) -> None:
+    """On the target side, which decides how much an update holds, at most one token in a hundred."""
+    src, tgt = wmt
+    shape = UpdateNeeds.of(src, tgt, batch_tokens=batch_tokens).shape(micro_batch_tokens)
+    sizes = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
+    plan = plan_epoch(src, tgt, **sizes, seed=1, epoch=0, shape=shape)
+    updates = range(min(len(plan) - 1, 150))  # the last update of an epoch is what is left
+    ids = np.concatenate([plan.sentences(update) for update in updates])
+    numbers = [len(plan.micro_batches(update)) for update in updates]
+    rows = sum(numbers)
+    assert set(numbers) <= {parts, parts + 1}
+    assert 1 - (tgt[ids] + 1).sum() / (rows * shape.tgt_tokens) < 0.01
+    assert 1 - (src[ids] + 1).sum() / (rows * shape.src_tokens) < most_src_padding
+    assert shape.tgt_tokens <= 1.01 * micro_batch_tokens
+    assert len(ids) / rows > 0.85 * shape.num_sentences  # each sentence that is not there still costs a little
+
+
+@pytest.mark.parametrize(("src_mean", "parts"), [(14.0, 2), (28.0, 2), (36.0, 3)])
+def test_sources_may_be_the_longer_side(wmt: tuple[np.ndarray, np.ndarray], src_mean: float, parts: int) -> None:
+    src = np.maximum(1, np.rint(wmt[0] * (src_mean / 27.0))).astype(np.int64)
+    tgt = wmt[1]
+    shape = UpdateNeeds.of(src, tgt, batch_tokens=25_000).shape(12_500)
+    plan = plan_epoch(src, tgt, batch_tokens=25_000, micro_batch_tokens=12_500, seed=1, epoch=0, shape=shape)
+    cuts = [plan.micro_batches(update) for update in range(100)]
+    assert np.mean([len(cut) for cut in cuts]) < parts * 1.02
+    ids = np.concatenate([np.concatenate(cut) for cut in cuts])
+    rows = sum(len(cut) for cut in cuts)
+    assert 1 - (tgt[ids] + 1).sum() / (rows * shape.tgt_tokens) < 0.01
+    assert 1 - (src[ids] + 1).sum() / (rows * shape.src_tokens) < 0.04
+
+
+pairs_strategy = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=60)
+
+
+@settings(deadline=None)
+@given(pairs_strategy, st.integers(1, 300), st.integers(1, 300))
+def test_any_pairs_are_shared_out_whole_whatever_the_budget(
+    pairs: list[tuple[int, int]], batch_tokens: int, micro_batch_tokens: int
+) -> None:
+    src, tgt = np.array(pairs).T
+    shape = UpdateNeeds.of(src, tgt, batch_tokens=batch_tokens).shape(micro_batch_tokens)
+    sizes = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
+    plan = plan_epoch(src, tgt, **sizes, seed=5, epoch=2, shape=shape)
+    seen: list[int] = []
+    for update in range(len(plan)):
+        shares = plan.micro_batches(update)
+        ids = np.concatenate(shares)
+        assert sorted(ids) == sorted(plan.sentences(update))
+        for share in shares:
+            assert shape.holds(int(src[share].sum()) + len(share), int(tgt[share].sum()) + len(share), len(share))
+        seen += ids.tolist()
+    assert sorted(seen) == list(range(len(pairs)))
+
+
+def test_an_update_with_more_sources_than_most_gets_more_micro_batches() -> None:
+    tgt = np.full(50, 9)
+    shape = UpdateNeeds.of(tgt, tgt, batch_tokens=500).shape(500)
+    sizes = {n: [len(part) for part in fill(np.arange(50), np.full(50, n), tgt, shape)] for n in (9, 10, 29)}
+    assert sizes == {9: [50], 10: [25, 25], 29: [13, 13, 12, 12]}  # 17 of 30 tokens would just not fit

@@ -1,0 +1,184 @@
+"""The step of a GPU, proved on a CPU: padding changes nothing, and one graph does for all batches."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nmt.data.packing import plan_epoch
+from nmt.data.shapes import UpdateNeeds
+from nmt.model import attention, layers
+from nmt.model.transformer import Transformer
+from nmt.packed import BOS_ID, EOS_ID, PAD_ID, Batch, BatchShape, PackedSequences
+from nmt.recipe import ModelRecipe
+from nmt.train.loss import TrainingLoss, linear_cross_entropy
+from nmt.train.traced_loss import traced_cross_entropy
+
+VOCAB = 70
+SMALL = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+
+
+@pytest.fixture
+def one_graph_for_all() -> Iterator[None]:
+    """A second compilation of the same code is an error."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        yield
+    torch._dynamo.reset()
+
+
+def fixed_and_packed(updates: int = 3) -> tuple[BatchShape, list[tuple[Batch, Batch]]]:
+    """Batches of one shape, and the same as they were before: of various numbers and lengths of sentences."""
+    random = np.random.Generator(np.random.PCG64(4))
+    src_lengths, tgt_lengths = random.integers(0, 9, 60), random.integers(0, 9, 60)
+    shape = UpdateNeeds.of(src_lengths, tgt_lengths, batch_tokens=120).shape(60)
+    plan = plan_epoch(
+        src_lengths, tgt_lengths, batch_tokens=120, micro_batch_tokens=60, seed=1, epoch=0, shape=shape
+    )  # fmt: skip
+    batches = []
+    for ids in (ids for update in range(updates) for ids in plan.micro_batches(update)):
+        src = PackedSequences.from_lists([[*random.integers(4, VOCAB, src_lengths[i]), EOS_ID] for i in ids])
+        tgt = [random.integers(4, VOCAB, tgt_lengths[i]).tolist() for i in ids]
+        labels = PackedSequences.from_lists([[*sentence, EOS_ID] for sentence in tgt]).tokens
+        packed = Batch(src, PackedSequences.from_lists([[BOS_ID, *sentence] for sentence in tgt]), labels)
+        batches.append((packed.fixed(shape), packed))
+    assert len({(packed.src.total, packed.tgt.total, packed.num_sentences) for _, packed in batches}) > 5
+    return shape, batches
+
+
+def build(dtype: torch.dtype = torch.float64, **options: Any) -> TrainingLoss:
+    torch.manual_seed(3)
+    model = Transformer(ModelRecipe.model_validate(SMALL | {"dropout": 0.0} | options), VOCAB, VOCAB).to(dtype)
+    if model.output_bias is not None:
+        torch.nn.init.normal_(model.output_bias)
+    return TrainingLoss(model, 0.1).train()
+
+
+def loss_and_gradients(loss: TrainingLoss, batch: Batch) -> list[Tensor]:
+    loss.zero_grad(set_to_none=True)
+    value, nll = loss(batch)
+    value.backward()
+    return [value.detach(), nll, *(weight.grad for weight in loss.parameters())]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("chunk_bytes", [1, 4 * 128 * 64, 4 * 128 * 128, 1 << 30])
+def test_rows_of_padding_do_not_count_and_the_others_equal_torch(smoothing: float, chunk_bytes: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(200, 16, dtype=torch.float64, generator=generator, requires_grad=True)
+    weight = torch.randn(101, 16, dtype=torch.float64, generator=generator, requires_grad=True)
+    labels = torch.randint(1, 101, (200,), generator=generator)
+    labels[150:] = PAD_ID
+    results = []
+    for loss, nll in (
+        traced_cross_entropy(hidden, weight, labels, smoothing, chunk_bytes),
+        linear_cross_entropy(hidden[:150], weight, labels[:150], smoothing),
+        [
+            F.cross_entropy(hidden @ weight.T, labels, label_smoothing=eps, reduction="sum", ignore_index=PAD_ID)
+            for eps in (smoothing, 0.0)
+        ],
+    ):
+        results.append([loss, nll, *torch.autograd.grad(loss * 0.37, (hidden, weight))])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(results[0], results[2], rtol=1e-12, atol=1e-13)
+
+
+def test_logits_that_overflow_a_sum_of_exponentials_stay_finite() -> None:
+    hidden = torch.tensor([[1e4], [-1e4], [1e4]], requires_grad=True)
+    weight = torch.tensor([[0.0], [1.0], [-1.0]], requires_grad=True)
+    loss, nll = traced_cross_entropy(hidden, weight, torch.tensor([1, 2, PAD_ID]), 0.1, 1)
+    loss.backward()
+    assert nll.item() == pytest.approx(0.0, abs=1e-6)
+    assert loss.item() == pytest.approx(2 * 0.1 * 1e4, rel=1e-5)
+    assert hidden.grad is not None and torch.isfinite(hidden.grad).all() and hidden.grad[2] == 0
+    assert weight.grad is not None and torch.isfinite(weight.grad).all()
+
+
+def test_in_bf16_it_is_about_as_exact_as_the_other_loss() -> None:
+    torch.manual_seed(0)
+    weight = (torch.randn(1_000, 64) / 8).requires_grad_()
+    hidden = (3 * torch.randn(200, 64)).bfloat16().requires_grad_()
+    labels = torch.randint(1, 1_000, (200,))
+    exact = torch.autograd.grad(
+        linear_cross_entropy(hidden.double(), weight.double(), labels, 0.1)[0], (hidden, weight)
+    )
+    errors = []
+    for loss, _ in (
+        linear_cross_entropy(hidden, weight, labels, 0.1),
+        traced_cross_entropy(hidden, weight, labels, 0.1, 1 << 18),
+    ):
+        assert loss.dtype == torch.float32
+        grads = torch.autograd.grad(loss, (hidden, weight))
+        assert [grad.dtype for grad in grads] == [torch.bfloat16, torch.float32]
+        errors.append([((a - b).norm() / b.norm()).item() for a, b in zip(grads, exact, strict=True)])
+    assert all(new < 1.5 * old < 0.02 for old, new in zip(*errors, strict=True)), errors
+
+
+def test_a_batch_of_fixed_shape_gives_the_loss_and_gradients_of_its_pairs() -> None:
+    """By the path of a CPU too, which looks at what counts alone."""
+    loss = build()
+    for fixed, packed in fixed_and_packed()[1]:
+        torch.testing.assert_close(
+            loss_and_gradients(loss, fixed), loss_and_gradients(loss, packed), rtol=1e-12, atol=1e-13
+        )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"norm_order": "pre", "activation": "gelu"}, {"tied_embeddings": "none", "output_bias": True}],
+    ids=["post", "pre", "bias"],
+)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_one_graph_gives_the_loss_and_gradients_of_all_batches(
+    options: dict[str, Any], recompute: bool, one_graph_for_all: None
+) -> None:
+    plain, traced = build(**options), build(**options)
+    traced.model.use_kernel("masked")
+    traced.model.recompute_layers(recompute)
+    traced.compile_whole(backend="aot_eager")
+    for fixed, packed in fixed_and_packed()[1]:
+        torch.testing.assert_close(
+            loss_and_gradients(traced, fixed), loss_and_gradients(plain, packed), rtol=1e-12, atol=1e-13
+        )
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+
+def test_one_graph_with_dropout_in_bf16(one_graph_for_all: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (layers, attention):
+        monkeypatch.setattr(module, "dropout", F.dropout)  # as on a GPU; that of a CPU cuts numbers up in place
+    loss = build(torch.float32, dropout=0.3, attention_dropout=0.1, activation_dropout=0.1)
+    loss.model.use_kernel("masked")
+    loss.compile_whole(backend="aot_eager")
+    values = []
+    _, batches = fixed_and_packed()
+    for fixed, _ in (*batches, batches[-1]):
+        torch.manual_seed(2)
+        with torch.autocast("cpu", torch.bfloat16):
+            values.append(loss(fixed)[0])
+        values[-1].backward()
+    assert values[-1] == values[-2] != values[-3]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_validation_and_other_shapes_do_not_meet_the_graph(one_graph_for_all: None) -> None:
+    loss, plain = build(), build()
+    loss.model.use_kernel("masked")
+    loss.compile_whole(backend="eager")
+    shape, batches = fixed_and_packed()
+    loss(batches[0][0])
+    plain.eval()
+    loss.eval()
+    for _, packed in batches:
+        torch.testing.assert_close(loss(packed), plain(packed), rtol=1e-12, atol=0)
+    larger = BatchShape(shape.src_tokens + 8, shape.tgt_tokens, shape.num_sentences + 1, shape.max_length)
+    with pytest.raises(torch._dynamo.exc.RecompileError):  # what the other tests rely on
+        loss.train()(batches[0][1].fixed(larger))
+    loss.model.use_kernel(None)  # rectangles are laid out by numpy, which no graph can hold
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException):
+        loss(batches[0][0])

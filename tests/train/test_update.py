@@ -1,0 +1,77 @@
+"""An update asks nothing of the device: it is made on tensors that have no contents."""
+
+import inspect
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from test_traced_loss import SMALL, VOCAB, fixed_and_packed
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.nn import functional as F
+from torch.nn.attention import varlen
+
+from nmt.data.loader import MicroBatch, Update
+from nmt.distributed import World
+from nmt.model import attention, layers
+from nmt.model.transformer import Transformer
+from nmt.packed import Batch, PackedSequences
+from nmt.recipe import Recipe
+from nmt.train import update as update_module
+from nmt.train.loss import TrainingLoss
+from nmt.train.update import Updater
+
+RECIPE = {
+    "name": "fake",
+    "src_lang": "en",
+    "tgt_lang": "de",
+    "data": {"train": [{"kind": "embedded"}], "valid": [{"kind": "embedded"}]},
+    "model": SMALL | {"dropout": 0.1},
+    "train": {"precision": "bf16", "clip_norm": 1.0, "device": "cpu"},
+}
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same kernel of attention, whose operation says what it gives without a GPU, the same dropout and rows."""
+    has_window = "window_size" in inspect.signature(varlen.varlen_attn).parameters
+    causality = {"window_size": (-1, 0)} if has_window else {"is_causal": True}
+    monkeypatch.setattr(attention, "varlen_attn", varlen.varlen_attn, raising=False)
+    monkeypatch.setattr(attention, "_VARLEN_CAUSAL", causality, raising=False)
+    for module in (attention, layers):
+        monkeypatch.setattr(module, "dropout", F.dropout)
+    monkeypatch.setattr(update_module, "row_multiple", lambda precision, device: 1)
+
+
+def without_contents(batch: Batch, mode: FakeTensorMode) -> Batch:
+    def side(sequences: PackedSequences) -> PackedSequences:
+        tensors = {name: getattr(sequences, name) for name in ("tokens", "positions", "cu_seqlens")}
+        return replace(sequences, **{name: mode.from_tensor(tensor) for name, tensor in tensors.items()})
+
+    return replace(batch, src=side(batch.src), tgt=side(batch.tgt), labels=mode.from_tensor(batch.labels))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("options", [{}, {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 0}])
+def test_nothing_of_an_update_waits_for_the_device(
+    compiled: bool, options: dict[str, object], as_on_a_gpu: None
+) -> None:
+    recipe = Recipe.model_validate(RECIPE | {"train": RECIPE["train"] | options})
+    _, batches = fixed_and_packed()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with FakeTensorMode() as mode, torch._dynamo.config.patch(error_on_recompile=True):
+        model = Transformer(recipe.model, VOCAB, VOCAB)
+        model.use_kernel("varlen")
+        model.recompute_layers(not compiled)  # compiled, that asks torch for the state of the host's random numbers
+        loss = TrainingLoss(model, 0.1).train()
+        updater = Updater(recipe, World(0, 1, torch.device("cpu")), loss)
+        if compiled:
+            loss.compile_whole(backend="aot_eager")
+        for step in (1, 2):
+            pair = batches[2 * step - 2 : 2 * step]
+            micros = [MicroBatch(n, without_contents(batch[0], mode), counts=True) for n, batch in enumerate(pair)]
+            result = updater(Update(0, step, 9, micros, 2, 99, 9, np.arange(9)), step)
+        with pytest.raises(DataDependentOutputException):  # what anything that waits would have raised
+            result.loss.item()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == int(compiled)
