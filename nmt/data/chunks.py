@@ -87,7 +87,7 @@ class ChunkCleaner:
     def __init__(self, data: DataRecipe, src_lang: str, tgt_lang: str, tokenizer_directory: Path | None = None) -> None:
         self._cleaner = Cleaner(data, src_lang, tgt_lang)
         self._hashed = data.drop_duplicates
-        self._encode = None if tokenizer_directory is None else PairEncoder(tokenizer_directory)
+        self._encode = None if tokenizer_directory is None else PairEncoder(Tokenizers.load(tokenizer_directory))
 
     def __call__(self, chunk: tuple[int, Sequence[Pair]]) -> CleanedChunk:
         """Clean a chunk: the place of its corpus in the recipe, and its pairs."""
@@ -109,8 +109,7 @@ class ChunkCleaner:
 class PairEncoder:
     """Turns both sides of normalised pairs into token ids."""
 
-    def __init__(self, tokenizer_directory: Path) -> None:
-        tokenizers = Tokenizers.load(tokenizer_directory)
+    def __init__(self, tokenizers: Tokenizers) -> None:
         self._src = SentenceEncoder(tokenizers.src)
         self._tgt = self._src if tokenizers.joint else SentenceEncoder(tokenizers.tgt)
 
@@ -154,7 +153,7 @@ class ChunkEncoder:
     """Gives frames of text the form that they have in the store."""
 
     def __init__(self, tokenizer_directory: Path, form: StoredForm) -> None:
-        self._encode = PairEncoder(tokenizer_directory)
+        self._encode = PairEncoder(Tokenizers.load(tokenizer_directory))
         self._form = form
 
     def __call__(self, chunk: tuple[Frame, NDArray[np.bool_]]) -> EncodedChunk:

@@ -59,7 +59,7 @@ _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
 _VALID_SRC_FILE, _VALID_TGT_FILE = "valid.src.txt", "valid.tgt.txt"
 
 # Below this many pairs, starting processes takes longer than they save.
-_FEW_PAIRS = 20_000
+_FEW_PAIRS = 150_000
 
 
 @dataclass(frozen=True)
@@ -341,7 +341,7 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
     """Write the development text as it is, and as token ids without the pairs that the model could not hold."""
     form = recipe.data.unicode_form
     limit = recipe.model.max_positions - 1  # One place is for the end token.
-    encode = PairEncoder(directory)
+    encode = PairEncoder(tokenizers)
     stored = StoredForm(0, limit, {}, recipe.data.reverse_target)
     totals = _SplitTotals()
     with (

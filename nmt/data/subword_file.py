@@ -88,7 +88,7 @@ class _Field(NamedTuple):
 
 def _settings(model: bytes) -> dict[int, dict[int, bytes]]:
     """How a model was trained and how it takes text, by the numbers of these messages and of their fields."""
-    messages = {field.number: field.content for field in _fields(model) if field.number in (_TRAINER, _NORMALIZER)}
+    messages = {field.number: field.content for field in _fields(model, but=_PIECES)}
     return {
         number: {field.number: field.content for field in _fields(messages.get(number, b""))}
         for number in (_TRAINER, _NORMALIZER)
@@ -107,7 +107,8 @@ def _write_piece(piece: Piece) -> bytes:
     return _write_bytes(_PIECE_TEXT, piece.text.encode()) + score + bytes([_PIECE_KIND << 3 | _VARINT, piece.kind])
 
 
-def _fields(message: bytes) -> Iterator[_Field]:
+def _fields(message: bytes, but: int | None = None) -> Iterator[_Field]:
+    """The fields of a message, but for those of one number."""
     place = 0
     while place < len(message):
         key, start = _integer(message, place)
@@ -121,7 +122,8 @@ def _fields(message: bytes) -> Iterator[_Field]:
             case _:
                 size, start = _integer(message, start)
                 end = start + size
-        yield _Field(key >> 3, message[start:end], message[place:end])
+        if key >> 3 != but:
+            yield _Field(key >> 3, message[start:end], message[place:end])
         place = end
 
 
