@@ -101,7 +101,20 @@ def test_invalid_utf8_names_file_and_line(tmp_path: Path) -> None:
     assert list(read_lines(path, "replace")) == ["fine", "fine", "na\ufffdve", "fine"]
 
 
-PARTS = [b"\n", b"\n", b"a", b"bcd", "ö€😀".encode(), b"\xe2\x82", b"\xff", b"\xef\xbb\xbf", b"\r", b"\x85"]
+PARTS = [
+    b"\n",
+    b"\n",
+    b"\n",
+    b"a",
+    b"thirteen bytes",
+    b"bcd",
+    "ö€😀".encode(),
+    b"\xe2\x82",
+    b"\xff",
+    b"\xef\xbb\xbf",
+    b"\r",
+    b"\x85",
+]
 
 
 @settings(max_examples=200)
@@ -176,7 +189,7 @@ def test_text(suffix: str, tmp_path: Path) -> None:
     assert input_files(corpus, recipe(tmp_path)) == [tmp_path / f"a.{suffix}", tmp_path / "b"]
 
 
-@pytest.mark.parametrize(("src_count", "tgt_count"), [(3, 1204), (1204, 3), (0, 2)])
+@pytest.mark.parametrize(("src_count", "tgt_count"), [(3, 1204), (1204, 3), (0, 2), (2500, 3000)])
 def test_sides_of_different_length_name_both_files_and_counts(src_count: int, tgt_count: int, tmp_path: Path) -> None:
     write(tmp_path / "a", ["x"] * src_count)
     write(tmp_path / "b", ["y"] * tgt_count)

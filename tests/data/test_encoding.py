@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nmt.data import encoding
 from nmt.data.clean import normalize
 from nmt.data.encoding import SentenceEncoder, Sentences
-from nmt.data.subword_file import Piece, PieceKind, read_pieces, with_pieces
+from nmt.data.subword_file import SPACE, Piece, PieceKind, read_pieces, with_pieces
 from nmt.data.tokenizer import Tokenizer, train_tokenizer
 from nmt.recipe import TokenizerRecipe
 
@@ -119,6 +119,17 @@ def test_piece_that_reaches_over_a_space(text: str, tmp_path: Path) -> None:
     assert lists(SentenceEncoder(other)(LINES)) == [other.encode(line) for line in LINES]
 
 
+def otherwise_trained(folder: Path, **options: Any) -> Tokenizer:
+    """A model without bytes, so that unknown characters are unknown tokens."""
+    settings = {"normalization_rule_name": "identity", "pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
+    settings |= {"model_type": "bpe", "vocab_size": 40, "minloglevel": 2}
+    model = folder / "other"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_prefix=str(model), **(settings | options)
+    )
+    return Tokenizer.load(model.with_suffix(".model"))
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -130,19 +141,23 @@ def test_piece_that_reaches_over_a_space(text: str, tmp_path: Path) -> None:
     ],
 )
 def test_models_of_others(option: str, value: Any, tmp_path: Path) -> None:
-    settings = {"normalization_rule_name": "identity", "pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
-    model = tmp_path / "other"
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
-        model_prefix=str(model),
-        model_type="bpe",
-        vocab_size=40,
-        minloglevel=2,
-        **(settings | {option: value}),
-    )
-    tokenizer = Tokenizer.load(model.with_suffix(".model"))
+    tokenizer = otherwise_trained(tmp_path, **{option: value})
     assert tokenizer.encodes_by_words() == (value == "identity")
-    texts = [*LINES, *(normalize(text, "none") for text in ODD)]  # without bytes, unknown characters melt into one
+    assert_as_sentencepiece(tokenizer)
+
+
+def test_space_that_is_no_piece(tmp_path: Path) -> None:
+    """Unknown characters beside each other are one token, be one of them a space."""
+    tokenizer = otherwise_trained(tmp_path)
+    pieces = [piece for piece in read_pieces(tokenizer.model) if piece.text != SPACE]
+    without = Tokenizer(with_pieces(tokenizer.model, pieces), Path("without"))
+    assert len(without.encode("ö ä")) < len(tokenizer.encode("ö ä"))
+    assert not without.encodes_by_words()
+    assert_as_sentencepiece(without)
+
+
+def assert_as_sentencepiece(tokenizer: Tokenizer) -> None:
+    texts = [*LINES, *(normalize(text, "none") for text in ODD), "ö ä", "ö the ä"]
     assert lists(SentenceEncoder(tokenizer)(texts)) == [tokenizer.encode(text) for text in texts]
     for text in texts:
         assert lists(SentenceEncoder(tokenizer)([text])) == [tokenizer.encode(text)]

@@ -46,6 +46,7 @@ ODD = [
     ("a \u2581 b\u2581", "\u2581"),
     ("e\u0301\u00a0ﬁ", "\ttwo  spaces\r"),
     ("<web> <old> </s>", "<web>words<old>"),
+    ("\u2581", "漢" * 14),
     ("漢" * 13, "x"),
     ("漢" * 12 + "QQ", "x"),
     ("twice", "doppelt"),
@@ -192,6 +193,6 @@ def test_worker_processes_encode_alike(
 
 def test_nothing_is_left(folder: Path, tokenizers: dict[str, Tokenizers]) -> None:
     recipe = recipe_for(folder, "run", tokenizers["bpe, joint"], "data.max_tokens=2", "data.drop_duplicates=false")
-    with pytest.raises(UserError, match=r"all 141 training pairs were dropped, \d+ of them as 'too many tokens'"):
+    with pytest.raises(UserError, match=r"all 144 training pairs were dropped, \d+ of them as 'too many tokens'"):
         prepare(recipe)
     assert list(recipe.directory.iterdir()) == []
