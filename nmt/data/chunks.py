@@ -1,27 +1,30 @@
-"""What worker processes do with a chunk of pairs: first clean it, later, when there is a tokenizer, encode it.
+"""What worker processes do with a chunk of pairs: clean it, and encode it as soon as there is a tokenizer.
 
-Between the two a chunk is a compressed frame of bytes. It goes to disk and to a worker as it is, so that the main
-process, through which all chunks pass in their order, has next to nothing to do.
+Between the two passes a chunk is a frame of bytes: compressed text as long as there is no tokenizer, else tokens. It
+goes to disk and to a worker as it is, so that the main process, through which all chunks pass in their order, has next
+to nothing to do.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, islice
+from functools import partial
+from itertools import compress, islice
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
 from nmt.data.clean import Cleaner
-from nmt.data.store import token_dtype
-from nmt.data.tokenizer import Tokenizer, Tokenizers
+from nmt.data.encoding import SentenceEncoder, Sentences
+from nmt.data.tokenizer import Tokenizers
 from nmt.recipe import DataRecipe
 
 PAIRS_PER_CHUNK = 4096
@@ -29,7 +32,6 @@ _COMPRESSION_LEVEL = 1
 _FRAME_HEADER = struct.Struct("<QQQ")  # Place of the corpus, number of pairs, number of bytes.
 
 Pair = tuple[str, str]
-EncodingDropReason = Literal["empty", "too many tokens"]
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,12 @@ class Frame:
 
     corpus:    place in the recipe of the corpus that all of them are from
     num_pairs: how many they are
-    text:      compressed lines, all source sentences before all target sentences
+    content:   compressed lines, all source sentences before all target sentences; or the tokens of both sides
     """
 
     corpus: int
     num_pairs: int
-    text: bytes
+    content: bytes
 
 
 @dataclass(frozen=True)
@@ -63,21 +65,12 @@ class CleanedChunk:
 
 
 @dataclass(frozen=True)
-class EncodedSide:
-    """One side of an encoded chunk: tokens `(total,)` end to end, lengths `(num_pairs,)`, and its number of words."""
-
-    tokens: NDArray[np.unsignedinteger[Any]]
-    lengths: NDArray[np.int32]
-    num_words: int
-
-
-@dataclass(frozen=True)
 class EncodedChunk:
-    """A chunk as token ids, without the pairs of its corpus that were dropped for their number of tokens."""
+    """A chunk as it stands in the store, without pairs that were dropped for their number of tokens."""
 
     corpus: int
-    src: EncodedSide
-    tgt: EncodedSide
+    src: Sentences
+    tgt: Sentences
     drops: Counter[str]
 
 
@@ -89,11 +82,12 @@ def in_chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
 
 
 class ChunkCleaner:
-    """Normalises and filters a chunk of pairs of one corpus."""
+    """Normalises and filters a chunk of pairs of one corpus; with a folder of tokenizers, encodes it too."""
 
-    def __init__(self, data: DataRecipe, src_lang: str, tgt_lang: str) -> None:
+    def __init__(self, data: DataRecipe, src_lang: str, tgt_lang: str, tokenizer_directory: Path | None = None) -> None:
         self._cleaner = Cleaner(data, src_lang, tgt_lang)
         self._hashed = data.drop_duplicates
+        self._encode = None if tokenizer_directory is None else PairEncoder(Tokenizers.load(tokenizer_directory))
 
     def __call__(self, chunk: tuple[int, Sequence[Pair]]) -> CleanedChunk:
         """Clean a chunk: the place of its corpus in the recipe, and its pairs."""
@@ -107,62 +101,71 @@ class ChunkCleaner:
             else:
                 kept.append(cleaned)
         hashes = b"".join(map(_hash, kept)) if self._hashed else b""
-        frame = Frame(corpus, len(kept), _compress(kept))
+        content = _compress(kept) if self._encode is None else _pack(*self._encode(kept))
+        frame = Frame(corpus, len(kept), content)
         return CleanedChunk(len(pairs), frame, np.frombuffer(hashes, dtype="<u8").astype(np.uint64), drops)
 
 
-class ChunkEncoder:
-    """Turns a chunk of normalised pairs into token ids; keeps pairs of `min_tokens` to `max_tokens` on both sides.
+class PairEncoder:
+    """Turns both sides of normalised pairs into token ids."""
 
-    `tags` gives, for the place of a corpus in the recipe, the token that is put before its source sentences. It counts
-    as a token of the sentence, but a sentence that has no other is empty.
-    With `reverse_target` the target sentences are written backwards.
+    def __init__(self, tokenizers: Tokenizers) -> None:
+        self._src = SentenceEncoder(tokenizers.src)
+        self._tgt = self._src if tokenizers.joint else SentenceEncoder(tokenizers.tgt)
+
+    def __call__(self, pairs: Sequence[Pair]) -> tuple[Sentences, Sentences]:
+        """Source and target sentences."""
+        return self._src([src for src, _ in pairs]), self._tgt([tgt for _, tgt in pairs])
+
+
+@dataclass(frozen=True)
+class StoredForm:
+    """What becomes of encoded pairs in the store.
+
+    min_tokens, max_tokens: those that a sentence of either side must have for its pair to be kept
+    tags:           for the place of a corpus in the recipe, the token that is put before its source sentences. It
+                    counts as a token of the sentence, but a sentence that has no other is empty
+    reverse_target: whether the target sentences are written backwards
     """
 
-    def __init__(
-        self,
-        tokenizer_directory: Path,
-        min_tokens: int,
-        max_tokens: int,
-        tags: Mapping[int, int],
-        reverse_target: bool = False,
-    ) -> None:
-        self._tokenizers = Tokenizers.load(tokenizer_directory)
-        self._min_tokens, self._max_tokens = min_tokens, max_tokens
-        self._tags = tags
-        self._reverse_target = reverse_target
+    min_tokens: int
+    max_tokens: int
+    tags: Mapping[int, int]
+    reverse_target: bool = False
+
+    def __call__(self, corpus: int, src: Sentences, tgt: Sentences) -> EncodedChunk:
+        """The chunk of encoded pairs, all from the corpus at that place of the recipe."""
+        tag = self.tags.get(corpus)
+        empty = np.minimum(src.lengths, tgt.lengths) < self.min_tokens
+        too_long = np.maximum(src.lengths + (tag is not None), tgt.lengths) > self.max_tokens
+        fits = ~(empty | too_long)
+        drops = {"empty": int(empty.sum()), "too many tokens": int((too_long & ~empty).sum())}
+        src, tgt = src.select(fits), tgt.select(fits)
+        return EncodedChunk(
+            corpus,
+            src if tag is None else src.tagged(tag),
+            tgt.reversed() if self.reverse_target else tgt,
+            Counter(drops),
+        )
+
+
+class ChunkEncoder:
+    """Gives frames of text the form that they have in the store."""
+
+    def __init__(self, tokenizer_directory: Path, form: StoredForm) -> None:
+        self._encode = PairEncoder(Tokenizers.load(tokenizer_directory))
+        self._form = form
 
     def __call__(self, chunk: tuple[Frame, NDArray[np.bool_]]) -> EncodedChunk:
         """Encode those pairs of a frame that a mask `(num_pairs,)` keeps."""
         frame, mask = chunk
-        return self.encode(list(compress(decompress_pairs(frame), mask)), frame.corpus)
-
-    def encode(self, pairs: Sequence[Pair], corpus: int) -> EncodedChunk:
-        """Encode pairs of normalised text, all from the corpus at that place of the recipe."""
-        src, tgt = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        src_ids, tgt_ids = self._tokenizers.src.encode_batch(src), self._tokenizers.tgt.encode_batch(tgt)
-        # The id itself: before the text of a tag, SentencePiece would write a space.
-        tag = [self._tags[corpus]] if corpus in self._tags else []
-        reasons = [self._reason_to_drop(*ids, num_tags=len(tag)) for ids in zip(src_ids, tgt_ids, strict=True)]
-        fits = [reason is None for reason in reasons]
-        step = -1 if self._reverse_target else 1
-        return EncodedChunk(
-            corpus,
-            _encoded_side(self._tokenizers.src, src, [tag + ids for ids in src_ids], fits),
-            _encoded_side(self._tokenizers.tgt, tgt, [ids[::step] for ids in tgt_ids], fits),
-            Counter(reason for reason in reasons if reason is not None),
-        )
-
-    def _reason_to_drop(self, src: Sequence[int], tgt: Sequence[int], num_tags: int) -> EncodingDropReason | None:
-        if min(len(src), len(tgt)) < self._min_tokens:
-            return "empty"
-        return "too many tokens" if max(len(src) + num_tags, len(tgt)) > self._max_tokens else None
+        return self._form(frame.corpus, *self._encode(list(compress(decompress_pairs(frame), mask))))
 
 
 def write_frame(file: BinaryIO, frame: Frame) -> None:
     """Append a frame to a file of frames."""
-    file.write(_FRAME_HEADER.pack(frame.corpus, frame.num_pairs, len(frame.text)))
-    file.write(frame.text)
+    file.write(_FRAME_HEADER.pack(frame.corpus, frame.num_pairs, len(frame.content)))
+    file.write(frame.content)
 
 
 def read_frames(path: Path) -> Iterator[Frame]:
@@ -175,9 +178,23 @@ def read_frames(path: Path) -> Iterator[Frame]:
 
 def decompress_pairs(frame: Frame) -> list[Pair]:
     """The pairs of a frame."""
-    lines = zstandard.decompress(frame.text).decode().split("\n")[:-1]
+    lines = zstandard.decompress(frame.content).decode().split("\n")[:-1]
     middle = len(lines) // 2
     return list(zip(lines[:middle], lines[middle:], strict=True))
+
+
+def unpack(frame: Frame) -> tuple[Sentences, Sentences]:
+    """The source and the target sentences of a frame that holds tokens."""
+    read = partial(np.load, io.BytesIO(frame.content), allow_pickle=False)
+    return Sentences(read(), read(), read()), Sentences(read(), read(), read())
+
+
+def _pack(*sides: Sentences) -> bytes:
+    content = io.BytesIO()
+    for side in sides:
+        for array in (side.tokens, side.lengths, side.words):
+            np.save(content, array, allow_pickle=False)
+    return content.getvalue()
 
 
 def _compress(pairs: Sequence[Pair]) -> bytes:
@@ -188,12 +205,3 @@ def _compress(pairs: Sequence[Pair]) -> bytes:
 
 def _hash(pair: Pair) -> bytes:
     return hashlib.blake2b("\n".join(pair).encode(), digest_size=8).digest()
-
-
-def _encoded_side(tokenizer: Tokenizer, texts: list[str], ids: list[list[int]], fits: list[bool]) -> EncodedSide:
-    kept = list(compress(ids, fits))
-    lengths = np.fromiter(map(len, kept), dtype=np.int32, count=len(kept))
-    flat = chain.from_iterable(kept)
-    tokens = np.fromiter(flat, dtype=token_dtype(tokenizer.vocab_size), count=int(lengths.sum()))
-    num_words = sum(len(text.split()) for text in compress(texts, fits))
-    return EncodedSide(tokens, lengths, num_words)

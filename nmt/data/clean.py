@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import cache
 from typing import Literal, get_args
 
 from nmt.recipe import DataRecipe
@@ -73,10 +74,14 @@ def normalize(text: str, form: UnicodeForm) -> str:
     Invisible characters vanish; control characters, line separators and all kinds of white space become one space;
     the Unicode form is applied. Applying it twice changes nothing more.
     """
-    if not text.isprintable():  # Nearly all lines are, and have none of what these look for.
+    # Nearly all lines are printable: they have none of what is looked for here, and no white space but the space.
+    printable = text.isprintable()
+    if not printable:
         text = _CONTROL.sub(" ", _INVISIBLE.sub("", valid_unicode(text)))
     if form != "none":
         text = unicodedata.normalize(form, text)
+    if printable and "  " not in text and text == text.strip():
+        return text
     return " ".join(text.split())
 
 
@@ -85,26 +90,28 @@ class Cleaner:
 
     def __init__(self, data: DataRecipe, src_lang: str, tgt_lang: str) -> None:
         self._data = data
+        self._form: UnicodeForm = data.unicode_form
         self._max_characters = _MAX_CHARACTERS_PER_TOKEN * data.max_tokens
-        self._languages = (src_lang, tgt_lang)
-        self._foreign_letters = tuple(map(_foreign_letter, self._languages))
+        self._src_lang, self._tgt_lang = src_lang, tgt_lang
 
     def clean(self, src: str, tgt: str) -> tuple[str, str] | DropReason:
         """The normalised pair, or the first reason not to train on it; takes the text as it was read."""
-        form = self._data.unicode_form
-        pair = normalize(src, form), normalize(tgt, form)
-        if not all(pair):
+        pair = clean_src, clean_tgt = normalize(src, self._form), normalize(tgt, self._form)
+        if not (clean_src and clean_tgt):
             return "empty"
-        if _DAMAGE.search(src) or _DAMAGE.search(tgt):
+        if _is_damaged(src, clean_src) or _is_damaged(tgt, clean_tgt):
             return "control characters"
-        if max(map(len, pair)) > self._max_characters:
+        if len(clean_src) > self._max_characters or len(clean_tgt) > self._max_characters:
             return "too long"
-        shorter, longer = sorted(map(_count_words, pair, self._languages))
-        if longer > _RATIO_BEYOND_WORDS and longer > self._data.max_length_ratio * shorter:
+        num_words = _count_words(clean_src, self._src_lang), _count_words(clean_tgt, self._tgt_lang)
+        longer = max(num_words)
+        if longer > _RATIO_BEYOND_WORDS and longer > self._data.max_length_ratio * min(num_words):
             return "length ratio"
-        if self._data.drop_identical and pair[0] == pair[1] and longer > _IDENTICAL_BEYOND_WORDS:
+        if self._data.drop_identical and clean_src == clean_tgt and longer > _IDENTICAL_BEYOND_WORDS:
             return "identical sides"
-        if self._data.drop_wrong_script and any(map(_in_other_script, pair, self._foreign_letters)):
+        if self._data.drop_wrong_script and (
+            _in_other_script(clean_src, self._src_lang) or _in_other_script(clean_tgt, self._tgt_lang)
+        ):
             return "wrong script"
         return pair
 
@@ -114,18 +121,27 @@ class Cleaner:
         return result if isinstance(result, str) else None
 
 
+def _is_damaged(text: str, normal: str) -> bool:
+    """Whether text, whose normal form is given, shows signs of damage."""
+    # Of these signs, normal text can hold but one.
+    return "\ufffd" in text or (text != normal and _DAMAGE.search(text) is not None)
+
+
 def _count_words(text: str, language: str) -> int:
     """Words between spaces; in languages without spaces, two characters count as a word."""
     return (len(text) + 1) // 2 if language in _WITHOUT_SPACES else text.count(" ") + 1
 
 
-def _foreign_letter(language: str) -> re.Pattern[str] | None:
-    """Matches a letter of another script than the language is written in; None when its script is not known."""
-    return re.compile(f"[^{_NOT_LETTERS}{_SCRIPTS[language]}]") if language in _SCRIPTS else None
-
-
-def _in_other_script(text: str, foreign_letter: re.Pattern[str] | None) -> bool:
-    """Whether most letters are foreign."""
-    if foreign_letter is None or not (foreign := foreign_letter.findall(text)):
+def _in_other_script(text: str, language: str) -> bool:
+    """Whether most letters are of another script than the language is written in; no if that is not known."""
+    script = _SCRIPTS.get(language)
+    if script is None or (script == _LATIN and text.isascii()):
         return False
-    return 2 * len(foreign) > len(_LETTER.findall(text))
+    foreign = _foreign_letter(script).findall(text)
+    return bool(foreign) and 2 * len(foreign) > len(_LETTER.findall(text))
+
+
+@cache
+def _foreign_letter(script: str) -> re.Pattern[str]:
+    """Matches a letter of another script."""
+    return re.compile(f"[^{_NOT_LETTERS}{script}]")

@@ -16,7 +16,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, assert_never
 from xml.etree import ElementTree
@@ -49,8 +49,10 @@ InvalidUtf8 = Literal["error", "replace"]
 MAX_LINE_BYTES = 1 << 24
 """A longer line is no text: most likely a file of another kind, whose lines could fill the memory."""
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 20
 _RECORDS_PER_BATCH = 4096
+_LINES_AT_ONCE = 1024
 _SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
 # Only with a semicolon: `html.unescape` alone would also find entities in a bare `&` ("R&notes").
 _ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
@@ -91,16 +93,31 @@ def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error") -> Iterator[str]
     Raises UserError for a file that cannot be read or is damaged, and, with file and line number, for bytes that are
     not UTF-8, unless they are to be replaced by U+FFFD, and for a line too long to be text.
     """
+    errors = "replace" if invalid_utf8 == "replace" else "strict"
+    first = 1
     with _decompressed(path) as file:
-        yield from decode_lines(_bounded_lines(file, str(path)), str(path), invalid_utf8)
+        for block in _blocks_of_lines(file, str(path)):
+            text = block.removeprefix(_BYTE_ORDER_MARK) if first == 1 else block
+            lines: Iterable[str]
+            try:
+                lines = text.decode("utf-8", errors).split("\n")
+            except UnicodeDecodeError:
+                lines = decode_lines(text.split(b"\n"), str(path), first=first)  # It says which line is wrong.
+            yield from lines
+            first += text.count(b"\n") + 1
 
 
-def decode_lines(lines: Iterable[bytes], name: str, invalid_utf8: InvalidUtf8 = "error") -> Iterator[str]:
-    """Lines of UTF-8 bytes, each closed by a line feed, as text; see `read_lines`. `name` stands in errors."""
-    for number, line in enumerate(lines, start=1):
+def decode_lines(
+    lines: Iterable[bytes], name: str, invalid_utf8: InvalidUtf8 = "error", *, first: int = 1
+) -> Iterator[str]:
+    """Lines of UTF-8 bytes, with or without line feed, as text; see `read_lines`.
+
+    `name` and the number of the first one stand in errors.
+    """
+    for number, line in enumerate(lines, start=first):
         raw = line.removesuffix(b"\n")
         if number == 1:
-            raw = raw.removeprefix(b"\xef\xbb\xbf")
+            raw = raw.removeprefix(_BYTE_ORDER_MARK)
         try:
             yield raw.decode("utf-8", "replace" if invalid_utf8 == "replace" else "strict")
         except UnicodeDecodeError as error:
@@ -235,13 +252,20 @@ def _unreadable(path: Path, error: OSError) -> UserError:
     return UserError(f"cannot read {path}: {error.strerror or error}; {remedy}")
 
 
-def _bounded_lines(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
-    number = 0
-    while line := file.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        if len(line) > MAX_LINE_BYTES:
+def _blocks_of_lines(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
+    """Whole lines, many at a time; the line feed of the last one is left out."""
+    begun, number = b"", 1
+    while block := file.read(_BLOCK_BYTES):
+        text = begun + block
+        first_line_bytes = text.find(b"\n", len(begun)) + 1 or len(text)  # No other is longer than a block.
+        if first_line_bytes > MAX_LINE_BYTES:
             raise line_too_long(name, number)
-        yield line
+        lines, line_feed, begun = text.rpartition(b"\n")
+        if line_feed:
+            yield lines
+            number += lines.count(b"\n") + 1
+    if begun:
+        yield begun
 
 
 def count_lines(path: Path) -> int:
@@ -263,14 +287,20 @@ def _unequal_sides(src: Path, src_count: int, tgt: Path, tgt_count: int) -> User
 
 def _zip_sides(src: Iterable[str], tgt: Iterable[str], src_path: Path, tgt_path: Path) -> Iterator[Pair]:
     """Both sides together; raises UserError with both counts when one ends first."""
-    src_count = tgt_count = 0
-    for src_line, tgt_line in zip_longest(src, tgt):
-        src_count += src_line is not None
-        tgt_count += tgt_line is not None
-        if src_line is not None and tgt_line is not None:
-            yield src_line, tgt_line
-    if src_count != tgt_count:
-        raise _unequal_sides(src_path, src_count, tgt_path, tgt_count)
+    src_lines, tgt_lines = iter(src), iter(tgt)
+    count = 0
+    while True:
+        src_part, tgt_part = (list(islice(lines, _LINES_AT_ONCE)) for lines in (src_lines, tgt_lines))
+        yield from zip(src_part, tgt_part, strict=False)
+        if len(src_part) != len(tgt_part):
+            src_count, tgt_count = (
+                count + len(part) + sum(1 for _ in lines)
+                for part, lines in ((src_part, src_lines), (tgt_part, tgt_lines))
+            )
+            raise _unequal_sides(src_path, src_count, tgt_path, tgt_count)
+        if not src_part:
+            return
+        count += len(src_part)
 
 
 # --- Kinds of corpora -----------------------------------------------------------------------------------------------

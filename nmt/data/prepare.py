@@ -1,9 +1,10 @@
 """Preparation: from the corpora of a recipe to a tokenizer and a token store.
 
 Two passes over the training text. The first cleans it and writes it, compressed, to disk; then repeated pairs are found
-and the tokenizer is trained on an even sample, unless it is taken from a model; the second pass encodes. Both are
-shared out among processes, and none needs more memory for a larger corpus, but for one bit a pair. All is built in a
-folder of its own that takes its name when it is complete.
+and the tokenizer is trained on an even sample; the second pass encodes. Both are shared out among processes, and none
+needs more memory for a larger corpus, but for one bit a pair. When the tokenizer is taken from a model, the first pass
+encodes already, and the second has only to leave out what is repeated or too long. All is built in a folder of its own
+that takes its name when it is complete.
 
 Corpora stay apart on their way: they lie in the store one after the other, and the report says how many pairs each has.
 """
@@ -32,9 +33,12 @@ from nmt.data.chunks import (
     ChunkEncoder,
     EncodedChunk,
     Frame,
+    PairEncoder,
+    StoredForm,
     decompress_pairs,
     in_chunks,
     read_frames,
+    unpack,
     write_frame,
 )
 from nmt.data.clean import DROP_REASONS, normalize
@@ -55,7 +59,7 @@ _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
 _VALID_SRC_FILE, _VALID_TGT_FILE = "valid.src.txt", "valid.tgt.txt"
 
 # Below this many pairs, starting processes takes longer than they save.
-_FEW_PAIRS = 20_000
+_FEW_PAIRS = 150_000
 
 
 @dataclass(frozen=True)
@@ -186,7 +190,7 @@ class _SplitTotals:
         self.drops.update(chunk.drops)
         for side, encoded in (("src", chunk.src), ("tgt", chunk.tgt)):
             self.num_tokens[side] += len(encoded.tokens)
-            self.num_words[side] += encoded.num_words
+            self.num_words[side] += int(encoded.words.sum())
 
     def report(self, side: str) -> dict[str, float]:
         tokens, words = self.num_tokens[side], self.num_words[side]
@@ -204,11 +208,11 @@ def _build(recipe: Recipe, directory: Path) -> dict[str, Any]:
     total = _count_pairs(recipe)
     inputs = read_inputs(recipe)
     workers = recipe.data.workers or (1 if total is not None and total < _FEW_PAIRS else num_cores())
-    cleaned = _clean(recipe, directory, total, workers)
+    cleaned = _clean(recipe, directory, total, workers, encodes=taken is not None)
     num_read = cleaned.num_read.total()
     _require_pairs(cleaned.kept.num_kept, num_read, cleaned.drops)
     tokenizers = taken or _train_tokenizers(recipe, directory, cleaned.kept)
-    train = _encode_train(recipe, directory, cleaned.kept, tokenizers, workers)
+    train = _encode_train(recipe, directory, cleaned.kept, tokenizers, workers, encoded=taken is not None)
     drops = cleaned.drops + train.drops
     _require_pairs(train.num_pairs, num_read, drops)
     valid = _encode_valid(recipe, directory, tokenizers)
@@ -258,17 +262,17 @@ def _chunks(corpora: Sequence[Corpus], recipe: Recipe) -> Iterator[tuple[int, li
             yield place, chunk
 
 
-def _clean(recipe: Recipe, directory: Path, total: int | None, workers: int) -> _Cleaned:
-    """First pass: normalise and filter all training text, and write it compressed; find the repeated pairs."""
+def _clean(recipe: Recipe, directory: Path, total: int | None, workers: int, *, encodes: bool) -> _Cleaned:
+    """First pass: normalise and filter all training text, perhaps encode it too, and find the repeated pairs."""
     data = recipe.data
-    cleaner = partial(ChunkCleaner, data, recipe.src_lang, recipe.tgt_lang)
+    cleaner = partial(ChunkCleaner, data, recipe.src_lang, recipe.tgt_lang, directory if encodes else None)
     num_read: Counter[int] = Counter()
     num_clean = 0
     drops: Counter[str] = Counter()
     with (
         _frames_file(directory).open("wb") as frames,
         DuplicateFinder(directory) as duplicates,
-        progress("cleaning", total, "pairs") as bar,
+        progress("cleaning and encoding" if encodes else "cleaning", total, "pairs") as bar,
     ):
         for chunk in map_in_order(cleaner, _chunks(data.train, recipe), workers):
             write_frame(frames, chunk.frame)
@@ -309,22 +313,24 @@ def _even_sample(directory: Path, kept: Bitmap, wanted: int) -> Iterator[Pair]:
             seen += 1
 
 
-def _encode_train(recipe: Recipe, directory: Path, kept: Bitmap, tokenizers: Tokenizers, workers: int) -> _SplitTotals:
-    """Second pass: write the kept pairs as token ids."""
-    encoder = partial(
-        ChunkEncoder,
-        directory,
-        1,
-        recipe.data.max_tokens,
-        tag_ids(recipe, tokenizers.src),
-        recipe.data.reverse_target,
-    )
+def _encode_train(
+    recipe: Recipe, directory: Path, kept: Bitmap, tokenizers: Tokenizers, workers: int, *, encoded: bool
+) -> _SplitTotals:
+    """Second pass: write the kept pairs as token ids, which they are already if `encoded`."""
+    data = recipe.data
+    form = StoredForm(1, data.max_tokens, tag_ids(recipe, tokenizers.src), data.reverse_target)
+    frames = _kept_frames(directory, kept)
+    chunks: Iterator[EncodedChunk]
+    if encoded:
+        chunks = (form(frame.corpus, *(side.select(mask) for side in unpack(frame))) for frame, mask in frames)
+    else:
+        chunks = map_in_order(partial(ChunkEncoder, directory, form), frames, workers)
     totals = _SplitTotals()
     with (
         _pair_writer(directory, "train", tokenizers) as writer,
-        progress("encoding", kept.num_kept, "pairs") as bar,
+        progress("writing" if encoded else "encoding", kept.num_kept, "pairs") as bar,
     ):
-        for chunk in map_in_order(encoder, _kept_frames(directory, kept), workers):
+        for chunk in chunks:
             _write(writer, chunk)
             totals.add(chunk)
             bar.advance(len(chunk.src.lengths) + chunk.drops.total())
@@ -335,7 +341,8 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
     """Write the development text as it is, and as token ids without the pairs that the model could not hold."""
     form = recipe.data.unicode_form
     limit = recipe.model.max_positions - 1  # One place is for the end token.
-    encoder = ChunkEncoder(directory, 0, limit, {}, recipe.data.reverse_target)
+    encode = PairEncoder(tokenizers)
+    stored = StoredForm(0, limit, {}, recipe.data.reverse_target)
     totals = _SplitTotals()
     with (
         (directory / _VALID_SRC_FILE).open("w", encoding="utf-8", newline="\n") as src_file,
@@ -345,7 +352,7 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
         for place, chunk in _chunks(recipe.data.valid, recipe):
             src_file.writelines(f"{src}\n" for src, _ in chunk)
             tgt_file.writelines(f"{tgt}\n" for _, tgt in chunk)
-            encoded = encoder.encode([(normalize(src, form), normalize(tgt, form)) for src, tgt in chunk], place)
+            encoded = stored(place, *encode([(normalize(src, form), normalize(tgt, form)) for src, tgt in chunk]))
             _write(writer, encoded)
             totals.add(encoded)
     if totals.num_pairs == 0:

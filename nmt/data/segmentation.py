@@ -16,12 +16,12 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.subword_file import SPACE
 from nmt.data.tokenizer import Vocabulary
 
 Ints = NDArray[np.int64]
 Tokens = NDArray[np.unsignedinteger[Any]]
 
-_SPACE = "\u2581"
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -37,7 +37,7 @@ class SubwordSampler:
         self._spelled = np.array([symbol for symbols in spelled for symbol in symbols], dtype=np.int64)
         self._spelled_sizes = np.array([len(symbols) for symbols in spelled])
         self._spelled_starts = np.cumsum(self._spelled_sizes) - self._spelled_sizes
-        self._is_space = np.array([piece == _SPACE for piece in vocabulary.pieces])
+        self._is_space = np.array([piece == SPACE for piece in vocabulary.pieces])
         self._segmenter: _DroppingMerges | _SampledPaths
         match vocabulary.algorithm:
             case "bpe":
@@ -60,7 +60,7 @@ class SubwordSampler:
         return sampled[kept].astype(tokens.dtype), np.diff(_from_zero(np.cumsum(kept))[bounds])
 
 
-def gather(flat: NDArray[Any], starts: Ints, lengths: Ints) -> NDArray[Any]:
+def gather(flat: NDArray[Any], starts: Ints, lengths: NDArray[np.integer[Any]]) -> NDArray[Any]:
     """Parts of a flat array, end to end: those that begin at `starts` `(n,)` and have `lengths` `(n,)`."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
@@ -68,7 +68,7 @@ def gather(flat: NDArray[Any], starts: Ints, lengths: Ints) -> NDArray[Any]:
     return part
 
 
-def reverse_each(tokens: Tokens, lengths: Ints) -> Tokens:
+def reverse_each(tokens: Tokens, lengths: NDArray[np.integer[Any]]) -> Tokens:
     """Every sentence backwards; tokens `(total,)` end to end, lengths `(num_sentences,)`."""
     ends = np.cumsum(lengths)
     return tokens[np.repeat(2 * ends - lengths - 1, lengths) - np.arange(len(tokens))]

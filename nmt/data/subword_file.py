@@ -15,9 +15,13 @@ from typing import Literal, NamedTuple
 
 Algorithm = Literal["bpe", "unigram"]
 
-_PIECES, _TRAINER, _SELF_TEST = 1, 2, 4
+SPACE = "\u2581"
+"""How pieces write a space."""
+
+_PIECES, _TRAINER, _NORMALIZER, _SELF_TEST = 1, 2, 3, 4
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_KIND = 1, 2, 3
 _MODEL_TYPE = 3
+_REPLACEMENTS = 2
 _VARINT, _LENGTH_DELIMITED, _FOUR_BYTES = 0, 2, 5
 
 
@@ -47,17 +51,19 @@ class Piece:
 
 def read_algorithm(model: bytes) -> Algorithm | None:
     """How a model cuts text; None when it is neither bpe nor unigram."""
-    model_type = b"\x01"
-    for field in _fields(model):
-        if field.number == _TRAINER:
-            model_type = next((inner.content for inner in _fields(field.content) if inner.number == _MODEL_TYPE), b"\1")
-    match model_type:
+    match _settings(model)[_TRAINER].get(_MODEL_TYPE, b"\x01"):
         case b"\x01":
             return "unigram"
         case b"\x02":
             return "bpe"
         case _:
             return None
+
+
+def is_plain_bpe(model: bytes) -> bool:
+    """Whether a model cuts text as bpe does and has no rules by which some of its characters stand for others."""
+    settings = _settings(model)
+    return settings[_TRAINER].get(_MODEL_TYPE) == b"\x02" and not settings[_NORMALIZER].get(_REPLACEMENTS)
 
 
 def read_pieces(model: bytes) -> list[Piece]:
@@ -80,6 +86,15 @@ class _Field(NamedTuple):
     raw: bytes
 
 
+def _settings(model: bytes) -> dict[int, dict[int, bytes]]:
+    """How a model was trained and how it takes text, by the numbers of these messages and of their fields."""
+    messages = {field.number: field.content for field in _fields(model, but=_PIECES)}
+    return {
+        number: {field.number: field.content for field in _fields(messages.get(number, b""))}
+        for number in (_TRAINER, _NORMALIZER)
+    }
+
+
 def _read_piece(message: bytes) -> Piece:
     fields = {field.number: field.content for field in _fields(message)}
     score = struct.unpack("<f", fields[_PIECE_SCORE])[0] if _PIECE_SCORE in fields else 0.0
@@ -92,7 +107,8 @@ def _write_piece(piece: Piece) -> bytes:
     return _write_bytes(_PIECE_TEXT, piece.text.encode()) + score + bytes([_PIECE_KIND << 3 | _VARINT, piece.kind])
 
 
-def _fields(message: bytes) -> Iterator[_Field]:
+def _fields(message: bytes, but: int | None = None) -> Iterator[_Field]:
+    """The fields of a message, but for those of one number."""
     place = 0
     while place < len(message):
         key, start = _integer(message, place)
@@ -106,7 +122,8 @@ def _fields(message: bytes) -> Iterator[_Field]:
             case _:
                 size, start = _integer(message, start)
                 end = start + size
-        yield _Field(key >> 3, message[start:end], message[place:end])
+        if key >> 3 != but:
+            yield _Field(key >> 3, message[start:end], message[place:end])
         place = end
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import sentencepiece
 
 from nmt.data.clean import valid_unicode
-from nmt.data.subword_file import Algorithm, PieceKind, read_algorithm, read_pieces
+from nmt.data.subword_file import SPACE, Algorithm, PieceKind, is_plain_bpe, read_algorithm, read_pieces
 from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.recipe import TokenizerRecipe, UserError
 
@@ -89,6 +89,16 @@ class Tokenizer:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The written form of each token, `▁` for the space before a word; for people and for alignments."""
         return [self._processor.id_to_piece(int(i) if 0 <= i < self.vocab_size else UNK_ID) for i in ids]
+
+    def encodes_by_words(self) -> bool:
+        """Whether the ids of a normalised sentence are those of its words end to end, bit for bit; see `encoding`."""
+        pieces = self._processor.id_to_piece(list(range(self.vocab_size)))
+        return (
+            is_plain_bpe(self.model)
+            and self._processor.normalize("a b") == f"{SPACE}a{SPACE}b"
+            and SPACE in pieces
+            and not any(SPACE in piece[1:] or " " in piece for piece in pieces)
+        )
 
     def user_symbols(self) -> dict[str, int]:
         """The pieces that are always one token, such as the tags of corpora, with their ids."""

@@ -1,3 +1,5 @@
+import re
+import sys
 import unicodedata
 
 import pytest
@@ -8,6 +10,7 @@ from nmt.data.clean import DROP_REASONS, Cleaner, normalize, valid_unicode
 from nmt.recipe import DataRecipe, TextCorpus
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=60)
+INVISIBLE = "[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]+"
 FORMS = ("NFC", "NFKC", "none")
 
 
@@ -52,6 +55,23 @@ def test_normalized_text_is_one_clean_line(text: str, form: str) -> None:
     result.encode()
     if form != "none":
         assert unicodedata.is_normalized(form, result)
+
+
+def test_no_printable_character_becomes_another_white_space() -> None:
+    """So that a printable line is in normal form when it is in Unicode's, and its spaces are where they should be."""
+    printable = [chr(i) for i in range(sys.maxunicode + 1) if chr(i).isprintable()]
+    for form in ("NFC", "NFKC"):
+        assert {c for c in unicodedata.normalize(form, "".join(printable)) if c.isspace()} == {" "}
+
+
+@given(ANY_TEXT | st.text("a \t\u00a0\u00b4\ufffd\u0301\u00ad", max_size=8), st.sampled_from(FORMS))
+def test_lines_that_need_no_change_are_no_exception(text: str, form: str) -> None:
+    parts = re.split("[\x00-\x1f\x7f-\x9f]+", re.sub(INVISIBLE, "", valid_unicode(text)))
+    plain = " ".join(parts) if form == "none" else unicodedata.normalize(form, " ".join(parts))
+    assert normalize(text, form) == " ".join(plain.split())
+    damage = any(c == "\ufffd" or (unicodedata.category(c) == "Cc" and c not in "\t\n\v\f\r") for c in text)
+    if normalize(text, "NFC"):
+        assert (cleaner("xx", "yy").reason_to_drop(text, "a") == "control characters") == damage
 
 
 @given(ANY_TEXT)

@@ -1,6 +1,7 @@
 import gzip
 import json
 import lzma
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pyarrow.parquet
 import pytest
 import sacrebleu
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmt.data import corpus as corpus_module
 from nmt.data.corpus import count_pairs, input_files, read_lines, read_pairs
 from nmt.recipe import (
     Corpus,
@@ -99,6 +101,46 @@ def test_invalid_utf8_names_file_and_line(tmp_path: Path) -> None:
     assert list(read_lines(path, "replace")) == ["fine", "fine", "na\ufffdve", "fine"]
 
 
+PARTS = [b"\n", b"\n", b"\n", b"a", b"thirteen bytes", "ö€😀".encode(), b"\xe2\x82", b"\xff", b"\xef\xbb\xbf", b"\r"]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(PARTS), max_size=20).map(b"".join), st.integers(1, 9))
+def test_lines_do_not_depend_on_blocks(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, block_bytes: int
+) -> None:
+    """A long line and one of invalid bytes are found where they stand, wherever a block may end."""
+    path = tmp_path_factory.mktemp("blocks") / "lines.txt"
+    path.write_bytes(content)
+    lines = content.removesuffix(b"\n").split(b"\n") if content else []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus_module, "_BLOCK_BYTES", block_bytes)
+        patch.setattr(corpus_module, "MAX_LINE_BYTES", 12)
+        too_long = [n for n, line in enumerate(re.findall(rb"[^\n]*\n|[^\n]+", content), 1) if len(line) > 12]
+        if too_long:
+            with pytest.raises(UserError, match=f"line {too_long[0]} is longer"):
+                list(read_lines(path, "replace"))
+            return
+        plain = [line.decode("utf-8", "replace") for line in lines]
+        if content.startswith(b"\xef\xbb\xbf"):
+            plain[0] = lines[0][3:].decode("utf-8", "replace")
+        assert list(read_lines(path, "replace")) == plain
+        wrong = [number for number, line in enumerate(lines, 1) if not is_utf8(line)]
+        if wrong:
+            with pytest.raises(UserError, match=f"line {wrong[0]}: byte 0x.. is not UTF-8"):
+                list(read_lines(path))
+        else:
+            assert list(read_lines(path)) == plain
+
+
+def is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("suffix", ["gz", "xz", "zst"])
 def test_compressed_file_that_is_cut_short(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"lines.{suffix}"
@@ -134,7 +176,7 @@ def test_text(suffix: str, tmp_path: Path) -> None:
     assert input_files(corpus, recipe(tmp_path)) == [tmp_path / f"a.{suffix}", tmp_path / "b"]
 
 
-@pytest.mark.parametrize(("src_count", "tgt_count"), [(3, 1204), (1204, 3), (0, 2)])
+@pytest.mark.parametrize(("src_count", "tgt_count"), [(3, 1204), (1204, 3), (0, 2), (2500, 3000)])
 def test_sides_of_different_length_name_both_files_and_counts(src_count: int, tgt_count: int, tmp_path: Path) -> None:
     write(tmp_path / "a", ["x"] * src_count)
     write(tmp_path / "b", ["y"] * tgt_count)

@@ -1,3 +1,4 @@
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -69,6 +70,20 @@ def test_errors_of_workers_are_raised(num_processes: int) -> None:
         list(map_in_order(failing_worker, [1, 0, 1], num_processes))
     with pytest.raises(UserError, match="number 7 is not welcome"):
         list(map_in_order(refusing_worker, [7], num_processes))
+
+
+def frozen_counter() -> Callable[[int], int]:
+    return count_frozen
+
+
+def count_frozen(_: int) -> int:
+    return gc.get_freeze_count()
+
+
+def test_workers_do_not_search_what_they_began_with_for_garbage() -> None:
+    assert min(map_in_order(frozen_counter, [1, 2], 2)) > 1000
+    assert list(map_in_order(frozen_counter, [1, 2], 1)) == [gc.get_freeze_count()] * 2, "not in the user's process"
+    assert gc.get_freeze_count() < 1000
 
 
 def test_killed_worker_is_an_error_not_a_hang() -> None:

@@ -1,0 +1,163 @@
+"""Words that are cut into pieces once, against SentencePiece on whole sentences."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt.data import encoding
+from nmt.data.clean import normalize
+from nmt.data.encoding import SentenceEncoder, Sentences
+from nmt.data.subword_file import SPACE, Piece, PieceKind, read_pieces, with_pieces
+from nmt.data.tokenizer import Tokenizer, train_tokenizer
+from nmt.recipe import TokenizerRecipe
+
+LINES = [f"the {a} {b} sees the {c}" for a in ("old", "new") for b in ("cat", "dog") for c in ("house", "garden")] * 5
+ODD = ["", "\u2581", "\u2581\u2581 a", "a \u2581 b", "b\u2581", "<web>", "<web>the", "the<web> cat a,b a,", "<s> </s>"]
+ODD += ["漢字 größer \U0001f600", "x" * 300, "\ufffd", "thethethe catcat", "\u00ad", "e\u0301", "<0x41> <unk>", "a  b "]
+
+
+def trained(folder: Path, algorithm: str) -> Tokenizer:
+    symbols = ("<web>", "a,b", "ca", "\u2581hou")
+    recipe = TokenizerRecipe(vocab_size=278, algorithm=algorithm, user_symbols=symbols)
+    return train_tokenizer(LINES, recipe, folder / f"{algorithm}.model")
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return trained(tmp_path_factory.mktemp("tokenizer"), request.param)
+
+
+def lists(sentences: Sentences) -> list[list[int]]:
+    return [part.tolist() for part in np.split(sentences.tokens, np.cumsum(sentences.lengths))[:-1]]
+
+
+def sentences_of(ids: list[list[int]]) -> Sentences:
+    lengths = np.array([len(sentence) for sentence in ids], dtype=np.int32)
+    tokens = np.array([token for sentence in ids for token in sentence], dtype=np.uint16)
+    return Sentences(tokens, lengths, lengths + np.int32(7))
+
+
+SYLLABLE = st.sampled_from(["the", "cat", "hou", "se", "<web>", "a,b", "a,", "ö", "漢", "\u2581", "x", "."])
+WORD = st.lists(SYLLABLE, max_size=4).map("".join)
+TEXT = st.text(max_size=30) | st.lists(WORD, max_size=6).map(" ".join) | st.sampled_from([*ODD, *LINES[:8]])
+
+
+@settings(max_examples=300)
+@given(st.lists(st.lists(TEXT, max_size=5), max_size=3), st.sampled_from(["NFC", "none"]))
+def test_sentences_are_sentencepieces(tokenizer: Tokenizer, batches: list[list[str]], form: Any) -> None:
+    encoder = SentenceEncoder(tokenizer)
+    for batch in batches:
+        texts = [normalize(text, form) for text in batch]
+        sentences = encoder(texts)
+        assert lists(sentences) == [tokenizer.encode(text) for text in texts]
+        assert sentences.words.tolist() == [len(text.split()) for text in texts]
+        assert sentences.tokens.dtype == np.uint16
+
+
+def test_word_is_cut_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = trained(tmp_path, "bpe")
+    cut: list[str] = []
+    encode_batch = tokenizer.encode_batch
+
+    def spy(texts: list[str]) -> list[list[int]]:
+        cut.extend(texts)
+        return encode_batch(texts)
+
+    monkeypatch.setattr(tokenizer, "encode_batch", spy)
+    encoder = SentenceEncoder(tokenizer)
+    for line in LINES:
+        assert lists(encoder([line, "the end"])) == [tokenizer.encode(line), tokenizer.encode("the end")]
+    assert sorted(cut) == sorted({word for line in LINES for word in line.split()} | {"end"})
+
+
+def test_memory_of_words_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = trained(tmp_path, "bpe")
+    monkeypatch.setattr(encoding, "_MOST_TOKENS", 50)
+    encoder = SentenceEncoder(tokenizer)
+    for number in range(200):
+        texts = [f"the cat sees {number} mice", f"{number * number} dogs"]
+        assert lists(encoder(texts)) == [tokenizer.encode(text) for text in texts]
+        assert encoder._words.num_tokens <= 50 + 40
+
+
+def test_part_of_the_sentences() -> None:
+    ids = [[1, 2], [], [3], [4, 5, 6]]
+    for mask in ([True, True, True, True], [False, True, False, True], [False] * 4):
+        part = sentences_of(ids).select(np.array(mask))
+        assert lists(part) == [sentence for sentence, is_kept in zip(ids, mask, strict=True) if is_kept]
+        assert part.words.tolist() == [len(sentence) + 7 for sentence in lists(part)]
+
+
+def test_tags_and_reversal() -> None:
+    ids = [[1, 2], [], [3], [4, 5, 6]]
+    assert lists(sentences_of(ids).tagged(9)) == [[9, *sentence] for sentence in ids]
+    assert lists(sentences_of(ids).reversed()) == [sentence[::-1] for sentence in ids]
+    assert lists(sentences_of([]).tagged(9)) == lists(sentences_of([]).reversed()) == []
+    assert sentences_of(ids).tagged(9).words.tolist() == [9, 7, 8, 10], "a tag is no word"
+
+
+# --- Which models can be used word by word ---
+
+
+def test_models_as_nmt_trains_them(tmp_path: Path) -> None:
+    assert trained(tmp_path, "bpe").encodes_by_words()
+    assert not trained(tmp_path, "unigram").encodes_by_words()
+
+
+@pytest.mark.parametrize("text", ["▁the▁old", "the old", "old▁"])
+def test_piece_that_reaches_over_a_space(text: str, tmp_path: Path) -> None:
+    tokenizer = trained(tmp_path, "bpe")
+    pieces = read_pieces(tokenizer.model)
+    pieces.append(Piece(text, kind=PieceKind.user_symbol))
+    other = Tokenizer(with_pieces(tokenizer.model, pieces), Path("other"))
+    assert not other.encodes_by_words()
+    assert lists(SentenceEncoder(other)(LINES)) == [other.encode(line) for line in LINES]
+
+
+def otherwise_trained(folder: Path, **options: Any) -> Tokenizer:
+    """A model without bytes, so that unknown characters are unknown tokens."""
+    settings = {"normalization_rule_name": "identity", "pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
+    settings |= {"model_type": "bpe", "vocab_size": 40, "minloglevel": 2}
+    model = folder / "other"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_prefix=str(model), **(settings | options)
+    )
+    return Tokenizer.load(model.with_suffix(".model"))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("normalization_rule_name", "nmt_nfkc"),
+        ("add_dummy_prefix", False),
+        ("treat_whitespace_as_suffix", True),
+        ("split_by_whitespace", False),
+        ("normalization_rule_name", "identity"),
+    ],
+)
+def test_models_of_others(option: str, value: Any, tmp_path: Path) -> None:
+    tokenizer = otherwise_trained(tmp_path, **{option: value})
+    assert tokenizer.encodes_by_words() == (value == "identity")
+    assert_as_sentencepiece(tokenizer)
+
+
+def test_space_that_is_no_piece(tmp_path: Path) -> None:
+    """Unknown characters beside each other are one token, be one of them a space."""
+    tokenizer = otherwise_trained(tmp_path)
+    pieces = [piece for piece in read_pieces(tokenizer.model) if piece.text != SPACE]
+    without = Tokenizer(with_pieces(tokenizer.model, pieces), Path("without"))
+    assert len(without.encode("ö ä")) < len(tokenizer.encode("ö ä"))
+    assert not without.encodes_by_words()
+    assert_as_sentencepiece(without)
+
+
+def assert_as_sentencepiece(tokenizer: Tokenizer) -> None:
+    texts = [*LINES, *(normalize(text, "none") for text in ODD), "ö ä", "ö the ä"]
+    assert lists(SentenceEncoder(tokenizer)(texts)) == [tokenizer.encode(text) for text in texts]
+    for text in texts:
+        assert lists(SentenceEncoder(tokenizer)([text])) == [tokenizer.encode(text)]

@@ -1,0 +1,198 @@
+"""Preparation with and without a given tokenizer, against a plain account of what is to come out, pair by pair."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nmt.checkpoint import write_directory
+from nmt.data.clean import Cleaner
+from nmt.data.prepare import Prepared, prepare
+from nmt.data.store import PairStore
+from nmt.data.tokenizer import Tokenizers, train_tokenizers
+from nmt.recipe import Recipe, TokenizerRecipe, UserError, parse_recipe
+
+RECIPE = """
+name = "given"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+train = [
+  { kind = "text", src = "news.en", tgt = "news.de" },
+  { kind = "text", src = "empty.en", tgt = "empty.de" },
+  { kind = "text", src = "web.en", tgt = "web.de", tag = "<web>" },
+  { kind = "text", src = "news.en", tgt = "news.de", tag = "<old>" },
+]
+valid = [{ kind = "text", src = "web.en", tgt = "web.de" }]
+max_tokens = 40
+workers = 1
+[model]
+max_positions = 41
+"""
+PAIRS = [(f"the cat sees {n} mice", f"die Katze sieht {n * n} Mäuse") for n in range(40)]
+ODD = [
+    ("", "leer"),
+    ("leer", " \u200b\u3000"),
+    ("\u2581", "nur ein Leerzeichen"),
+    ("damaged \x00 text", "kaputter Text"),
+    ("damaged", "kaputter \ufffd Text"),
+    ("x" * 641, "zu lang"),
+    (" ".join("abcdefghijkl"), "a"),
+    ("this stayed as it was", "this stayed as it was"),
+    ("хорошо", "gut"),
+    ("ab " * 60, "cd " * 60),
+    ("a \u2581 b\u2581", "\u2581"),
+    ("e\u0301\u00a0ﬁ", "\ttwo  spaces\r"),
+    ("<web> <old> </s>", "<web>words<old>"),
+    ("\u2581", "漢" * 14),
+    ("漢" * 13, "x"),
+    ("漢" * 12 + "QQ", "x"),
+    ("twice", "doppelt"),
+    ("twice\r", "doppelt\u200b"),
+    ("twice", "zweimal"),
+]
+CORPORA = {
+    "news": [*PAIRS[:25], *ODD, *PAIRS[5:12], *PAIRS[:1]],
+    "empty": [],
+    "web": [*PAIRS[20:], *ODD[::-1], PAIRS[30]],
+}
+OPTIONS = [
+    (),
+    ("data.reverse_target=true", "data.unicode_form='NFKC'"),
+    ("data.drop_duplicates=false", "data.drop_identical=false", "data.drop_wrong_script=false", "data.max_tokens=25"),
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizers]:
+    trained = {}
+    for algorithm, joint in (("bpe", True), ("bpe", False), ("unigram", True)):
+        recipe = TokenizerRecipe(vocab_size=310, joint=joint, algorithm=algorithm, user_symbols=("<web>", "<old>"))
+        name = f"{algorithm}, {'joint' if joint else 'apart'}"
+        trained[name] = train_tokenizers(lambda: PAIRS, recipe, tmp_path_factory.mktemp("model"))
+    return trained
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, pairs in CORPORA.items():
+        for side, language in enumerate(("en", "de")):
+            (tmp_path / f"{name}.{language}").write_bytes("".join(f"{pair[side]}\n" for pair in pairs).encode())
+    return tmp_path
+
+
+def recipe_for(folder: Path, run: str, given: Tokenizers | None, *options: str) -> Recipe:
+    places = [f"run_dir='{folder / run}'", f"data.root='{folder}'"]
+    if given is None:
+        places += ["tokenizer.vocab_size=330"]
+    else:
+        write_directory(folder / f"{run} model", {"model.toml": b"", "model.safetensors": b"weights", **given.files()})
+        places += [f"tokenizer.start_from='{folder / f'{run} model'}'"]
+        places += [] if given.joint else ["model.tied_embeddings='none'"]
+    return parse_recipe(RECIPE, [*places, *options])
+
+
+def stored(prepared: Prepared) -> list[tuple[list[int], list[int]]]:
+    store = PairStore(prepared.directory, "train")
+    sides = [store.src.gather(np.arange(len(store))), store.tgt.gather(np.arange(len(store)))]
+    parts = [np.split(tokens, np.cumsum(lengths))[:-1] for tokens, lengths in sides]
+    return [(src.tolist(), tgt.tolist()) for src, tgt in zip(*parts, strict=True)]
+
+
+def expected(recipe: Recipe, tokenizers: Tokenizers) -> tuple[list[tuple[list[int], list[int]]], dict[str, Any]]:
+    """What is to be stored, and a part of the report; one pair at a time, with a set of all pairs seen."""
+    cleaner = Cleaner(recipe.data, "en", "de")
+    seen: set[tuple[str, str]] = set()
+    kept: list[tuple[list[int], list[int]]] = []
+    drops: Counter[str] = Counter()
+    corpora, words = [], [0, 0]
+    for corpus in recipe.data.train:
+        pairs = CORPORA[Path(corpus.src).stem]  # type: ignore[union-attr,arg-type]
+        before = len(kept)
+        tag = [tokenizers.src.user_symbols()[corpus.tag]] if corpus.tag else []
+        for pair in pairs:
+            clean = cleaner.clean(*pair)
+            if isinstance(clean, str):
+                drops[clean] += 1
+            elif recipe.data.drop_duplicates and clean in seen:
+                drops["duplicate"] += 1
+            else:
+                seen.add(clean)
+                src, tgt = tokenizers.src.encode(clean[0]), tokenizers.tgt.encode(clean[1])
+                if not src or not tgt:
+                    drops["empty"] += 1
+                elif max(len(tag + src), len(tgt)) > recipe.data.max_tokens:
+                    drops["too many tokens"] += 1
+                else:
+                    kept.append((tag + src, tgt[::-1] if recipe.data.reverse_target else tgt))
+                    words = [count + len(text.split()) for count, text in zip(words, clean, strict=True)]
+        corpora.append({"pairs_read": len(pairs), "pairs": len(kept) - before})
+    return kept, {"drops": drops, "corpora": corpora, "words": words}
+
+
+def assert_as_expected(prepared: Prepared, recipe: Recipe) -> Counter[str]:
+    kept, report = expected(recipe, prepared.tokenizers)
+    train = prepared.report["train"]
+    assert stored(prepared) == kept
+    assert {reason: count for reason, count in train["drops"].items() if count} == report["drops"]
+    assert train["corpora"] == report["corpora"]
+    assert [train[side]["words"] for side in ("src", "tgt")] == report["words"]
+    assert [train[side]["tokens"] for side in ("src", "tgt")] == [sum(len(pair[i]) for pair in kept) for i in (0, 1)]
+    drops: Counter[str] = report["drops"]
+    return drops
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("kind", ["bpe, joint", "bpe, apart", "unigram, joint"])
+@pytest.mark.parametrize("chunk", [5, 4096])
+def test_given_tokenizer(
+    chunk: int,
+    kind: str,
+    options: tuple[str, ...],
+    folder: Path,
+    tokenizers: dict[str, Tokenizers],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nmt.data.chunks.PAIRS_PER_CHUNK", chunk)
+    recipe = recipe_for(folder, "run", tokenizers[kind], *options)
+    drops = assert_as_expected(prepare(recipe), recipe)
+    if not options:
+        assert set(drops) == set(prepare(recipe).report["train"]["drops"]), "every reason to drop has been met"
+    assert not [path for path in (folder / "run" / "data").iterdir() if path.suffix == ".bin"]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_trained_tokenizer(options: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.data.chunks.PAIRS_PER_CHUNK", 5)
+    recipe = recipe_for(folder, "run", None, *options)
+    assert_as_expected(prepare(recipe), recipe)
+
+
+def test_tokenizer_of_the_same_text_gives_the_same_store(folder: Path) -> None:
+    plain = prepare(recipe_for(folder, "plain", None))
+    given = prepare(recipe_for(folder, "given", plain.tokenizers))
+    for path in plain.directory.iterdir():
+        if path.name != "prepare.json":  # The recipe's part in it is another.
+            assert path.read_bytes() == (given.directory / path.name).read_bytes()
+    reports = [{**prepared.report, "recipe": None} for prepared in (plain, given)]
+    assert reports[0] == reports[1]
+
+
+def test_worker_processes_encode_alike(
+    folder: Path, tokenizers: dict[str, Tokenizers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.data.chunks.PAIRS_PER_CHUNK", 5)
+    given = tokenizers["bpe, joint"]
+    alone = prepare(recipe_for(folder, "alone", given)).directory
+    together = prepare(recipe_for(folder, "together", given, "data.workers=2")).directory
+    assert sorted(path.name for path in alone.iterdir()) == sorted(path.name for path in together.iterdir())
+    assert all(path.read_bytes() == (together / path.name).read_bytes() for path in alone.iterdir())
+
+
+def test_nothing_is_left(folder: Path, tokenizers: dict[str, Tokenizers]) -> None:
+    recipe = recipe_for(folder, "run", tokenizers["bpe, joint"], "data.max_tokens=2", "data.drop_duplicates=false")
+    with pytest.raises(UserError, match=r"all 144 training pairs were dropped, \d+ of them as 'too many tokens'"):
+        prepare(recipe)
+    assert list(recipe.directory.iterdir()) == []
