@@ -130,7 +130,7 @@ def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: Pack
     """The weights that `attend` uses where nothing is causal: (num_sentences, num_heads, tgt_len, src_len), padded."""
     q, k = lay_out(q, queries.one_to_a_row), lay_out(k, keys.one_to_a_row)
     weights = scaled_dot_product(q, k, k, keys.padding_bias[:, None, None, :])[1]
-    return weights[:, :, : queries.max_length, : keys.max_length]
+    return weights[:, :, : queries.max_length, : keys.max_length].to(torch.promote_types(q.dtype, torch.float32))
 
 
 def _attend_stored(queries: Tensor, stored: Tensor, bias: Tensor) -> Tensor:

@@ -97,6 +97,7 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(
 ) -> None:
     monkeypatch.setattr("nmt.cli.source.MAX_LINE_BYTES", 1000)
     monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(corpus, "_BLOCK_BYTES", 100)  # of which a line may fill many
     os.write(pipe[1], b"fine\n" + b"x" * 999 + b"\n" + b"x" * 5000)
     lines = PipeLines(pipe[0], "pipe")
     assert [len(next(lines)), len(next(lines))] == [5, 1000]
