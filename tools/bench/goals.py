@@ -45,7 +45,7 @@ GOALS = (
         "ratio",
         4.0,
         "tools/bench/run train nmt:precision=bf16 transformers --goal train-cpu-fp32",
-        "Of the fp32 systems transformers is the fastest here, OpenNMT-py next (ours 3.5 times). Matrix "
+        "Of the fp32 systems transformers is the fastest here, OpenNMT-py next (one contest of three rounds: ours 3.5 times). Matrix "
         "products are 40 % of an update's processor time; the rest is copies and casts (15 %), products "
         "inside attention and their layout (15 %), and sums, norms, dropout and the optimiser. Next: one pass "
         "for dropout, residual and norm, which needs a kernel of our own or a compiler that starts faster.",
@@ -190,8 +190,8 @@ GOALS = (
         "minutes",
         30.0,
         "nmt run recipes/multi30k-en-de.toml data.root=FOLDER",
-        "40.2 after 37 min 12 s, beside other work (39.8 cased); alone, updates are as fast as 22 minutes of training "
-        "need. Next: spend the other eight minutes, and try recipes with three seeds each.",
+        "40.2 after 37 min 12 s, beside other work (39.8 cased). At the rate of 360 updates with nothing beside them "
+        "training would take 22 minutes, which no whole run has shown yet. Next: recipes with three seeds each.",
     ),
     Goal("quickstart", "tools/quickstart after installation", "minutes", 3.0, "tools/quickstart"),
 )
