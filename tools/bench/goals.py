@@ -45,7 +45,8 @@ GOALS = (
         "ratio",
         4.0,
         "tools/bench/run train nmt:precision=bf16 transformers --goal train-cpu-fp32",
-        "Of the fp32 systems transformers is the fastest here, OpenNMT-py next (one contest of three rounds: ours 3.5 times). Matrix "
+        "Of the fp32 systems transformers is the fastest here, OpenNMT-py next (one contest of three rounds: "
+        "ours 3.5 times). Matrix "
         "products are 40 % of an update's processor time; the rest is copies and casts (15 %), products "
         "inside attention and their layout (15 %), and sums, norms, dropout and the optimiser. Next: one pass "
         "for dropout, residual and norm, which needs a kernel of our own or a compiler that starts faster.",
