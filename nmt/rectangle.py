@@ -76,7 +76,11 @@ def one_to_a_row(lengths: Lengths, device: torch.device) -> Rectangle:
 
 
 def side_by_side(queries: Lengths, keys: Lengths, *, causal: bool, device: torch.device) -> Rectangles:
-    """As many sentences to a row as fit on both sides; with `causal` a query sees only keys up to its own column."""
+    """As many sentences to a row as fit on both sides; with `causal` a query sees only keys up to its own column.
+
+    What stands behind the end of a row of queries sees every key. It does not count, but were it to see none, as beside
+    keys whose sentences have no queries, it would be no number, and so would be the gradient of these keys.
+    """
     widths = row_width(int(queries.max(initial=0))), row_width(int(keys.max(initial=0)))
     row_of = _share_rows(np.stack([queries, keys], axis=1), widths)
     as_queries, as_keys = (_lay_out(side, row_of, width) for side, width in zip((queries, keys), widths, strict=True))
@@ -85,6 +89,7 @@ def side_by_side(queries: Lengths, keys: Lengths, *, causal: bool, device: torch
     sees &= (columns < as_keys.ends)[:, None, :]
     if causal:
         sees &= columns <= np.arange(widths[0])[:, None]
+    sees |= (np.arange(widths[0]) >= as_queries.ends)[:, :, None]
     bias = np.where(sees, np.float32(0.0), np.float32("-inf"))[:, None]
     return Rectangles(as_queries.to(device), as_keys.to(device), torch.from_numpy(bias).to(device, non_blocking=True))
 

@@ -60,6 +60,19 @@ def test_the_mask_leaves_empty_sentences_out_and_drops_weights() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["matmul", "sdpa", "masked"])
+def test_keys_that_no_query_may_see_have_no_gradient(kernel: Kernel) -> None:
+    queries = PackedSequences.from_lists([[1] * n for n in (60, 0, 5)])
+    keys = PackedSequences.from_lists([[1] * n for n in (50, 60, 9)])  # too many for one row: the second has its own
+    q, k, v = (side.requires_grad_() for side in (rows(queries, 1), rows(keys, 2), rows(keys, 3)))
+    attend(q, k, v, queries, keys, causal=False, kernel=kernel).sum().backward()
+    assert q.grad is not None and k.grad is not None and v.grad is not None
+    assert all(bool(grad.isfinite().all()) for grad in (q.grad, k.grad, v.grad))
+    unseen = slice(50, 110)
+    assert not k.grad[unseen].any() and not v.grad[unseen].any()
+    torch.testing.assert_close(v.grad.sum(dim=0), torch.full((HEADS, D_HEAD), 65.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kernel", ["matmul", "sdpa", "masked"])
 def test_bf16_stays_bf16_and_is_as_exact_as_its_eight_bits(kernel: Kernel) -> None:
     q, k, v = (rows(QUERIES, seed) for seed in (1, 2, 3))
     with torch.autocast("cpu", torch.bfloat16):

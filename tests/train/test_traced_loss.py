@@ -128,6 +128,19 @@ def test_a_batch_of_fixed_shape_gives_the_loss_and_gradients_of_its_pairs() -> N
         )
 
 
+def test_padding_of_sources_alone_has_no_say() -> None:
+    """Where the targets fill their side, the padding of the other has nobody who looks at it."""
+    loss = build()
+    src = PackedSequences.from_lists([[5, 6, 7, EOS_ID]] * 5)
+    tgt = PackedSequences.from_lists([[BOS_ID, 8, 9]] * 5)
+    packed = Batch(src, tgt, PackedSequences.from_lists([[8, 9, EOS_ID]] * 5).tokens)
+    fixed = packed.fixed(BatchShape(src.total + 70, tgt.total, num_sentences=7, max_length=70))
+    assert fixed.src.sizes.tolist()[5:] == [70, 0] and not fixed.padding
+    torch.testing.assert_close(
+        loss_and_gradients(loss, fixed), loss_and_gradients(loss, packed), rtol=1e-12, atol=1e-13
+    )
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, {"norm_order": "pre", "activation": "gelu"}, {"tied_embeddings": "none", "output_bias": True}],
