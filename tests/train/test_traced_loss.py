@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from nmt.data.packing import plan_epoch
 from nmt.data.shapes import UpdateNeeds
 from nmt.model import attention, layers
+from nmt.model.attention import Kernel
 from nmt.model.transformer import Transformer
 from nmt.packed import BOS_ID, EOS_ID, PAD_ID, Batch, BatchShape, PackedSequences
 from nmt.recipe import ModelRecipe
@@ -128,9 +129,11 @@ def test_a_batch_of_fixed_shape_gives_the_loss_and_gradients_of_its_pairs() -> N
         )
 
 
-def test_padding_of_sources_alone_has_no_say() -> None:
+@pytest.mark.parametrize("kernel", ["matmul", "sdpa", "masked"])
+def test_padding_of_sources_alone_has_no_say(kernel: Kernel) -> None:
     """Where the targets fill their side, the padding of the other has nobody who looks at it."""
     loss = build()
+    loss.model.use_kernel(kernel)
     src = PackedSequences.from_lists([[5, 6, 7, EOS_ID]] * 5)
     tgt = PackedSequences.from_lists([[BOS_ID, 8, 9]] * 5)
     packed = Batch(src, tgt, PackedSequences.from_lists([[8, 9, EOS_ID]] * 5).tokens)
