@@ -16,9 +16,11 @@ from nmt.packed import Batch
 from nmt.precision import row_multiple
 from nmt.train.traced_loss import traced_cross_entropy
 
-# Logits of one chunk take about this much: few enough chunks, to each of which all output weights are added once, and
-# little enough memory.
-CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
+# Logits of one chunk take about this much in float32: few enough chunks, to each of which all output weights are added
+# once, and little enough memory. Of those, so much is worked on at a time: what stays in a core's cache from one
+# operation to the next, or all.
+CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
+_SLICE_BYTES = {"cpu": 3 << 19, "cuda": 512 << 20}
 
 
 class TrainingLoss(nn.Module):
@@ -124,27 +126,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
         product, wide_product = torch.empty_like(weight), torch.empty_like(grad_weight)
         loss = hidden.new_zeros((), dtype=wide)
         nll = hidden.new_zeros((), dtype=wide)
-        for start, h, gold, narrow, z in _chunks(hidden, labels, len(weight), wide):
+        for start, h, gold, logits in _chunks(hidden, labels, len(weight)):
             n = len(gold)
-            z.copy_(torch.mm(h, weight.T, out=narrow)[:n])  # (n, vocab)
-            z_gold = z.gather(1, gold)
-            z_max = z.amax(dim=1, keepdim=True)
-            exp = z.sub_(z_max).exp_()
-            exp_sum = exp.sum(dim=1, keepdim=True)
+            torch.mm(h, weight.T, out=logits)
+            z_gold = logits[:n].gather(1, gold).to(wide)
+            exp_sum, z_max = _exponentiate(logits[:n], wide)
             log_sum = exp_sum.log() + z_max
             z_mean = (h[:n].to(wide) * mean_weight).sum(dim=1, keepdim=True)  # autocast would round a matrix product
             nll += (log_sum - z_gold).sum()
             loss += (log_sum - (1 - smoothing) * z_gold - smoothing * z_mean).sum()
             if needs_grad:
-                narrow[:n] = exp
-                expected_weight = (narrow @ weight)[:n].to(wide) / exp_sum  # the softmax-weighted mean of rows of W
+                expected_weight = (logits @ weight)[:n].to(wide) / exp_sum  # the softmax-weighted mean of rows of W
                 gold_weight = master_weight[gold[:, 0]].to(wide)
                 grad_hidden[start : start + n] = (
                     expected_weight - (1 - smoothing) * gold_weight - smoothing * mean_weight
                 )
                 h = h.clone()
                 h[:n] /= exp_sum
-                grad_weight += wide_product.copy_(torch.mm(narrow.T, h, out=product))
+                grad_weight += wide_product.copy_(torch.mm(logits.T, h, out=product))
         if needs_grad:
             wide_hidden = hidden.to(wide)
             grad_weight.index_add_(0, labels, wide_hidden, alpha=smoothing - 1)
@@ -160,26 +159,37 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None
 
 
-def _chunks(
-    hidden: Tensor, labels: Tensor, vocab: int, wide: torch.dtype
-) -> Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor]]:
-    """Cut the rows; gives of each chunk its first row, the rows, their labels (n, 1), and room for two sorts of logits.
+def _chunks(hidden: Tensor, labels: Tensor, vocab: int) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    """Cut the rows; gives of each chunk its first row, the rows, their labels (n, 1), and room for their logits.
 
-    The rows may be followed by a few zeros, to be of a number that suits products; the room is (with these, vocab) in
-    the type of products, and (n, vocab) in `wide`. It is the same memory for all chunks: on a CPU, fresh memory costs
-    more than the arithmetic. Where the types are one, so is the room.
+    The rows may be followed by a few zeros, to be of a number that suits products; the room is (with these, vocab). It
+    is the same memory for all chunks: on a CPU, fresh memory costs more than the arithmetic.
     """
     multiple = row_multiple(hidden.dtype, hidden.device)
     most = CHUNK_BYTES[hidden.device.type] // (4 * vocab)
     rows = min(max(1, most // multiple) * multiple, math.ceil(len(hidden) / multiple) * multiple)
-    narrow_room = hidden.new_empty(rows, vocab)
-    wide_room = narrow_room if hidden.dtype == wide else hidden.new_empty(rows, vocab, dtype=wide)
+    room = hidden.new_empty(rows, vocab)
     for start in range(0, len(hidden), rows):
         gold = labels[start : start + rows, None]
         h = hidden[start : start + rows]
         if missing := -len(h) % multiple:
             h = F.pad(h, (0, 0, 0, missing))
-        yield start, h, gold, narrow_room[: len(h)], wide_room[: len(gold)]
+        yield start, h, gold, room[: len(h)]
+
+
+def _exponentiate(logits: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Put exp(z - max z) in the place of the logits z, (n, vocab); returns their sums and the maxima, (n, 1) `wide`."""
+    n, vocab = logits.shape
+    exp_sum, z_max = logits.new_empty(2, n, 1, dtype=wide)
+    rows = min(n, max(1, _SLICE_BYTES[logits.device.type] // (4 * vocab)))
+    room = None if logits.dtype == wide else logits.new_empty(rows, vocab, dtype=wide)
+    for narrow, largest, total in zip(logits.split(rows), z_max.split(rows), exp_sum.split(rows), strict=True):
+        z = narrow if room is None else room[: len(narrow)].copy_(narrow)
+        torch.amax(z, dim=1, keepdim=True, out=largest)
+        torch.sum(z.sub_(largest).exp_(), dim=1, keepdim=True, out=total)
+        if z is not narrow:
+            narrow.copy_(z)
+    return exp_sum, z_max
 
 
 class _LinearRDrop(torch.autograd.Function):
@@ -201,7 +211,7 @@ class _LinearRDrop(torch.autograd.Function):
         loss = hidden.new_zeros((), dtype=wide)
         nll = hidden.new_zeros((), dtype=wide)
         vocab, pull = len(weight), rdrop / 4
-        rows = max(1, CHUNK_BYTES[hidden.device.type] // (2 * 4 * vocab))
+        rows = max(1, CHUNK_BYTES[hidden.device.type] // (8 * 4 * vocab))  # so many of its tensors are there at once
         for start in range(0, len(labels), rows):
             gold = labels[None, start : start + rows, None].expand(2, -1, -1)  # (2, rows, 1)
             h = hidden[:, start : start + rows].flatten(0, 1)  # (2 * rows, d_model)
