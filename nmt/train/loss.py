@@ -159,13 +159,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None
 
 
-def _chunks(hidden: Tensor, labels: Tensor, vocab: int) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+def _chunks(
+    hidden: Tensor, labels: Tensor, vocab: int, together: int = 1
+) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
     """Cut the rows; gives of each chunk its first row, the rows, their labels (n, 1), and room for their logits.
 
     The rows may be followed by a few zeros, to be of a number that suits products; the room is (with these, vocab). It
-    is the same memory for all chunks: on a CPU, fresh memory costs more than the arithmetic.
+    is the same memory for all chunks: on a CPU, fresh memory costs more than the arithmetic. So many rows as are
+    `together` come into the same chunk.
     """
-    multiple = row_multiple(hidden.dtype, hidden.device)
+    multiple = math.lcm(row_multiple(hidden.dtype, hidden.device), together)
     most = CHUNK_BYTES[hidden.device.type] // (4 * vocab)
     rows = min(max(1, most // multiple) * multiple, math.ceil(len(hidden) / multiple) * multiple)
     room = hidden.new_empty(rows, vocab)
@@ -193,11 +196,7 @@ def _exponentiate(logits: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 class _LinearRDrop(torch.autograd.Function):
-    """Forward pass and gradient together, chunk by chunk, for two passes at once; the first dimension is the pass.
-
-    With d = log p - log q, the gradient of KL(p || q) + KL(q || p) = sum((p - q) d) in the logits of p is
-    p (1 + d - KL(p || q)) - q, and the same with p and q exchanged in those of q.
-    """
+    """Forward pass and gradient together, chunk by chunk; a row's two passes lie beside each other."""
 
     @staticmethod
     def forward(
@@ -206,31 +205,24 @@ class _LinearRDrop(torch.autograd.Function):
         needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         master_weight, weight = weight, weight.to(hidden.dtype)
         wide = torch.promote_types(master_weight.dtype, torch.float32)
+        hidden = hidden.transpose(0, 1).flatten(0, 1)  # (2 * total, d_model)
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(master_weight, dtype=wide)
         loss = hidden.new_zeros((), dtype=wide)
         nll = hidden.new_zeros((), dtype=wide)
-        vocab, pull = len(weight), rdrop / 4
-        rows = max(1, CHUNK_BYTES[hidden.device.type] // (8 * 4 * vocab))  # so many of its tensors are there at once
-        for start in range(0, len(labels), rows):
-            gold = labels[None, start : start + rows, None].expand(2, -1, -1)  # (2, rows, 1)
-            h = hidden[:, start : start + rows].flatten(0, 1)  # (2 * rows, d_model)
-            log_p = torch.log_softmax((h @ weight.T).to(wide), dim=1).unflatten(0, (2, -1))  # (2, rows, vocab)
-            p = log_p.exp()
-            log_ratio = log_p - log_p.flip(0)
-            divergence = (p * log_ratio).sum(dim=2, keepdim=True)  # KL(p || q) and KL(q || p)
-            log_gold = log_p.gather(2, gold).sum()
-            nll -= log_gold / 2
-            loss -= ((1 - smoothing) * log_gold + smoothing * log_p.mean(dim=2).sum()) / 2
-            loss += pull * divergence.sum()
+        for start, h, gold, logits in _chunks(hidden, labels.repeat_interleave(2), len(weight), together=2):
+            n = len(gold)
+            torch.mm(h, weight.T, out=logits)
+            pairs = logits[:n].unflatten(0, (-1, 2)), gold.unflatten(0, (-1, 2))
+            for z, z_gold in zip(*_slices(*pairs), strict=True):
+                slice_loss, slice_nll = _rdrop_gradient(z, z_gold, smoothing, rdrop / 4, wide)
+                loss += slice_loss
+                nll += slice_nll
             if needs_grad:
-                grad = p * (log_ratio - divergence).mul_(pull).add_(0.5 + pull) - pull * p.flip(0)
-                grad -= smoothing / (2 * vocab)
-                grad.scatter_add_(2, gold, grad.new_full((), (smoothing - 1) / 2).expand_as(gold))
-                grad = grad.flatten(0, 1).to(weight.dtype)
-                grad_hidden[:, start : start + rows] = (grad @ weight).unflatten(0, (2, -1))
-                grad_weight += grad.T @ h
+                grad_hidden[start : start + n] = (logits @ weight)[:n]
+                grad_weight += logits.T @ h
         if needs_grad:
+            grad_hidden = grad_hidden.unflatten(0, (-1, 2)).transpose(0, 1)  # (2, total, d_model)
             ctx.save_for_backward(grad_hidden, grad_weight.to(master_weight.dtype))
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -240,3 +232,31 @@ class _LinearRDrop(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor, _grad_nll: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None, None
+
+
+def _slices(logits: Tensor, gold: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Logits (n, 2, vocab) and labels (n, 2, 1) cut so that all that R-Drop makes of one slice stays in a cache."""
+    rows = max(1, _SLICE_BYTES[logits.device.type] // (6 * 4 * logits.shape[2]))
+    return logits.split(rows), gold.split(rows)
+
+
+def _rdrop_gradient(
+    logits: Tensor, gold: Tensor, smoothing: float, pull: float, wide: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Put the gradient of R-Drop's loss in the place of the logits, (n, 2, vocab); returns the loss and the plain one.
+
+    gold: (n, 2, 1). With d = log p - log q, the gradient of KL(p || q) + KL(q || p) = sum((p - q) d) in the logits of
+    p is p (1 + d - KL(p || q)) - q, and the same with p and q exchanged in those of q.
+    """
+    log_p = torch.log_softmax(logits.to(wide), dim=2)
+    p = log_p.exp()
+    log_ratio = log_p[:, :1] - log_p[:, 1:]  # of the first pass to the second
+    sign = log_ratio.new_tensor([[1.0], [-1.0]])
+    divergence = (p * log_ratio).sum(dim=2, keepdim=True) * sign  # KL(p || q) and KL(q || p)
+    log_gold = log_p.gather(2, gold).sum()
+    loss = -((1 - smoothing) * log_gold + smoothing * log_p.mean(dim=2).sum()) / 2 + pull * divergence.sum()
+    grad = torch.addcmul(0.5 + pull - pull * divergence, log_ratio, pull * sign, out=log_p)
+    grad.mul_(p).sub_(p.flip(1), alpha=pull).sub_(smoothing / (2 * logits.shape[2]))
+    grad.scatter_add_(2, gold, grad.new_full((), (smoothing - 1) / 2).expand_as(gold))
+    logits.copy_(grad)
+    return loss, -log_gold / 2

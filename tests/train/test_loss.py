@@ -26,6 +26,7 @@ def test_loss_and_gradients_equal_torch_in_float64(
     vocab, d_model, total = 53, 16, 37
     monkeypatch.setattr(loss_module, "row_multiple", lambda precision, device: multiple)
     monkeypatch.setitem(loss_module.CHUNK_BYTES, "cpu", 4 * vocab * rows_in_chunk)
+    monkeypatch.setitem(loss_module._SLICE_BYTES, "cpu", 4 * vocab * 7)
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(total, d_model, dtype=torch.float64, generator=generator, requires_grad=True)
     weight = torch.randn(vocab, d_model, dtype=torch.float64, generator=generator, requires_grad=True)
@@ -165,6 +166,7 @@ def test_rdrop_and_its_gradients_equal_autograd_in_float64(
 ) -> None:
     vocab, d_model, total = 53, 16, 37
     monkeypatch.setitem(loss_module.CHUNK_BYTES, "cpu", 8 * vocab * rows_in_chunk)
+    monkeypatch.setitem(loss_module._SLICE_BYTES, "cpu", 24 * vocab * 3)
     generator = torch.Generator().manual_seed(3)
     hidden = torch.randn(2, total, d_model, dtype=torch.float64, generator=generator, requires_grad=True)
     weight = torch.randn(vocab, d_model, dtype=torch.float64, generator=generator, requires_grad=True)
@@ -178,6 +180,18 @@ def test_rdrop_and_its_gradients_equal_autograd_in_float64(
     torch.testing.assert_close(nll, rdrop_by_autograd(first, second, labels, 0.0, 0.0), rtol=1e-12, atol=0)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+
+
+def test_rdrop_in_bf16_is_as_exact_as_its_eight_bits() -> None:
+    torch.manual_seed(2)
+    hidden, weight = torch.randn(2, 50, 32, requires_grad=True), torch.randn(100, 32, requires_grad=True)
+    labels = torch.randint(0, 100, (50,))
+    exact, _ = linear_rdrop(hidden, weight, labels, 0.1, 5.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough, _ = linear_rdrop(hidden, weight, labels, 0.1, 5.0)
+    assert rough.item() == pytest.approx(exact.item(), rel=0.01)
+    pairs = zip(*(torch.autograd.grad(loss, (hidden, weight)) for loss in (rough, exact)), strict=True)
+    assert all((mine - other).norm() < 0.02 * other.norm() for mine, other in pairs)
 
 
 def test_rdrop_of_two_equal_passes_is_plain_cross_entropy() -> None:
