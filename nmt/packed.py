@@ -107,6 +107,16 @@ class PackedSequences:
     def _rectangles(self) -> dict[bool, tuple[PackedSequences | None, Rectangles]]:
         return {}
 
+    def twice(self) -> PackedSequences:
+        """These sentences, and then the same again."""
+        return PackedSequences(
+            tokens=self.tokens.repeat(2),
+            positions=self.positions.repeat(2),
+            cu_seqlens=torch.cat([self.cu_seqlens, self.cu_seqlens[1:] + self.total]),
+            sizes=np.tile(self.sizes, 2),
+            max_length=self.max_length,
+        )
+
     def followed_by_padding(self, lengths: Sequence[int], max_length: int | None = None) -> PackedSequences:
         """These sentences, then others of so many pad tokens each; no sentence may be longer than `max_length`.
 

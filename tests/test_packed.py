@@ -23,6 +23,14 @@ DEVICES = ["meta", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 @given(sentences_strategy)
+def test_twice(sentences: list[list[int]]) -> None:
+    made, wanted = PackedSequences.from_lists(sentences).twice(), PackedSequences.from_lists(sentences * 2)
+    for name in ("tokens", "positions", "cu_seqlens", "sizes"):
+        np.testing.assert_array_equal(getattr(made, name), getattr(wanted, name), strict=True)
+    assert made.max_length == wanted.max_length
+
+
+@given(sentences_strategy)
 def test_round_trip(sentences: list[list[int]]) -> None:
     assert PackedSequences.from_lists(sentences).to_lists() == sentences
 

@@ -26,7 +26,7 @@ _SLICE_BYTES = {"cpu": 3 << 19, "cuda": 512 << 20}
 class TrainingLoss(nn.Module):
     """A model together with its loss, so that one call of one module is one forward pass (which DDP relies on).
 
-    With `rdrop`, and in training mode only, the batch passes twice, each time with other dropout; see `linear_rdrop`.
+    With `rdrop`, and in training mode only, each sentence is there twice, with other dropout; see `linear_rdrop`.
     """
 
     def __init__(self, model: Transformer, label_smoothing: float, rdrop: float = 0.0) -> None:
@@ -42,9 +42,11 @@ class TrainingLoss(nn.Module):
             return self._compiled(batch)
         labels, smoothing = batch.labels[: batch.tgt_tokens], self.label_smoothing
         if self.rdrop and self.training:
-            passes = torch.stack([self._hidden(batch) for _ in range(2)])  # (2, total, d_model)
+            both: Tensor = self.model(batch.src.twice(), batch.tgt.twice())
+            passes = both.unflatten(0, (2, -1))[:, : len(labels)]  # (2, total, d_model)
             return linear_rdrop(*self._output_layer(passes), labels, smoothing, self.rdrop)
-        return linear_cross_entropy(*self._output_layer(self._hidden(batch)), labels, smoothing)
+        hidden: Tensor = self.model(batch.src, batch.tgt)
+        return linear_cross_entropy(*self._output_layer(hidden[: len(labels)]), labels, smoothing)
 
     def compile_whole(self, backend: str = "inductor") -> None:
         """Make one graph of model and loss, for training on batches of one shape; other modes stay as they are.
@@ -68,11 +70,6 @@ class TrainingLoss(nn.Module):
         if bias is None:
             return hidden, weight
         return F.pad(hidden, (0, 1), value=1.0), torch.cat([weight, bias[:, None]], dim=1)
-
-    def _hidden(self, batch: Batch) -> Tensor:
-        """What the decoder says at every place that has a label: (total, d_model)."""
-        hidden: Tensor = self.model(batch.src, batch.tgt)
-        return hidden[: batch.tgt_tokens]
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
