@@ -23,6 +23,13 @@ from nmt.rectangle import Rectangle, Rectangles, one_to_a_row, padded_width, sid
 # Ids that every tokenizer of this project gives its special tokens.
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
+_LONGEST_PADDING = 64
+
+
+def longest_padding(max_length: int) -> int:
+    """How long sentences of padding may be among others of `max_length`: not such as would make rows wide alone."""
+    return min(max_length, _LONGEST_PADDING)
+
 
 @dataclass(frozen=True)
 class PackedSequences:
@@ -166,9 +173,9 @@ class BatchShape:
     max_length: int
 
     def fillers(self, src_tokens: int, tgt_tokens: int) -> int:
-        """How many pairs of padding follow so many tokens: the fewest that need be no longer than `max_length`."""
+        """How many pairs of padding follow so many tokens: the fewest that need be no longer than is allowed."""
         missing = max(self.src_tokens - src_tokens, self.tgt_tokens - tgt_tokens)
-        return math.ceil(missing / self.max_length)
+        return math.ceil(missing / longest_padding(self.max_length))
 
     def holds(self, src_tokens: int, tgt_tokens: int, num_sentences: int) -> bool:
         """Whether so much fits, such that in the padding, too, each target has a source token to attend to."""

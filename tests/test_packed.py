@@ -189,6 +189,15 @@ def test_a_fixed_batch_has_the_shape_and_keeps_its_pairs(
         assert source or not alone
 
 
+def test_padding_is_short_however_long_sentences_may_be() -> None:
+    """One sentence of padding of 200 tokens would make all rows as wide in which attention lays sentences out."""
+    side = PackedSequences.from_lists([[5, 6, 7]] * 4)
+    batch = Batch(src=side, tgt=side, labels=side.tokens)
+    fixed = batch.fixed(BatchShape(src_tokens=212, tgt_tokens=112, num_sentences=9, max_length=257))
+    assert fixed.src.sizes.tolist() == [3] * 4 + [50] * 4 + [0]
+    assert fixed.tgt.sizes.tolist() == [3] * 4 + [25] * 4 + [0]
+
+
 def test_a_shape_that_does_not_hold_the_pairs_is_refused() -> None:
     side = PackedSequences.from_lists([[5] * 8, [5] * 4])
     batch = Batch(side, side, labels=side.tokens)

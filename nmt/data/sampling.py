@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import threading
@@ -39,6 +40,9 @@ _REPORT_FILE = "epoch.json"
 # Grows when the same recipe and corpus would be segmented in another way than before.
 _FORMAT = 1
 _PAIRS_PER_SHARD = 1024
+
+# So many of them, spread over the corpus, tell how much longer sampled text is.
+_SHARDS_TO_MEASURE = 4
 
 # Below this many pairs, starting processes takes longer than they save.
 _FEW_PAIRS = 20_000
@@ -122,6 +126,10 @@ class SampledEpochs:
             self._await_files(epoch)
         return PairStore(self._path(epoch), "train")
 
+    def growth(self) -> tuple[float, float]:
+        """How many times as many tokens as in the prepared corpus the sides have, about; the same at every start."""
+        return self._growth("src"), self._growth("tgt")
+
     def remove_before(self, epoch: int) -> None:
         """Remove the text of all epochs before this one; only the process that builds does anything."""
         if self._is_builder and epoch > self._first_kept:
@@ -193,6 +201,14 @@ class SampledEpochs:
                 stop = min(start + _PAIRS_PER_SHARD, len(self._base))
                 # The last number keeps it apart from all other streams of the run: a 0 there would count for nothing.
                 yield _Shard(side, start, stop, (self._seed % (1 << 64), epoch, number, 1 if side == "src" else 2))
+
+    def _growth(self, side: Side) -> float:
+        shards = [shard for shard in self._shards(epoch=0) if shard.side == side]
+        few = shards[:: math.ceil(len(shards) / _SHARDS_TO_MEASURE) or 1]
+        sampler = self._make_sampler()
+        after = sum(len(sampler(shard).tokens) for shard in few)
+        before = sum(int(_side_of(self._base, side).lengths[shard.start : shard.stop].sum()) for shard in few)
+        return after / before if before else 1.0
 
     # --- Files --------------------------------------------------------------------------------------------------------
 

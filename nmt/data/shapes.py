@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.packed import BatchShape
+from nmt.packed import BatchShape, longest_padding
 
 # Tokens of either side of a micro-batch that are left for what does not come out level.
 _SLACK = 16
@@ -79,12 +79,13 @@ class UpdateNeeds:
         slack = _SLACK if parts > 1 else 0
         src, tgt = (_round_up(tokens / parts + slack) for tokens in (self.src_tokens, self.tgt_tokens))
         # The longest sentence fits, and beside it a source token for each sentence of padding.
-        least = _round_up(self.longest + math.ceil(max(src, tgt) / self.longest) + 1)
+        filler = longest_padding(self.longest)
+        least = _round_up(self.longest + math.ceil(max(src, tgt) / filler) + 1)
         src, tgt = max(src, least), max(tgt, least)
         # Sources may be as far below their mean as there is room above it; and an empty micro-batch is all padding.
-        padding = math.ceil(2 * (src - self.mean_src_tokens / parts) / self.longest) + 1
+        padding = math.ceil(2 * (src - self.mean_src_tokens / parts) / filler) + 1
         num_sentences = math.ceil(1.02 * self.num_sentences / parts) + padding
-        return BatchShape(src, tgt, max(num_sentences, math.ceil(max(src, tgt) / self.longest) + 1), self.longest)
+        return BatchShape(src, tgt, max(num_sentences, math.ceil(max(src, tgt) / filler) + 1), self.longest)
 
 
 def fill(

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -412,10 +413,12 @@ class Trainer:
         if mixture is not None:
             ids = mixture.choose(self.recipe.seed, epoch=0)
             src, tgt = src[ids], tgt[ids]
-        needs = UpdateNeeds.of(src, tgt, batch_tokens=self.train_recipe.batch_tokens)
         longest = 1 + int(max(store.src.lengths.max(), store.tgt.lengths.max()))
         if self.text.epochs is not None:
+            grown = zip(self.text.epochs.growth(), (src, tgt), strict=True)
+            src, tgt = (np.rint(growth * lengths).astype(np.int64) for growth, lengths in grown)
             longest = max(longest, self.recipe.data.max_tokens + 1)  # of what is sampled
+        needs = UpdateNeeds.of(src, tgt, batch_tokens=self.train_recipe.batch_tokens)
         return replace(needs, longest=longest)
 
     def _fit_memory(self, needs: UpdateNeeds | None) -> None:

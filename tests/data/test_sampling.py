@@ -167,6 +167,15 @@ def test_more_sampling_changes_more(bpe_corpus: Path, sample: Sample) -> None:
     assert base.src.lengths.sum() < little.src.lengths.sum() < much.src.lengths.sum()
 
 
+def test_growth_foretells_how_long_the_text_becomes(bpe_corpus: Path, sample: Sample) -> None:
+    base = PairStore(bpe_corpus, "train")
+    epochs = sample(bpe_corpus, 0.3, sides="src")
+    grown = epochs.growth()
+    lengths = first_epoch(epochs).src.lengths.sum()
+    assert grown[0] == pytest.approx(lengths / base.src.lengths.sum(), rel=0.03) and grown[0] > 1.1
+    assert grown[1] == 1.0
+
+
 @pytest.mark.parametrize("sides", ["src", "tgt"])
 def test_the_other_side_stays(sides: str, corpus: Path, sample: Sample) -> None:
     base, both = PairStore(corpus, "train"), first_epoch(sample(corpus))

@@ -45,7 +45,7 @@ def test_hardly_anything_of_an_update_is_padding(
     assert 1 - (tgt[ids] + 1).sum() / (rows * shape.tgt_tokens) < 0.01
     assert 1 - (src[ids] + 1).sum() / (rows * shape.src_tokens) < most_src_padding
     assert shape.tgt_tokens <= 1.01 * micro_batch_tokens
-    assert len(ids) / rows > 0.85 * shape.num_sentences  # each sentence that is not there still costs a little
+    assert len(ids) / rows > 0.84 * shape.num_sentences  # padding comes in short sentences, of which most are not there
 
 
 @pytest.mark.parametrize(("src_mean", "parts"), [(14.0, 2), (28.0, 2), (36.0, 3)])
