@@ -46,10 +46,14 @@ def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe"
 
 
 def override_decode(decode: DecodeRecipe, overrides: Sequence[str]) -> DecodeRecipe:
-    """Search options with some of them replaced, such as `beam_size=8`; raises RecipeError as `load_recipe` does."""
-    tree: dict[str, Any] = {"decode": decode.model_dump(mode="json", exclude_none=True)}
+    """Search options with some of them replaced, such as `beam_size=8`; raises RecipeError as `load_recipe` does.
+
+    An option may also be called as in a recipe, and as errors call it: `decode.beam_size=8`.
+    """
+    section = decode.model_dump(mode="json", exclude_none=True)
+    tree = {"decode": section}
     for override in overrides:
-        _apply_override(tree, f"decode.{override}")
+        _apply_override(section, override.removeprefix("decode."), example="beam_size=8")
     try:
         return _DecodeSection.model_validate(tree).decode
     except ValidationError as error:
@@ -87,11 +91,11 @@ def describe_recipe(recipe: Recipe) -> str:
     return "\n".join(_describe_section(recipe, prefix="")) + "\n"
 
 
-def _apply_override(tree: dict[str, Any], override: str) -> None:
+def _apply_override(tree: dict[str, Any], override: str, example: str = "train.max_steps=1000") -> None:
     """Set `section.key=value` in the tree; the value is read as TOML, and as a plain string where it is not TOML."""
     key, equals, raw = override.partition("=")
     if not equals or not key:
-        raise RecipeError(f"override {override!r} has no value; it must look like train.max_steps=1000")
+        raise RecipeError(f"override {override!r} has no value; it must look like {example}")
     *sections, name = key.strip().split(".")
     for section in sections:
         inner = tree.setdefault(section, {})
