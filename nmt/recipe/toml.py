@@ -42,7 +42,7 @@ def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe"
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
-        raise RecipeError(f"{where}: " + " | ".join(_explain(error))) from error
+        raise RecipeError(f"{where}: {explain(error)}") from error
 
 
 def override_decode(decode: DecodeRecipe, overrides: Sequence[str]) -> DecodeRecipe:
@@ -57,7 +57,7 @@ def override_decode(decode: DecodeRecipe, overrides: Sequence[str]) -> DecodeRec
     try:
         return _DecodeSection.model_validate(tree).decode
     except ValidationError as error:
-        raise RecipeError(" | ".join(_explain(error))) from error
+        raise RecipeError(explain(error)) from error
 
 
 class _DecodeSection(Section):
@@ -108,6 +108,11 @@ def _apply_override(tree: dict[str, Any], override: str, example: str = "train.m
         tree[name] = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         tree[name] = raw
+
+
+def explain(error: ValidationError) -> str:
+    """What pydantic found wrong with a recipe or one of its sections, on one line."""
+    return " | ".join(_explain(error))
 
 
 def _explain(error: ValidationError) -> Iterator[str]:
