@@ -78,7 +78,6 @@ def write_directory(directory: Path, files: Mapping[str, bytes | Callable[[], by
 def write_file(path: Path, content: bytes) -> None:
     """Write a file, whole or not at all, in the place of one that is there; UserError where it cannot be written."""
     with _naming_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.part-{os.getpid()}")
         try:
             _write_synced(temporary, content)

@@ -195,6 +195,9 @@ def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> No
 
 def test_a_single_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "file"
+    with pytest.raises(UserError, match=r"cannot write .*No such file or directory;"):
+        write_file(path, b"")
+    path.parent.mkdir()
     write_file(path, b"first")
     write_file(path, b"second")
     assert path.read_bytes() == b"second"

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from nmt import recipe as recipe_room
 from nmt.recipe import (
+    DecodeRecipe,
     EmbeddedCorpus,
     HuggingFaceCorpus,
     JsonLinesCorpus,
@@ -27,6 +28,7 @@ from nmt.recipe import (
     dump_choices,
     dump_recipe,
     load_recipe,
+    override_decode,
     parse_recipe,
 )
 
@@ -252,6 +254,28 @@ def test_a_later_override_wins_and_overrides_reach_sections_that_the_file_lacks(
 )
 def test_overrides_that_do_not_work_are_explained(override: str, message: str) -> None:
     assert message_for(SMALL, override).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("decode.x=1", "unknown option 'decode.x'; known options: beam_size, length_penalty,"),
+        ("decode.beam_siz=1", "unknown option 'decode.beam_siz'; did you mean 'beam_size'?"),
+        ("beam_siz=1", "unknown option 'decode.beam_siz'; did you mean 'beam_size'?"),
+        ("sampling", "override 'sampling' has no value; it must look like beam_size=8"),
+        ("beam_size.x=1", "override 'beam_size.x=1': 'beam_size' is not a section;"),
+        ("n_best=5", "decode.n_best is 5; it must be at most decode.beam_size (4); widen the beam"),
+    ],
+)
+def test_overrides_of_the_search_alone_are_explained_by_the_names_that_were_given(override: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=f"^{re.escape(message)}"):
+        override_decode(DecodeRecipe(), [override])
+
+
+@pytest.mark.parametrize("override", ["beam_size=9", "decode.beam_size=9"])
+def test_options_of_the_search_have_the_names_that_they_have_in_a_recipe_too(override: str) -> None:
+    before = DecodeRecipe(n_best=2)
+    assert override_decode(before, [override]) == before.model_copy(update={"beam_size": 9})
 
 
 # --- Errors -----------------------------------------------------------------------------------------------------------

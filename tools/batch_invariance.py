@@ -112,13 +112,13 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", type=Path, help="a model directory, a checkpoint or a run")
-    parser.add_argument("file", type=Path, help="sentences, one a line")
+    parser.add_argument("src", type=Path, help="sentences, one a line")
     parser.add_argument("--lines", type=int, metavar="N", help="only the first N")
     parser.add_argument("--seed", type=int, default=1, help="of the shuffling (default: 1)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
     options = parser.parse_args()
     try:
-        lines = list(read_lines(options.file))[: options.lines]
+        lines = list(read_lines(options.src))[: options.lines]
         decode = read_model_facts(find_model(options.model)).decode
         one_batch = decode.model_copy(update={"n_best": 1, "batch_tokens": 10**9})
         translator = Translator.load(options.model, options.device, "fp32", one_batch)

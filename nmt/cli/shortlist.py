@@ -12,6 +12,7 @@ from nmt.data.store import PairStore
 from nmt.decode.lexical_alignment import PASSES
 from nmt.decode.shortlist import coverage, make_shortlist
 from nmt.logs import progress, say
+from nmt.recipe import UserError
 
 
 def shortlist(
@@ -29,6 +30,8 @@ def shortlist(
     said how many candidates a sentence of the development text has, and how many of its references' pieces are among
     them.
     """
+    if not out.parent.is_dir():  # said before the work, which may take minutes
+        raise UserError(f"cannot write {out}: {out.parent} is no folder; choose a place that can be written to")
     directory = run / "data" if (run / "data").is_dir() else run
     prepared = load_prepared(directory)
     store = PairStore(directory, "train")

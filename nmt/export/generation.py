@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from nmt.decode.translator import MAX_SENTENCE_TOKENS
 from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import DecodeRecipe, UserError, explain
 
 # What our search never puts out, and Hugging Face's must not either.
 _NEVER = [PAD_ID, UNK_ID, BOS_ID]
@@ -85,5 +85,4 @@ def from_generation_config(config: Mapping[str, Any]) -> DecodeRecipe:
             }
         )
     except ValidationError as error:
-        detail = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        raise UserError(f"the generation configuration makes no sense here ({detail}); mend it") from error
+        raise UserError(f"the generation configuration makes no sense here ({explain(error)}); mend it") from error

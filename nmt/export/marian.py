@@ -32,7 +32,7 @@ from nmt.export.generation import from_generation_config
 from nmt.export.marian_vocabulary import Side, read_sides
 from nmt.model.layers import sinusoids
 from nmt.model.transformer import Transformer
-from nmt.recipe import ModelRecipe, UserError
+from nmt.recipe import ModelRecipe, UserError, explain
 
 # A logit that far below all others has no probability in float32, and a finite loss in training.
 _NEVER_LOGIT = -100.0
@@ -206,8 +206,8 @@ def _recipe(config: Config, tying: Literal["three-way", "decoder", "none"], has_
             max_positions=config.get("max_position_embeddings", 1024),
         )
     except ValidationError as error:
-        detail = "; ".join(one["msg"] for one in error.errors())
-        raise UserError(f"config.json makes no sense here ({detail}); it must describe the weights; mend it") from error
+        wrong = f"config.json makes no sense here ({explain(error)})"
+        raise UserError(f"{wrong}; it must describe the weights; mend it") from error
 
 
 def _first(weights: Mapping[str, Tensor], *names: str) -> Tensor:

@@ -42,18 +42,22 @@ def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe"
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
-        raise RecipeError(f"{where}: " + " | ".join(_explain(error))) from error
+        raise RecipeError(f"{where}: {explain(error)}") from error
 
 
 def override_decode(decode: DecodeRecipe, overrides: Sequence[str]) -> DecodeRecipe:
-    """Search options with some of them replaced, such as `beam_size=8`; raises RecipeError as `load_recipe` does."""
-    tree: dict[str, Any] = {"decode": decode.model_dump(mode="json", exclude_none=True)}
+    """Search options with some of them replaced, such as `beam_size=8`; raises RecipeError as `load_recipe` does.
+
+    An option may also be called as in a recipe, and as errors call it: `decode.beam_size=8`.
+    """
+    section = decode.model_dump(mode="json", exclude_none=True)
+    tree = {"decode": section}
     for override in overrides:
-        _apply_override(tree, f"decode.{override}")
+        _apply_override(section, override.removeprefix("decode."), example="beam_size=8")
     try:
         return _DecodeSection.model_validate(tree).decode
     except ValidationError as error:
-        raise RecipeError(" | ".join(_explain(error))) from error
+        raise RecipeError(explain(error)) from error
 
 
 class _DecodeSection(Section):
@@ -87,11 +91,11 @@ def describe_recipe(recipe: Recipe) -> str:
     return "\n".join(_describe_section(recipe, prefix="")) + "\n"
 
 
-def _apply_override(tree: dict[str, Any], override: str) -> None:
+def _apply_override(tree: dict[str, Any], override: str, example: str = "train.max_steps=1000") -> None:
     """Set `section.key=value` in the tree; the value is read as TOML, and as a plain string where it is not TOML."""
     key, equals, raw = override.partition("=")
     if not equals or not key:
-        raise RecipeError(f"override {override!r} has no value; it must look like train.max_steps=1000")
+        raise RecipeError(f"override {override!r} has no value; it must look like {example}")
     *sections, name = key.strip().split(".")
     for section in sections:
         inner = tree.setdefault(section, {})
@@ -104,6 +108,11 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
         tree[name] = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         tree[name] = raw
+
+
+def explain(error: ValidationError) -> str:
+    """What pydantic found wrong with a recipe or one of its sections, on one line."""
+    return " | ".join(_explain(error))
 
 
 def _explain(error: ValidationError) -> Iterator[str]:

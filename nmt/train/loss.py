@@ -8,13 +8,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nmt.model.transformer import Transformer
 from nmt.packed import Batch
 from nmt.precision import row_multiple
-from nmt.train.traced_loss import traced_cross_entropy
+from nmt.train.traced_loss import KnownGradients, traced_cross_entropy
 
 # Logits of one chunk take about this much in float32: few enough chunks, to each of which all output weights are added
 # once, and little enough memory. Of those, so much is worked on at a time: what stays in a core's cache from one
@@ -104,7 +103,7 @@ def _autocast(hidden: Tensor) -> Tensor:
     return hidden.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else hidden
 
 
-class _LinearCrossEntropy(torch.autograd.Function):
+class _LinearCrossEntropy(KnownGradients):
     """Forward pass and gradient together, chunk by chunk; each chunk's logits are dropped at once.
 
     With z = h W^T, s = sum(exp(z - max z)) and V entries, the loss of a row is
@@ -149,12 +148,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_loss: Tensor, _grad_nll: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None
-
 
 def _chunks(
     hidden: Tensor, labels: Tensor, vocab: int, together: int = 1
@@ -192,7 +185,7 @@ def _exponentiate(logits: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
     return exp_sum, z_max
 
 
-class _LinearRDrop(torch.autograd.Function):
+class _LinearRDrop(KnownGradients):
     """Forward pass and gradient together, chunk by chunk; a row's two passes lie beside each other."""
 
     @staticmethod
@@ -223,12 +216,6 @@ class _LinearRDrop(torch.autograd.Function):
             ctx.save_for_backward(grad_hidden, grad_weight.to(master_weight.dtype))
         ctx.mark_non_differentiable(nll)
         return loss, nll
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_loss: Tensor, _grad_nll: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None, None
 
 
 def _slices(logits: Tensor, gold: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:

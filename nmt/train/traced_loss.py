@@ -34,7 +34,22 @@ def traced_cross_entropy(
     return cast(tuple[Tensor, Tensor], sums)
 
 
-class _TracedCrossEntropy(torch.autograd.Function):
+class KnownGradients(torch.autograd.Function):
+    """A loss whose forward pass keeps the gradients in `hidden` and `weight`, its first two inputs, for the backward.
+
+    All that is left is to scale them by the gradient in the loss, the first of two results; no other input has one.
+    """
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_loss: Tensor, _grad_nll: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients in all inputs, None for those that have none."""
+        grad_hidden, grad_weight = ctx.saved_tensors
+        without = [None] * (len(ctx.needs_input_grad) - 2)
+        return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, *without
+
+
+class _TracedCrossEntropy(KnownGradients):
     """Forward pass and gradient together, chunk by chunk.
 
     With z = h W^T and V entries, the loss of a row is logsumexp(z) - (1 - eps) z_gold - eps mean(z), and its gradient
@@ -70,12 +85,6 @@ class _TracedCrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(torch.cat(grad_hidden), grad_weight[:vocab].to(weight.dtype))
         ctx.mark_non_differentiable(nll)
         return loss, nll
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_loss: Tensor, _grad_nll: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None, None
 
 
 def _rows_of_chunk(total: int, vocab: int, chunk_bytes: int) -> int:

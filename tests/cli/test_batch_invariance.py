@@ -1,5 +1,6 @@
 """`tools/batch-invariance`: a small model passes, and what does depend on the batch is found."""
 
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +34,22 @@ def test_no_batch_size_and_no_order_matters(
     rows = [line.split("|")[1:4] for line in out.splitlines() if line.startswith("| ")][1:]
     assert [int(size) for size, _, _ in rows] == [1, 1, 2, 2, 7, 7, 32, 32, 128, 128]
     assert all(int(strings) == 0 for _, _, strings in rows)
+
+
+def test_what_it_shares_with_search_table_has_one_name(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tool", "--help"])
+    monkeypatch.setenv("COLUMNS", "200")
+    names = []
+    for one in (tool, load_tool("search_table")):
+        with pytest.raises(SystemExit):
+            one.main()
+        lines = re.findall(r"^  (\S.*?)  +(\S.*)$", capsys.readouterr().out, re.MULTILINE)
+        names.append({meaning: name for name, meaning in lines})
+    shared = names[0].keys() & names[1].keys()
+    assert {names[0][meaning] for meaning in shared} > {"model", "src", "--lines N", "--device DEVICE"}
+    assert {names[0][meaning] for meaning in shared} == {names[1][meaning] for meaning in shared}
 
 
 def test_a_translation_that_depends_on_its_neighbours_is_found_and_shown(

@@ -108,6 +108,17 @@ def test_wrong_input_is_one_line(run: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert nmt("shortlist", run, "-o", tmp_path / "x", "--best", 0)[0] == 2
 
 
+def test_a_folder_that_is_not_there_shows_before_the_work(
+    run: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with the files of other commands, none is made."""
+    monkeypatch.delattr("nmt.cli.shortlist.make_shortlist")
+    status, out, err = nmt("shortlist", run, "-o", tmp_path / "none" / "list")
+    assert (status, out) == (1, "")
+    assert "none is no folder; choose a place" in one_line(err)
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_list_that_does_not_fit_shows_before_training(run: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, _, err = nmt("train", tmp_path / "tiny.toml", f"run_dir={run}", "decode.shortlist=nowhere")
     assert status == 1

@@ -223,6 +223,15 @@ def test_damaged_files_are_named(exported: Path) -> None:
     read_marian(exported)
 
 
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [(5, "(model.d_model is 32; it must be a multiple of model.num_heads (5); try"), (-1, "(num_heads = -1; input ")],
+)
+def test_an_architecture_that_makes_no_sense_is_explained(exported: Path, heads: int, message: str) -> None:
+    change(exported / "config.json", encoder_attention_heads=heads, decoder_attention_heads=heads)
+    assert f"config.json makes no sense here {message}" in refusal(exported)
+
+
 def test_weights_that_do_not_belong_to_the_configuration(exported: Path) -> None:
     change(exported / "config.json", encoder_ffn_dim=50, decoder_ffn_dim=50)
     assert "encoder.layers.0.feed_forward.inner.weight is (48, 32)" in refusal(exported)
