@@ -2,10 +2,9 @@
 
 A step is some hundred small kernels, and the host takes longer to start them than the GPU to compute them. A CUDA graph
 starts all of them at once, but it reads and writes the same addresses each time, and no size in it can change. So the
-tensors of a search lie in memory that stays (`_Arena`), in one of few `Shape`s, and what a step needs to know of its
-number it reads from the device (`Buffers.where`). A sentence that leaves is only asked for no more: its row goes on,
-idle, until those that are left fit into fewer rows. The projection to the vocabulary is no part of a recording. It is
-three kernels, and computes what is left of the batch and nothing else.
+tensors of a search lie in `Buffers`, in one of few `Shape`s. A sentence that leaves is only asked for no more: its row
+goes on, idle, until those that are left fit into fewer rows. The projection to the vocabulary is no part of a
+recording. It is three kernels, and computes what is left of the batch and nothing else.
 
 All but `GraphRecorder` is proved on a CPU, through the same interface: what is recorded there is simply run again. It
 has never run on a GPU.
@@ -13,16 +12,15 @@ has never run on a GPU.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from nmt.model.decoder import DecoderState, LayerState
+from nmt.model.buffers import Arena, Buffers, Shape, tensor_sizes
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
@@ -30,11 +28,9 @@ from nmt.recipe import ModelRecipe
 # A step of one shape runs as it is until it is taken this often: to record it costs about as much as three more runs,
 # which many a shape is never worth, and what comes before is the warm-up that a recording needs.
 _WORTH_RECORDING = 3
-# Graphs share the memory of their results, but each keeps a little of its own, on the device and on the host. There are
-# seldom so many shapes; beyond, all are forgotten, and those that are needed come again.
+# Graphs share the memory that they compute in, but each keeps a little of its own, on the device and on the host. There
+# are seldom so many shapes; beyond, all are forgotten, and those that are needed come again.
 _MOST_STEPS = 256
-_LEAST_PLACES = 64
-_LEAST_SRC_LEN = 16
 
 Run = Callable[[], None]
 
@@ -92,155 +88,6 @@ class GraphRecorder:
     def forget(self) -> None:
         """See `Recorder.forget`."""
         self._pool = torch.cuda.graph_pool_handle()  # torch refuses a pool all graphs of which are gone
-
-
-# --- Tensors that stay where they are --------------------------------------------------------------------------------
-
-
-class Shape(NamedTuple):
-    """The sizes of a step, rounded up, so that there are few of them and each serves often.
-
-    rows:    at least as many as there are sentences
-    beam:    hypotheses of each
-    places:  of the past; each step takes one for each hypothesis
-    src_len: places of the memory
-    """
-
-    rows: int
-    beam: int
-    places: int
-    src_len: int
-
-    @classmethod
-    def holding(cls, sentences: int, beam: int, places: int, src_len: int) -> Shape:
-        """The smallest that has room for so much: powers of two, so that memory that is outgrown at least doubles."""
-        rows, places, src_len = (1 << (size - 1).bit_length() for size in (sentences, places, src_len))
-        return cls(rows, beam, max(_LEAST_PLACES, places), max(_LEAST_SRC_LEN, src_len))
-
-
-class StaticCache:
-    """Keys and values of one attention as `KeyValueCache` has them, but all of one size and at an address that stays.
-
-    stored: (rows, places, 2, num_heads, d_head), zeros where nothing has been put yet
-    where:  (beam,) int64, on the device, the places of the step
-    """
-
-    def __init__(self, stored: Tensor, where: Tensor) -> None:
-        self.stored, self._where = stored, where
-
-    def append(self, keys_values: Tensor) -> Tensor:
-        """See `Past.append`."""
-        return self.stored.index_copy_(1, self._where, keys_values)
-
-
-@dataclass
-class Buffers:
-    """All that a step reads and writes, in one shape. A row beyond those in use holds numbers that nobody reads.
-
-    tokens:      (rows, beam) int64, the last ones
-    where:       (beam,) int64, the places of the past that the step fills; the first of them tells its position
-    hidden:      (rows, beam, d_model), what the step gives
-    queries:     (rows, beam, num_heads, d_head), with which the last layer looked at the memory
-    memory_bias: (rows, 1, 1, src_len) and
-    past_bias:   (rows, 1, beam, places), as in `DecoderState`
-    layers:      their pasts and memories
-    """
-
-    tokens: Tensor
-    where: Tensor
-    hidden: Tensor
-    queries: Tensor
-    memory_bias: Tensor
-    past_bias: Tensor
-    layers: list[LayerState[StaticCache]]
-
-    def __post_init__(self) -> None:
-        beam = len(self.where)
-        self._own = self.past_bias.new_full((beam, beam), float("-inf")).fill_diagonal_(0.0)
-
-    @classmethod
-    def of(cls, tensors: dict[str, Tensor], num_layers: int) -> Buffers:
-        """The tensors by the names of `_sizes`."""
-        where = tensors["where"]
-        layers = [
-            LayerState(StaticCache(tensors.pop(f"past {layer}"), where), tensors.pop(f"memory {layer}"))
-            for layer in range(num_layers)
-        ]
-        return cls(**tensors, layers=layers)
-
-    def extend(self, hypotheses: int) -> Tensor:
-        """See `StepMemory.extend`: each hypothesis of the beam sees a place of its own from now on."""
-        assert hypotheses == len(self.where), "every hypothesis takes every step"
-        own = self._own.expand(len(self.past_bias), 1, -1, -1)
-        return self.past_bias.index_copy_(3, self.where, own)
-
-    def take(self, source: DecoderState | Buffers, rows: Tensor, length: int) -> None:
-        """Go on with some rows of another state after `length` steps; (sentences,), of which it becomes the first rows.
-
-        It may lie in the same memory: whatever is overwritten has been read before.
-        """
-        beam, hidden = len(self.where), float("-inf")
-        for own, other in zip(self.layers, source.layers, strict=True):
-            _put(own.past.stored, other.past.stored[:, : length * beam].index_select(0, rows), 0.0)
-            _put(own.memory, other.memory.index_select(0, rows), 0.0)
-        _put(self.past_bias, source.past_bias[..., : length * beam].index_select(0, rows), hidden)
-        _put(self.memory_bias, source.memory_bias.index_select(0, rows), hidden)
-        self.memory_bias[len(rows) :] = 0.0  # a row that sees nothing would be no number
-        self.tokens.zero_()
-        torch.arange(length * beam, (length + 1) * beam, out=self.where)
-
-
-def _put(target: Tensor, values: Tensor, elsewhere: float) -> None:
-    """Put values into the corner of a tensor at which all indices are 0, and one number everywhere else."""
-    target.fill_(elsewhere)
-    target[tuple(slice(size) for size in values.shape)] = values
-
-
-def _sizes(recipe: ModelRecipe, shape: Shape) -> dict[str, tuple[int, ...]]:
-    """The sizes of all tensors of `Buffers`, those of layers by their numbers."""
-    rows, beam, places, src_len = shape
-    head = (recipe.num_heads, recipe.d_model // recipe.num_heads)
-    sizes: dict[str, tuple[int, ...]] = {
-        "tokens": (rows, beam),
-        "where": (beam,),
-        "hidden": (rows, beam, recipe.d_model),
-        "queries": (rows, beam, *head),
-        "memory_bias": (rows, 1, 1, src_len),
-        "past_bias": (rows, 1, beam, places),
-    }
-    for layer in range(recipe.num_decoder_layers):
-        sizes[f"past {layer}"] = (rows, places, 2, *head)
-        sizes[f"memory {layer}"] = (rows, src_len, 2, *head)
-    return sizes
-
-
-class _Arena:
-    """Memory of which tensors of changing sizes are made. Each begins at an address that stays while there is room."""
-
-    def __init__(self, like: Tensor) -> None:
-        """Of the type and device of a tensor; tokens and places are int64."""
-        self._numbers, self._integers = like.new_empty(0), like.new_empty(0, dtype=torch.int64)
-        self._memory: dict[str, Tensor] = {}
-
-    def holds(self, sizes: dict[str, tuple[int, ...]]) -> bool:
-        """Whether there is room for tensors of these sizes."""
-        return not any(self._too_small(sizes))
-
-    def make_room(self, sizes: dict[str, tuple[int, ...]]) -> None:
-        """Leave memory that is too small to those who still hold it, and take more."""
-        for name, count in self._too_small(sizes):
-            self._memory.pop(name, None)  # before there is more, so that both need not fit
-            like = self._integers if name in ("tokens", "where") else self._numbers
-            self._memory[name] = like.new_empty(count)
-
-    def tensors(self, sizes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """The tensors, for which there is room."""
-        return {name: self._memory[name][: math.prod(size)].view(size) for name, size in sizes.items()}
-
-    def _too_small(self, sizes: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:
-        for name, count in [(name, math.prod(size)) for name, size in sizes.items()]:
-            if name not in self._memory or len(self._memory[name]) < count:
-                yield name, count
 
 
 # --- The model -------------------------------------------------------------------------------------------------------
@@ -319,7 +166,7 @@ class CapturedModel:
         weight = model.tgt_embedding.weight
         self._model = model
         self._recorder = recorder or (GraphRecorder(weight.device) if weight.is_cuda else PlainRecorder())
-        self._arena = _Arena(weight)
+        self._arena = Arena(weight)
         self._steps: dict[Shape, _Step] = {}
         self._searches = 0
 
@@ -379,7 +226,7 @@ class CapturedModel:
         """The step in a shape, whatever is in its buffers."""
         if shape not in self._steps:
             recipe = self._model.recipe
-            sizes = _sizes(recipe, shape)
+            sizes = tensor_sizes(recipe, shape)
             if len(self._steps) >= _MOST_STEPS or not self._arena.holds(sizes):
                 self._steps.clear()
                 self._recorder.forget()
