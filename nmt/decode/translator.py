@@ -19,6 +19,7 @@ from nmt.data.packing import plan_in_order
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.alignment import AttendingModel, ChosenAttention, WordAligner
 from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, sentence_utility
+from nmt.decode.captured import CapturedModel
 from nmt.decode.ensemble import Ensemble
 from nmt.decode.options import SearchOptions
 from nmt.decode.required import tokens_to_hold
@@ -177,8 +178,10 @@ class Translator:
                 )
         options = decode or facts.decode
         models = [one.model.to(dtype) for one in loaded]
+        # On a GPU starting the kernels of a step takes longer than the step itself: see `nmt.decode.captured`.
+        steppers: list[StepModel[Any]] = [CapturedModel(model) if place.type == "cuda" else model for model in models]
         translator = cls(
-            models[0] if len(models) == 1 else Ensemble(models, options.ensemble_mean),
+            steppers[0] if len(steppers) == 1 else Ensemble(steppers, options.ensemble_mean),
             tokenizers,
             options,
             max_positions=min(model.recipe.max_positions for model in models),

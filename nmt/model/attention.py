@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import Any, Literal, assert_never, cast
+from typing import Any, Literal, Protocol, assert_never, cast
 
 import torch
 from torch import Tensor, nn
@@ -191,6 +191,16 @@ class _Pack(torch.autograd.Function):
         return grad.new_zeros(ctx.num_places, grad.shape[1]).index_copy_(0, places, grad), None
 
 
+class Past(Protocol):
+    """Where a step of search finds the keys and values of the steps before, and leaves its own."""
+
+    def append(self, keys_values: Tensor) -> Tensor:
+        """Add those of a step, (batch, hypotheses, 2, num_heads, d_head); returns all, (batch, places, 2, ...).
+
+        Places that no hypothesis has filled are numbers too, for the bias to hide.
+        """
+
+
 # Places that a cache has at first: 32 steps of four hypotheses. Memory that is never written to takes none.
 _LEAST_ROOM = 128
 
@@ -264,11 +274,11 @@ class MultiHeadAttention(nn.Module):
         (q,), (k, _) = self._project(x, "q").unbind(1), self._project(memory, "kv").unbind(1)
         return attention_weights(q, k, queries, keys)
 
-    def step(self, x: Tensor, past: KeyValueCache, bias: Tensor) -> Tensor:
+    def step(self, x: Tensor, past: Past, bias: Tensor) -> Tensor:
         """Self-attention of the newest position of each hypothesis to its own past, which it joins.
 
-        x: (batch, hypotheses, d_model) -> the same shape; bias: (batch, 1, hypotheses, padded width of the past with
-        this step), in the type of x.
+        x: (batch, hypotheses, d_model) -> the same shape; bias: (batch, 1, hypotheses, places of the past with this
+        step), in the type of x.
         """
         projected = self._project(x, "qkv")
         return self._merge(_attend_stored(projected[:, :, 0], past.append(projected[:, :, 1:]), bias))

@@ -4,30 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from nmt.model.attention import KeyValueCache, MultiHeadAttention, scaled_dot_product
+from nmt.model.attention import KeyValueCache, MultiHeadAttention, Past, scaled_dot_product
 from nmt.model.layers import FeedForward, Residual, final_norm
 from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 from nmt.rectangle import padded_width
 
+AnyPast = TypeVar("AnyPast", bound=Past)
+
 
 @dataclass
-class LayerState:
+class LayerState(Generic[AnyPast]):
     """What one decoder layer remembers during search: its own past, and the memory.
 
     memory:         (batch, padded src_len, 2, num_heads, d_head), keys and values, never copied for each hypothesis
     memory_queries: (batch, hypotheses, num_heads, d_head), with which the last step looked; None before the first
     """
 
-    past: KeyValueCache
+    past: AnyPast
     memory: Tensor
     memory_queries: Tensor | None = None
+
+    def attention(self, memory_bias: Tensor) -> Tensor:
+        """Where the last step looked, the mean over the heads: (batch, hypotheses, padded src_len) float32."""
+        queries, keys = self.memory_queries, self.memory[:, :, 0].transpose(1, 2)
+        assert queries is not None, "there has been no step yet"
+        _, weights = scaled_dot_product(queries.transpose(1, 2), keys, keys, memory_bias)
+        return weights.mean(dim=1).float()
+
+
+class StepMemory(Protocol):
+    """What one step of the decoder finds of the steps before it, and leaves to those after it."""
+
+    @property
+    def layers(self) -> Sequence[LayerState[Any]]:
+        """Of each layer in turn."""
+
+    @property
+    def memory_bias(self) -> Tensor:
+        """See `DecoderState`."""
+
+    def extend(self, hypotheses: int) -> Tensor:
+        """Make place for the step's hypotheses; the bias of the past with them, (batch, 1, hypotheses, places)."""
 
 
 @dataclass
@@ -43,7 +67,7 @@ class DecoderState:
     length:      steps so far
     """
 
-    layers: list[LayerState]
+    layers: list[LayerState[KeyValueCache]]
     memory_bias: Tensor
     past_bias: Tensor
     src_len: int
@@ -73,10 +97,7 @@ class DecoderState:
 
         To be asked for before any `reorder` or `keep`, which leave it as it is.
         """
-        queries, keys = self.layers[-1].memory_queries, self.layers[-1].memory[:, :, 0].transpose(1, 2)
-        assert queries is not None, "there has been no step yet"
-        _, weights = scaled_dot_product(queries.transpose(1, 2), keys, keys, self.memory_bias)
-        mean = weights[..., : self.src_len].mean(dim=1).float()
+        mean = self.layers[-1].attention(self.memory_bias)[..., : self.src_len]
         return mean.expand(-1, self.past_bias.shape[2], -1)
 
     def keep(self, sentence_index: Tensor) -> None:
@@ -119,7 +140,7 @@ class DecoderLayer(nn.Module):
         self.cross_attention_residual(x, look)
         return weights[0]
 
-    def step(self, x: Tensor, state: LayerState, past_bias: Tensor, memory_bias: Tensor) -> Tensor:
+    def step(self, x: Tensor, state: LayerState[Any], past_bias: Tensor, memory_bias: Tensor) -> Tensor:
         """One position of every hypothesis. x: (batch, beam, d_model) -> the same shape."""
 
         def attend_memory(h: Tensor) -> Tensor:
@@ -175,7 +196,7 @@ class Decoder(nn.Module):
         past_bias = memory_bias.new_empty(src.num_sentences, 1, beam_size, 0)
         return DecoderState(layers, memory_bias, past_bias, src.max_length)
 
-    def step(self, x: Tensor, state: DecoderState) -> Tensor:
+    def step(self, x: Tensor, state: StepMemory) -> Tensor:
         """One position further. x: (batch, beam, d_model), the embedded last tokens -> the same shape.
 
         At the first step (batch, 1, d_model) may stand for all hypotheses of a sentence, which then begin alike.

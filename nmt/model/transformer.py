@@ -62,8 +62,7 @@ class Transformer(nn.Module):
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Log-probabilities of the next token, (batch, beam, vocab) float32, after the last `tokens` (batch, beam)."""
-        logits = self.logits(self.advance(tokens, state))  # (batch, beam, vocab)
-        return torch.log_softmax(logits.float(), dim=-1)
+        return self.log_probs(self.advance(tokens, state))
 
     def advance(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """What the decoder says after the last `tokens` (batch, beam): (batch, beam, d_model), for `logits`.
@@ -74,6 +73,10 @@ class Transformer(nn.Module):
         positions = torch.full_like(distinct, state.length)
         hidden = self.decoder.step(self.tgt_embedding(distinct, positions), state)
         return hidden.expand(-1, tokens.shape[1], -1)
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        """Log-probabilities over the target vocabulary: (..., d_model) -> (..., vocab) float32."""
+        return torch.log_softmax(self.logits(hidden).float(), dim=-1)
 
     def logits_of(self, pieces: Tensor) -> Callable[[Tensor], Tensor]:
         """What gives the `logits` of some target pieces alone, (..., d_model) -> (..., pieces); pieces: (pieces,)."""

@@ -1,0 +1,169 @@
+"""The tensors of a search at addresses that stay, of few sizes, as a recorded step of the decoder wants them.
+
+`DecoderState` makes its tensors as it goes; these are made once for each size and filled anew by every search. What a
+step needs to know of its number it reads from the device (`Buffers.where`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nmt.model.decoder import DecoderState, LayerState
+from nmt.recipe import ModelRecipe
+
+_LEAST_PLACES = 64
+_LEAST_SRC_LEN = 16
+
+Sizes = dict[str, tuple[int, ...]]
+
+
+class Shape(NamedTuple):
+    """The sizes of a step, rounded up, so that there are few of them and each serves often.
+
+    rows:    at least as many as there are sentences
+    beam:    hypotheses of each
+    places:  of the past; each step takes one for each hypothesis
+    src_len: places of the memory
+    """
+
+    rows: int
+    beam: int
+    places: int
+    src_len: int
+
+    @classmethod
+    def holding(cls, sentences: int, beam: int, places: int, src_len: int) -> Shape:
+        """The smallest that has room for so much: powers of two, so that memory that is outgrown at least doubles."""
+        rows, places, src_len = (1 << (size - 1).bit_length() for size in (sentences, places, src_len))
+        return cls(rows, beam, max(_LEAST_PLACES, places), max(_LEAST_SRC_LEN, src_len))
+
+
+class StaticCache:
+    """Keys and values of one attention as `KeyValueCache` has them, but all of one size and at an address that stays.
+
+    stored: (rows, places, 2, num_heads, d_head), zeros where nothing has been put yet
+    where:  (beam,) int64, on the device, the places of the step
+    """
+
+    def __init__(self, stored: Tensor, where: Tensor) -> None:
+        self.stored, self._where = stored, where
+
+    def append(self, keys_values: Tensor) -> Tensor:
+        """See `Past.append`."""
+        return self.stored.index_copy_(1, self._where, keys_values)
+
+
+@dataclass
+class Buffers:
+    """All that a step reads and writes, in one shape. What a row beyond those in use holds, nobody reads.
+
+    tokens:      (rows, beam) int64, the last ones
+    where:       (beam,) int64, the places of the past that the step fills; the first of them tells its position
+    hidden:      (rows, beam, d_model), what the step gives
+    queries:     (rows, beam, num_heads, d_head), with which the last layer looked at the memory
+    memory_bias: (rows, 1, 1, src_len) and
+    past_bias:   (rows, 1, beam, places), as in `DecoderState`
+    layers:      their pasts and memories
+    """
+
+    tokens: Tensor
+    where: Tensor
+    hidden: Tensor
+    queries: Tensor
+    memory_bias: Tensor
+    past_bias: Tensor
+    layers: list[LayerState[StaticCache]]
+
+    def __post_init__(self) -> None:
+        beam = len(self.where)
+        self._own = self.past_bias.new_full((beam, beam), float("-inf")).fill_diagonal_(0.0)
+
+    @classmethod
+    def of(cls, tensors: dict[str, Tensor], num_layers: int) -> Buffers:
+        """The tensors by the names of `tensor_sizes`."""
+        where = tensors["where"]
+        layers = [
+            LayerState(StaticCache(tensors.pop(f"past {layer}"), where), tensors.pop(f"memory {layer}"))
+            for layer in range(num_layers)
+        ]
+        return cls(**tensors, layers=layers)
+
+    def extend(self, hypotheses: int) -> Tensor:
+        """See `StepMemory.extend`: each hypothesis of the beam sees a place of its own from now on."""
+        assert hypotheses == len(self.where), "every hypothesis takes every step"
+        own = self._own.expand(len(self.past_bias), 1, -1, -1)
+        return self.past_bias.index_copy_(3, self.where, own)
+
+    def take(self, source: DecoderState | Buffers, rows: Tensor, length: int) -> None:
+        """Go on with some rows of another state after `length` steps; (sentences,), of which it becomes the first rows.
+
+        It may lie in the same memory: whatever is overwritten has been read before.
+        """
+        beam, hidden = len(self.where), float("-inf")
+        others: Sequence[LayerState[Any]] = source.layers
+        for own, other in zip(self.layers, others, strict=True):
+            _put(own.past.stored, other.past.stored[:, : length * beam].index_select(0, rows), 0.0)
+            _put(own.memory, other.memory.index_select(0, rows), 0.0)
+        _put(self.past_bias, source.past_bias[..., : length * beam].index_select(0, rows), hidden)
+        _put(self.memory_bias, source.memory_bias.index_select(0, rows), hidden)
+        self.tokens.zero_()
+        torch.arange(length * beam, (length + 1) * beam, out=self.where)
+
+
+def _put(target: Tensor, values: Tensor, elsewhere: float) -> None:
+    """Put values into the corner of a tensor at which all indices are 0, and one number everywhere else."""
+    target.fill_(elsewhere)
+    target[tuple(slice(size) for size in values.shape)] = values
+
+
+def tensor_sizes(recipe: ModelRecipe, shape: Shape) -> Sizes:
+    """The sizes of all tensors of `Buffers`, those of layers by their numbers."""
+    rows, beam, places, src_len = shape
+    head = (recipe.num_heads, recipe.d_model // recipe.num_heads)
+    sizes: Sizes = {
+        "tokens": (rows, beam),
+        "where": (beam,),
+        "hidden": (rows, beam, recipe.d_model),
+        "queries": (rows, beam, *head),
+        "memory_bias": (rows, 1, 1, src_len),
+        "past_bias": (rows, 1, beam, places),
+    }
+    for layer in range(recipe.num_decoder_layers):
+        sizes[f"past {layer}"] = (rows, places, 2, *head)
+        sizes[f"memory {layer}"] = (rows, src_len, 2, *head)
+    return sizes
+
+
+class Arena:
+    """Memory of which tensors of changing sizes are made. Each begins at an address that stays while there is room."""
+
+    def __init__(self, like: Tensor) -> None:
+        """Of the type and device of a tensor; tokens and places are int64."""
+        self._numbers, self._integers = like.new_empty(0), like.new_empty(0, dtype=torch.int64)
+        self._memory: dict[str, Tensor] = {}
+
+    def holds(self, sizes: Sizes) -> bool:
+        """Whether there is room for tensors of these sizes."""
+        return not any(self._too_small(sizes))
+
+    def make_room(self, sizes: Sizes) -> None:
+        """Leave memory that is too small to those who still hold it, and take more."""
+        for name, count in self._too_small(sizes):
+            self._memory.pop(name, None)  # before there is more, so that both need not fit
+            like = self._integers if name in ("tokens", "where") else self._numbers
+            self._memory[name] = like.new_empty(count)
+
+    def tensors(self, sizes: Sizes) -> dict[str, Tensor]:
+        """The tensors, for which there is room."""
+        return {name: self._memory[name][: math.prod(size)].view(size) for name, size in sizes.items()}
+
+    def _too_small(self, sizes: Sizes) -> Iterator[tuple[str, int]]:
+        for name, count in [(name, math.prod(size)) for name, size in sizes.items()]:
+            if name not in self._memory or len(self._memory[name]) < count:
+                yield name, count

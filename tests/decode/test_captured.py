@@ -1,0 +1,349 @@
+"""Steps in buffers that stay, against the Transformer's own, and against what a CUDA graph asks of them.
+
+Recording itself needs a GPU; all else is the same on a CPU, where `Rehearsing` stands for the recorder.
+"""
+
+import random
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nmt.bench.random_model import number_tokenizers, write_random_model
+from nmt.checkpoint import load_model
+from nmt.data.tokenizer import Tokenizers
+from nmt.decode.captured import CapturedModel, Run, StaticState
+from nmt.decode.ensemble import Ensemble
+from nmt.decode.options import SearchOptions
+from nmt.decode.restricted import restrict
+from nmt.decode.sampling import SamplingOptions, sample
+from nmt.decode.search import Hypothesis, StepModel, attention_of, beam_search
+from nmt.decode.translator import Translation, Translator
+from nmt.model.buffers import Arena, Shape, Sizes
+from nmt.model.transformer import Transformer
+from nmt.packed import BOS_ID, EOS_ID, PackedSequences
+from nmt.recipe import DecodeRecipe, ModelRecipe, UserError, parse_recipe
+
+VOCAB = 30
+SIZES = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2}
+CPU = torch.device("cpu")
+
+
+class Rehearsing:
+    """Runs what it is to record several times, as a capture does, before it is run for its result."""
+
+    def __init__(self) -> None:
+        self.recorded: list[Run] = []
+        self.forgotten = 0
+
+    def record(self, run: Run) -> Run:
+        run()
+        run()
+        self.recorded.append(run)
+        return run
+
+    def forget(self) -> None:
+        self.recorded.clear()
+        self.forgotten += 1
+
+
+def make_model(seed: int = 0, **options: object) -> Transformer:
+    """Of random weights in float64, with clear preferences."""
+    torch.manual_seed(seed)
+    recipe = ModelRecipe.model_validate(SIZES | {"max_positions": 150} | options)
+    model = Transformer(recipe, VOCAB, VOCAB).double().eval().requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+def draw_sources(rng: random.Random, count: int, longest: int = 20) -> PackedSequences:
+    lengths = [rng.randint(0, longest) for _ in range(count)]
+    return PackedSequences.from_lists([[rng.randrange(4, VOCAB) for _ in range(n)] + [EOS_ID] for n in lengths])
+
+
+def draw_tokens(rng: random.Random, sentences: int, beam: int) -> Tensor:
+    return torch.tensor([[rng.randrange(4, VOCAB) for _ in range(beam)] for _ in range(sentences)])
+
+
+# --- Step by step ----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 10**6),
+    sentences=st.integers(1, 9),
+    beam=st.integers(1, 5),
+    steps=st.integers(1, 30),
+    norm_order=st.sampled_from(("post", "pre")),
+)
+def test_steps_equal_the_transformers(seed: int, sentences: int, beam: int, steps: int, norm_order: str) -> None:
+    rng, model = random.Random(seed), make_model(seed % 3, norm_order=norm_order)
+    captured = CapturedModel(model, Rehearsing())
+    for _ in range(2):  # the second search finds what the first has left in the buffers
+        src = draw_sources(rng, sentences)
+        states = [model.start(src, beam), captured.start(src, beam)]
+        tokens = torch.full((sentences, beam), BOS_ID)
+        left = sentences
+        for _ in range(steps):
+            expected, found = model.advance(tokens, states[0]), captured.advance(tokens, states[1])
+            torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-12)
+            torch.testing.assert_close(attention_of(states[1]), attention_of(states[0]), rtol=0.0, atol=1e-6)
+            if left > 1 and rng.random() < 0.3:
+                rows = torch.tensor(rng.sample(range(left), k=rng.randint(1, left - 1)))
+                left = len(rows)
+                for state in states:
+                    state.keep(rows)
+            beam_index = torch.tensor([[rng.randrange(beam) for _ in range(beam)] for _ in range(left)])
+            for state in states:
+                state.reorder(beam_index)
+            tokens = draw_tokens(rng, left, beam)
+
+
+def fill_idle_rows(state: StaticState, value: float) -> None:
+    """Spoil all that lies beyond the rows in use."""
+    buffers, used = state.step.buffers, len(state.rows)
+    assert state.rows.tolist() == list(range(used)) and used < state.step.shape.rows
+    numbers = [buffers.memory_bias, buffers.past_bias, buffers.hidden, buffers.queries]
+    for tensor in [*numbers, *(part for layer in buffers.layers for part in (layer.past.stored, layer.memory))]:
+        tensor[used:] = value
+    buffers.tokens[used:] = VOCAB - 1
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e30])
+def test_what_stands_in_idle_rows_reaches_nobody(value: float) -> None:
+    rng, model = random.Random(1), make_model()
+    src, beam = draw_sources(rng, 11), 3
+    states = []
+    models = CapturedModel(model), CapturedModel(model)
+    states = [captured.start(src, beam) for captured in models]
+    tokens, rows = torch.full((11, beam), BOS_ID), torch.tensor([7, 0, 3])
+    for step in range(40):
+        if step in (0, 12):
+            fill_idle_rows(states[1], value)
+        pair = [captured.step(tokens, state) for captured, state in zip(models, states, strict=True)]
+        assert torch.equal(*pair) and pair[0].isfinite().all()
+        if step == 10:
+            for state in states:
+                state.keep(rows)
+        tokens = draw_tokens(rng, len(pair[0]) if step != 10 else 3, beam)
+
+
+def test_a_later_search_ends_the_one_before() -> None:
+    captured = CapturedModel(make_model())
+    src = draw_sources(random.Random(0), 2)
+    first, _ = captured.start(src, 2), captured.start(src, 2)
+    with pytest.raises(AssertionError, match="one search at a time"):
+        captured.step(torch.full((2, 2), BOS_ID), first)
+
+
+def test_results_are_fresh_and_search_may_write_into_them() -> None:
+    rng, captured = random.Random(2), CapturedModel(make_model())
+    state = captured.start(draw_sources(rng, 4), 2)
+    first = captured.step(torch.full((4, 2), BOS_ID), state)
+    kept = first.clone()
+    with torch.inference_mode():
+        second = captured.step(draw_tokens(rng, 4, 2), state)
+        assert torch.equal(first, kept) and not torch.equal(first, second)
+        first.zero_()
+        assert second.any() and captured.step(draw_tokens(rng, 4, 2), state).any()
+
+
+# --- What a CUDA graph asks ------------------------------------------------------------------------------------------
+
+
+def addresses(state: StaticState) -> list[int]:
+    buffers = state.step.buffers
+    names = ("tokens", "where", "hidden", "queries", "memory_bias", "past_bias")
+    layers = [part for layer in buffers.layers for part in (layer.past.stored, layer.memory)]
+    return [part.data_ptr() for part in [*(getattr(buffers, name) for name in names), *layers]]
+
+
+def test_a_shape_is_recorded_once_and_its_tensors_stay_where_they_are() -> None:
+    rng, recorder = random.Random(3), Rehearsing()
+    captured = CapturedModel(make_model(), recorder)
+    known: dict[Shape, list[int]] = {}
+    for number, count in enumerate((6, 6, 5, 3, 1, 6)):
+        src = draw_sources(rng, count, longest=15)
+        state = captured.start(src, 4)
+        for step in range(40):
+            captured.step(draw_tokens(rng, len(state.rows), 4), state)
+            if number:  # the first search has made room for all shapes that come
+                assert known.setdefault(state.step.shape, addresses(state)) == addresses(state)
+            if step == 20 and count > 2:
+                state.keep(torch.tensor([2, 0]))
+        if number == 0:
+            grown = recorder.forgotten
+    assert recorder.forgotten == grown == 2, "memory is taken anew only where a search needs more than any before"
+    assert len(known) > 5
+    often = [step for step in captured._steps.values() if step.count >= 3]
+    assert [step.shape for step in often] and len(recorder.recorded) == len(often)
+    assert {id(step.run) for step in often} == {id(run) for run in recorder.recorded}
+
+
+def test_nothing_of_a_search_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On tensors that have no contents: sizes come from the host, nothing comes back, and nothing is left on it."""
+    device, beam, recorder = torch.device("meta"), 4, Rehearsing()
+    model, src = make_model().to(device), draw_sources(random.Random(4), 5).to(device)
+    memory = torch.zeros(src.total, 16, dtype=torch.float64, device=device)
+    monkeypatch.setattr(model, "encode", lambda _: memory)  # it asks for autocast, which such a device has not
+    captured = CapturedModel(model, recorder)
+    state = captured.start(src, beam)
+    for step in range(40):
+        found = captured.step(torch.zeros(len(state.rows), beam, dtype=torch.int64, device=device), state)
+        if step == 9:
+            state.keep(torch.zeros(2, dtype=torch.int64, device=device))
+        state.reorder(torch.zeros(len(state.rows), beam, dtype=torch.int64, device=device))
+    assert len(recorder.recorded) > 1
+    assert found.is_meta and found.shape == (2, beam, VOCAB)
+    assert state.attention().is_meta and state.attention().shape == (2, beam, src.max_length)
+    with pytest.raises((NotImplementedError, RuntimeError), match="meta"):  # what anything that waits would have raised
+        found.sum().item()
+
+
+# --- Whole searches --------------------------------------------------------------------------------------------------
+
+
+def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+    assert [[h.tokens for h in of_one] for of_one in found] == [[h.tokens for h in of_one] for of_one in expected]
+    for one, other in zip(chain(*found), chain(*expected), strict=True):
+        assert one.score == pytest.approx(other.score, rel=1e-5)
+        assert one.token_log_probs == pytest.approx(other.token_log_probs, rel=1e-5, abs=1e-6)
+
+
+SEARCHES = {
+    "greedy": SearchOptions(beam_size=1, max_extra_tokens=12),
+    "beam": SearchOptions(beam_size=5, n_best=3, max_extra_tokens=12),
+    "groups": SearchOptions(beam_size=4, n_best=4, num_groups=2, max_extra_tokens=12),
+    "coverage": SearchOptions(beam_size=3, n_best=2, coverage_beta=0.4, max_extra_tokens=12),
+    "long": SearchOptions(beam_size=4, max_extra_tokens=50, min_tokens=50),
+}
+
+
+@pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
+def test_beam_search_finds_the_same(options: SearchOptions) -> None:
+    rng, model, recorder = random.Random(5), make_model(), Rehearsing()
+    captured = CapturedModel(model, recorder)
+    for count in (7, 3):
+        src = draw_sources(rng, count, longest=9)
+        prefixes = [[rng.randrange(4, VOCAB) for _ in range(rng.choice((0, 0, 3)))] for _ in range(count)]
+        found = beam_search(captured, src, options, prefixes)
+        assert_same(found, beam_search(model, src, options, prefixes))
+        if options is SEARCHES["long"]:
+            assert all(len(of_one[0].tokens) >= 50 for of_one in found)
+            assert {shape.places for shape in captured._steps} >= {256}, "borders of shapes have been crossed"
+    assert recorder.recorded
+
+
+def test_samples_are_the_same() -> None:
+    rng, model = random.Random(6), make_model()
+    captured = CapturedModel(model, Rehearsing())
+    options = SearchOptions(beam_size=6, n_best=6, max_extra_tokens=12)
+    for sampling in (SamplingOptions(seed=3), SamplingOptions(seed=3, top_k=5), SamplingOptions(seed=3, top_p=0.8)):
+        src = draw_sources(rng, 6, longest=9)
+        assert_same(sample(captured, src, options, sampling), sample(model, src, options, sampling))
+
+
+@pytest.mark.parametrize(
+    "combine", [lambda models: models[0], lambda models: Ensemble(models)], ids=["one", "ensemble"]
+)
+@pytest.mark.parametrize("with_shortlist", [False, True])
+def test_ensembles_and_shortlists_find_the_same(
+    combine: Callable[[list[Any]], StepModel[Any]], with_shortlist: bool
+) -> None:
+    rng, models = random.Random(7), [make_model(seed) for seed in (1, 2)]
+    src = draw_sources(rng, 6, longest=9)
+    allowed = torch.tensor([[piece == EOS_ID or rng.random() < 0.5 for piece in range(VOCAB)] for _ in range(6)])
+    both = []
+    for members in (models, [CapturedModel(model, Rehearsing()) for model in models]):
+        model = combine(members)
+        model = restrict(model, allowed) if with_shortlist else model
+        both.append(beam_search(model, src, SearchOptions(n_best=2, coverage_beta=0.2, max_extra_tokens=12)))
+    assert_same(*both)
+
+
+# --- The translator --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes = "\n".join(f"{name} = {value}" for name, value in SIZES.items())
+    data = 'train = [{ kind = "embedded" }]\nvalid = [{ kind = "embedded" }]'
+    text = f'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n[data]\n{data}\n[model]\n{sizes}\n'
+    directory = tmp_path_factory.mktemp("captured") / "model"
+    write_random_model(directory, parse_recipe(text, [], "test"), number_tokenizers(40))
+    return directory
+
+
+def translations(
+    directory: Path, wrap: Callable[[Transformer], StepModel[Any]], device: torch.device = CPU, **decode: object
+) -> list[list[Translation]]:
+    loaded = load_model(directory, device)
+    translator = Translator(
+        wrap(loaded.model.double()),
+        Tokenizers.load(directory),
+        DecodeRecipe.model_validate({"max_extra_tokens": 6, "n_best": 2} | decode),
+        max_positions=100,
+        unicode_form="NFC",
+        device=device,
+    )
+    rng = random.Random(8)
+    return translator.translate_n_best([" ".join(f"w{rng.randrange(30)}" for _ in range(n)) for n in range(14)])
+
+
+def assert_same_translations(found: list[list[Translation]], expected: list[list[Translation]]) -> None:
+    for one, other in zip(chain(*found), chain(*expected), strict=True):
+        assert (one.text, one.alignment) == (other.text, other.alignment)
+        assert one.score == pytest.approx(other.score, rel=1e-5)
+
+
+def test_it_translates_and_aligns_the_same(model_directory: Path) -> None:
+    expected = translations(model_directory, lambda model: model, alignments=True)
+    found = translations(model_directory, lambda model: CapturedModel(model, Rehearsing()), alignments=True)
+    assert any(translation.alignment for [translation, *_] in found)
+    assert_same_translations(found, expected)
+
+
+def test_too_little_memory_halves_the_batch(model_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_room, most, refused = Arena.make_room, 2, []
+
+    def make_little_room(self: Arena, sizes: Sizes) -> None:
+        if sizes["tokens"][0] > most:
+            refused.append(sizes["tokens"][0])
+            raise torch.OutOfMemoryError("no")
+        make_room(self, sizes)
+
+    expected = translations(model_directory, lambda model: model)
+    monkeypatch.setattr(Arena, "make_room", make_little_room)
+    assert_same_translations(translations(model_directory, CapturedModel), expected)
+    assert set(refused) == {16, 8, 4}
+    most = 0
+    with pytest.raises(UserError, match="memory"):
+        translations(model_directory, CapturedModel)
+
+
+def test_on_a_cpu_a_model_is_searched_as_it_is(model_directory: Path) -> None:
+    assert isinstance(Translator.load(model_directory, device="cpu")._model, Transformer)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_graphs_on_a_gpu_give_the_same(model_directory: Path) -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    assert isinstance(Translator.load(model_directory, device=str(device))._model, CapturedModel)
+    assert_same_translations(
+        translations(model_directory, CapturedModel, device), translations(model_directory, lambda model: model, device)
+    )
+    rng, model = random.Random(9), make_model().to(device)
+    captured = CapturedModel(model)
+    for count in (7, 3, 7, 2):
+        src = draw_sources(rng, count, longest=9).to(device)
+        for options in SEARCHES.values():
+            assert_same(beam_search(captured, src, options), beam_search(model, src, options))
+    assert any(step.count > 3 for step in captured._steps.values())
