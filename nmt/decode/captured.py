@@ -20,6 +20,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from nmt.logs import say
 from nmt.model.buffers import Arena, Buffers, Shape, tensor_sizes
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
@@ -63,7 +64,8 @@ class GraphRecorder:
     """Records CUDA graphs, which take the memory of what they compute on the way from one pool.
 
     They may share it because they are replayed one after the other on one stream, and what a step gives is no part of
-    it. Stream and warm-up are as torch's notes on CUDA semantics ask for.
+    it. Stream and warm-up are as torch's notes on CUDA semantics ask for. A step that cannot be recorded runs as it is:
+    slower, and the same.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -73,6 +75,16 @@ class GraphRecorder:
 
     def record(self, run: Run) -> Run:
         """See `Recorder.record`."""
+        try:
+            return self._recorded(run)
+        except torch.OutOfMemoryError:
+            raise  # for a batch of half the sentences there may be enough
+        except RuntimeError as error:
+            why = str(error).partition("\n")[0]
+            say(f"a step of search cannot be recorded on {self._device} and runs kernel by kernel: {why}")
+            return run
+
+    def _recorded(self, run: Run) -> Run:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device):
             stream = torch.cuda.current_stream()

@@ -18,7 +18,7 @@ from torch import Tensor
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.checkpoint import load_model
 from nmt.data.tokenizer import Tokenizers
-from nmt.decode.captured import CapturedModel, Run, StaticState
+from nmt.decode.captured import CapturedModel, GraphRecorder, Run, StaticState
 from nmt.decode.ensemble import Ensemble
 from nmt.decode.options import SearchOptions
 from nmt.decode.restricted import restrict
@@ -347,3 +347,23 @@ def test_graphs_on_a_gpu_give_the_same(model_directory: Path) -> None:
         for options in SEARCHES.values():
             assert_same(beam_search(captured, src, options), beam_search(model, src, options))
     assert any(step.count > 3 for step in captured._steps.values())
+
+
+def test_what_cannot_be_recorded_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder = object.__new__(GraphRecorder)  # a fresh one asks for a GPU
+    recorder._device = torch.device("cuda", 0)
+    errors = iter([RuntimeError("operation not permitted\nwhen stream is capturing"), torch.OutOfMemoryError("full")])
+
+    def fail(_: Run) -> Run:
+        raise next(errors)
+
+    monkeypatch.setattr(recorder, "_recorded", fail)
+
+    def run() -> None: ...
+
+    assert recorder.record(run) is run
+    assert capsys.readouterr().err.endswith("runs kernel by kernel: operation not permitted\n")
+    with pytest.raises(torch.OutOfMemoryError):
+        recorder.record(run)
