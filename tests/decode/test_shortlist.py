@@ -141,7 +141,8 @@ def made(tokenizers: Tokenizers, tmp_path: Path) -> Shortlist:
 
 
 def test_what_is_written_is_read_again(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
-    path = tmp_path / "list"
+    path = tmp_path / "lists" / "list"
+    path.parent.mkdir()
     for one in (made, replace(made, frequent=made.frequent[:1])):  # the second in the place of the first
         one.save(path, tokenizers)
         found = Shortlist.load(path, tokenizers)
@@ -150,7 +151,7 @@ def test_what_is_written_is_read_again(made: Shortlist, tokenizers: Tokenizers, 
             array = getattr(found, name)
             assert array.dtype == np.int32
             assert array.tolist() == getattr(one, name).tolist()
-    assert [file.name for file in tmp_path.iterdir()] == ["list"]
+    assert [file.name for file in path.parent.iterdir()] == ["list"]
 
 
 def refusal(path: Path, tokenizers: Tokenizers) -> str:
