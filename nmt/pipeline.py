@@ -324,4 +324,5 @@ def _training_facts(recipe: Recipe, world: World, position: Position, averaged: 
         valid_loss=position.best_validation.get("valid/nll"),
         valid_loss_step=position.best_step or None,
         averaged=len(averaged),
+        skipped=position.skipped,
     )

@@ -97,7 +97,7 @@ def _training_section(facts: RunFacts) -> Iterator[str]:
     yield from _pairs(
         {
             "parameters": f"{facts.parameters:,}",
-            "updates": f"{training.steps:,} ({training.epochs:.1f} epochs)",
+            "updates": _updates(training),
             "time": format_duration(training.seconds),
             "speed": f"{training.tokens_per_second:,.0f} target tokens a second",
             "computed in": f"{training.precision} on {training.device}{processes}",
@@ -112,6 +112,11 @@ def _training_section(facts: RunFacts) -> Iterator[str]:
     for note in facts.notes:
         yield ""
         yield f"{escape_markdown(note)}."
+
+
+def _updates(training: TrainingFacts) -> str:
+    skipped = f"; {training.skipped:,} of them skipped, having no finite gradient" if training.skipped else ""
+    return f"{training.steps:,} ({training.epochs:.1f} epochs){skipped}"
 
 
 def _validation(training: TrainingFacts) -> str:

@@ -64,7 +64,7 @@ class TrainingFacts:
 
     seconds: training time over all sittings, without preparation; tgt_tokens: target tokens trained on, end tokens
     included; valid_loss: best validation loss, nats per target token without label smoothing, None if never measured;
-    averaged: number of checkpoints whose mean translates the test sets.
+    averaged: number of checkpoints whose mean translates the test sets; skipped: updates without a finite gradient.
     """
 
     steps: int
@@ -77,6 +77,7 @@ class TrainingFacts:
     valid_loss: float | None
     valid_loss_step: int | None
     averaged: int
+    skipped: int = 0
 
     @property
     def tokens_per_second(self) -> float:

@@ -50,6 +50,8 @@ from nmt.train.validate import validate
 
 # So many updates in a row without a finite gradient, and training is beyond saving.
 MAX_SKIPPED_IN_A_ROW = 20
+# Pairs that are named of an update that was skipped.
+_PAIRS_SHOWN = 8
 
 ModelFiles = Callable[[Tensors, int], Mapping[str, Any]]
 
@@ -293,7 +295,9 @@ class Trainer:
                 "go on from the last checkpoint with a lower train.learning_rate, longer warm-up or clip_norm"
             )
         if self.world.is_first:
-            say(f"skipped {place}: its gradient is not finite; pairs {', '.join(map(str, sentence_ids))}")
+            first, others = sentence_ids[:_PAIRS_SHOWN], len(sentence_ids) - _PAIRS_SHOWN
+            pairs = ", ".join(map(str, first)) + (f" and {others} more" if others > 0 else "")
+            say(f"skipped {place}: its gradient is not finite; pairs {pairs}")
 
     def _show(self, interval: _Interval, metrics: MetricsWriter | None, bar: ProgressBar | None) -> None:
         """Write the means of the interval; the same on every process but for the speed."""

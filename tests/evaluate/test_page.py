@@ -120,6 +120,11 @@ def test_sentences_are_shown_as_they_stand() -> None:
         assert shown in html
 
 
+def test_updates_that_were_skipped_are_told() -> None:
+    cells = rendered_cells(format_markdown(with_training(skipped=3)))
+    assert ["updates", "1,200 (12.3 epochs); 3 of them skipped, having no finite gradient"] in cells
+
+
 def test_what_was_never_measured_is_said_so() -> None:
     markdown = format_markdown(with_training(valid_loss=None, valid_loss_step=None, seconds=0.0, world_size=1))
     assert "| best validation | never measured |" in markdown

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -283,7 +284,8 @@ def test_an_update_without_finite_gradient_changes_nothing(
     assert all(torch.equal(saved[name], parameter) for name, parameter in fresh.items())
     optimizer = read_tensors(list_checkpoints(recipe.directory)[-1] / "optimizer.safetensors")
     assert all(not tensor.any() for tensor in optimizer.values())  # neither moments nor step counts have moved
-    assert "skipped epoch 0, update 0: its gradient is not finite; pairs " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert re.search(r"skipped epoch 0, update 0: its gradient is not finite; pairs (\d+, ){7}\d+ and \d+ more\n", said)
     with pytest.raises(UserError, match="20 updates in a row"):
         train_tiny(with_train(recipe, max_steps=100), tiny_data)
 
