@@ -173,7 +173,7 @@ class BatchShape:
     max_length: int
 
     def fillers(self, src_tokens: int, tgt_tokens: int) -> int:
-        """How many pairs of padding follow so many tokens: the fewest that need be no longer than is allowed."""
+        """How many pairs of padding follow so many tokens: the fewest, none above `longest_padding`."""
         missing = max(self.src_tokens - src_tokens, self.tgt_tokens - tgt_tokens)
         return math.ceil(missing / longest_padding(self.max_length))
 

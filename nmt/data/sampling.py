@@ -128,7 +128,8 @@ class SampledEpochs:
 
     def growth(self) -> tuple[float, float]:
         """How many times as many tokens as in the prepared corpus the sides have, about; the same at every start."""
-        return self._growth("src"), self._growth("tgt")
+        sampler = self._make_sampler()
+        return self._growth(sampler, "src"), self._growth(sampler, "tgt")
 
     def remove_before(self, epoch: int) -> None:
         """Remove the text of all epochs before this one; only the process that builds does anything."""
@@ -202,10 +203,9 @@ class SampledEpochs:
                 # The last number keeps it apart from all other streams of the run: a 0 there would count for nothing.
                 yield _Shard(side, start, stop, (self._seed % (1 << 64), epoch, number, 1 if side == "src" else 2))
 
-    def _growth(self, side: Side) -> float:
-        shards = [shard for shard in self._shards(epoch=0) if shard.side == side]
+    def _growth(self, sampler: _ShardSampler, side: Side) -> float:
+        shards = [shard for shard in self._shards(epoch=0) if shard.side == side]  # none of a side that stays
         few = shards[:: math.ceil(len(shards) / _SHARDS_TO_MEASURE) or 1]
-        sampler = self._make_sampler()
         after = sum(len(sampler(shard).tokens) for shard in few)
         before = sum(int(_side_of(self._base, side).lengths[shard.start : shard.stop].sum()) for shard in few)
         return after / before if before else 1.0

@@ -200,12 +200,14 @@ class _LinearRDrop(KnownGradients):
         grad_weight = torch.zeros_like(master_weight, dtype=wide)
         loss = hidden.new_zeros((), dtype=wide)
         nll = hidden.new_zeros((), dtype=wide)
+        # So many that all that is made of them stays in a cache: six tensors of a row's logits.
+        pairs_in_slice = max(1, _SLICE_BYTES[hidden.device.type] // (6 * 4 * len(weight)))
         for start, h, gold, logits in _chunks(hidden, labels.repeat_interleave(2), len(weight), together=2):
             n = len(gold)
             torch.mm(h, weight.T, out=logits)
-            pairs = logits[:n].unflatten(0, (-1, 2)), gold.unflatten(0, (-1, 2))
-            for z, z_gold in zip(*_slices(*pairs), strict=True):
-                slice_loss, slice_nll = _rdrop_gradient(z, z_gold, smoothing, rdrop / 4, wide)
+            slices = (rows.unflatten(0, (-1, 2)).split(pairs_in_slice) for rows in (logits[:n], gold))
+            for z, labels_of_z in zip(*slices, strict=True):
+                slice_loss, slice_nll = _rdrop_gradient(z, labels_of_z, smoothing, rdrop / 4, wide)
                 loss += slice_loss
                 nll += slice_nll
             if needs_grad:
@@ -216,12 +218,6 @@ class _LinearRDrop(KnownGradients):
             ctx.save_for_backward(grad_hidden, grad_weight.to(master_weight.dtype))
         ctx.mark_non_differentiable(nll)
         return loss, nll
-
-
-def _slices(logits: Tensor, gold: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Logits (n, 2, vocab) and labels (n, 2, 1) cut so that all that R-Drop makes of one slice stays in a cache."""
-    rows = max(1, _SLICE_BYTES[logits.device.type] // (6 * 4 * logits.shape[2]))
-    return logits.split(rows), gold.split(rows)
 
 
 def _rdrop_gradient(
