@@ -114,6 +114,20 @@ class PackedSequences:
     def _rectangles(self) -> dict[bool, tuple[PackedSequences | None, Rectangles]]:
         return {}
 
+    def some(self, sentences: Sequence[int]) -> PackedSequences:
+        """Some of the sentences, in this order."""
+        device, starts, sizes = self.tokens.device, np.cumsum(self.sizes) - self.sizes, self.sizes[list(sentences)]
+        places = [np.arange(starts[i], starts[i] + self.sizes[i]) for i in sentences]
+        index = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *places])).to(device)
+        ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        return PackedSequences(
+            tokens=self.tokens[index],
+            positions=self.positions[index],
+            cu_seqlens=torch.from_numpy(ends).to(device),
+            sizes=sizes,
+            max_length=int(sizes.max(initial=0)),
+        )
+
     def twice(self) -> PackedSequences:
         """These sentences, and then the same again."""
         return PackedSequences(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,6 +77,13 @@ class Bias:
     def of(self, rows: Tensor) -> Bias:
         """The same for some of the rows."""
         return replace(self, nodes=self.nodes[rows], met=self.met[rows], earned=self.earned[rows])
+
+    def joined(self, others: Bias) -> Bias:
+        """With other rows behind these."""
+        parts: dict[str, Any] = {
+            name: torch.cat([getattr(self, name), getattr(others, name)]) for name in ("nodes", "met", "earned")
+        }
+        return replace(self, **parts)
 
     def _behind(self, nodes: Tensor, met: Tensor, earned: Tensor) -> tuple[Tensor, Tensor]:
         """What is met and earned at `nodes` (...), where `met` (..., phrases) and `earned` (...) were so before."""

@@ -3,8 +3,8 @@
 A step is some hundred small kernels, and the host takes longer to start them than the GPU to compute them. A CUDA graph
 starts all of them at once, but it reads and writes the same addresses each time, and no size in it can change. So the
 tensors of a search lie in `Buffers`, in one of few `Shape`s. A sentence that leaves is only asked for no more: its row
-goes on, idle, until those that are left fit into fewer rows. The projection to the vocabulary is no part of a
-recording. It is three kernels, and computes what is left of the batch and nothing else.
+goes on, idle, until another sentence joins, or those that are left fit into fewer rows. The projection to the
+vocabulary is no part of a recording. It is three kernels, and computes what is left of the batch and nothing else.
 
 All but `GraphRecorder` is proved on a CPU, through the same interface: what is recorded there is simply run again. It
 has never run on a GPU.
@@ -117,7 +117,7 @@ class _Step:
 
 def _take_step(model: Transformer, buffers: Buffers) -> None:
     """A step from tokens to `hidden`. Nothing in it is known to the host alone, and done twice it is as done once."""
-    positions = (buffers.where[:1] // len(buffers.where)).expand_as(buffers.tokens)
+    positions = buffers.positions[:, None].expand_as(buffers.tokens)
     buffers.hidden.copy_(model.decoder.step(model.tgt_embedding(buffers.tokens, positions), buffers))
     last = buffers.layers[-1]
     assert last.memory_queries is not None, "every layer looks at the memory"
@@ -135,14 +135,16 @@ class StaticState:
     rows:    (sentences,) int64
     src_len: tokens of the longest source sentence there was
     search:  the number of the search
-    length:  steps so far
+    steps:   the most that any of the sentences may have taken
+    end:     where in the ring the next step begins, but for whole rounds
     """
 
     step: _Step
     rows: Tensor
     src_len: int
     search: int
-    length: int = 0
+    steps: int = 0
+    end: int = 0
 
     @torch.inference_mode()
     def reorder(self, beam_index: Tensor) -> None:
@@ -189,8 +191,23 @@ class CapturedModel:
         self._searches += 1
         step = self._step_of(Shape.holding(src.num_sentences, beam_size, beam_size, encoded.memory_bias.shape[3]))
         rows = torch.arange(src.num_sentences, device=src.tokens.device)
-        step.buffers.take(encoded, rows, length=0)
+        step.buffers.clear()
+        step.buffers.put(encoded, rows)
         return StaticState(step, rows, src.max_length, self._searches)
+
+    @torch.inference_mode()
+    def join(self, src: PackedSequences, state: StaticState, steps: int) -> None:
+        """See `OpenModel.join`. They get rows that are idle, or more rows than there were."""
+        self._check(state)
+        encoded, now, state.steps = self._model.start(src, state.step.shape.beam), state.step.shape, steps
+        sentences, src_len = len(state.rows) + src.num_sentences, encoded.memory_bias.shape[3]
+        if sentences > now.rows or src_len > now.src_len:
+            places = (steps + 1) * now.beam
+            self._go_over(state, Shape.holding(sentences, now.beam, places, max(src_len, now.src_len)))
+        busy = torch.zeros(state.step.shape.rows, dtype=torch.int64, device=state.rows.device)
+        free = busy.index_fill_(0, state.rows, 1).argsort(stable=True)[: src.num_sentences]
+        state.step.buffers.put(encoded, free)
+        state.rows, state.src_len = torch.cat([state.rows, free]), max(state.src_len, src.max_length)
 
     @torch.inference_mode()
     def step(self, tokens: Tensor, state: StaticState) -> Tensor:
@@ -200,7 +217,7 @@ class CapturedModel:
     @torch.inference_mode()
     def advance(self, tokens: Tensor, state: StaticState) -> Tensor:
         """See `Transformer.advance`. At the first step, too, each hypothesis is computed, though all are the same."""
-        assert state.search == self._searches, "there is one search at a time, and a later one has begun"
+        self._check(state)
         self._fit(state)
         step, buffers = state.step, state.step.buffers
         buffers.tokens.index_copy_(0, state.rows, tokens)
@@ -208,8 +225,8 @@ class CapturedModel:
         if step.count == _WORTH_RECORDING:
             step.run = self._recorder.record(step.run)
         step.run()
-        buffers.where.add_(step.shape.beam)
-        state.length += 1
+        buffers.advance(state.rows)
+        state.steps, state.end = state.steps + 1, state.end + step.shape.beam
         return buffers.hidden.index_select(0, state.rows)
 
     def logits_of(self, pieces: Tensor) -> Callable[[Tensor], Tensor]:
@@ -225,14 +242,26 @@ class CapturedModel:
         """See `Transformer.cross_attention`."""
         return self._model.cross_attention(src, tgt)
 
+    def _check(self, state: StaticState) -> None:
+        assert state.search == self._searches, "there is one search at a time, and a later one has begun"
+
     def _fit(self, state: StaticState) -> None:
-        """Go over to another shape where the past has no more room, or where fewer rows are enough."""
+        """Go over to another shape where the past has no more room, or where fewer rows are enough.
+
+        A past that has become shorter, since the oldest sentences have left, goes on in as many places as it had until
+        a quarter would do: the way back may be near.
+        """
         now = state.step.shape
-        wanted = Shape.holding(len(state.rows), now.beam, (state.length + 1) * now.beam, now.src_len)
-        if wanted != now:
-            step = self._step_of(wanted)
-            step.buffers.take(state.step.buffers, state.rows, state.length)
-            state.step, state.rows = step, torch.arange(len(state.rows), device=state.rows.device)
+        wanted = Shape.holding(len(state.rows), now.beam, (state.steps + 1) * now.beam, now.src_len)
+        if wanted.rows == now.rows and now.places // 4 < wanted.places <= now.places:
+            return
+        self._go_over(state, wanted)
+
+    def _go_over(self, state: StaticState, shape: Shape) -> None:
+        step = self._step_of(shape)
+        step.buffers.take(state.step.buffers, state.rows, state.end, state.steps)
+        state.step, state.rows = step, torch.arange(len(state.rows), device=state.rows.device)
+        state.end = state.steps * shape.beam
 
     def _step_of(self, shape: Shape) -> _Step:
         """The step in a shape, whatever is in its buffers."""

@@ -65,3 +65,7 @@ class Coverage:
     def of(self, rows: Tensor) -> Coverage:
         """The same for some of the rows."""
         return replace(self, counts=self.counts[rows], seen=self.seen[rows])
+
+    def joined(self, others: Coverage) -> Coverage:
+        """With other rows behind these."""
+        return replace(self, counts=torch.cat([self.counts, others.counts]), seen=torch.cat([self.seen, others.seen]))

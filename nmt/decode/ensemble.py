@@ -10,7 +10,7 @@ from typing import Any, Literal, assert_never
 import torch
 from torch import Tensor
 
-from nmt.decode.search import StepModel, StepState, attention_of
+from nmt.decode.search import OpenModel, StepModel, StepState, attention_of
 from nmt.packed import PackedSequences
 
 EnsembleMean = Literal["linear", "log"]
@@ -37,6 +37,11 @@ class EnsembleState:
         return torch.stack([attention_of(member) for member in self.members]).mean(dim=0)
 
 
+def is_open(model: StepModel[Any] | None) -> bool:
+    """Whether sentences may join those that are searched: see `OpenModel`. They may an ensemble if all members."""
+    return all(map(is_open, model.models)) if isinstance(model, Ensemble) else isinstance(model, OpenModel)
+
+
 class Ensemble:
     """A model for search whose distribution is a mean of those of several models with one vocabulary.
 
@@ -52,6 +57,12 @@ class Ensemble:
     def start(self, src: PackedSequences, beam_size: int) -> EnsembleState:
         """See `StepModel.start`."""
         return EnsembleState([model.start(src, beam_size) for model in self.models])
+
+    def join(self, src: PackedSequences, state: EnsembleState, steps: int) -> None:
+        """See `OpenModel.join`; only where every member is an `OpenModel`."""
+        for model, member in zip(self.models, state.members, strict=True):
+            assert isinstance(model, OpenModel)
+            model.join(src, member, steps)
 
     def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
         """See `StepModel.step`."""

@@ -49,13 +49,13 @@ def best_extensions(
     next_log_probs: Tensor,
     preference: Tensor | None = None,
     required: Required | None = None,
-    length: int = 0,
+    lengths: Tensor | None = None,
 ) -> Extensions:
     """The best 2 * width extensions of each row's hypotheses, or the single best of a row of one.
 
     They rank by log-probability plus `preference`, which broadcasts to (rows, width, vocab), and where phrases are
-    required as `Required.allot` says. log_prob: (rows, width); next_log_probs: (rows, width, vocab); length: tokens of
-    the extensions.
+    required as `Required.allot` says. log_prob: (rows, width); next_log_probs: (rows, width, vocab); lengths: (rows,)
+    tokens of the extensions, which only required phrases ask for.
     """
     _, width, vocab = next_log_probs.shape
     count = 2 * width if width > 1 else 1
@@ -76,8 +76,9 @@ def best_extensions(
     order = ranks.argsort(dim=1, descending=True, stable=True)
     per_parent, flat_tokens = tokens.shape[2], tokens.flatten(1)
     if required is not None:
+        assert lengths is not None
         is_possible = log_probs.gather(1, order) > _IMPOSSIBLE
-        allotted = required.allot(order // per_parent, flat_tokens.gather(1, order), is_possible, length)
+        allotted = required.allot(order // per_parent, flat_tokens.gather(1, order), is_possible, lengths)
         order = order.gather(1, allotted)
     best = order[:, :count]
     return Extensions(
@@ -112,7 +113,7 @@ def best_of_groups(
     strength: float,
     preference: Tensor | None,
     required: Required | None,
-    length: int,
+    lengths: Tensor,
 ) -> Extensions:
     """`best_extensions` of each group, where the groups of a sentence choose one after the other, unlike each other.
 
@@ -128,7 +129,7 @@ def best_of_groups(
         wish = -strength * taken[:, None]  # (batch, 1, vocab)
         own = wish if preference is None else wish + preference[rows]
         best = best_extensions(
-            log_prob[rows], next_log_probs[rows], own, None if required is None else required.of(rows), length
+            log_prob[rows], next_log_probs[rows], own, None if required is None else required.of(rows), lengths[rows]
         )
         living = best.living(width)
         taken.scatter_add_(1, living.tokens, (living.log_probs > _IMPOSSIBLE).to(taken.dtype))

@@ -19,12 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nmt.decode.phrases import PhraseMatcher
 from nmt.packed import EOS_ID, PAD_ID
+
+_OF_ROWS = ("limits", "wanted", "phrases", "nodes", "met")
 
 
 def tokens_to_hold(phrases: Sequence[Sequence[int]]) -> int:
@@ -79,10 +82,11 @@ class Required:
         """Candidates, (rows, width, count), and behind them all that can continue a phrase; some then stand twice."""
         return torch.cat([tokens, self.wanted[:, None].expand(-1, tokens.shape[1], -1)], dim=2)
 
-    def allot(self, parents: Tensor, tokens: Tensor, is_possible: Tensor, length: int) -> Tensor:
+    def allot(self, parents: Tensor, tokens: Tensor, is_possible: Tensor, lengths: Tensor) -> Tensor:
         """The order in which candidates get places, (rows, candidates) int64, as the head of this file says.
 
-        parents, tokens and is_possible: (rows, candidates), the best first; length: tokens of each, the new one counted
+        parents, tokens and is_possible: (rows, candidates), the best first; lengths: (rows,) tokens of each, with the
+        new
         """
         missing = self._missing(parents, tokens)
         by_bank = missing.argsort(dim=1, stable=True)
@@ -91,7 +95,7 @@ class Required:
         is_first = torch.ones_like(is_possible)
         is_first[:, 1:] = banks[:, 1:] != banks[:, :-1]
         turn = places - places.masked_fill(~is_first, 0).cummax(dim=1).values  # place within its bank
-        room = self.limits[:, None] - 1 - length
+        room = (self.limits - 1 - lengths)[:, None]
         without_room = (banks > room).long() + 2 * (~is_possible).gather(1, by_bank)
         turn = turn + banks.shape[1] * without_room
         return by_bank.gather(1, turn.argsort(dim=1, stable=True))
@@ -103,8 +107,12 @@ class Required:
 
     def of(self, rows: Tensor | slice) -> Required:
         """The same for some of the rows."""
-        names = ("limits", "wanted", "phrases", "nodes", "met")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+        return replace(self, **{name: getattr(self, name)[rows] for name in _OF_ROWS})
+
+    def joined(self, others: Required) -> Required:
+        """With other rows, of the same matcher, behind these."""
+        parts: dict[str, Any] = {name: torch.cat([getattr(self, name), getattr(others, name)]) for name in _OF_ROWS}
+        return replace(self, **parts)
 
     def _behind(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Nodes, what is met and what is begun behind `tokens`: (rows, n), and twice (rows, n, most)."""

@@ -54,26 +54,33 @@ class Rules:
             for limit, tokens in zip(self.limits, src_tokens, strict=True)
         ]
 
-    def apply(self, log_probs: Tensor, length: int, sentences: Sequence[int], outputs: Callable[[int], Tensor]) -> None:
-        """Make impossible, in place, what must not be the token number `length` of an output, counted from 1.
+    def apply(
+        self,
+        log_probs: Tensor,
+        lengths: Sequence[int],
+        sentences: Sequence[int],
+        outputs: Callable[[int], Tensor],
+    ) -> None:
+        """Make impossible, in place, what must not be the next token of an output.
 
-        log_probs: (batch, beam, vocab); sentences: which sentence each row of the batch is; outputs: gives the first
-        so many tokens of every hypothesis, (batch, beam, n)
+        log_probs: (batch, beam, vocab); lengths: (batch,) tokens of the outputs with the next; sentences: (batch,)
+        which sentence each row is; outputs: gives the last so many tokens of every hypothesis, (batch, beam, n), with
+        -1 where it has fewer
         """
         forced = {
             row: self._prefixes[sentence][length - 1]
-            for row, sentence in enumerate(sentences)
+            for row, (sentence, length) in enumerate(zip(sentences, lengths, strict=True))
             if length <= len(self._prefixes[sentence])
         }
         rows, tokens = list(forced), list(forced.values())
         of_prefixes = log_probs[rows, :, tokens] if forced else None  # (forced, beam)
 
         log_probs[:, :, _NEVER] = _IMPOSSIBLE
-        self._limit_length(log_probs, length, sentences)
-        n, forbidden = self._options.no_repeat_ngram, self._options.forbidden
-        if forbidden or 0 < n < length:
-            so_far = outputs(length - 1)
-            if 0 < n < length:
+        self._limit_length(log_probs, lengths, sentences)
+        n, forbidden, longest = self._options.no_repeat_ngram, self._options.forbidden, max(lengths)
+        if forbidden or 0 < n < longest:
+            so_far = outputs(longest - 1)
+            if 0 < n < longest:
                 _forbid_repeated(log_probs, so_far, n)
             for sequence in forbidden:
                 _forbid_sequence(log_probs, so_far, sequence)
@@ -81,12 +88,13 @@ class Rules:
             log_probs[rows] = _IMPOSSIBLE
             log_probs[rows, :, tokens] = of_prefixes
 
-    def _limit_length(self, log_probs: Tensor, length: int, sentences: Sequence[int]) -> None:
+    def _limit_length(self, log_probs: Tensor, lengths: Sequence[int], sentences: Sequence[int]) -> None:
         """An output cannot end before it is long enough, and at the limit it can only end."""
-        too_short = [row for row, sentence in enumerate(sentences) if length <= self.shortest[sentence]]
+        rows = list(enumerate(zip(sentences, lengths, strict=True)))
+        too_short = [row for row, (sentence, length) in rows if length <= self.shortest[sentence]]
         if too_short:
             log_probs[too_short, :, EOS_ID] = _IMPOSSIBLE
-        at_limit = [row for row, sentence in enumerate(sentences) if length == self.limits[sentence]]
+        at_limit = [row for row, (sentence, length) in rows if length == self.limits[sentence]]
         if at_limit:
             end = log_probs[at_limit, :, EOS_ID]
             log_probs[at_limit] = _IMPOSSIBLE
@@ -113,15 +121,16 @@ def _room_for(required: Sequence[Sequence[int]], prefix: Sequence[int], options:
 
 
 def _forbid_repeated(log_probs: Tensor, outputs: Tensor, n: int) -> None:
-    """Not a token that closes a sequence of `n` which the output holds already. outputs: (batch, beam, length >= n)."""
+    """Not a token that closes a sequence of `n` which the output holds already. outputs: (batch, beam, count >= n)."""
     seen = outputs.unfold(2, n, 1)  # (batch, beam, places, n)
     newest = outputs[:, :, outputs.shape[2] - n + 1 :]  # (batch, beam, n - 1)
-    batch, beam, place = (seen[..., :-1] == newest[:, :, None]).all(dim=3).nonzero(as_tuple=True)
+    is_token = seen[..., -1] >= 0  # an output that has not begun is all -1
+    batch, beam, place = ((seen[..., :-1] == newest[:, :, None]).all(dim=3) & is_token).nonzero(as_tuple=True)
     log_probs[batch, beam, seen[batch, beam, place, -1]] = _IMPOSSIBLE
 
 
 def _forbid_sequence(log_probs: Tensor, outputs: Tensor, sequence: Sequence[int]) -> None:
-    """Not the last token of `sequence` behind all its others. outputs: (batch, beam, length)."""
+    """Not the last token of `sequence` behind all its others. outputs: (batch, beam, count)."""
     *before, last = sequence
     start = outputs.shape[2] - len(before)
     if start >= 0:

@@ -69,7 +69,7 @@ def sample(
 
     for length in range(1, max(rules.limits) + 1):
         log_probs = model.step(tokens, state)  # (batch, n_best, vocab)
-        rules.apply(log_probs, length, sentences, drawn.outputs)
+        rules.apply(log_probs, [length] * len(sentences), sentences, drawn.outputs)
         tokens = choose(log_probs, drawn.decisions[:, :, length - 1], sampling)
         drawn.add(length, tokens, log_probs.gather(2, tokens[:, :, None]).squeeze(2))
         is_done = drawn.has_ended.all(dim=1).tolist()

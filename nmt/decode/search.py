@@ -23,6 +23,9 @@ Groups  With num_groups above 1, each group is a beam of beam_size / num_groups 
         that earlier groups take at the same step (`best_of_groups`). A sentence is done when all of its groups are. The
         best finished hypotheses of all groups come first, by score, then their second ones, and so on; of these the
         first n_best that differ are the result, best first. Groups that find the same may leave fewer.
+Rows    So many sentences at a time, where there are more than fit. They begin in the order of their length, the longest
+        first; others take the places of those that are done (`_Queue`). Each counts its own steps, so that it finds
+        what it would find alone. `clock` is the steps of the search, and what is stored by it goes round in a ring.
 Order   Equal candidates rank by parent, then by token id. Which of many equals topk takes at its edge depends on that
         hypothesis alone, so nothing that stands beside a sentence can change its result.
 """
@@ -30,8 +33,9 @@ Order   Equal candidates rank by parent, then by token id. Which of many equals 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, zip_longest
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -47,6 +51,9 @@ from nmt.recipe import UserError
 
 _IMPOSSIBLE = float("-inf")
 
+# Sentences join when this part of the rows is free: fewer at a time are read at the price of many.
+_WORTH_JOINING = 4
+
 
 # --- What search needs, and what it gives ----------------------------------------------------------------------------
 
@@ -58,7 +65,7 @@ class StepState(Protocol):
         """Hypothesis j of sentence b continues what hypothesis `beam_index[b, j]` was; (batch, beam) int64."""
 
     def keep(self, sentence_index: Tensor) -> None:
-        """Only these sentences stay in the batch, in this order; (kept,) int64."""
+        """Only these sentences stay in the batch, in this order; (kept,) int64; none, where others join at once."""
 
 
 @runtime_checkable
@@ -89,6 +96,17 @@ class StepModel(Protocol[State]):
         """
 
 
+@runtime_checkable
+class OpenModel(StepModel[State], Protocol[State]):
+    """A model in the search of which sentences may join those that are on their way."""
+
+    def join(self, src: PackedSequences, state: State, steps: int) -> None:
+        """Further sentences, behind the others, before their first step.
+
+        None of them is longer than the longest that `start` was given; steps: the most that one of the others has taken
+        """
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """A finished translation of one sentence.
@@ -115,54 +133,74 @@ def beam_search(
     options: SearchOptions,
     prefixes: Sequence[Sequence[int]] | None = None,
     required: Sequence[Sequence[Sequence[int]]] | None = None,
+    rows: int | None = None,
 ) -> list[list[Hypothesis]]:
     """The `n_best` best translations of each source sentence, best first, as the head of this file defines them.
 
     src: sentences closed by the end token, on the model's device; prefixes: the tokens that the translation of each
-    sentence must begin with; required: the phrases, as tokens, that the translation of each must hold. A list is
-    shorter than `n_best` where fewer translations are possible, and empty where rules leave none, or where the model
-    gives no number but -inf or NaN. Raises UserError for a coverage penalty with a model that has no attention to show.
+    sentence must begin with; required: the phrases, as tokens, that the translation of each must hold; rows: how many
+    sentences are searched at a time, for which the model must be an `OpenModel`; by default all. A list is shorter than
+    `n_best` where fewer translations are possible, and empty where rules leave none, or where the model gives no number
+    but -inf or NaN. Raises UserError for a coverage penalty with a model that has no attention to show.
     """
     if src.num_sentences == 0:
         return []
     device = src.tokens.device
-    rules = Rules(options, [length - 1 for length in src.lengths.tolist()], prefixes, required)
-    steering = Steering(options, src, rules.limits, required)
-
+    rules = Rules(options, [length - 1 for length in src.sizes.tolist()], prefixes, required)
+    begin = partial(_Batch.start, options, rules.limits, Steering(options, src, rules.limits, required))
     results: list[list[Hypothesis]] = [[] for _ in rules.limits]
-    sentences = list(range(src.num_sentences))  # which sentence each row of the batch is
-    beam = _Beam.start(src.num_sentences, options, room=max(rules.limits), device=device)
-    tokens = torch.full((src.num_sentences, options.beam_size), BOS_ID, device=device)
-    state = model.start(src, options.beam_size)
+    queue = _Queue(src, rows)
+    batch = begin(queue.next(busy=0), clock=0)
+    state = model.start(src.some(batch.sentences), options.beam_size)
 
-    for length in range(1, max(rules.limits) + 1):
-        log_probs = model.step(tokens, state)  # (batch, beam, vocab)
-        rules.apply(log_probs, length, sentences, beam.outputs)
+    while batch.sentences:
+        beam, steering = batch.beam, batch.steering
+        log_probs = model.step(beam.newest(), state)  # (batch, beam, vocab)
+        beam.clock += 1
+        lengths = batch.lengths()  # of the outputs, with the token that comes now
+        rules.apply(log_probs, lengths, batch.sentences, beam.outputs)
         if steering.needs_attention:
             steering.look(attention_of(state))
         log_probs = log_probs.reshape(*beam.log_prob.shape, -1)  # (rows, width, vocab), a row for each group
-        best = steering.best_extensions(beam.log_prob, log_probs, length)
-        beam.finish(best, length, steering.scores(best, length))
-        beam.live_on(best, length, log_probs[:, :, EOS_ID])
-        steering.follow(beam.parents[:, length - 1], beam.tokens[:, length - 1])
+        best = steering.best_extensions(beam.log_prob, log_probs, beam.lengths)
+        beam.finish(best, steering.scores(best, beam.lengths))
+        beam.live_on(best, log_probs[:, :, EOS_ID])
+        steering.follow(*beam.last_step())
 
-        is_done = beam.is_done(steering.reach(beam.log_prob, length)).tolist()  # the one wait for the device
-        if any(is_done):
-            leaving = [row for row, done in enumerate(is_done) if done]
-            outputs = beam.of(torch.tensor(leaving, device=device)).read(length, options.n_best)
-            for row, hypotheses in zip(leaving, outputs, strict=True):
-                results[sentences[row]] = hypotheses
-            staying = [row for row, done in enumerate(is_done) if not done]
-            if not staying:
+        is_done = beam.is_done(steering.reach(beam.log_prob, beam.lengths)).tolist()  # the one wait for the device
+        leaving, staying = batch.parted(is_done, rules.limits)
+        if leaving:
+            for sentence, hypotheses in batch.of(leaving).read(options.n_best):
+                results[sentence] = hypotheses
+            newcomers = queue.next(busy=len(staying))
+            if not staying and not newcomers:
                 break
-            rows = torch.tensor(staying, device=device)
-            state.keep(rows)
-            steering.keep(beam.rows_of(rows))
-            beam = beam.of(rows)
-            sentences = [sentences[row] for row in staying]
-        state.reorder(beam.parents_in_batch(length))
-        tokens = beam.tokens[:, length - 1].reshape(len(sentences), -1)
+            batch = batch.of(staying)
+            state.keep(torch.tensor(staying, dtype=torch.int64, device=device))
+            if newcomers:
+                assert isinstance(model, OpenModel), "all begin at once with a model that nothing can join"
+                model.join(src.some(newcomers), state, max(batch.lengths(), default=0))
+                batch = batch.joined(begin(newcomers, clock=batch.beam.clock))
+        state.reorder(batch.beam.parents_in_batch())
     return results
+
+
+class _Queue:
+    """The sentences that have not begun, and how many of them may."""
+
+    def __init__(self, src: PackedSequences, rows: int | None) -> None:
+        self._rows = src.num_sentences if rows is None else min(rows, src.num_sentences)
+        order = list(range(src.num_sentences))
+        if self._rows < src.num_sentences:
+            order.sort(key=lambda sentence: -src.sizes[sentence])
+        self._waiting = order[::-1]
+
+    def next(self, busy: int) -> list[int]:
+        """Those that begin now, while `busy` rows go on; none, unless enough are free that it is worth reading them."""
+        free = self._rows - busy
+        if free < min(len(self._waiting), max(1, self._rows // _WORTH_JOINING)):
+            return []
+        return [self._waiting.pop() for _ in range(min(free, len(self._waiting)))]
 
 
 def attention_of(state: StepState) -> Tensor:
@@ -175,19 +213,65 @@ def attention_of(state: StepState) -> Tensor:
     return state.attention()
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """The sentences that are searched together, with all that search follows of them.
+
+    sentences: which one each row is; began: the step before its first
+    """
+
+    sentences: list[int]
+    began: list[int]
+    beam: _Beam
+    steering: Steering
+
+    @classmethod
+    def start(
+        cls, options: SearchOptions, limits: Sequence[int], steering: Steering, sentences: list[int], clock: int
+    ) -> _Batch:
+        """Sentences that begin after `clock` steps; limits and steering: of all that there are."""
+        own = steering.of(sentences)
+        beam = _Beam.start(len(sentences), options, max(limits), own.device, clock)
+        return cls(sentences, [clock] * len(sentences), beam, own)
+
+    def lengths(self) -> list[int]:
+        """Tokens of the outputs of each sentence, (batch,)."""
+        return [self.beam.clock - began for began in self.began]
+
+    def parted(self, is_done: Sequence[bool], limits: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The rows that are done, or could write no more, and all others."""
+        rows = list(enumerate(zip(is_done, self.lengths(), self.sentences, strict=True)))
+        leaving = [row for row, (done, length, sentence) in rows if done or length == limits[sentence]]
+        return leaving, sorted(set(range(len(rows))) - set(leaving))
+
+    def of(self, rows: Sequence[int]) -> _Batch:
+        """The batch of some of its rows."""
+        sentences, began = [self.sentences[row] for row in rows], [self.began[row] for row in rows]
+        return _Batch(sentences, began, self.beam.of(rows), self.steering.of(rows))
+
+    def joined(self, others: _Batch) -> _Batch:
+        """With other sentences behind these."""
+        beam, steering = self.beam.joined(others.beam), self.steering.joined(others.steering)
+        return _Batch(self.sentences + others.sentences, self.began + others.began, beam, steering)
+
+    def read(self, n_best: int) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Each sentence with its finished hypotheses."""
+        return zip(self.sentences, self.beam.read(max(self.lengths()), n_best), strict=True)
+
+
 @dataclass
 class _Beam:
-    """All that search itself remembers of the hypotheses of the sentences in the batch.
+    """All that search itself remembers of the hypotheses of the sentences in the batch, after `clock` steps.
 
     A row is one group of one sentence (with one group, the sentence), those of a sentence beside each other; it has
-    `width` live hypotheses, beam_size / num_groups.
+    `width` live hypotheses, beam_size / num_groups. It has begun at the step `began`, (rows,) int64.
 
     Live hypotheses, best first; a place that holds none has log-probability -inf:
       log_prob:         (rows, width) float32
     Finished hypotheses, best first; a place that holds none has score -inf:
       scores:           (rows, kept) float32
       ends:             (rows, kept) int64, length * width + place of the hypothesis that ended
-    History, from which outputs are read backwards in the end; entry t is of outputs of t + 1 tokens:
+    History, from which outputs are read backwards in the end; what happened at step t is entry (t - 1) % room:
       parents:          (rows, room, width) int64, place in the row one token earlier
       tokens:           (rows, room, width) int64, the newest token
       token_log_probs:  (rows, room, width) float32, of the newest token
@@ -195,6 +279,8 @@ class _Beam:
     """
 
     num_groups: int
+    clock: int
+    began: Tensor
     log_prob: Tensor
     scores: Tensor
     ends: Tensor
@@ -204,8 +290,8 @@ class _Beam:
     end_log_probs: Tensor
 
     @classmethod
-    def start(cls, num_sentences: int, options: SearchOptions, room: int, device: torch.device) -> _Beam:
-        """One live hypothesis in each row, the empty one."""
+    def start(cls, num_sentences: int, options: SearchOptions, room: int, device: torch.device, clock: int) -> _Beam:
+        """One live hypothesis in each row, the empty one, which seems to have got the begin token last."""
         rows, width = num_sentences * options.num_groups, options.beam_size // options.num_groups
         log_prob = torch.full((rows, width), _IMPOSSIBLE, device=device)
         log_prob[:, 0] = 0.0
@@ -214,68 +300,100 @@ class _Beam:
         floats = torch.zeros(rows, room, width, device=device)
         return cls(
             num_groups=options.num_groups,
+            clock=clock,
+            began=torch.full((rows,), clock, device=device),
             log_prob=log_prob,
             scores=scores,
             ends=torch.zeros(scores.shape, dtype=torch.int64, device=device),
             parents=integers,
-            tokens=integers.clone(),
+            tokens=integers + BOS_ID,
             token_log_probs=floats,
             end_log_probs=floats.clone(),
         )
 
-    def finish(self, best: Extensions, length: int, scores: Tensor) -> None:
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens of the live hypotheses of each row, (rows,)."""
+        return self.clock - self.began
+
+    @property
+    def now(self) -> int:
+        """The entry of the history that is of the last step."""
+        return (self.clock - 1) % self.tokens.shape[1]
+
+    def last_step(self) -> tuple[Tensor, Tensor]:
+        """Parents and newest tokens of the live hypotheses, both (rows, width)."""
+        return self.parents[:, self.now], self.tokens[:, self.now]
+
+    def newest(self) -> Tensor:
+        """The newest token of each live hypothesis, (batch, beam)."""
+        return self.tokens[:, self.now].reshape(-1, self.num_groups * self.tokens.shape[2])
+
+    def finish(self, best: Extensions, scores: Tensor) -> None:
         """Let those extensions that end compete for the finished places; of equals the earlier wins."""
         scores = scores.masked_fill(best.tokens != EOS_ID, _IMPOSSIBLE)
-        ends = length * self.log_prob.shape[1] + best.parents
+        ends = self.lengths[:, None] * self.log_prob.shape[1] + best.parents
         all_scores, order = torch.cat([self.scores, scores], dim=1).sort(dim=1, descending=True, stable=True)
         kept = self.scores.shape[1]
         self.scores = all_scores[:, :kept]
         self.ends = torch.cat([self.ends, ends], dim=1).gather(1, order[:, :kept])
 
-    def live_on(self, best: Extensions, length: int, end_log_probs: Tensor) -> None:
+    def live_on(self, best: Extensions, end_log_probs: Tensor) -> None:
         """Let the best of those extensions live on that do not end. end_log_probs: (rows, width), for each parent."""
         living = best.living(self.log_prob.shape[1])
         self.log_prob = living.log_probs
-        self.parents[:, length - 1] = living.parents
-        self.tokens[:, length - 1] = living.tokens
-        self.token_log_probs[:, length - 1] = living.token_log_probs
-        self.end_log_probs[:, length - 1] = end_log_probs
+        self.parents[:, self.now] = living.parents
+        self.tokens[:, self.now] = living.tokens
+        self.token_log_probs[:, self.now] = living.token_log_probs
+        self.end_log_probs[:, self.now] = end_log_probs
 
     def is_done(self, reach: Tensor) -> Tensor:
         """Whether nothing can change any more, (batch,) bool, where no live hypothesis exceeds `reach`, (rows,)."""
         return (reach <= self.scores[:, -1]).view(-1, self.num_groups).all(dim=1)
 
-    def parents_in_batch(self, length: int) -> Tensor:
+    def parents_in_batch(self) -> Tensor:
         """The parents of the live hypotheses by their place in the sentence, (batch, beam) int64."""
-        parents = self.parents[:, length - 1].unflatten(0, (-1, self.num_groups))  # (batch, groups, width)
+        parents = self.parents[:, self.now].unflatten(0, (-1, self.num_groups))  # (batch, groups, width)
         places: Tensor = torch.arange(self.num_groups, device=parents.device)[:, None] * parents.shape[2] + parents
         return places.flatten(1)
 
-    def outputs(self, length: int) -> Tensor:
-        """The first `length` tokens of every live hypothesis, (batch, beam, length), when it has as many."""
-        rows, _, width = self.tokens.shape
-        outputs = self.tokens.new_empty(rows, width, length)
+    def outputs(self, count: int) -> Tensor:
+        """The last `count` tokens before this step of every hypothesis, (batch, beam, count); -1 before the first."""
+        rows, room, width = self.tokens.shape
+        outputs = self.tokens.new_full((rows, width, count), -1)
         place = torch.arange(width, device=outputs.device).expand(rows, -1)
-        for t in range(length - 1, -1, -1):
-            outputs[:, :, t] = self.tokens[:, t].gather(1, place)
-            place = self.parents[:, t].gather(1, place)
-        return outputs.view(rows // self.num_groups, self.num_groups * width, length)
+        for back in range(1, count + 1):
+            entry = (self.clock - 1 - back) % room
+            is_there = (back < self.lengths)[:, None]
+            outputs[:, :, count - back] = self.tokens[:, entry].gather(1, place).where(is_there, -1)
+            place = self.parents[:, entry].gather(1, place)
+        return outputs.view(rows // self.num_groups, self.num_groups * width, count)
 
-    def rows_of(self, sentences: Tensor) -> Tensor:
-        """The rows of some of the sentences, (kept,) -> (kept * num_groups,)."""
-        groups = torch.arange(self.num_groups, device=sentences.device)
-        return (sentences[:, None] * self.num_groups + groups).flatten()
+    def of(self, sentences: Sequence[int]) -> _Beam:
+        """The beam of some of the sentences."""
+        groups = range(self.num_groups)
+        rows = [sentence * self.num_groups + group for sentence in sentences for group in groups]
+        index = torch.tensor(rows, dtype=torch.int64, device=self.began.device)
+        return replace(self, **{name: value[index] for name, value in self._tensors().items()})
 
-    def of(self, sentences: Tensor) -> _Beam:
-        """The beam of some of the sentences, (kept,)."""
-        rows = self.rows_of(sentences)
-        tensors: dict[str, Any] = {name: value[rows] for name, value in vars(self).items() if name != "num_groups"}
-        return replace(self, **tensors)
+    def joined(self, others: _Beam) -> _Beam:
+        """With the sentences of another beam, of the same clock, behind these."""
+        theirs = others._tensors()
+        both: dict[str, Any] = {name: torch.cat([own, theirs[name]]) for name, own in self._tensors().items()}
+        return replace(self, **both)
+
+    def _tensors(self) -> dict[str, Any]:
+        """All that has an entry for each row."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def read(self, length: int, n_best: int) -> list[list[Hypothesis]]:
         """The finished hypotheses of each sentence, best first, on the host; none is longer than `length`."""
+        places = torch.arange(length, device=self.began.device)
+        entries = ((self.began[:, None] + places) % self.tokens.shape[1])[:, :, None].expand(
+            -1, -1, self.tokens.shape[2]
+        )
         parts = (self.parents, self.tokens, self.token_log_probs, self.end_log_probs)
-        histories = zip(*(part[:, :length].tolist() for part in parts), strict=True)
+        histories = zip(*(part.gather(1, entries).tolist() for part in parts), strict=True)
         of_rows = [
             [_trace_back(history, end, score) for end, score in zip(ends, scores, strict=True) if math.isfinite(score)]
             for history, ends, scores in zip(histories, self.ends.tolist(), self.scores.tolist(), strict=True)

@@ -7,6 +7,7 @@ is off has no part in it, and costs nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -46,6 +47,11 @@ class Steering:
             self._required = Required.start(of_rows, row_limits, width)
 
     @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self._penalty.device
+
+    @property
     def needs_attention(self) -> bool:
         """Whether `look` must be told where each step has looked."""
         return self._coverage is not None
@@ -55,23 +61,23 @@ class Steering:
         assert self._coverage is not None
         self._coverage = self._coverage.look(attention)
 
-    def best_extensions(self, log_prob: Tensor, next_log_probs: Tensor, length: int) -> Extensions:
-        """The best extensions to `length` tokens. log_prob: (rows, width); next_log_probs: (rows, width, vocab)."""
+    def best_extensions(self, log_prob: Tensor, next_log_probs: Tensor, lengths: Tensor) -> Extensions:
+        """The best extensions to `lengths` tokens (rows,). log_prob: (rows, width); next_log_probs: (..., vocab)."""
         if self._required is not None:
             self._required.forbid_end(next_log_probs)
         preference = None if self._bias is None else self._bias.preference(next_log_probs.shape[2])
         if self._groups == 1:
-            return best_extensions(log_prob, next_log_probs, preference, self._required, length)
+            return best_extensions(log_prob, next_log_probs, preference, self._required, lengths)
         return best_of_groups(
-            log_prob, next_log_probs, self._groups, self._strength, preference, self._required, length
+            log_prob, next_log_probs, self._groups, self._strength, preference, self._required, lengths
         )
 
-    def scores(self, best: Extensions, length: int) -> Tensor:
-        """The score of each extension to `length` tokens if it is an end, (rows, count)."""
+    def scores(self, best: Extensions, lengths: Tensor) -> Tensor:
+        """The score of each extension to `lengths` tokens, (rows,), if it is an end: (rows, count)."""
         merits = best.log_probs
         if self._bias is not None:
             merits = merits + self._bias.earned.float().gather(1, best.parents)
-        scores = merits / self._penalty[length]
+        scores = merits / self._penalty[lengths][:, None]
         if self._coverage is not None:
             scores = scores + self._coverage.penalty().gather(1, best.parents)
         return scores
@@ -85,8 +91,8 @@ class Steering:
         if self._required is not None:
             self._required = self._required.follow(parents, tokens)
 
-    def reach(self, log_prob: Tensor, length: int) -> Tensor:
-        """The highest score that a live hypothesis of `length` tokens can still come to, (rows,).
+    def reach(self, log_prob: Tensor, lengths: Tensor) -> Tensor:
+        """The highest score that a live hypothesis of `lengths` tokens can still come to, both (rows,).
 
         Log-probability only falls, a bias can at most add what is left of it, and coverage adds nothing above 0. What
         is below 0 gains most by the penalty at the limit, what is above 0 by the nearest. Each step of this reasoning
@@ -95,14 +101,27 @@ class Steering:
         if self._bias is None:
             return log_prob.amax(dim=1) / self._penalty_at_limit
         merit = (log_prob + self._bias.most().float()).amax(dim=1)
-        return torch.where(merit > 0, merit / self._penalty[length + 1], merit / self._penalty_at_limit)
+        return torch.where(merit > 0, merit / self._penalty[lengths + 1], merit / self._penalty_at_limit)
 
-    def keep(self, rows: Tensor) -> None:
-        """Only these rows stay, (kept,)."""
-        self._penalty_at_limit = self._penalty_at_limit[rows]
-        if self._coverage is not None:
-            self._coverage = self._coverage.of(rows)
-        if self._bias is not None:
-            self._bias = self._bias.of(rows)
-        if self._required is not None:
-            self._required = self._required.of(rows)
+    def of(self, sentences: Sequence[int]) -> Steering:
+        """The same for some of the sentences."""
+        rows = [sentence * self._groups + group for sentence in sentences for group in range(self._groups)]
+        index = torch.tensor(rows, dtype=torch.int64, device=self.device)
+        own = copy(self)
+        own._penalty_at_limit = self._penalty_at_limit[index]
+        own._coverage = None if self._coverage is None else self._coverage.of(index)
+        own._bias = None if self._bias is None else self._bias.of(index)
+        own._required = None if self._required is None else self._required.of(index)
+        return own
+
+    def joined(self, others: Steering) -> Steering:
+        """With other sentences of the same search behind these."""
+        all_of_them = copy(self)
+        all_of_them._penalty_at_limit = torch.cat([self._penalty_at_limit, others._penalty_at_limit])
+        if self._coverage is not None and others._coverage is not None:
+            all_of_them._coverage = self._coverage.joined(others._coverage)
+        if self._bias is not None and others._bias is not None:
+            all_of_them._bias = self._bias.joined(others._bias)
+        if self._required is not None and others._required is not None:
+            all_of_them._required = self._required.joined(others._required)
+        return all_of_them

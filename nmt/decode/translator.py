@@ -9,18 +9,17 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
 
 from nmt.allocator import keep_freed_memory
 from nmt.checkpoint import load_model
 from nmt.data.clean import UnicodeForm, normalize
-from nmt.data.packing import plan_in_order
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.alignment import AttendingModel, ChosenAttention, WordAligner
+from nmt.decode.batches import batches, crowds
 from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, sentence_utility
 from nmt.decode.captured import CapturedModel
-from nmt.decode.ensemble import Ensemble
+from nmt.decode.ensemble import Ensemble, is_open
 from nmt.decode.options import SearchOptions
 from nmt.decode.required import tokens_to_hold
 from nmt.decode.restricted import restrict
@@ -35,9 +34,6 @@ from nmt.recipe import DecodeRecipe, UserError
 
 MAX_SENTENCE_TOKENS = 256
 """Longer lines are cut into pieces: a model translates badly what is longer than all that it has seen in training."""
-
-# A batch counts a shorter sentence as this long, since each also costs `beam_size` rows of logits at every step.
-_MIN_SENTENCE_COST = 16
 
 # All that `str.splitlines`, or a reader of the output that uses something like it, takes for the end of a line, and
 # the end of a column.
@@ -335,17 +331,17 @@ class Translator:
         return encoded
 
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
-        """Search in batches of about equal length, the longest first: if memory is too small, it shows at once."""
-        lengths = np.array([len(task.sentence) for task in tasks], dtype=np.int64)
-        costs = np.maximum(lengths, _MIN_SENTENCE_COST - 1)  # the plan counts the end token
+        """Search sentences of about equal length together; see `nmt.decode.batches`."""
+        lengths = [len(self._tag) + len(task.sentence) + 1 for task in tasks]
+        all_may_join = self._sampling is None and self._shortlist is None and is_open(self._model)
         found: dict[int, list[Hypothesis]] = {}
-        for ids in reversed(plan_in_order(lengths, costs, micro_batch_tokens=self._batch_tokens)):
-            hypotheses = self._search_batch([tasks[i] for i in ids], options)
-            found.update(zip(ids.tolist(), hypotheses, strict=True))
+        for ids, rows in (crowds if all_may_join else batches)(lengths, self._batch_tokens):
+            hypotheses = self._search_batch([tasks[i] for i in ids], options, rows)
+            found.update(zip(ids, hypotheses, strict=True))
         return [found[i] for i in range(len(tasks))]
 
-    def _search_batch(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
-        """Search one batch; where the GPU's memory is too small, its halves one after the other."""
+    def _search_batch(self, tasks: Sequence[Task], options: SearchOptions, rows: int) -> list[list[Hypothesis]]:
+        """Search some sentences, `rows` at a time; where the GPU's memory is too small, half as many."""
         model = self._model_for(tasks)
         src = PackedSequences.from_lists([[*self._tag, *task.sentence, EOS_ID] for task in tasks]).to(self._device)
         try:
@@ -353,16 +349,18 @@ class Translator:
             if self._sampling is not None:
                 found = sample(model, src, options, self._sampling, prefixes)
             else:
-                found = beam_search(model, src, options, prefixes, [task.required for task in tasks])
+                found = beam_search(model, src, options, prefixes, [task.required for task in tasks], rows)
             return [[self._as_read(hypothesis) for hypothesis in hypotheses] for hypotheses in found]
         except torch.OutOfMemoryError as error:
-            if len(tasks) == 1:
+            if rows == 1:
                 raise UserError(
                     "the GPU's memory is too small for one sentence; it must be free for this; "
                     "end what else runs on it, or lower decode.beam_size"
                 ) from error
-        half = len(tasks) // 2
-        return self._search_batch(tasks[:half], options) + self._search_batch(tasks[half:], options)
+        half = rows // 2
+        if rows < len(tasks):
+            return self._search_batch(tasks, options, half)
+        return self._search_batch(tasks[:half], options, half) + self._search_batch(tasks[half:], options, rows - half)
 
     def _model_for(self, tasks: Sequence[Task]) -> StepModel[Any]:
         """The model; with a shortlist, restricted to the candidates of these sentences."""

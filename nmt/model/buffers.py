@@ -1,15 +1,18 @@
 """The tensors of a search at addresses that stay, of few sizes, as a recorded step of the decoder wants them.
 
 `DecoderState` makes its tensors as it goes; these are made once for each size and filled anew by every search. What a
-step needs to know of its number it reads from the device (`Buffers.where`).
+step needs to know of its number it reads from the device (`Buffers.where`, `Buffers.positions`).
+
+The past is a ring: a step takes the places that have not been used for longest. All sentences take the same, whenever
+they have begun; which of them are a hypothesis's own, its bias tells.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +20,7 @@ from torch import Tensor
 from nmt.model.decoder import DecoderState, LayerState
 from nmt.recipe import ModelRecipe
 
+_HIDDEN = float("-inf")
 _LEAST_PLACES = 64
 _LEAST_SRC_LEN = 16
 
@@ -64,7 +68,8 @@ class Buffers:
     """All that a step reads and writes, in one shape. What a row beyond those in use holds, nobody reads.
 
     tokens:      (rows, beam) int64, the last ones
-    where:       (beam,) int64, the places of the past that the step fills; the first of them tells its position
+    positions:   (rows,) int64, the steps that each has taken
+    where:       (beam,) int64, the places of the past that the step fills
     hidden:      (rows, beam, d_model), what the step gives
     queries:     (rows, beam, num_heads, d_head), with which the last layer looked at the memory
     memory_bias: (rows, 1, 1, src_len) and
@@ -73,6 +78,7 @@ class Buffers:
     """
 
     tokens: Tensor
+    positions: Tensor
     where: Tensor
     hidden: Tensor
     queries: Tensor
@@ -82,7 +88,7 @@ class Buffers:
 
     def __post_init__(self) -> None:
         beam = len(self.where)
-        self._own = self.past_bias.new_full((beam, beam), float("-inf")).fill_diagonal_(0.0)
+        self._own = self.past_bias.new_full((beam, beam), _HIDDEN).fill_diagonal_(0.0)
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor], num_layers: int) -> Buffers:
@@ -100,20 +106,45 @@ class Buffers:
         own = self._own.expand(len(self.past_bias), 1, -1, -1)
         return self.past_bias.index_copy_(3, self.where, own)
 
-    def take(self, source: DecoderState | Buffers, rows: Tensor, length: int) -> None:
-        """Go on with some rows of another state after `length` steps; (sentences,), of which it becomes the first rows.
+    def clear(self) -> None:
+        """As before the first step of a search, without any sentence."""
+        of_layers = [part for layer in self.layers for part in (layer.past.stored, layer.memory)]
+        for part in (self.tokens, self.positions, *of_layers):
+            part.zero_()
+        self.past_bias.fill_(_HIDDEN)
+        self.memory_bias.fill_(_HIDDEN)
+        torch.arange(len(self.where), out=self.where)
 
-        It may lie in the same memory: whatever is overwritten has been read before.
+    def put(self, sentences: DecoderState, rows: Tensor) -> None:
+        """Sentences before their first step, in these rows, (sentences,); what these hold is forgotten."""
+        for own, other in zip(self.layers, sentences.layers, strict=True):
+            # What no bias lets through must still be a number: 0 times what is none is none.
+            own.past.stored.index_fill_(0, rows, 0.0)
+            _put_rows(own.memory, rows, 1, other.memory, 0.0)
+        _put_rows(self.memory_bias, rows, 3, sentences.memory_bias, _HIDDEN)
+        self.past_bias.index_fill_(0, rows, _HIDDEN)
+        self.positions.index_fill_(0, rows, 0)
+
+    def take(self, source: Buffers, rows: Tensor, end: int, steps: int) -> None:
+        """Go on with some rows of others, (sentences,), which become the first; what lies there may lie here too.
+
+        end: the place of the ring where the next step of `source` would begin; steps: the most that a row has taken
         """
-        beam, hidden = len(self.where), float("-inf")
-        others: Sequence[LayerState[Any]] = source.layers
-        for own, other in zip(self.layers, others, strict=True):
-            _put(own.past.stored, other.past.stored[:, : length * beam].index_select(0, rows), 0.0)
+        beam = len(self.where)
+        places = torch.arange(end - steps * beam, end, device=rows.device) % source.past_bias.shape[3]
+        for own, other in zip(self.layers, source.layers, strict=True):
+            _put(own.past.stored, other.past.stored.index_select(0, rows).index_select(1, places), 0.0)
             _put(own.memory, other.memory.index_select(0, rows), 0.0)
-        _put(self.past_bias, source.past_bias[..., : length * beam].index_select(0, rows), hidden)
-        _put(self.memory_bias, source.memory_bias.index_select(0, rows), hidden)
+        _put(self.past_bias, source.past_bias.index_select(0, rows).index_select(3, places), _HIDDEN)
+        _put(self.memory_bias, source.memory_bias.index_select(0, rows), _HIDDEN)
+        _put(self.positions, source.positions.index_select(0, rows), 0)
         self.tokens.zero_()
-        torch.arange(length * beam, (length + 1) * beam, out=self.where)
+        torch.arange(steps * beam, (steps + 1) * beam, out=self.where)
+
+    def advance(self, rows: Tensor) -> None:
+        """After a step: these rows, (sentences,), have taken it, and the next takes other places."""
+        self.positions.index_add_(0, rows, torch.ones_like(rows))
+        self.where.add_(len(self.where)).remainder_(self.past_bias.shape[3])
 
 
 def _put(target: Tensor, values: Tensor, elsewhere: float) -> None:
@@ -122,12 +153,19 @@ def _put(target: Tensor, values: Tensor, elsewhere: float) -> None:
     target[tuple(slice(size) for size in values.shape)] = values
 
 
+def _put_rows(target: Tensor, rows: Tensor, dim: int, values: Tensor, elsewhere: float) -> None:
+    """Put values into some rows of a tensor that may be longer in `dim`, and one number behind them."""
+    target.index_fill_(0, rows, elsewhere)
+    target.narrow(dim, 0, values.shape[dim]).index_copy_(0, rows, values)
+
+
 def tensor_sizes(recipe: ModelRecipe, shape: Shape) -> Sizes:
     """The sizes of all tensors of `Buffers`, those of layers by their numbers."""
     rows, beam, places, src_len = shape
     head = (recipe.num_heads, recipe.d_model // recipe.num_heads)
     sizes: Sizes = {
         "tokens": (rows, beam),
+        "positions": (rows,),
         "where": (beam,),
         "hidden": (rows, beam, recipe.d_model),
         "queries": (rows, beam, *head),
@@ -156,7 +194,7 @@ class Arena:
         """Leave memory that is too small to those who still hold it, and take more."""
         for name, count in self._too_small(sizes):
             self._memory.pop(name, None)  # before there is more, so that both need not fit
-            like = self._integers if name in ("tokens", "where") else self._numbers
+            like = self._integers if name in ("tokens", "positions", "where") else self._numbers
             self._memory[name] = like.new_empty(count)
 
     def tensors(self, sizes: Sizes) -> dict[str, Tensor]:

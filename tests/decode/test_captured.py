@@ -309,6 +309,16 @@ def test_it_translates_and_aligns_the_same(model_directory: Path) -> None:
     found = translations(model_directory, lambda model: CapturedModel(model, Rehearsing()), alignments=True)
     assert any(translation.alignment for [translation, *_] in found)
     assert_same_translations(found, expected)
+    options = {"alignments": True, "batch_tokens": 64, "bias": {"w1 w2": 0.5}, "no_repeat_ngram": 2}
+    expected = translations(model_directory, lambda model: model, **options)
+    captured: list[CapturedModel] = []
+
+    def wrap(model: Transformer) -> CapturedModel:
+        captured.append(CapturedModel(model, Rehearsing()))
+        return captured[0]
+
+    assert_same_translations(translations(model_directory, wrap, **options), expected)
+    assert max(shape.rows for shape in captured[0]._steps) == 4, "four at a time, though there are 14"
 
 
 def test_too_little_memory_halves_the_batch(model_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,10 +168,10 @@ def test_no_live_hypothesis_can_come_higher_than_it_is_said_to() -> None:
     src = PackedSequences.from_lists([source_of(3, 0)])
     options = SearchOptions(beam_size=2, length_penalty="power", length_alpha=1.0)
     live = torch.tensor([[-5.0, -1.0]])
-    assert Steering(options, src, [10], None).reach(live, length=1).tolist() == pytest.approx([-1.0 / 10])
+    assert Steering(options, src, [10], None).reach(live, torch.tensor([1])).tolist() == pytest.approx([-1.0 / 10])
     for worth, expected in ((3.0, (3.0 - 1.0) / 2), (0.5, (0.5 - 1.0) / 10), (-3.0, -1.0 / 10)):
         biased = Steering(replace(options, bias=(((4,), worth),)), src, [10], None)
-        assert biased.reach(live, length=1).tolist() == pytest.approx([expected])
+        assert biased.reach(live, torch.tensor([1])).tolist() == pytest.approx([expected])
 
 
 # --- Options ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,253 @@
+"""Searches in which sentences take the places of those that are done: each finds what it would find alone."""
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_search import AttentivePrefixState, AttentiveTableModel, Task, beam_outputs, random_attention
+from test_captured import SEARCHES, Rehearsing, draw_sources, make_model
+from test_captured import assert_same as assert_same_search
+from test_search import TableModel, assert_same, random_table, source_of
+from test_steering import prefixes, rules, some_phrases, tasks_of, usually, zeros
+
+from nmt.decode.batches import batches, crowds
+from nmt.decode.captured import CapturedModel
+from nmt.decode.ensemble import Ensemble, is_open
+from nmt.decode.options import SearchOptions
+from nmt.decode.restricted import restrict
+from nmt.decode.search import Hypothesis, StepModel, beam_search
+from nmt.packed import BOS_ID, PackedSequences
+
+
+class OpenTableModel(AttentiveTableModel):
+    """A table that takes in sentences at any time, and writes down how many came and how many there were."""
+
+    def start(self, src: PackedSequences, beam_size: int) -> AttentivePrefixState:
+        self.arrived = [src.sizes.tolist()]
+        self.oldest = [0]
+        return OpenState([tuple(sentence) for sentence in src.to_lists()], beam_size, self.attention)
+
+    def join(self, src: PackedSequences, state: AttentivePrefixState, steps: int) -> None:
+        assert src.max_length <= max(self.arrived[0]) and src.num_sentences
+        assert steps == max((len(beam[0]) for beam in state.prefixes), default=0)
+        self.arrived.append(src.sizes.tolist())
+        newcomers = OpenState([tuple(sentence) for sentence in src.to_lists()], 1, self.attention)
+        state.sources += newcomers.sources
+        width = len(state.prefixes[0]) if state.prefixes else self.width
+        state.prefixes += [beam * width for beam in newcomers.prefixes]
+
+    def step(self, tokens: torch.Tensor, state: Any) -> torch.Tensor:
+        self.width = tokens.shape[1]
+        return super().step(tokens, state)
+
+
+class OpenState(AttentivePrefixState):
+    def keep(self, sentence_index: torch.Tensor) -> None:
+        kept = sentence_index.tolist()
+        assert len(kept) < len(self.sources)
+        self.sources = [self.sources[i] for i in kept]
+        self.prefixes = [self.prefixes[i] for i in kept]
+
+
+def search(tasks: Sequence[Task], rows: int) -> tuple[list[list[Hypothesis]], OpenTableModel]:
+    model = OpenTableModel(tasks[0].table, tasks[0].attention)
+    src = PackedSequences.from_lists([task.source for task in tasks])
+    wishes = [task.prefix for task in tasks], [task.required for task in tasks]
+    return beam_search(model, src, tasks[0].options, *wishes, rows=rows), model
+
+
+# --- Search ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    lengths=st.lists(st.integers(0, 4), min_size=1, max_size=9),
+    rows=st.integers(1, 5),
+    zeros=zeros,
+    words=st.integers(2, 6),
+    width=st.integers(1, 4),
+    groups=usually(1, st.integers(2, 3)),
+    data=st.data(),
+    chosen=rules,
+    wishes=st.lists(st.tuples(prefixes, some_phrases), min_size=9, max_size=9),
+)
+def test_it_finds_what_a_plain_beam_finds_with_all_options(
+    seed: int,
+    lengths: list[int],
+    rows: int,
+    zeros: float,
+    words: int,
+    width: int,
+    groups: int,
+    data: st.DataObject,
+    chosen: dict[str, Any],
+    wishes: list[Any],
+) -> None:
+    n_best = data.draw(st.integers(1, width * groups))
+    chosen["max_extra_tokens"] += data.draw(st.integers(0, 4))
+    options = SearchOptions(beam_size=width * groups, n_best=n_best, num_groups=groups, **chosen)
+    tasks = tasks_of(seed, lengths, zeros, words, options, wishes)
+    found, model = search(tasks, rows)
+    for task, of_one in zip(tasks, found, strict=True):
+        assert_same(of_one, beam_outputs(task), task.table, task.source)
+    assert max(model.rows_per_step) <= rows
+    arrived = [size for sizes in model.arrived for size in sizes]
+    assert sorted(arrived) == sorted(len(task.source) for task in tasks), "each is read once"
+    assert arrived == sorted(arrived, reverse=True) or len(model.arrived) == 1, "the longest come first"
+
+
+def test_places_that_are_free_are_taken() -> None:
+    """All rows but those of the end are in use, and few sentences are read alone."""
+    options = SearchOptions(beam_size=2, max_extra_tokens=20)
+    tasks = [
+        Task(random_table(5, 6), random_attention(5), source_of(length % 5, length), options) for length in range(80)
+    ]
+    together, model = search(tasks, rows=80)
+    refilled, open_model = search(tasks, rows=8)
+    assert [[h.tokens for h in of_one] for of_one in refilled] == [[h.tokens for h in of_one] for of_one in together]
+    assert len(model.arrived) == 1
+    in_groups = [search(tasks[first : first + 8], rows=8)[1].rows_per_step for first in range(0, 80, 8)]
+    assert len(open_model.rows_per_step) < 0.7 * sum(map(len, in_groups)), "steps in all"
+    assert all(len(sizes) >= 2 for sizes in open_model.arrived[:-1])
+    while_full = open_model.rows_per_step[: len(open_model.rows_per_step) // 2]
+    assert sum(while_full) >= 0.85 * 8 * len(while_full)
+
+
+def test_one_row_takes_one_sentence_after_the_other() -> None:
+    options = SearchOptions(beam_size=3, max_extra_tokens=3)
+    tasks = [Task(random_table(2, 4), random_attention(2), source_of(n, n), options) for n in (3, 0, 4)]
+    found, model = search(tasks, rows=1)
+    assert model.arrived == [[5], [4], [1]]
+    for task, of_one in zip(tasks, found, strict=True):
+        assert_same(of_one, beam_outputs(task), task.table, task.source)
+
+
+def test_a_model_that_nothing_can_join_is_searched_at_once() -> None:
+    src, table = PackedSequences.from_lists([source_of(1, 0), source_of(2, 1)]), random_table(1, 3)
+    assert len(beam_search(TableModel(table), src, SearchOptions(), rows=2)) == 2
+    with pytest.raises(AssertionError, match="at once"):
+        beam_search(make_model(), src, SearchOptions(), rows=1)
+
+
+# --- Real models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_a_model_in_buffers_finds_the_same(options: SearchOptions, rows: int) -> None:
+    rng, model, recorder = random.Random(rows), make_model(), Rehearsing()
+    captured = CapturedModel(model, recorder)
+    for count in (17, 5):
+        src = draw_sources(rng, count, longest=40)
+        required = [[[rng.randrange(4, 30)] for _ in range(rng.choice((0, 0, 1)))] for _ in range(count)]
+        found = beam_search(captured, src, options, None, required, rows=rows)
+        assert_same_search(found, beam_search(model, src, options, None, required))
+    assert recorder.recorded
+
+
+def test_the_past_goes_round_in_a_ring_of_one_size() -> None:
+    """Sentences that take few steps, one after the other: the steps of the search are many more than the places."""
+    model, recorder = make_model(), Rehearsing()
+    captured = CapturedModel(model, recorder)
+    src = draw_sources(random.Random(3), 60, longest=15)
+    options = SearchOptions(beam_size=3, max_extra_tokens=4)
+    assert_same_search(beam_search(captured, src, options, rows=4), beam_search(model, src, options))
+    steps = sum(step.count for step in captured._steps.values())
+    widest = max(shape.places for shape in captured._steps)
+    assert widest == 64 and 3 * steps > 5 * widest
+    assert max(shape.rows for shape in captured._steps) == 4
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), beam=st.integers(1, 5), steps=st.integers(1, 60), share=st.sampled_from((0.1, 0.4, 0.8))
+)
+def test_steps_equal_those_of_each_sentence_alone(seed: int, beam: int, steps: int, share: float) -> None:
+    """Sentences come and go at random; those that come may be longer than all before, and more than rows are free."""
+    rng, model = random.Random(seed), make_model(seed % 3)
+    captured = CapturedModel(model, Rehearsing())
+    first = draw_sources(rng, rng.randint(1, 5))
+    state, alone = captured.start(first, beam), [model.start(first.some([i]), beam) for i in range(first.num_sentences)]
+    tokens = torch.full((len(alone), beam), BOS_ID)
+    for _ in range(steps):
+        found = captured.advance(tokens, state)
+        for row, own in enumerate(alone):
+            expected = model.advance(tokens[row : row + 1], own)
+            torch.testing.assert_close(found[row : row + 1], expected, rtol=0.0, atol=1e-12)
+        newcomers = 0
+        if rng.random() < share:
+            staying = sorted(rng.sample(range(len(alone)), k=rng.randint(0, len(alone))))
+            src = draw_sources(rng, rng.randint(1, 6), longest=rng.choice((3, 40)))
+            newcomers = src.num_sentences
+            state.keep(torch.tensor(staying, dtype=torch.int64))
+            alone = [alone[row] for row in staying]
+            captured.join(src, state, max((own.length for own in alone), default=0))
+            alone += [model.start(src.some([i]), beam) for i in range(newcomers)]
+        order = torch.tensor([[rng.randrange(beam) for _ in range(beam)] for _ in alone])
+        state.reorder(order)
+        for row, own in enumerate(alone):
+            if own.length:
+                own.reorder(order[row : row + 1])
+        tokens = torch.tensor([[rng.randrange(4, 30) for _ in range(beam)] for _ in alone])
+        tokens[len(alone) - newcomers :] = BOS_ID
+
+
+def test_what_a_sentence_has_left_behind_reaches_nobody() -> None:
+    model, src = make_model(), draw_sources(random.Random(1), 3)
+    found = []
+    for spoiled in (False, True):
+        captured = CapturedModel(model)
+        state = captured.start(src, 2)
+        with torch.inference_mode():
+            captured.step(torch.full((3, 2), BOS_ID), state)
+            state.keep(torch.tensor([1]))
+            if spoiled:
+                buffers = state.step.buffers
+                for part in [*(part for layer in buffers.layers for part in (layer.past.stored, layer.memory))]:
+                    part[[0, 2, 3]] = float("nan")
+                buffers.hidden[[0, 2, 3]] = buffers.past_bias[[0, 2, 3]] = float("nan")
+            captured.join(src.some([2, 0]), state, 1)
+            assert sorted(state.rows.tolist()) == [0, 1, 2] and state.rows[0] == 1
+            found.append(captured.step(torch.full((3, 2), BOS_ID), state))
+    assert torch.equal(*found) and found[0].isfinite().all()
+
+
+def test_ensembles_take_in_sentences_if_all_members_do() -> None:
+    models: list[StepModel[Any]] = [make_model(1), make_model(2)]
+    captured: list[StepModel[Any]] = [CapturedModel(make_model(seed)) for seed in (1, 2)]
+    assert is_open(Ensemble(captured)) and not is_open(Ensemble([captured[0], models[1]])) and not is_open(models[0])
+    assert not is_open(restrict(captured[0], torch.ones(1, 30, dtype=torch.bool))) and not is_open(None)
+    src = draw_sources(random.Random(4), 9, longest=12)
+    options = SearchOptions(n_best=2, max_extra_tokens=12)
+    assert_same_search(
+        beam_search(Ensemble(captured), src, options, rows=2), beam_search(Ensemble(models), src, options)
+    )
+
+
+# --- Who goes together -----------------------------------------------------------------------------------------------
+
+
+@given(lengths=st.lists(st.integers(1, 300), max_size=40), budget=st.integers(1, 2_000))
+def test_every_sentence_goes_once_with_others_of_about_its_length(lengths: list[int], budget: int) -> None:
+    for plan in (batches, crowds):
+        groups = list(plan(lengths, budget))
+        assert sorted(i for ids, _ in groups for i in ids) == list(range(len(lengths)))
+        assert all(
+            max(lengths[i] for i in later) <= max(lengths[i] for i in ids) for (ids, _), (later, _) in pairwise(groups)
+        )
+        for ids, rows in groups:
+            costs = sorted(max(16, lengths[i]) for i in ids)
+            assert 1 <= rows <= len(ids) and (rows == 1 or sum(costs[-rows:]) <= budget)
+    for ids, _ in crowds(lengths, budget):
+        assert max(lengths[i] for i in ids) <= max(16, 2 * min(lengths[i] for i in ids))
+
+
+def test_a_crowd_has_as_many_rows_as_its_buffers() -> None:
+    assert list(crowds([30] * 100 + [5] * 3 + [17], 512)) == [([*range(100), 103], 16), ([100, 101, 102], 3)]
+    assert [rows for _, rows in batches([30] * 100, 512)] == [15, 17, 17, 17, 17, 17]
