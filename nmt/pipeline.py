@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -202,19 +202,23 @@ def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> 
             window = src[first : first + VALIDATION_WINDOW * world.size]
             own += translator.translate(window[world.rank :: world.size])
         shares = world.gather_text(own)
-        return _validation_text(src, ref, shares, recipe.tgt_lang) if shares is not None else None
+        if shares is None:
+            return None
+        return _validation_text(
+            src, ref, shares, tgt_lang=recipe.tgt_lang, lowercase=prepared.tokenizers.tgt.lowercases()
+        )
 
     return translate
 
 
 def _validation_text(
-    src: Sequence[str], ref: Sequence[str], shares: Sequence[Sequence[str]], tgt_lang: str
+    src: Sequence[str], ref: Sequence[str], shares: Sequence[Sequence[str]], *, tgt_lang: str, lowercase: bool
 ) -> ValidationText:
     """BLEU and samples from the translations of all processes, of which process r made every r-th of n."""
     lines = [""] * len(src)
     for rank, share in enumerate(shares):
         lines[rank :: len(shares)] = share
-    (bleu,) = score_corpus(lines, [ref], ["bleu"], tgt_lang=tgt_lang)
+    (bleu,) = score_corpus(lines, [ref], ["bleu"], tgt_lang=tgt_lang, lowercase=lowercase)
     rows = [f"| {s.src} | {s.translation} | {s.ref} |" for s in choose_samples(src, ref, lines, SHOWN_SAMPLES)]
     return ValidationText(bleu.value, "\n".join(["| source | translation | reference |", "|---|---|---|", *rows]))
 
@@ -301,13 +305,15 @@ def _translate_and_score(recipe: Recipe, translator: Translator, test: TestSet) 
     out = recipe.directory / "translations"
     out.mkdir(exist_ok=True)
     (out / f"{test.name}.{recipe.tgt_lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    metrics, language = recipe.evaluate.metrics, recipe.tgt_lang
+    options: dict[str, Any] = {"tgt_lang": recipe.tgt_lang, "lowercase": translator.lowercases}
     return ScoredTestSet(
         name=test.name,
         sentences=len(test.src),
         seconds=seconds,
-        scores=tuple(score_corpus(lines, [test.ref], metrics, tgt_lang=language, resamples=recipe.evaluate.resamples)),
-        groups=tuple(score_by_group(lines, [test.ref], test.phenomena, tgt_lang=language)) if test.phenomena else (),
+        scores=tuple(
+            score_corpus(lines, [test.ref], recipe.evaluate.metrics, resamples=recipe.evaluate.resamples, **options)
+        ),
+        groups=tuple(score_by_group(lines, [test.ref], test.phenomena, **options)) if test.phenomena else (),
         samples=choose_samples(test.src, test.ref, lines, recipe.evaluate.samples),
     )
 

@@ -107,6 +107,21 @@ def test_run_prints_the_report_and_leaves_every_file(run_dir: Path) -> None:
     assert all(score["interval"] >= 0 and "|bs:1000|" in score["signature"] for score in test["scores"])
 
 
+def test_a_run_in_lower_case_takes_any_case_and_is_scored_without_regard_to_it(tmp_path: Path, nmt: Nmt) -> None:
+    run = tmp_path / "run"
+    (tmp_path / "tiny.toml").write_text(TINY_RECIPE)
+    options = ["tokenizer.lowercase=true", "train.max_steps=6", "train.validate_bleu_every=0", f"run_dir={run}"]
+    status, _, err = nmt("run", tmp_path / "tiny.toml", *options)
+    assert status == 0, err
+    (test,) = json.loads((run / "report.json").read_text())["tests"]
+    signatures = {score["name"]: score["signature"] for score in test["scores"]}
+    assert "case:lc" in signatures["bleu"] and "case:lc" in signatures["chrf"]
+    lines = ["The old dog sees a House.", "THE OLD DOG SEES A HOUSE.", "the old dog sees a house."]
+    (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
+    status, out, _ = nmt("translate", run, tmp_path / "lines")
+    assert status == 0 and len(set(out.splitlines())) == 1 and out == out.lower()
+
+
 def test_run_again_does_nothing_twice(run_dir: Path, nmt: Nmt) -> None:
     before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*.safetensors")}
     before |= {path: path.stat().st_mtime_ns for path in (run_dir / "data").iterdir()}

@@ -21,7 +21,7 @@ SPACE = "\u2581"
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST = 1, 2, 3, 4
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_KIND = 1, 2, 3
 _MODEL_TYPE = 3
-_REPLACEMENTS = 2
+_REPLACEMENTS, _RULE_FILE = 2, 6
 _VARINT, _LENGTH_DELIMITED, _FOUR_BYTES = 0, 2, 5
 
 
@@ -76,6 +76,18 @@ def with_pieces(model: bytes, pieces: Iterable[Piece]) -> bytes:
     written = b"".join(_write_bytes(_PIECES, _write_piece(piece)) for piece in pieces)
     kept = (field.raw for field in _fields(model) if field.number not in (_PIECES, _SELF_TEST))
     return written + b"".join(kept)
+
+
+def without_rule_file(model: bytes) -> bytes:
+    """The same model without the name of the file that its rules came from, which belongs to one machine."""
+    written = b""
+    for field in _fields(model):
+        if field.number == _NORMALIZER:
+            kept = (part.raw for part in _fields(field.content) if part.number != _RULE_FILE)
+            written += _write_bytes(_NORMALIZER, b"".join(kept))
+        else:
+            written += field.raw
+    return written
 
 
 class _Field(NamedTuple):

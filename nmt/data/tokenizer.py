@@ -1,21 +1,34 @@
 """The subword tokenizer: SentencePiece, trained and used with the special ids of this project.
 
-Text is normalised before it comes here (`nmt.data.clean.normalize`), so SentencePiece itself changes nothing. What has
-no piece of its own is spelled in bytes: no character ever becomes the unknown token.
+Text is normalised before it comes here (`nmt.data.clean.normalize`), so SentencePiece itself changes nothing, unless it
+is to lower-case: that is written into its model, so that whoever uses the model does the same. What has no piece of its
+own is spelled in bytes: no character ever becomes the unknown token.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
 from nmt.data.clean import valid_unicode
-from nmt.data.subword_file import SPACE, Algorithm, PieceKind, is_plain_bpe, read_algorithm, read_pieces
+from nmt.data.subword_file import (
+    SPACE,
+    Algorithm,
+    PieceKind,
+    is_plain_bpe,
+    read_algorithm,
+    read_pieces,
+    without_rule_file,
+)
 from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.recipe import TokenizerRecipe, UserError
 
@@ -89,6 +102,10 @@ class Tokenizer:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The written form of each token, `▁` for the space before a word; for people and for alignments."""
         return [self._processor.id_to_piece(int(i) if 0 <= i < self.vocab_size else UNK_ID) for i in ids]
+
+    def lowercases(self) -> bool:
+        """Whether upper case is not told from lower case."""
+        return str(self._processor.normalize("A")) == f"{SPACE}a"
 
     def encodes_by_words(self) -> bool:
         """Whether the ids of a normalised sentence are those of its words end to end, bit for bit; see `encoding`."""
@@ -168,25 +185,26 @@ def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -
     """
     written = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(valid_unicode(line) for line in lines),
-            model_writer=written,
-            model_type=recipe.algorithm,
-            vocab_size=recipe.vocab_size,
-            character_coverage=recipe.character_coverage,
-            user_defined_symbols=list(recipe.user_symbols),
-            pad_id=PAD_ID,
-            unk_id=UNK_ID,
-            bos_id=BOS_ID,
-            eos_id=EOS_ID,
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            num_threads=_TRAINING_THREADS,
-            minloglevel=2,
-        )
+        with _normalization(recipe.lowercase) as normalization:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=(valid_unicode(line) for line in lines),
+                model_writer=written,
+                model_type=recipe.algorithm,
+                vocab_size=recipe.vocab_size,
+                character_coverage=recipe.character_coverage,
+                user_defined_symbols=list(recipe.user_symbols),
+                pad_id=PAD_ID,
+                unk_id=UNK_ID,
+                bos_id=BOS_ID,
+                eos_id=EOS_ID,
+                byte_fallback=True,
+                **normalization,
+                num_threads=_TRAINING_THREADS,
+                minloglevel=2,
+            )
     except (RuntimeError, ValueError) as error:
         raise UserError(_explain_training_error(str(error), recipe)) from error
-    path.write_bytes(written.getvalue())
+    path.write_bytes(without_rule_file(written.getvalue()))
     return Tokenizer.load(path)
 
 
@@ -206,6 +224,24 @@ def train_tokenizers(
         src=train_tokenizer((pair[0] for pair in sample()), with_tags, directory / _SRC_FILE),
         tgt=train_tokenizer((pair[1] for pair in sample()), recipe, directory / _TGT_FILE),
     )
+
+
+@contextmanager
+def _normalization(lowercase: bool) -> Iterator[dict[str, Any]]:
+    """What tells SentencePiece's trainer how to take text: as it is, or with each letter in lower case.
+
+    Every letter becomes one letter, so that pieces and text still have the same number of characters; for the dotted
+    capital I, the only one that Unicode would make two of, it is the i.
+    """
+    if not lowercase:
+        yield {"normalization_rule_name": "identity"}
+        return
+    pairs = ((code, chr(code).lower()) for code in range(sys.maxunicode + 1))
+    rules = [f"{code:X}\t{ord(lower[0]):X}\n" for code, lower in pairs if lower != chr(code)]
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "lower.tsv"
+        path.write_text("".join(rules), encoding="ascii")
+        yield {"normalization_rule_tsv": str(path)}
 
 
 def _explain_training_error(message: str, recipe: TokenizerRecipe) -> str:

@@ -192,6 +192,11 @@ class Translator:
             keep_freed_memory()
         return translator
 
+    @property
+    def lowercases(self) -> bool:
+        """Whether translations are in lower case, whatever the model has read."""
+        return self._tokenizers.tgt.lowercases()
+
     def translate(
         self,
         lines: Sequence[str],

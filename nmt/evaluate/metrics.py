@@ -199,12 +199,14 @@ def score_by_group(
     metrics: Sequence[str] = ("bleu", "chrf"),
     *,
     tgt_lang: str,
+    lowercase: bool = False,
 ) -> list[GroupScore]:
     """Scores for each group of sentences, by name; `groups` holds the groups of each sentence: none, one or several.
 
     Raises UserError where the streams are empty or differ in length.
     """
-    return score_groups(hypotheses, references, groups, [make_scorer(name, tgt_lang=tgt_lang) for name in metrics])
+    scorers = [make_scorer(name, tgt_lang=tgt_lang, lowercase=lowercase) for name in metrics]
+    return score_groups(hypotheses, references, groups, scorers)
 
 
 def score_groups(

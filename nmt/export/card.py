@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nmt.checkpoint import LoadedModel
+from nmt.data.tokenizer import Tokenizers
 
 Target = Literal["ctranslate2", "huggingface"]
 
@@ -63,6 +64,7 @@ def find_report(model: Path) -> dict[str, Any] | None:
 def write_card(loaded: LoadedModel, card: Card) -> str:
     """The text of README.md."""
     facts, report = loaded.facts, find_report(loaded.directory)
+    lowercases = Tokenizers.load(loaded.directory).tgt.lowercases()
     lines = [
         *_front_matter(loaded, card),
         f"# {facts.src_lang} to {facts.tgt_lang}",
@@ -78,6 +80,7 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         f"Text is expected in Unicode form {facts.unicode_form}, one sentence at a time."
         if facts.unicode_form != "none"
         else "Text is taken as it is, one sentence at a time.",
+        *(["Upper case is taken for lower case, and translations are in lower case."] if lowercases else []),
         "",
     ]
     if report is not None:

@@ -63,6 +63,9 @@ class TokenizerRecipe(Section):
     """One model for both languages (needed for three-way tied embeddings), or one each of `vocab_size`."""
     character_coverage: Annotated[float, Field(gt=0.9, le=1.0)] = 1.0
     """Share of characters that get their own piece; the others are spelled in bytes."""
+    lowercase: bool = False
+    """Lower-case all text, sources to be translated too: translations then are in lower case, and test sets are scored
+    without regard to case. For small corpora whose published scores are of lower-cased text."""
     user_symbols: tuple[str, ...] = ()
     """Strings that are always one token, such as tags."""
     start_from: Path | None = None

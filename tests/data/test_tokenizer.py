@@ -72,6 +72,43 @@ def test_user_symbols_are_one_token(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_lower_casing_is_in_the_model_and_as_good_as_lower_cased_text(algorithm: str, tmp_path: Path) -> None:
+    options = {"vocab_size": 278, "algorithm": algorithm, "user_symbols": ("<Web>",)}
+    lines = [line.title() if number % 3 else line.upper() for number, line in enumerate(LINES)]
+    lowering = train_tokenizer(
+        lines, TokenizerRecipe.model_validate(options | {"lowercase": True}), tmp_path / "1.model"
+    )
+    again = train_tokenizer(lines, TokenizerRecipe.model_validate(options | {"lowercase": True}), tmp_path / "2.model")
+    plain = train_tokenizer(map(str.lower, lines), TokenizerRecipe.model_validate(options), tmp_path / "3.model")
+    assert lowering.model == again.model
+    assert lowering.lowercases() and not plain.lowercases()
+    assert lowering.pieces(range(278)) == plain.pieces(range(278))
+    for line in [*lines, "Ä ß Ω Ж Old"]:
+        assert lowering.encode(line) == plain.encode(line.lower())
+    assert (
+        lowering.decode(lowering.encode("<Web> \u0130stanbul \u03a3\u0391\u03a3"))
+        == "<Web> istanbul \u03c3\u03b1\u03c3"
+    )
+    assert not lowering.encodes_by_words()
+
+
+@pytest.fixture(scope="module")
+def lowering(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    recipe = RECIPE.model_copy(update={"lowercase": True})
+    return train_tokenizer(LINES, recipe, tmp_path_factory.mktemp("lowering") / "tokenizer.model")
+
+
+@settings(max_examples=50)
+@given(st.text(max_size=30))
+def test_lower_casing_keeps_the_number_of_characters(lowering: Tokenizer, text: str) -> None:
+    text = normalize(text.replace("\u2581", ""), "NFC")
+    lowered = lowering.decode(lowering.encode(text))
+    assert len(lowered) == len(text)
+    assert lowering.encode(lowered) == lowering.encode(text)
+    assert lowered.lower() == lowered
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
 def test_the_vocabulary_is_that_of_the_model(algorithm: str, tmp_path: Path) -> None:
     recipe = TokenizerRecipe(vocab_size=279, algorithm=algorithm, user_symbols=("<2de>", "a,b"))
     tokenizer = train_tokenizer(LINES, recipe, tmp_path / "tokenizer.model")

@@ -26,23 +26,35 @@ def pairs() -> list[EmbeddedPair]:
 
 
 @pytest.fixture(scope="session")
-def tokenizers_of(tmp_path_factory: pytest.TempPathFactory, pairs: list[EmbeddedPair]) -> dict[bool, Tokenizers]:
-    """By whether they are joint."""
+def tokenizers_of(
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[EmbeddedPair]
+) -> dict[tuple[bool, bool], Tokenizers]:
+    """By whether they are joint, and whether they lower-case."""
 
-    def train(joint: bool) -> Tokenizers:
-        recipe = TokenizerRecipe(vocab_size=420 if joint else 400, joint=joint, algorithm="bpe" if joint else "unigram")
+    def train(joint: bool, lowercase: bool) -> Tokenizers:
+        sizes = {"vocab_size": 400 if lowercase or not joint else 420, "lowercase": lowercase}
+        recipe = TokenizerRecipe.model_validate({"joint": joint, "algorithm": "bpe" if joint else "unigram", **sizes})
         folder = tmp_path_factory.mktemp("tokenizer")
         return train_tokenizers(lambda: ((pair.src, pair.tgt) for pair in pairs), recipe, folder)
 
-    return {joint: train(joint) for joint in (True, False)}
+    return {key: train(*key) for key in ((True, False), (False, False), (True, True))}
 
 
 @pytest.fixture(scope="session")
-def make_model(tmp_path_factory: pytest.TempPathFactory, tokenizers_of: dict[bool, Tokenizers]) -> MakeModel:
+def make_model(
+    tmp_path_factory: pytest.TempPathFactory, tokenizers_of: dict[tuple[bool, bool], Tokenizers]
+) -> MakeModel:
     """Gives the directory of a model with random weights, strong enough that its translations differ."""
 
-    def make(*, joint: bool = True, decode: DecodeRecipe | None = None, seed: int = 0, **changes: object) -> Path:
-        tokenizers = tokenizers_of[joint]
+    def make(
+        *,
+        joint: bool = True,
+        lowercase: bool = False,
+        decode: DecodeRecipe | None = None,
+        seed: int = 0,
+        **changes: object,
+    ) -> Path:
+        tokenizers = tokenizers_of[joint, lowercase]
         recipe = ModelRecipe.model_validate({**SIZES, "max_positions": 96, **changes})
         torch.manual_seed(seed)
         model = Transformer(recipe, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)

@@ -68,3 +68,6 @@ def test_a_model_alone_has_a_card_too(make_model: MakeModel) -> None:
     assert "license" not in card
     assert "Scores" not in card
     assert 'model_file="FOLDER/tokenizer.src.model"' in card
+    assert "lower case" not in card
+    lowering = load_model(make_model(lowercase=True), torch.device("cpu"))
+    assert "in lower case" in write_card(lowering, Card("ctranslate2", None, ()))

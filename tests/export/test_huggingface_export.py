@@ -24,6 +24,7 @@ needs_transformers = pytest.mark.skipif(
 
 VARIANTS = [
     ({"activation": "swish"}, "MarianMTModel"),
+    ({"lowercase": True, "seed": 1}, "MarianMTModel"),
     ({"norm_order": "pre", "activation": "gelu", "output_bias": True}, "PegasusForConditionalGeneration"),
     ({"tied_embeddings": "decoder"}, "MarianMTModel"),
     ({"tied_embeddings": "none", "joint": False, "output_bias": True, "num_encoder_layers": 1}, "MarianMTModel"),
