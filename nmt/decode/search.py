@@ -157,17 +157,17 @@ def beam_search(
         beam, steering = batch.beam, batch.steering
         log_probs = model.step(beam.newest(), state)  # (batch, beam, vocab)
         beam.clock += 1
-        lengths = batch.lengths()  # of the outputs, with the token that comes now
-        rules.apply(log_probs, lengths, batch.sentences, beam.outputs)
+        rules.apply(log_probs, batch.lengths(), batch.sentences, beam.outputs)
         if steering.needs_attention:
             steering.look(attention_of(state))
         log_probs = log_probs.reshape(*beam.log_prob.shape, -1)  # (rows, width, vocab), a row for each group
-        best = steering.best_extensions(beam.log_prob, log_probs, beam.lengths)
-        beam.finish(best, steering.scores(best, beam.lengths))
+        lengths = beam.lengths()
+        best = steering.best_extensions(beam.log_prob, log_probs, lengths)
+        beam.finish(best, lengths, steering.scores(best, lengths))
         beam.live_on(best, log_probs[:, :, EOS_ID])
         steering.follow(*beam.last_step())
 
-        is_done = beam.is_done(steering.reach(beam.log_prob, beam.lengths)).tolist()  # the one wait for the device
+        is_done = beam.is_done(steering.reach(beam.log_prob, lengths)).tolist()  # the one wait for the device
         leaving, staying = batch.parted(is_done, rules.limits)
         if leaving:
             for sentence, hypotheses in batch.of(leaving).read(options.n_best):
@@ -235,7 +235,7 @@ class _Batch:
         return cls(sentences, [clock] * len(sentences), beam, own)
 
     def lengths(self) -> list[int]:
-        """Tokens of the outputs of each sentence, (batch,)."""
+        """Tokens of the outputs of each sentence with the one that this step gives, (batch,)."""
         return [self.beam.clock - began for began in self.began]
 
     def parted(self, is_done: Sequence[bool], limits: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -311,9 +311,8 @@ class _Beam:
             end_log_probs=floats.clone(),
         )
 
-    @property
     def lengths(self) -> Tensor:
-        """Tokens of the live hypotheses of each row, (rows,)."""
+        """Tokens of each row's hypotheses with the one that this step gives, (rows,)."""
         return self.clock - self.began
 
     @property
@@ -329,10 +328,10 @@ class _Beam:
         """The newest token of each live hypothesis, (batch, beam)."""
         return self.tokens[:, self.now].reshape(-1, self.num_groups * self.tokens.shape[2])
 
-    def finish(self, best: Extensions, scores: Tensor) -> None:
-        """Let those extensions that end compete for the finished places; of equals the earlier wins."""
+    def finish(self, best: Extensions, lengths: Tensor, scores: Tensor) -> None:
+        """Let those extensions to `lengths` that end compete for the finished places; of equals the earlier wins."""
         scores = scores.masked_fill(best.tokens != EOS_ID, _IMPOSSIBLE)
-        ends = self.lengths[:, None] * self.log_prob.shape[1] + best.parents
+        ends = lengths[:, None] * self.log_prob.shape[1] + best.parents
         all_scores, order = torch.cat([self.scores, scores], dim=1).sort(dim=1, descending=True, stable=True)
         kept = self.scores.shape[1]
         self.scores = all_scores[:, :kept]
@@ -361,10 +360,10 @@ class _Beam:
         """The last `count` tokens before this step of every hypothesis, (batch, beam, count); -1 before the first."""
         rows, room, width = self.tokens.shape
         outputs = self.tokens.new_full((rows, width, count), -1)
-        place = torch.arange(width, device=outputs.device).expand(rows, -1)
+        place, lengths = torch.arange(width, device=outputs.device).expand(rows, -1), self.lengths()
         for back in range(1, count + 1):
             entry = (self.clock - 1 - back) % room
-            is_there = (back < self.lengths)[:, None]
+            is_there = (back < lengths)[:, None]
             outputs[:, :, count - back] = self.tokens[:, entry].gather(1, place).where(is_there, -1)
             place = self.parents[:, entry].gather(1, place)
         return outputs.view(rows // self.num_groups, self.num_groups * width, count)
