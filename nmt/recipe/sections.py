@@ -65,7 +65,8 @@ class TokenizerRecipe(Section):
     """Share of characters that get their own piece; the others are spelled in bytes."""
     lowercase: bool = False
     """Lower-case all text, sources to be translated too: translations then are in lower case, and test sets are scored
-    without regard to case. For small corpora whose published scores are of lower-cased text."""
+    without regard to case. For small corpora whose published scores are of lower-cased text. A subword model that is
+    taken from elsewhere (`start_from`) decides this itself."""
     user_symbols: tuple[str, ...] = ()
     """Strings that are always one token, such as tags."""
     start_from: Path | None = None
