@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.model.dropout import dropout
+from nmt.model.dropout import Dropout, dropout
 from nmt.model.frozen import FrozenLinear, Linear
 from nmt.packed import PackedSequences
 from nmt.rectangle import Rectangle, padded_width
@@ -251,7 +251,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, d_model: int, num_heads: int, p: float) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.p = p
+        self.dropout = Dropout(p)  # on the weights
         self.kernel: Kernel | None = None  # see `Transformer.use_kernel`
         self.q = nn.Linear(d_model, d_model)
         self.k = nn.Linear(d_model, d_model)
@@ -262,12 +262,12 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x: Tensor, layout: PackedSequences, *, causal: bool) -> Tensor:
         """Self-attention. x: (total, d_model) -> (total, d_model)."""
         q, k, v = self._project(x, "qkv").unbind(1)
-        return self._merge(attend(q, k, v, layout, layout, causal=causal, p=self._p, kernel=self.kernel))
+        return self._merge(attend(q, k, v, layout, layout, causal=causal, p=self.dropout.p_now, kernel=self.kernel))
 
     def cross(self, x: Tensor, memory: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
         """Attention to the encoder's output. x: (queries.total, d_model), memory: (keys.total, d_model)."""
         (q,), (k, v) = self._project(x, "q").unbind(1), self._project(memory, "kv").unbind(1)
-        return self._merge(attend(q, k, v, queries, keys, causal=False, p=self._p, kernel=self.kernel))
+        return self._merge(attend(q, k, v, queries, keys, causal=False, p=self.dropout.p_now, kernel=self.kernel))
 
     def cross_weights(self, x: Tensor, memory: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
         """The weights that `cross` gives the memory: (num_sentences, num_heads, tgt_len, src_len) float32, padded."""
@@ -297,10 +297,6 @@ class MultiHeadAttention(nn.Module):
         rows = layout.one_to_a_row.tokens  # (num_sentences, padded src_len)
         stored: Tensor = self._project(memory, "kv").index_select(0, rows.flatten()).unflatten(0, rows.shape)
         return stored
-
-    @property
-    def _p(self) -> float:
-        return self.p if self.training else 0.0
 
     def freeze(self, *uses: Projections) -> None:
         """Lay the weights out for search, for nothing but these uses of `_project`; training is over."""

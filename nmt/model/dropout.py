@@ -1,12 +1,33 @@
-"""Dropout that costs little on a CPU."""
+"""Dropout that costs little on a CPU, and of which training can begin with less."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 _LEVELS = 1 << 16
+
+
+class Dropout(nn.Module):
+    """`dropout` with a share of its full probability, and in training mode only.
+
+    p: the full probability; share: how much of it there is now, see `Transformer.scale_dropout`
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.share = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape (...) -> the same."""
+        return dropout(x, self.p_now)
+
+    @property
+    def p_now(self) -> float:
+        """The probability with which an element is zeroed now."""
+        return self.p * self.share if self.training else 0.0
 
 
 def dropout(x: Tensor, p: float) -> Tensor:

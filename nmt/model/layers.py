@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.model.dropout import dropout
+from nmt.model.dropout import Dropout
 from nmt.model.frozen import FrozenLinear, Linear
 from nmt.recipe import ModelRecipe
 
@@ -33,14 +33,15 @@ class Embedding(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, recipe.d_model))
         self.scale = math.sqrt(recipe.d_model)
-        self.p = recipe.dropout
+        self.dropout = Dropout(recipe.dropout)
         self.positions: Tensor
         self.register_buffer("positions", sinusoids(recipe.max_positions, recipe.d_model), persistent=False)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens and positions of any one shape (...) -> (..., d_model)."""
         x = F.embedding(tokens, self.weight) * self.scale + F.embedding(positions, self.positions)
-        return dropout(x, self.p) if self.training else x
+        out: Tensor = self.dropout(x)
+        return out
 
 
 class FeedForward(nn.Module):
@@ -51,14 +52,11 @@ class FeedForward(nn.Module):
         self.inner: Linear = nn.Linear(recipe.d_model, recipe.d_ff)
         self.outer: Linear = nn.Linear(recipe.d_ff, recipe.d_model)
         self.activation = recipe.activation
-        self.p = recipe.activation_dropout
+        self.dropout = Dropout(recipe.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., d_model) -> (..., d_model)."""
-        h = self._activate(self.inner(x))
-        if self.training:
-            h = dropout(h, self.p)
-        out: Tensor = self.outer(h)
+        out: Tensor = self.outer(self.dropout(self._activate(self.inner(x))))
         return out
 
     def freeze(self) -> None:
@@ -84,14 +82,11 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(recipe.d_model)
         self.pre_norm = recipe.norm_order == "pre"
-        self.p = recipe.dropout
+        self.dropout = Dropout(recipe.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(..., d_model) -> (..., d_model)."""
-        out = sublayer(self.norm(x) if self.pre_norm else x)
-        if self.training:
-            out = dropout(out, self.p)
-        summed = x + out
+        summed: Tensor = x + self.dropout(sublayer(self.norm(x) if self.pre_norm else x))
         return summed if self.pre_norm else self.norm(summed)
 
 

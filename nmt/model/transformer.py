@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from nmt.model.attention import Kernel, MultiHeadAttention
 from nmt.model.decoder import Decoder, DecoderState
+from nmt.model.dropout import Dropout
 from nmt.model.encoder import Encoder
 from nmt.model.frozen import FrozenLinear
 from nmt.model.layers import Embedding
@@ -91,6 +92,12 @@ class Transformer(nn.Module):
         "Training Deep Nets with Sublinear Memory Cost").
         """
         self.encoder.recompute = self.decoder.recompute = wanted
+
+    def scale_dropout(self, share: float) -> None:
+        """From now on every dropout has this share of its full probability, from 0 to 1."""
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.share = share
 
     def use_kernel(self, kernel: Kernel | None) -> None:
         """Which kernel computes attention to whole sentences; by default the fastest for each tensor that comes."""

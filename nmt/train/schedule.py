@@ -1,4 +1,4 @@
-"""Learning rate as a pure function of the update number."""
+"""Learning rate and dropout as pure functions of the update number."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import math
 from typing import assert_never
 
 from nmt.recipe import TrainRecipe
+
+# Levels of dropout before the full one: few, since what is compiled is compiled for each.
+_DROPOUT_LEVELS = 4
 
 
 def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
@@ -32,6 +35,17 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
             return recipe.learning_rate
         case _:
             assert_never(recipe.schedule)
+
+
+def dropout_share(recipe: TrainRecipe, step: int) -> float:
+    """How much of its full probability dropout has at update `step`, counted from 1: from 0 to 1, by quarters.
+
+    A model that has learned little fits too little, and dropout holds it back (Liu et al. 2023, "Dropout Reduces
+    Underfitting"); it is wanted once the model begins to learn by heart (Morerio et al. 2017, "Curriculum Dropout").
+    """
+    if step > recipe.dropout_ramp_steps:
+        return 1.0
+    return (step - 1) * _DROPOUT_LEVELS // recipe.dropout_ramp_steps / _DROPOUT_LEVELS
 
 
 def _progress(recipe: TrainRecipe, warmup: int, step: int) -> float:

@@ -17,7 +17,7 @@ from nmt.precision import autocast, choose_precision, row_multiple, torch_dtype
 from nmt.recipe import Recipe
 from nmt.train.loss import TrainingLoss
 from nmt.train.optimizer import build_optimizer
-from nmt.train.schedule import learning_rate
+from nmt.train.schedule import dropout_share, learning_rate
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Updater:
     def __call__(self, update: Update, step: int) -> UpdateResult:
         """Make the update that takes the model to `step`."""
         self.optimizer.zero_grad(set_to_none=True)
+        self.model.scale_dropout(dropout_share(self.recipe.train, step))
         loss, nll = self._accumulate_gradient(update, step)
         self.loss_scaler.unscale_(self.optimizer)  # does nothing unless in fp16
         norm = self._clip_gradient()

@@ -12,7 +12,7 @@ from nmt.bench.training import STAGES, TrainingBench, measure_training
 from nmt.data.packing import plan_epoch
 from nmt.data.store import PairStore
 from nmt.distributed import World
-from nmt.model import attention, layers
+from nmt.model import attention, dropout
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe
 from nmt.train import compilation
@@ -130,7 +130,7 @@ def test_a_step_of_one_graph_is_timed_like_any_other(
     compile_whole = TrainingLoss.compile_whole
     monkeypatch.setattr(TrainingLoss, "compile_whole", lambda loss: compile_whole(loss, backend="eager"))
     monkeypatch.setattr(compilation, "choose_kernel", lambda q, p: "varlen")
-    for module in (attention, layers):
+    for module in (attention, dropout):
         monkeypatch.setattr(module, "dropout", F.dropout)
     torch._dynamo.reset()
     subject = replace(small_subject, recipe=changed(small_subject.recipe, compile=True))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nmt.model.attention import Kernel, attend, attention_weights, choose_kernel, lay_out, pack
-from nmt.model.dropout import dropout
+from nmt.model.dropout import Dropout, dropout
 from nmt.model.layers import sinusoids
 from nmt.packed import PackedSequences
 
@@ -137,6 +137,18 @@ def test_dropout_repeats_with_the_seed_and_does_nothing_at_zero() -> None:
     torch.manual_seed(5)
     assert torch.equal(first, dropout(x, 0.2))
     assert dropout(x, 0.0) is x
+
+
+def test_a_share_of_dropout_is_dropout_of_that_share_and_only_in_training() -> None:
+    x, layer = torch.randn(33, 7), Dropout(0.4)
+    layer.share = 0.25
+    torch.manual_seed(5)
+    part = layer(x)
+    torch.manual_seed(5)
+    assert torch.equal(part, dropout(x, 0.1))
+    assert layer.eval()(x) is x
+    layer.train().share = 0.0
+    assert layer(x) is x
 
 
 def test_sinusoids_follow_the_formula_of_the_paper() -> None:

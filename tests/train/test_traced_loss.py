@@ -11,12 +11,13 @@ from torch.nn import functional as F
 
 from nmt.data.packing import plan_epoch
 from nmt.data.shapes import UpdateNeeds
-from nmt.model import attention, layers
+from nmt.model import attention, dropout
 from nmt.model.attention import Kernel
 from nmt.model.transformer import Transformer
 from nmt.packed import BOS_ID, EOS_ID, PAD_ID, Batch, BatchShape, PackedSequences
-from nmt.recipe import ModelRecipe
+from nmt.recipe import ModelRecipe, TrainRecipe
 from nmt.train.loss import TrainingLoss, linear_cross_entropy
+from nmt.train.schedule import dropout_share
 from nmt.train.traced_loss import traced_cross_entropy
 
 VOCAB = 70
@@ -166,7 +167,7 @@ def test_one_graph_gives_the_loss_and_gradients_of_all_batches(
 
 
 def test_one_graph_with_dropout_in_bf16(one_graph_for_all: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (layers, attention):
+    for module in (attention, dropout):
         monkeypatch.setattr(module, "dropout", F.dropout)  # as on a GPU; that of a CPU cuts numbers up in place
     loss = build(torch.float32, dropout=0.3, attention_dropout=0.1, activation_dropout=0.1)
     loss.model.use_kernel("masked")
@@ -180,6 +181,31 @@ def test_one_graph_with_dropout_in_bf16(one_graph_for_all: None, monkeypatch: py
         values[-1].backward()
     assert values[-1] == values[-2] != values[-3]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_each_level_of_dropout_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (attention, dropout):
+        monkeypatch.setattr(module, "dropout", F.dropout)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    train = TrainRecipe(dropout_ramp_steps=12)
+    loss, plain = build(torch.float32, dropout=0.3), build(torch.float32, dropout=0.3)
+    for each in (loss, plain):
+        each.model.use_kernel("masked")
+    loss.compile_whole(backend="aot_eager")
+    shares = set()
+    (batch, _), *_ = fixed_and_packed()[1]
+    for step in range(1, 16):
+        shares.add(share := dropout_share(train, step))
+        values = []
+        for each in (loss, plain):
+            each.model.scale_dropout(share)
+            torch.manual_seed(step)
+            values.append(each(batch))
+        torch.testing.assert_close(values[0], values[1])
+    assert shares == {0.0, 0.25, 0.5, 0.75, 1.0}
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(shares)
+    torch._dynamo.reset()
 
 
 def test_validation_and_other_shapes_do_not_meet_the_graph(one_graph_for_all: None) -> None:

@@ -177,7 +177,11 @@ def test_a_step_compiled_as_one_graph_trains_the_same_model(
 
 
 @pytest.mark.parametrize("stops", [[6], [6, 12, 18]], ids=["once", "three times"])
-@pytest.mark.parametrize("options", [{}, {"ema_decay": 0.9, "rdrop": 1.0, "recompute": True}], ids=["plain", "all"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"ema_decay": 0.9, "rdrop": 1.0, "recompute": True, "dropout_ramp_steps": 16}],
+    ids=["plain", "all"],
+)
 def test_stop_and_resume_gives_the_same_bits(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, stops: list[int], options: dict[str, Any]
 ) -> None:
@@ -194,6 +198,16 @@ def test_stop_and_resume_gives_the_same_bits(
     train_tiny(parts, tiny_data)
     assert metrics(parts, "train/loss") == metrics(whole, "train/loss")
     assert final_files(parts) == final_files(whole)
+
+
+def test_training_begins_without_dropout_where_it_rises(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
+    plain = without_dropout(tiny_recipe, tmp_path / "plain")
+    rising = with_train(tiny_recipe, run_dir=tmp_path / "rising", dropout_ramp_steps=24)
+    for recipe in (plain, rising):
+        train_tiny(recipe, tiny_data)
+    first, second = metrics(plain, "train/loss"), metrics(rising, "train/loss")
+    assert first[:6] == second[:6]
+    assert first[6] != second[6]
 
 
 def test_a_second_start_of_a_finished_run_does_nothing(tiny_recipe: Recipe, tiny_data: Path) -> None:

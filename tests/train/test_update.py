@@ -13,7 +13,7 @@ from torch.nn.attention import varlen
 
 from nmt.data.loader import MicroBatch, Update
 from nmt.distributed import World
-from nmt.model import attention, layers
+from nmt.model import attention, dropout
 from nmt.model.transformer import Transformer
 from nmt.packed import Batch, PackedSequences
 from nmt.recipe import Recipe
@@ -38,7 +38,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     causality = {"window_size": (-1, 0)} if has_window else {"is_causal": True}
     monkeypatch.setattr(attention, "varlen_attn", varlen.varlen_attn, raising=False)
     monkeypatch.setattr(attention, "_VARLEN_CAUSAL", causality, raising=False)
-    for module in (attention, layers):
+    for module in (attention, dropout):
         monkeypatch.setattr(module, "dropout", F.dropout)
     monkeypatch.setattr(update_module, "row_multiple", lambda precision, device: 1)
 
