@@ -249,7 +249,11 @@ def test_a_later_override_wins_and_overrides_reach_sections_that_the_file_lacks(
         ("=5", "override '=5' has no value; it must look like train.max_steps=1000"),
         ("name.x=5", "override 'name.x=5': 'name' is not a section; run `nmt config` to see the options"),
         ("train.max_step=5", "recipe: unknown option 'train.max_step'; did you mean 'max_steps'?"),
-        ("train.max_steps=many", "recipe: train.max_steps = 'many'; input should be a valid integer"),
+        ("train.max_steps=many", "recipe: train.max_steps = 'many'; it must be a whole number"),
+        ("train.max_steps=1.5", "recipe: train.max_steps = 1.5; it must be a whole number"),
+        ("train.compile=maybe", "recipe: train.compile = 'maybe'; it must be true or false"),
+        ("train.learning_rate=[]", "recipe: train.learning_rate = []; it must be a number"),
+        ("data.root=7", "recipe: data.root = 7; it must be text in quotes"),
     ],
 )
 def test_overrides_that_do_not_work_are_explained(override: str, message: str) -> None:
@@ -299,11 +303,11 @@ def test_options_of_the_search_have_the_names_that_they_have_in_a_recipe_too(ove
         ("[[data.valid]]\npath = 'x'", "recipe: data.valid.1.kind is None; it must be one of text, tsv,"),
         (
             "[model]\nactivation = 'rule'",
-            "recipe: model.activation = 'rule'; input should be 'relu', 'gelu' or 'swish'",
+            "recipe: model.activation = 'rule'; it must be 'relu', 'gelu' or 'swish'",
         ),
-        ("[model]\ndropout = 1.0", "recipe: model.dropout = 1.0; input should be less than 1"),
-        ("[train]\nmax_steps = 0", "recipe: train.max_steps = 0; input should be greater than 0"),
-        ("[train]\nlearning_rate = inf", "recipe: train.learning_rate = inf; input should be a finite number"),
+        ("[model]\ndropout = 1.0", "recipe: model.dropout = 1.0; it must be less than 1"),
+        ("[train]\nmax_steps = 0", "recipe: train.max_steps = 0; it must be greater than 0"),
+        ("[train]\nlearning_rate = inf", "recipe: train.learning_rate = inf; it must be a finite number"),
         ("[train]\nadam_betas = [0.9]", "recipe: option 'train.adam_betas.1' is missing; it has no default"),
     ],
 )

@@ -95,7 +95,9 @@ class TrainingBench:
     def __init__(self, subject: Subject, world: World, store: PairStore) -> None:
         """`subject.recipe.run_dir` must be a folder that is empty or not there; nothing is written to it."""
         started = perf_counter()
-        recipe, self._world, self._store = subject.recipe, world, store
+        full_dropout = subject.recipe.train.model_copy(update={"dropout_ramp_steps": 0})  # as in most of a run
+        recipe = subject.recipe.model_copy(update={"train": full_dropout})
+        self._world, self._store = world, store
         torch.manual_seed(recipe.seed)
         model = Transformer(recipe.model, subject.src_vocab_size, subject.tgt_vocab_size)
         self.arithmetic = Arithmetic.of(recipe.model, subject.tgt_vocab_size)

@@ -159,7 +159,7 @@ class TrainRecipe(Section):
     """`cosine` and `linear` end at this share of the peak rate, at `max_steps`."""
     dropout_ramp_steps: NonNegativeInt = 0
     """Dropout, attention and activation dropout too, begins at 0 and rises by quarters to its full value after so many
-    updates. 0: it is full from the start, as in the paper."""
+    updates. With `compile` each of the five levels is compiled. 0: it is full from the start, as in the paper."""
     label_smoothing: Probability = 0.1
     """Mass of the target distribution spread evenly over the whole vocabulary, gold token included."""
     rdrop: NonNegativeFloat = 0.0

@@ -132,7 +132,28 @@ def _explain(error: ValidationError) -> Iterator[str]:
         elif problem["type"] == "value_error":
             yield problem["msg"].removeprefix("Value error, ")
         else:
-            yield f"{where} = {problem['input']!r}; {problem['msg'][0].lower()}{problem['msg'][1:]}"
+            yield f"{where} = {problem['input']!r}; {_wanted(problem['type'], problem['msg'])}"
+
+
+# What values pydantic calls valid, by its names of what is wrong with others.
+_KINDS = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "string_type": "text in quotes",
+    "path_type": "text in quotes",
+}
+
+
+def _wanted(problem: str, message: str) -> str:
+    """What a value must be, by pydantic's name of what is wrong with it and its words for that."""
+    if problem in _KINDS:
+        return f"it must be {_KINDS[problem]}"
+    return message.replace("Input should be", "it must be", 1)
 
 
 def _written_names(location: Sequence[str | int]) -> list[str]:

@@ -71,6 +71,14 @@ def test_two_passes_of_rdrop_are_twice_the_arithmetic(small_subject: Subject, sm
     assert flops[1] == 2 * flops[0]
 
 
+def test_dropout_is_full_where_training_begins_without(small_subject: Subject, small_store: PairStore) -> None:
+    subject = replace(small_subject, recipe=changed(small_subject.recipe, dropout_ramp_steps=1_000))
+    with TrainingBench(subject, ALONE, small_store) as bench:
+        bench.repeat(1)
+        shares = {module.share for module in bench.trainer.model.modules() if isinstance(module, dropout.Dropout)}
+    assert shares == {1.0}
+
+
 class Clock:
     """A clock that is put forward by hand."""
 
