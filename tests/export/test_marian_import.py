@@ -225,7 +225,10 @@ def test_damaged_files_are_named(exported: Path) -> None:
 
 @pytest.mark.parametrize(
     ("heads", "message"),
-    [(5, "(model.d_model is 32; it must be a multiple of model.num_heads (5); try"), (-1, "(num_heads = -1; input ")],
+    [
+        (5, "(model.d_model is 32; it must be a multiple of model.num_heads (5); try"),
+        (-1, "(num_heads = -1; it must be greater than 0"),
+    ],
 )
 def test_an_architecture_that_makes_no_sense_is_explained(exported: Path, heads: int, message: str) -> None:
     change(exported / "config.json", encoder_attention_heads=heads, decoder_attention_heads=heads)
