@@ -16,6 +16,19 @@ from nmt.recipe.corpora import CORPUS_KINDS, Corpus, Section
 from nmt.recipe.errors import RecipeError
 from nmt.recipe.sections import DecodeRecipe, Recipe
 
+# What values pydantic calls valid, by its names of what is wrong with others.
+_KINDS = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "string_type": "text in quotes",
+    "path_type": "text in quotes",
+}
+
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a TOML recipe and apply overrides such as `train.max_steps=100`.
@@ -133,20 +146,6 @@ def _explain(error: ValidationError) -> Iterator[str]:
             yield problem["msg"].removeprefix("Value error, ")
         else:
             yield f"{where} = {problem['input']!r}; {_wanted(problem['type'], problem['msg'])}"
-
-
-# What values pydantic calls valid, by its names of what is wrong with others.
-_KINDS = {
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "string_type": "text in quotes",
-    "path_type": "text in quotes",
-}
 
 
 def _wanted(problem: str, message: str) -> str:
