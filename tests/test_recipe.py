@@ -254,10 +254,26 @@ def test_a_later_override_wins_and_overrides_reach_sections_that_the_file_lacks(
         ("train.compile=maybe", "recipe: train.compile = 'maybe'; it must be true or false"),
         ("train.learning_rate=[]", "recipe: train.learning_rate = []; it must be a number"),
         ("data.root=7", "recipe: data.root = 7; it must be text in quotes"),
+        ("train.average_count=true", "recipe: train.average_count = 'true'; it must be a whole number"),
+        ("train.learning_rate=false", "recipe: train.learning_rate = 'false'; it must be a number"),
+        ("train.micro_batch_tokens=true", "recipe: train.micro_batch_tokens = 'true'; it must be a whole number or "),
+        ("train.micro_batch_tokens=-4", "recipe: train.micro_batch_tokens = -4; it must be greater than 0 or 'auto'"),
+        ("train.freeze=encoder", "recipe: train.freeze = 'encoder'; it must be a list in brackets"),
+        ("train.adam_betas=[0.9,0.9,0.9]", "recipe: train.adam_betas = [0.9, 0.9, 0.9]; it must have 2 parts at most"),
+        ("train=3", "recipe: train = 3; it must be a section of options"),
+        ("decode.bias=3", "recipe: decode.bias = 3; it must be a table such as { name = value }"),
+        ("decode.bias={a='x'}", "recipe: decode.bias.a = 'x'; it must be a number"),
+        ("data.train=[]", "recipe: data.train = []; it must have 1 or more parts"),
+        ('name="a/b"', "recipe: name = 'a/b'; it must match the pattern '^["),
     ],
 )
 def test_overrides_that_do_not_work_are_explained(override: str, message: str) -> None:
     assert message_for(SMALL, override).startswith(message)
+
+
+def test_what_follows_from_another_error_is_not_told() -> None:
+    told = "recipe: data.train.0 = 3; it must be a table such as { name = value }"
+    assert message_for(SMALL, "data.train=[3]") == told  # and not that the list is too short without it
 
 
 @pytest.mark.parametrize(

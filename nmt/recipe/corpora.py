@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
 # What SentencePiece calls the special tokens.
 _RESERVED_PIECES = {"<pad>", "<unk>", "<s>", "</s>"}
@@ -15,6 +16,32 @@ class Section(BaseModel):
     """A frozen group of options; unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, options: Any) -> Any:
+        """Leave `true` to be refused as text where a number must stand; pydantic itself would take it for 1."""
+        if not isinstance(options, dict):
+            return options
+        wrong = {name: str(value).lower() for name, value in options.items() if cls._misplaces(name, value)}
+        return {**options, **wrong}
+
+    @classmethod
+    def _misplaces(cls, name: str, value: Any) -> bool:
+        """Whether a value is true or false where a number must stand."""
+        if not isinstance(value, bool) or name not in cls.model_fields:
+            return False
+        types = list(_plain_types(cls.model_fields[name].annotation))
+        return bool not in types and (int in types or float in types)
+
+
+def _plain_types(annotation: Any) -> Iterator[Any]:
+    """What a type is made of, without unions and conditions: of `Annotated[int, Gt(0)] | None`, among others, int."""
+    parts = get_args(annotation)
+    if not parts:
+        yield annotation
+    for part in parts:
+        yield from _plain_types(part)
 
 
 def _not_reserved(tag: str | None) -> str | None:

@@ -6,11 +6,13 @@ import difflib
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from nmt.recipe.corpora import CORPUS_KINDS, Corpus, Section
 from nmt.recipe.errors import RecipeError
@@ -27,6 +29,10 @@ _KINDS = {
     "float_type": "a number",
     "string_type": "text in quotes",
     "path_type": "text in quotes",
+    "tuple_type": "a list in brackets",
+    "dict_type": "a table such as { name = value }",
+    "model_type": "a section of options",
+    "model_attributes_type": "a table such as { name = value }",
 }
 
 
@@ -129,48 +135,72 @@ def explain(error: ValidationError) -> str:
 
 
 def _explain(error: ValidationError) -> Iterator[str]:
-    """One phrase for each problem that pydantic found, with the nearest right name for an unknown option."""
-    for problem in error.errors():
-        location = [part for part in problem["loc"] if isinstance(part, (str, int))]
-        where = ".".join(_written_names(location))
-        if problem["type"] in ("union_tag_not_found", "union_tag_invalid"):
-            yield f"{where}.kind is {problem['input'].get('kind')!r}; it must be one of {', '.join(CORPUS_KINDS)}"
-        elif problem["type"] == "extra_forbidden":
-            known = _known_names(location[:-1])
-            near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(known)}"
-            yield f"unknown option {where!r}; {hint}"
-        elif problem["type"] == "missing":
-            yield f"option {where!r} is missing; it has no default"
-        elif problem["type"] == "value_error":
-            yield problem["msg"].removeprefix("Value error, ")
-        else:
-            yield f"{where} = {problem['input']!r}; {_wanted(problem['type'], problem['msg'])}"
+    """One phrase for each option that pydantic found wrong, with the nearest right name for an unknown one."""
+    problems = error.errors()
+    places = [problem["loc"] for problem in problems]
+    of_options: dict[str, list[ErrorDetails]] = {}
+    for problem in problems:
+        place = problem["loc"]
+        if not any(other[: len(place)] == place and other != place for other in places):  # else it follows from those
+            of_options.setdefault(".".join(_written_names(place)), []).append(problem)
+    for where, of_option in of_options.items():
+        yield _explain_option(where, of_option)
 
 
-def _wanted(problem: str, message: str) -> str:
-    """What a value must be, by pydantic's name of what is wrong with it and its words for that."""
-    if problem in _KINDS:
-        return f"it must be {_KINDS[problem]}"
-    return message.replace("Input should be", "it must be", 1)
+def _explain_option(where: str, problems: Sequence[ErrorDetails]) -> str:
+    """What is wrong with an option, or with each of the types that it may have."""
+    problem = problems[0]
+    if problem["type"] in ("union_tag_not_found", "union_tag_invalid"):
+        return f"{where}.kind is {problem['input'].get('kind')!r}; it must be one of {', '.join(CORPUS_KINDS)}"
+    if problem["type"] == "extra_forbidden":
+        known = _known_names(problem["loc"][:-1])
+        near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(known)}"
+        return f"unknown option {where!r}; {hint}"
+    if problem["type"] == "missing":
+        return f"option {where!r} is missing; it has no default"
+    if problem["type"] == "value_error":
+        return problem["msg"].removeprefix("Value error, ")
+    return f"{where} = {problem['input']!r}; it must {' or '.join(map(_wanted, problems)).replace(' or be ', ' or ')}"
+
+
+def _wanted(problem: ErrorDetails) -> str:
+    """What a value must be or have, by pydantic's name of what is wrong with it and its words for that."""
+    if problem["type"] in _KINDS:
+        return f"be {_KINDS[problem['type']]}"
+    match problem["type"]:
+        case "too_short":
+            return f"have {problem['ctx']['min_length']} or more parts"
+        case "too_long":
+            return f"have {problem['ctx']['max_length']} parts at most"
+        case _:
+            return problem["msg"].partition(" should ")[2].replace("match pattern", "match the pattern")
 
 
 def _written_names(location: Sequence[str | int]) -> list[str]:
-    """A place in the tree as it is written in the file: `data.train.0.src`, without the corpus kind behind the 0."""
-    is_corpus = location[:1] == ["data"] and len(location) > 3 and location[3] in CORPUS_KINDS
-    return [str(part) for place, part in enumerate(location) if not (is_corpus and place == 3)]
+    """A place in the tree as it is written in the file: `data.train.0.src`.
+
+    That is without what pydantic adds: the kind of a corpus behind its number, a type that it tried of several.
+    """
+    is_corpus = location[:1] == ("data",) and len(location) > 3 and location[3] in CORPUS_KINDS
+    names = [str(part) for place, part in enumerate(location) if not (is_corpus and place == 3)]
+    return names[:-1] if get_origin(_annotation(location[:-1])) in (Union, UnionType) else names
+
+
+def _annotation(location: Sequence[str | int]) -> Any:
+    """The type of the option at a place in the tree; pydantic adds the tag of a corpus union to the place."""
+    annotation: Any = Recipe
+    for part in location:
+        if part in CORPUS_KINDS:
+            annotation = CORPUS_KINDS[str(part)]
+        elif isinstance(annotation, type) and issubclass(annotation, BaseModel) and part in annotation.model_fields:
+            annotation = annotation.model_fields[str(part)].annotation
+    return annotation
 
 
 def _known_names(location: Sequence[str | int]) -> list[str]:
-    """Option names at a place in the tree; pydantic adds the tag of a corpus union to the place."""
-    section: type[BaseModel] = Recipe
-    for part in location:
-        if part in CORPUS_KINDS:
-            section = CORPUS_KINDS[str(part)]
-        elif part in section.model_fields:
-            annotation = section.model_fields[str(part)].annotation
-            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-                section = annotation
+    """Names of options at a place in the tree where a section or a corpus stands."""
+    section: type[BaseModel] = _annotation(location)
     return list(section.model_fields)
 
 
