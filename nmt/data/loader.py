@@ -84,7 +84,7 @@ class TrainingBatches:
     Use it as a context manager, or call `close`, to stop the thread.
 
     With `epochs`, the text of each epoch is taken from there instead of from `store`; they are closed with the batches.
-    With a `shape`, every micro-batch is padded to it.
+    No update has more than `src_batch_tokens` source tokens. With a `shape`, every micro-batch is padded to it.
     """
 
     def __init__(
@@ -100,13 +100,15 @@ class TrainingBatches:
         device: torch.device | None = None,
         mixture: Mixture | None = None,
         epochs: SampledEpochs | None = None,
+        src_batch_tokens: int | None = None,
         shape: BatchShape | None = None,
     ) -> None:
         assert len(store) > 0, "there is nothing to learn from an empty store"
         assert isinstance(recipe.micro_batch_tokens, int), "what fits in memory must have been found out"
         self._store = store
         self._epochs = epochs
-        self._batch_tokens, self._micro_batch_tokens = recipe.batch_tokens, recipe.micro_batch_tokens
+        self._batch_tokens, self._src_batch_tokens = recipe.batch_tokens, src_batch_tokens
+        self._micro_batch_tokens = recipe.micro_batch_tokens
         self._seed = seed
         self._mixture = mixture
         self._shape = shape
@@ -174,6 +176,7 @@ class TrainingBatches:
             self._store.src.lengths,
             self._store.tgt.lengths,
             batch_tokens=self._batch_tokens,
+            src_batch_tokens=self._src_batch_tokens,
             micro_batch_tokens=self._micro_batch_tokens,
             seed=self._seed,
             epoch=epoch,

@@ -1,6 +1,6 @@
 """The plan of an epoch: which pairs it shows, which of them make which update, and which share a micro-batch.
 
-Everything here is a pure function of its arguments. What makes an update depends on the lengths, `batch_tokens`, the
+Everything here is a pure function of its arguments. What makes an update depends on the lengths, its budgets, the
 seed and the epoch alone; `micro_batch_tokens`, a shape and the number of processes only decide how an update is cut
 up, so a recipe means the same on every machine and a run can be resumed on another.
 
@@ -126,17 +126,17 @@ class EpochPlan:
             return fill(self.sentences(update), self.src_lengths, self.tgt_lengths, self.shape)
         ids = _by_length(self.sentences(update), self.src_lengths, self.tgt_lengths)
         src_ends, tgt_ends = _ends(self.src_lengths[ids]), _ends(self.tgt_lengths[ids])
-        fewest = len(_cut(src_ends, tgt_ends, self.micro_batch_tokens))
+        fewest = len(_cut(src_ends, tgt_ends, self.micro_batch_tokens, self.micro_batch_tokens))
         # The smallest budget that needs no more than that is the one that shares out most evenly.
         high = self.micro_batch_tokens
         low = min(high, -(-int(max(src_ends[-1], tgt_ends[-1])) // fewest))
         while low < high:
             middle = (low + high) // 2
-            if len(_cut(src_ends, tgt_ends, middle)) <= fewest:
+            if len(_cut(src_ends, tgt_ends, middle, middle)) <= fewest:
                 high = middle
             else:
                 low = middle + 1
-        return np.split(ids, _cut(src_ends, tgt_ends, high)[:-1])
+        return np.split(ids, _cut(src_ends, tgt_ends, high, high)[:-1])
 
 
 def plan_epoch(
@@ -144,6 +144,7 @@ def plan_epoch(
     tgt_lengths: Lengths,
     *,
     batch_tokens: int,
+    src_batch_tokens: int | None = None,
     micro_batch_tokens: int,
     seed: int,
     epoch: int,
@@ -153,7 +154,8 @@ def plan_epoch(
     """Shuffle the pairs of an epoch and cut them into updates of at most `batch_tokens` target tokens.
 
     src_lengths, tgt_lengths: (num_pairs,) tokens of each sentence, without begin and end token
-    An update ends before it would exceed its budget; a sentence that exceeds it alone is an update by itself. The last
+    src_batch_tokens: the most source tokens of an update; None where there may be any number
+    An update ends before it would exceed a budget; a pair that exceeds one alone is an update by itself. The last
     update of an epoch is what remains. Every pair is in exactly one update, unless a `mixture` says otherwise.
     """
     random = np.random.Generator(np.random.PCG64([seed % (1 << 64), epoch]))
@@ -164,8 +166,9 @@ def plan_epoch(
         assert sum(mixture.sizes) == num_pairs, "the mixture must be that of the store"
         ids = mixture.choose(seed, epoch)
     order = random.permutation(ids)
-    tgt_ends = _ends(tgt_lengths[order])
-    starts = np.array([0, *_cut(tgt_ends, tgt_ends, batch_tokens)], dtype=np.int64)
+    src_ends, tgt_ends = _ends(src_lengths[order]), _ends(tgt_lengths[order])
+    src_budget = int(src_ends[-1:].sum()) if src_batch_tokens is None else src_batch_tokens
+    starts = np.array([0, *_cut(src_ends, tgt_ends, src_budget, batch_tokens)], dtype=np.int64)
     return EpochPlan(order, starts, src_lengths, tgt_lengths, micro_batch_tokens, shape)
 
 
@@ -176,7 +179,7 @@ def plan_in_order(src_lengths: Lengths, tgt_lengths: Lengths, *, micro_batch_tok
     A pair that exceeds the budget alone is a micro-batch by itself. For validation, where order does not matter.
     """
     ids = _by_length(np.arange(len(tgt_lengths)), src_lengths, tgt_lengths)
-    cuts = _cut(_ends(src_lengths[ids]), _ends(tgt_lengths[ids]), micro_batch_tokens)
+    cuts = _cut(_ends(src_lengths[ids]), _ends(tgt_lengths[ids]), micro_batch_tokens, micro_batch_tokens)
     return np.split(ids, cuts[:-1]) if cuts else []
 
 
@@ -196,13 +199,14 @@ def _ends(lengths: Lengths) -> NDArray[np.int64]:
     return np.cumsum(lengths, dtype=np.int64) + np.arange(1, len(lengths) + 1)
 
 
-def _cut(src_ends: NDArray[np.int64], tgt_ends: NDArray[np.int64], budget: int) -> list[int]:
-    """Where each part ends when every part takes what fits the budget on both sides, but at least one sentence."""
+def _cut(src_ends: NDArray[np.int64], tgt_ends: NDArray[np.int64], src_budget: int, tgt_budget: int) -> list[int]:
+    """Where each part ends when every part takes what fits both budgets, but at least one sentence."""
     cuts: list[int] = []
     start = src_base = tgt_base = 0
     while start < len(tgt_ends):
-        fit = min(src_ends.searchsorted(src_base + budget, "right"), tgt_ends.searchsorted(tgt_base + budget, "right"))
-        start = max(int(fit), start + 1)
+        src_fit = src_ends.searchsorted(src_base + src_budget, "right")
+        tgt_fit = tgt_ends.searchsorted(tgt_base + tgt_budget, "right")
+        start = max(int(min(src_fit, tgt_fit)), start + 1)
         src_base, tgt_base = int(src_ends[start - 1]), int(tgt_ends[start - 1])
         cuts.append(start)
     return cuts

@@ -1,9 +1,8 @@
 """Micro-batches that all have one size: which size that is, and which pairs of an update share one.
 
 A GPU trains fastest when every step repeats the last one with other numbers. So each micro-batch is padded to the same
-number of source tokens, target tokens and sentences, and hardly padded at all, because the pairs of an update are
-shared out such that its micro-batches are level on both sides. Targets decide how much an update holds, so it is their
-side that is full; sources are as many as come along with them, and their side has room for nearly any update.
+number of source tokens, target tokens and sentences, and hardly padded at all, because an update ends where either
+side is full, and its pairs are shared out such that its micro-batches are level on both.
 """
 
 from __future__ import annotations
@@ -18,28 +17,34 @@ from numpy.typing import NDArray
 from nmt.packed import BatchShape, longest_padding
 
 # Tokens of either side of a micro-batch that are left for what does not come out level.
-_SLACK = 16
-# What varies from update to update has room for so many standard deviations. An update in a thousand needs more and
-# gets one more micro-batch; room for that one would cost every update as much.
-_DEVIATIONS = 3.0
+_SLACK = 8
+# Room for source tokens beyond those that come with the target tokens of an update on average, in standard deviations.
+# With none, half of the updates would end early, by 0.4 deviations on average, and leave room on the side of targets;
+# with half a deviation it is 0.2, and the padding of both sides together is hardly more.
+_SRC_DEVIATIONS = 0.5
+# Sentences, of padding too, cost nothing: there is room for so many deviations. An update in a thousand has more and
+# gets one more micro-batch.
+_MOST_DEVIATIONS = 3.0
 # Numbers of tokens are multiples of this, as tensor cores like them.
 _STEP = 8
-# How much more it counts that targets come out level than that sources do, which have more room.
-_WEIGHT_OF_TARGETS = 2.0
+# How much more it may count that targets come out level than that sources do, in the order in which that is tried:
+# each shares the pairs out in another way, of which one will do.
+_WEIGHTS_OF_TARGETS = (1.0, 1.25, 0.8, 1.5, 0.67)
 
 
 @dataclass(frozen=True)
 class UpdateNeeds:
     """What a full update of some text needs.
 
-    mean_src_tokens:           how many source tokens come with its target tokens, on average
-    src_tokens, num_sentences: the same and how many pairs, in nearly every update
-    tgt_tokens:                exactly so many or a little less
-    longest:                   tokens of the longest sentence of either side, its special token included
+    mean_src_tokens: how many source tokens come with its target tokens, on average
+    src_deviation:   the standard deviation of that, from update to update
+    tgt_tokens:      the most target tokens
+    num_sentences:   pairs of nearly every update
+    longest:         tokens of the longest sentence of either side, its special token included
     """
 
     mean_src_tokens: float
-    src_tokens: float
+    src_deviation: float
     tgt_tokens: int
     num_sentences: float
     longest: int
@@ -61,14 +66,18 @@ class UpdateNeeds:
         ratio = mean_src_tokens / tgt_tokens
         beyond_src = float(np.std(src_lengths - ratio * tgt_lengths))
         beyond_pairs = float(np.std(tgt_lengths)) / mean_tgt
-        spread = _DEVIATIONS * math.sqrt(pairs)
         return cls(
             mean_src_tokens=mean_src_tokens,
-            src_tokens=mean_src_tokens + spread * beyond_src,
+            src_deviation=math.sqrt(pairs) * beyond_src,
             tgt_tokens=tgt_tokens,
-            num_sentences=pairs + spread * beyond_pairs,
+            num_sentences=pairs + _MOST_DEVIATIONS * math.sqrt(pairs) * beyond_pairs,
             longest=1 + int(max(src_lengths.max(), tgt_lengths.max())),
         )
+
+    @property
+    def src_tokens(self) -> int:
+        """The most source tokens that an update may have."""
+        return math.ceil(self.mean_src_tokens + _SRC_DEVIATIONS * self.src_deviation)
 
     def shape(self, micro_batch_tokens: int) -> BatchShape:
         """The shape of which an update fills the fewest that have `micro_batch_tokens` on either side, on average.
@@ -77,14 +86,18 @@ class UpdateNeeds:
         """
         parts = math.ceil(max(self.mean_src_tokens, self.tgt_tokens) / micro_batch_tokens)
         slack = _SLACK if parts > 1 else 0
-        src, tgt = (_round_up(tokens / parts + slack) for tokens in (self.src_tokens, self.tgt_tokens))
-        # The longest sentence fits, and beside it a source token for each sentence of padding.
+        # An update that ends early lacks target tokens, one with few sources source tokens: padding stands in for them.
         filler = longest_padding(self.longest)
+        lacking = (_MOST_DEVIATIONS + _SRC_DEVIATIONS) * self.src_deviation
+        lacking *= max(1.0, self.tgt_tokens / self.mean_src_tokens)
+        fillers = math.ceil(lacking / parts / filler) + 2
+        src = _round_up(self.src_tokens / parts + slack + fillers)  # each sentence of padding takes a source token
+        tgt = _round_up(self.tgt_tokens / parts + slack)
+        # The longest sentence fits, and beside it as many of padding as then there are.
         least = _round_up(self.longest + math.ceil(max(src, tgt) / filler) + 1)
         src, tgt = max(src, least), max(tgt, least)
-        # Sources may be as far below their mean as there is room above it; and an empty micro-batch is all padding.
-        padding = math.ceil(2 * (src - self.mean_src_tokens / parts) / filler) + 1
-        num_sentences = math.ceil(1.02 * self.num_sentences / parts) + padding
+        num_sentences = math.ceil(1.02 * self.num_sentences / parts) + fillers
+        # An empty micro-batch is all padding.
         return BatchShape(src, tgt, max(num_sentences, math.ceil(max(src, tgt) / filler) + 1), self.longest)
 
 
@@ -105,15 +118,16 @@ def fill(
     capacities = shape.src_tokens, shape.tgt_tokens, shape.num_sentences
     parts = max(math.ceil(total / capacity) for total, capacity in zip(totals, capacities, strict=True))
     while True:
-        part_of = _level(src[order], tgt[order], parts)
-        shares = [order[part_of == part] for part in range(parts)]
-        if all(shape.holds(int(src[share].sum()), int(tgt[share].sum()), len(share)) for share in shares):
-            return [ids[share] for share in shares]
+        for weight in _WEIGHTS_OF_TARGETS if parts > 1 else (1.0,):
+            part_of = _level(src[order], tgt[order], parts, weight)
+            shares = [order[part_of == part] for part in range(parts)]
+            if all(shape.holds(int(src[share].sum()), int(tgt[share].sum()), len(share)) for share in shares):
+                return [ids[share] for share in shares]
         assert parts < len(ids), "each pair by itself must fit"
         parts += 1
 
 
-def _level(src: NDArray[np.int64], tgt: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
+def _level(src: NDArray[np.int64], tgt: NDArray[np.int64], parts: int, weight_of_tgt: float) -> NDArray[np.int64]:
     """The part of each pair `(num_pairs,)` such that all parts have about as many source and as many target tokens.
 
     Pair by pair it is the one in which the sum of the squared loads grows least: a pair whose source is long for its
@@ -126,7 +140,7 @@ def _level(src: NDArray[np.int64], tgt: NDArray[np.int64], parts: int) -> NDArra
     part_of = np.empty(len(src), dtype=np.int64)
     src_shares, tgt_shares = (src / src.sum()).tolist(), (tgt / tgt.sum()).tolist()
     for pair, (x, y) in enumerate(zip(src_shares, tgt_shares, strict=True)):
-        weighted = _WEIGHT_OF_TARGETS * y
+        weighted = weight_of_tgt * y
         growths = [x * src_loads[part] + weighted * tgt_loads[part] for part in places]
         best = growths.index(min(growths))
         src_loads[best] += x

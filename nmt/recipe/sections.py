@@ -135,7 +135,8 @@ class TrainRecipe(Section):
     max_epochs: PositiveInt | None = None
     """Stop after this many passes over the training pairs."""
     batch_tokens: PositiveInt = 25_000
-    """Target tokens of one update, over all processes and micro-batches."""
+    """Most target tokens of one update, over all processes and micro-batches; its source tokens are limited to about as
+    many as come with these in the whole training text."""
     micro_batch_tokens: PositiveInt | Literal["auto"] = 4_096
     """Most source tokens, and most target tokens, in one forward and backward pass: what must fit in memory. `auto`
     tries at the start which is the most that fits."""

@@ -34,6 +34,7 @@ from nmt.data.store import PairStore
 from nmt.distributed import World
 from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say
 from nmt.model.transformer import Transformer
+from nmt.packed import BatchShape
 from nmt.precision import autocast
 from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.train.compilation import compile_layers, has_fixed_shapes, is_one_graph
@@ -153,9 +154,10 @@ class Trainer:
             load_start_optimizer(self.update.optimizer, self.model, start)
         self.average = MovingAverage(self.model, recipe.train.ema_decay) if recipe.train.ema_decay else None
         self._resume()
-        needs = self._needs() if has_fixed_shapes(recipe, world, self.update.precision) else None
-        self._fit_memory(needs)
-        self.shape = needs.shape(self.position.micro_batch_tokens) if needs else None
+        self.needs = self._needs()
+        shape = self.needs.shape if has_fixed_shapes(recipe, world, self.update.precision) else None
+        self._fit_memory(shape)
+        self.shape = shape(self.position.micro_batch_tokens) if shape else None
         if recipe.train.compile:
             if is_one_graph(recipe, world, self.update.precision):
                 self.loss.compile_whole()
@@ -198,6 +200,7 @@ class Trainer:
             device=self.world.device,
             mixture=self.text.mixture,
             epochs=self.text.epochs,
+            src_batch_tokens=self.needs.src_tokens,
             shape=self.shape,
         )
 
@@ -425,7 +428,7 @@ class Trainer:
         needs = UpdateNeeds.of(src, tgt, batch_tokens=self.train_recipe.batch_tokens)
         return replace(needs, longest=longest)
 
-    def _fit_memory(self, needs: UpdateNeeds | None) -> None:
+    def _fit_memory(self, shape: Callable[[int], BatchShape] | None) -> None:
         """Find out before training whether the heaviest step fits, or how large one may be; a begun run knows that."""
         if self.position.micro_batch_tokens:
             return
@@ -435,13 +438,13 @@ class Trainer:
             store.src.lengths,
             store.tgt.lengths,
             batch_tokens=recipe.batch_tokens,
+            src_batch_tokens=self.needs.src_tokens,
             micro_batch_tokens=longest if wanted == "auto" else wanted,
             seed=self.recipe.seed,
             epoch=0,
             mixture=self.text.mixture,
         )
         moments = moments_to_come(self.update.optimizer)
-        shape = needs.shape if needs else None
         probe = MemoryProbe(self.loss, plan, self.world, self.update.precision, moments, shape)
         budget = self.position.micro_batch_tokens = fit_micro_batch(wanted, longest, probe)
         if wanted == "auto" and self.world.is_first:

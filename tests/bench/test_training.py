@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from nmt.bench.subjects import Subject
 from nmt.bench.training import STAGES, TrainingBench, measure_training
 from nmt.data.packing import plan_epoch
+from nmt.data.shapes import UpdateNeeds
 from nmt.data.store import PairStore
 from nmt.distributed import World
 from nmt.model import attention, dropout
@@ -51,7 +52,9 @@ def test_what_is_measured_is_training(small_subject: Subject, small_store: PairS
 def test_tokens_and_arithmetic_are_those_of_the_updates(small_subject: Subject, small_store: PairStore) -> None:
     recipe = small_subject.recipe
     lengths = small_store.src.lengths, small_store.tgt.lengths
-    plan = plan_epoch(*lengths, batch_tokens=200, micro_batch_tokens=90, seed=recipe.seed, epoch=0)
+    limit = UpdateNeeds.of(*lengths, batch_tokens=200).src_tokens
+    sizes = {"batch_tokens": 200, "src_batch_tokens": limit, "micro_batch_tokens": 90}
+    plan = plan_epoch(*lengths, **sizes, seed=recipe.seed, epoch=0)
     first = [plan.sentences(index) for index in range(3)]
     with TrainingBench(small_subject, ALONE, small_store) as bench:
         repetition = bench.repeat(3)

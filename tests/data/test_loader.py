@@ -71,12 +71,16 @@ def test_with_a_shape_all_batches_have_it_and_the_updates_are_the_same(
     data: tuple[PairStore, Sentences, Sentences], world_size: int
 ) -> None:
     store, _, _ = data
-    shape = UpdateNeeds.of(store.src.lengths, store.tgt.lengths, batch_tokens=60).shape(20)
-    with TrainingBatches(store, RECIPE, seed=1) as batches:
+    needs = UpdateNeeds.of(store.src.lengths, store.tgt.lengths, batch_tokens=60)
+    shape, limit = needs.shape(20), needs.src_tokens
+    with TrainingBatches(store, RECIPE, seed=1, src_batch_tokens=limit) as batches:
         plain = list(islice(batches, 12))
+    assert all(src_tokens_of(update) <= limit for update in plain)
+    with TrainingBatches(store, RECIPE, seed=1) as batches:
+        assert any(src_tokens_of(update) > limit for update in islice(batches, 12))
     shared = []
     for rank in range(world_size):
-        options = {"rank": rank, "world_size": world_size, "shape": shape}
+        options = {"rank": rank, "world_size": world_size, "src_batch_tokens": limit, "shape": shape}
         with TrainingBatches(store, RECIPE, seed=1, **options) as batches:
             shared.append(list(islice(batches, 12)))
     for before, *after in zip(plain, *shared, strict=True):
@@ -87,6 +91,10 @@ def test_with_a_shape_all_batches_have_it_and_the_updates_are_the_same(
         assert sum(batch.tgt_tokens for batch in counted) == before.tgt_tokens
         seen = [pair for update in after for pair in pairs_of(update) if pair[1][:1] == [BOS_ID]]
         assert sorted(seen) == sorted(pairs_of(before))
+
+
+def src_tokens_of(update: Update) -> int:
+    return sum(len(src) for src, _ in pairs_of(update))
 
 
 def as_values(update: Update) -> tuple[object, ...]:

@@ -15,22 +15,37 @@ def columns(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([p[0] for p in pairs], dtype=np.int32), np.array([p[1] for p in pairs], dtype=np.int32)
 
 
-@given(LENGTH_PAIRS, st.integers(1, 200), st.integers(31, 100), st.integers(-3, 3), st.integers(0, 3))
+@given(
+    LENGTH_PAIRS,
+    st.integers(1, 200),
+    st.none() | st.integers(1, 200),
+    st.integers(31, 100),
+    st.integers(-3, 3),
+    st.integers(0, 3),
+)
 def test_epoch_plan(
-    pairs: list[tuple[int, int]], batch_tokens: int, micro_batch_tokens: int, seed: int, epoch: int
+    pairs: list[tuple[int, int]],
+    batch_tokens: int,
+    src_batch_tokens: int | None,
+    micro_batch_tokens: int,
+    seed: int,
+    epoch: int,
 ) -> None:
     src, tgt = columns(pairs)
-    options = {"batch_tokens": batch_tokens, "seed": seed, "epoch": epoch}
+    options = {"batch_tokens": batch_tokens, "src_batch_tokens": src_batch_tokens, "seed": seed, "epoch": epoch}
     plan = plan_epoch(src, tgt, micro_batch_tokens=micro_batch_tokens, **options)
     updates = [plan.sentences(k).tolist() for k in range(len(plan))]
     assert sorted(i for update in updates for i in update) == list(range(len(pairs)))
 
-    cost = [tgt[update].sum() + len(update) for update in updates]
-    assert cost == [plan.tgt_tokens(k) for k in range(len(plan))]
+    def fits(update: list[int]) -> bool:
+        src_tokens, tgt_tokens = (int(side[update].sum()) + len(update) for side in (src, tgt))
+        return tgt_tokens <= batch_tokens and (src_batch_tokens is None or src_tokens <= src_batch_tokens)
+
+    assert [tgt[update].sum() + len(update) for update in updates] == [plan.tgt_tokens(k) for k in range(len(plan))]
     for k, update in enumerate(updates):
-        assert cost[k] <= batch_tokens or len(update) == 1
+        assert fits(update) or len(update) == 1
         if k + 1 < len(updates):  # Nothing is left out that would have fitted.
-            assert cost[k] + tgt[updates[k + 1][0]] + 1 > batch_tokens
+            assert not fits([*update, updates[k + 1][0]])
 
     for k, update in enumerate(updates):
         micro_batches = plan.micro_batches(k)

@@ -19,31 +19,32 @@ def wmt() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("batch_tokens", "micro_batch_tokens", "parts", "most_src_padding"),
+    ("batch_tokens", "micro_batch_tokens", "parts", "most_padding"),
     [
-        (25_000, 25_000, 1, 0.025),
-        (25_000, 12_500, 2, 0.025),
-        (25_000, 4_096, 7, 0.03),
-        (25_000, 3_125, 8, 0.03),
-        (100_000, 12_500, 8, 0.02),
-        (8_192, 4_096, 2, 0.05),
+        (25_000, 25_000, 1, 0.006),
+        (25_000, 12_500, 2, 0.007),
+        (25_000, 4_096, 7, 0.0095),
+        (25_000, 3_125, 8, 0.0095),
+        (100_000, 12_500, 8, 0.005),
+        (8_192, 4_096, 2, 0.013),
     ],
 )
 def test_hardly_anything_of_an_update_is_padding(
-    wmt: tuple[np.ndarray, np.ndarray], batch_tokens: int, micro_batch_tokens: int, parts: int, most_src_padding: float
+    wmt: tuple[np.ndarray, np.ndarray], batch_tokens: int, micro_batch_tokens: int, parts: int, most_padding: float
 ) -> None:
-    """On the target side, which decides how much an update holds, at most one token in a hundred."""
+    """Of both sides together; in updates as large as the paper's less than one token in a hundred."""
     src, tgt = wmt
-    shape = UpdateNeeds.of(src, tgt, batch_tokens=batch_tokens).shape(micro_batch_tokens)
+    needs = UpdateNeeds.of(src, tgt, batch_tokens=batch_tokens)
+    shape = needs.shape(micro_batch_tokens)
     sizes = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
-    plan = plan_epoch(src, tgt, **sizes, seed=1, epoch=0, shape=shape)
+    plan = plan_epoch(src, tgt, **sizes, src_batch_tokens=needs.src_tokens, seed=1, epoch=0, shape=shape)
     updates = range(min(len(plan) - 1, 150))  # the last update of an epoch is what is left
     ids = np.concatenate([plan.sentences(update) for update in updates])
     numbers = [len(plan.micro_batches(update)) for update in updates]
     rows = sum(numbers)
     assert set(numbers) <= {parts, parts + 1}
-    assert 1 - (tgt[ids] + 1).sum() / (rows * shape.tgt_tokens) < 0.01
-    assert 1 - (src[ids] + 1).sum() / (rows * shape.src_tokens) < most_src_padding
+    assert 1 - (src[ids] + tgt[ids] + 2).sum() / (rows * (shape.src_tokens + shape.tgt_tokens)) < most_padding
+    assert (tgt[ids] + 1).sum() / len(updates) > 0.994 * batch_tokens  # the limit of sources ends few updates early
     assert shape.tgt_tokens <= 1.01 * micro_batch_tokens
     assert len(ids) / rows > 0.84 * shape.num_sentences  # padding comes in short sentences, of which most are not there
 
@@ -52,14 +53,15 @@ def test_hardly_anything_of_an_update_is_padding(
 def test_sources_may_be_the_longer_side(wmt: tuple[np.ndarray, np.ndarray], src_mean: float, parts: int) -> None:
     src = np.maximum(1, np.rint(wmt[0] * (src_mean / 27.0))).astype(np.int64)
     tgt = wmt[1]
-    shape = UpdateNeeds.of(src, tgt, batch_tokens=25_000).shape(12_500)
-    plan = plan_epoch(src, tgt, batch_tokens=25_000, micro_batch_tokens=12_500, seed=1, epoch=0, shape=shape)
+    needs = UpdateNeeds.of(src, tgt, batch_tokens=25_000)
+    shape, sizes = needs.shape(12_500), {"batch_tokens": 25_000, "src_batch_tokens": needs.src_tokens}
+    plan = plan_epoch(src, tgt, **sizes, micro_batch_tokens=12_500, seed=1, epoch=0, shape=shape)
     cuts = [plan.micro_batches(update) for update in range(100)]
     assert np.mean([len(cut) for cut in cuts]) < parts * 1.02
     ids = np.concatenate([np.concatenate(cut) for cut in cuts])
     rows = sum(len(cut) for cut in cuts)
     assert 1 - (tgt[ids] + 1).sum() / (rows * shape.tgt_tokens) < 0.01
-    assert 1 - (src[ids] + 1).sum() / (rows * shape.src_tokens) < 0.04
+    assert 1 - (src[ids] + 1).sum() / (rows * shape.src_tokens) < 0.02
 
 
 pairs_strategy = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=60)
@@ -71,9 +73,10 @@ def test_any_pairs_are_shared_out_whole_whatever_the_budget(
     pairs: list[tuple[int, int]], batch_tokens: int, micro_batch_tokens: int
 ) -> None:
     src, tgt = np.array(pairs).T
-    shape = UpdateNeeds.of(src, tgt, batch_tokens=batch_tokens).shape(micro_batch_tokens)
+    needs = UpdateNeeds.of(src, tgt, batch_tokens=batch_tokens)
+    shape = needs.shape(micro_batch_tokens)
     sizes = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
-    plan = plan_epoch(src, tgt, **sizes, seed=5, epoch=2, shape=shape)
+    plan = plan_epoch(src, tgt, **sizes, src_batch_tokens=needs.src_tokens, seed=5, epoch=2, shape=shape)
     seen: list[int] = []
     for update in range(len(plan)):
         shares = plan.micro_batches(update)

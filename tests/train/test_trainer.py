@@ -24,6 +24,7 @@ from nmt import checkpoint as checkpoint_module
 from nmt.checkpoint import load_checkpoint, load_model, read_tensors, write_moving_average
 from nmt.data.loader import Update, make_batch
 from nmt.data.packing import plan_epoch
+from nmt.data.shapes import UpdateNeeds
 from nmt.data.store import PairStore
 from nmt.layout import list_checkpoints
 from nmt.model.transformer import Transformer
@@ -92,10 +93,10 @@ def test_one_update_equals_plain_torch_on_one_big_padded_free_batch(tiny_recipe:
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, 40, 40)
     adam = torch.optim.Adam(model.parameters(), betas=options.adam_betas, eps=options.adam_epsilon)
-    plan = plan_epoch(
-        store.src.lengths, store.tgt.lengths, batch_tokens=options.batch_tokens, micro_batch_tokens=10**9,
-        seed=recipe.seed, epoch=0,
-    )  # fmt: skip
+    lengths = store.src.lengths, store.tgt.lengths
+    needs = UpdateNeeds.of(*lengths, batch_tokens=options.batch_tokens)
+    budgets = {"batch_tokens": needs.tgt_tokens, "src_batch_tokens": needs.src_tokens, "micro_batch_tokens": 10**9}
+    plan = plan_epoch(*lengths, **budgets, seed=recipe.seed, epoch=0)
     for step in (1, 2, 3):
         batch = make_batch(store, plan.sentences(step - 1))
         loss = F.cross_entropy(model.logits(model(batch.src, batch.tgt)), batch.labels, label_smoothing=0.1)
