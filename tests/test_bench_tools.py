@@ -301,10 +301,25 @@ def test_a_goal_is_reached_beyond_doubt_or_not_at_all(goal: str, ratio: Ratio, i
         ("train-cpu-linear", 0.59, False),
         ("quickstart", 2.9, True),
         ("quickstart", 4.7, False),
+        ("multi30k-41", 41.0, True),
+        ("multi30k-41", 40.9, False),
     ],
 )
 def test_a_figure_reaches_its_goal(goal: str, value: float, is_reached: bool) -> None:
     assert ledger.is_reached(ledger.figure_entry(goal, value, "x", "")) is is_reached
+
+
+@pytest.mark.parametrize(
+    ("goal", "value", "shown"),
+    [
+        ("train-cpu-linear", 0.613, "at least 60% | 61.3% | reached"),
+        ("quickstart", 4.66, "at most 3 min | 4.7 min | not reached"),
+        ("multi30k-41", 40.52, "at least 41 BLEU | 40.5 BLEU | not reached"),
+    ],
+)
+def test_a_figure_is_shown_in_its_unit(goal: str, value: float, shown: str) -> None:
+    lines = list(ledger.format_ledger([ledger.figure_entry(goal, value, "x", "")]))
+    assert [line for line in lines if line.startswith(f"| {goal}:")][0].endswith(f"| {shown} |")
 
 
 def test_the_ledger_grows_and_is_shown(tmp_path: Path) -> None:

@@ -140,10 +140,20 @@ def _wanted(goal: Goal) -> str:
             return f"at least {goal.wanted:.0%}"
         case "minutes":
             return f"at most {goal.wanted:g} min"
+        case "BLEU":
+            return f"at least {goal.wanted:g} BLEU"
 
 
 def _value(goal: Goal, value: float) -> str:
-    return f"{value:.1%}" if goal.unit == "share" else f"{value:.1f} min" if goal.unit == "minutes" else f"{value:.2f}x"
+    match goal.unit:
+        case "ratio":
+            return f"{value:.2f}x"
+        case "share":
+            return f"{value:.1%}"
+        case "minutes":
+            return f"{value:.1f} min"
+        case "BLEU":
+            return f"{value:.1f} BLEU"
 
 
 def _ratio(ratio: Ratio) -> str:
