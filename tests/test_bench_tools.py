@@ -318,8 +318,8 @@ def test_a_figure_reaches_its_goal(goal: str, value: float, is_reached: bool) ->
     ],
 )
 def test_a_figure_is_shown_in_its_unit(goal: str, value: float, shown: str) -> None:
-    lines = list(ledger.format_ledger([ledger.figure_entry(goal, value, "x", "")]))
-    assert [line for line in lines if line.startswith(f"| {goal}:")][0].endswith(f"| {shown} |")
+    lines = ledger.format_ledger([ledger.figure_entry(goal, value, "x", "")])
+    assert next(line for line in lines if line.startswith(f"| {goal}:")).endswith(f"| {shown} |")
 
 
 def test_the_ledger_grows_and_is_shown(tmp_path: Path) -> None:

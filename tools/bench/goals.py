@@ -205,12 +205,12 @@ GOALS = (
         "BLEU",
         41.0,
         "nmt run recipes/multi30k-en-de.toml data.root=FOLDER",
-        "After 23 min 20 s, at 11,800 target tokens a second; 38.2 to 40.9 in the runs "
-        "of other lengths, seeds and choices that [multi30k.md](multi30k.md) lists. Single runs differ by half a point. "
-        "What gains is updates, and half an hour has few more: the second core waits two fifths of the time, while "
-        "the first starts some 5,000 operations. torch.compile was tried for them once more: its kernels that keep or "
-        "read a mask of truth values take 8 ns a number, ten times what torch's own take, and the others save little. "
-        "Next: three seeds of each choice, a longer run where the machine is quick, and a step with fewer operations.",
+        "After 23 min 20 s, at 11,800 target tokens a second; 38.2 to 40.9 in the runs of other lengths, seeds and "
+        "choices that [multi30k.md](multi30k.md) lists. Single runs differ by half a point. What gains is updates, "
+        "and half an hour has few more: the second core waits two fifths of the time, while the first starts some "
+        "5,000 operations. torch.compile was tried for them once more: its kernels that keep or read a mask of truth "
+        "values take 8 ns a number, ten times what torch's own take, and the others save little. Next: three seeds of "
+        "each choice, a longer run where the machine is quick, and a step with fewer operations.",
     ),
     Goal("quickstart", "tools/quickstart after installation", "minutes", 3.0, "tools/quickstart"),
 )
