@@ -118,7 +118,7 @@ def fill(
     capacities = shape.src_tokens, shape.tgt_tokens, shape.num_sentences
     parts = max(math.ceil(total / capacity) for total, capacity in zip(totals, capacities, strict=True))
     while True:
-        for weight in _WEIGHTS_OF_TARGETS if parts > 1 else (1.0,):
+        for weight in _WEIGHTS_OF_TARGETS[: None if parts > 1 else 1]:
             part_of = _level(src[order], tgt[order], parts, weight)
             shares = [order[part_of == part] for part in range(parts)]
             if all(shape.holds(int(src[share].sum()), int(tgt[share].sum()), len(share)) for share in shares):

@@ -174,7 +174,8 @@ def _wanted(problem: ErrorDetails) -> str:
         case "too_long":
             return f"have {problem['ctx']['max_length']} parts at most"
         case _:
-            return problem["msg"].partition(" should ")[2].replace("match pattern", "match the pattern")
+            wanted = problem["msg"].partition(" should ")[2].replace("match pattern", "match the pattern")
+            return wanted or f"be another: {problem['msg']}"
 
 
 def _written_names(location: Sequence[str | int]) -> list[str]:
