@@ -110,7 +110,7 @@ def _describe(error: OSError) -> str:
 
 def _wrong_usage(error: typer.TyperException) -> str:
     """What is wrong with the command line, and where its help is; nothing if the help has just been printed."""
-    message = error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".").replace("Value error, ", "").replace("Input should be", "it must be")
     context = getattr(error, "ctx", None)  # unknown to what a command itself says
     return f"{message}; see '{context.command_path} --help'" if message and context else message
 

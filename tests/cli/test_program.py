@@ -41,6 +41,8 @@ def test_what_the_system_refuses_is_one_line(
         (["export", "model", "--to", "onnx"], "ctranslate2"),
         (["plott"], "'plot'"),
         (["bench", "train", "--x"], "see 'nmt bench train --help'"),
+        (["translate", "x", "--beam-size", "0"], "'--beam-size': it must be greater than or equal to 1; see 'nmt"),
+        (["export", "x", "--to", "onnx", "-o", "y"], "'--to': 'onnx' is not one of 'ctranslate2', 'huggingface'; see"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(nmt: Nmt, arguments: list[str], expected: str) -> None:
