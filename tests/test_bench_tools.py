@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -274,9 +275,13 @@ def noted(goal: str | None, ratio: Ratio) -> dict[str, Any]:
     return ledger.contest_entry(goal, WORK, contest(ratio), "tools/bench/run train nmt eole")
 
 
+def on(cpu: str, entry: dict[str, Any]) -> dict[str, Any]:
+    return {**entry, "machine": {"cpu": cpu, "cores": 2, "gpus": []}}
+
+
 def test_an_empty_ledger_names_every_goal() -> None:
     text = "\n".join(ledger.format_ledger([]))
-    assert text.count("| not measured | |") == len(GOALS) >= 15
+    assert text.count("| | not measured | |") == len(GOALS) >= 15
     assert all(goal.name in text for goal in GOALS)
 
 
@@ -312,13 +317,13 @@ def test_a_figure_reaches_its_goal(goal: str, value: float, is_reached: bool) ->
 @pytest.mark.parametrize(
     ("goal", "value", "shown"),
     [
-        ("train-cpu-linear", 0.613, "at least 60% | 61.3% | reached"),
-        ("quickstart", 4.66, "at most 3 min | 4.7 min | not reached"),
-        ("multi30k-41", 40.52, "at least 41 BLEU | 40.5 BLEU | not reached"),
+        ("train-cpu-linear", 0.613, "at least 60% | Zen 5, 2 cores | 61.3% | reached"),
+        ("quickstart", 4.66, "at most 3 min | Zen 5, 2 cores | 4.7 min | not reached"),
+        ("multi30k-41", 40.52, "at least 41 BLEU | Zen 5, 2 cores | 40.5 BLEU | not reached"),
     ],
 )
 def test_a_figure_is_shown_in_its_unit(goal: str, value: float, shown: str) -> None:
-    lines = ledger.format_ledger([ledger.figure_entry(goal, value, "x", "")])
+    lines = ledger.format_ledger([on("Zen 5", ledger.figure_entry(goal, value, "x", ""))])
     assert next(line for line in lines if line.startswith(f"| {goal}:")).endswith(f"| {shown} |")
 
 
@@ -331,11 +336,27 @@ def test_the_ledger_grows_and_is_shown(tmp_path: Path) -> None:
     assert entries[0]["ours"]["rates"] == [1000.0, 1200.0]
     assert entries[0]["versions"]["torch"]
     text = (tmp_path / "RESULTS.md").read_text()
-    assert "CPU: eole in bf16 | at least 2x | 2.20x (2.00 to 2.40) | reached |" in text
+    assert re.search(r"CPU: eole in bf16 \| at least 2x \| [^|]+ \| 2\.20x \(2\.00 to 2\.40\) \| reached \|", text)
     assert "| nmt (torch 2.13.0) | precision bf16 | 1,100.0 (1,000.0 to 1,200.0) | 2 |" in text
     assert "Ratio 1.00x (0.90 to 1.10): no difference shown." in text
     assert "Ratio 1.50x (1.40 to 1.60): faster." in text
     assert text.count("###") == 3
+
+
+def test_each_machine_has_its_row_and_its_newest_figure() -> None:
+    goal = "train-cpu-linear"
+    entries = [
+        on(cpu, ledger.figure_entry(goal, value, "x", ""))
+        for cpu, value in (("Intel(R) Xeon(R) Processor", 0.2), ("Zen 5", 0.65), ("Intel(R) Xeon(R) Processor", 0.3))
+    ]
+    lines = list(ledger.format_ledger(entries))
+    first = next(index for index, line in enumerate(lines) if line.startswith(f"| {goal}:"))
+    assert lines[first].endswith("| at least 60% | Intel Xeon, 2 cores | 30.0% | not reached |")
+    assert lines[first + 1] == "| | | Zen 5, 2 cores | 65.0% | reached |"
+    remains = next(line for line in lines if line.startswith(f"- {goal}:"))
+    assert len(remains) > 200  # one machine is still behind
+    remains = next(line for line in ledger.format_ledger(entries[1:2]) if line.startswith(f"- {goal}:"))
+    assert len(remains) < 200
 
 
 def test_the_ledger_in_the_tree_is_that_of_its_measurements(tmp_path: Path) -> None:
