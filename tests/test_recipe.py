@@ -264,7 +264,12 @@ def test_a_later_override_wins_and_overrides_reach_sections_that_the_file_lacks(
         ("decode.bias=3", "recipe: decode.bias = 3; it must be a table such as { name = value }"),
         ("decode.bias={a='x'}", "recipe: decode.bias.a = 'x'; it must be a number"),
         ("data.train=[]", "recipe: data.train = []; it must have 1 or more parts"),
-        ('name="a/b"', "recipe: name = 'a/b'; it must match the pattern '^["),
+        ('name="a/b"', "recipe: name = 'a/b'; it must be of letters, digits, '.', '_' and '-', the first of them"),
+        ("tgt_lang=German", "recipe: tgt_lang = 'German'; it must be an ISO 639 code of two or three small letters"),
+        (
+            'data.train=[{kind="text",src="a",tgt="b",tag="web"}]',
+            "recipe: data.train.0.tag = 'web'; it must be a word in angle",
+        ),
     ],
 )
 def test_overrides_that_do_not_work_are_explained(override: str, message: str) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
+TAG_PATTERN = r"^<[^\s<>]+>$"
 # What SentencePiece calls the special tokens.
 _RESERVED_PIECES = {"<pad>", "<unk>", "<s>", "</s>"}
 
@@ -55,7 +56,7 @@ class TrainingShare(Section):
 
     weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     """How often its pairs are shown in an epoch, relative to other corpora; see `data.temperature`."""
-    tag: Annotated[str | None, AfterValidator(_not_reserved)] = Field(default=None, pattern=r"^<[^\s<>]+>$")
+    tag: Annotated[str | None, AfterValidator(_not_reserved)] = Field(default=None, pattern=TAG_PATTERN)
     """A token such as `<web>` put before each source sentence, so that the model can tell the corpora apart."""
 
 

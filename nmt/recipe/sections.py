@@ -10,6 +10,8 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_
 
 from nmt.recipe.corpora import Corpus, Section
 
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+LANGUAGE_PATTERN = r"^[a-z]{2,3}$"
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -371,11 +373,11 @@ class EvaluateRecipe(Section):
 class Recipe(Section):
     """A whole run, from text to scores."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=NAME_PATTERN)
     """Name of the run; its files go to `runs/<name>` unless `run_dir` says otherwise."""
-    src_lang: str = Field(pattern=r"^[a-z]{2,3}$")
+    src_lang: str = Field(pattern=LANGUAGE_PATTERN)
     """Source language, ISO 639 code."""
-    tgt_lang: str = Field(pattern=r"^[a-z]{2,3}$")
+    tgt_lang: str = Field(pattern=LANGUAGE_PATTERN)
     """Target language, ISO 639 code."""
     seed: int = 1
     """Seed of data order, initial weights and dropout."""

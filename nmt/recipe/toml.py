@@ -14,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from nmt.recipe.corpora import CORPUS_KINDS, Corpus, Section
+from nmt.recipe.corpora import CORPUS_KINDS, TAG_PATTERN, Corpus, Section
 from nmt.recipe.errors import RecipeError
-from nmt.recipe.sections import DecodeRecipe, Recipe
+from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, DecodeRecipe, Recipe
 
 # What values pydantic calls valid, by its names of what is wrong with others.
 _KINDS = {
@@ -33,6 +33,11 @@ _KINDS = {
     "dict_type": "a table such as { name = value }",
     "model_type": "a section of options",
     "model_attributes_type": "a table such as { name = value }",
+}
+_PATTERNS = {
+    NAME_PATTERN: "of letters, digits, '.', '_' and '-', the first of them a letter or a digit",
+    LANGUAGE_PATTERN: "an ISO 639 code of two or three small letters, such as 'de'",
+    TAG_PATTERN: "a word in angle brackets, such as '<web>'",
 }
 
 
@@ -173,9 +178,10 @@ def _wanted(problem: ErrorDetails) -> str:
             return f"have {problem['ctx']['min_length']} or more parts"
         case "too_long":
             return f"have {problem['ctx']['max_length']} parts at most"
+        case "string_pattern_mismatch":
+            return f"be {_PATTERNS[problem['ctx']['pattern']]}"
         case _:
-            wanted = problem["msg"].partition(" should ")[2].replace("match pattern", "match the pattern")
-            return wanted or f"be another: {problem['msg']}"
+            return problem["msg"].partition(" should ")[2] or f"be another: {problem['msg']}"
 
 
 def _written_names(location: Sequence[str | int]) -> list[str]:
