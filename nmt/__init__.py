@@ -1,6 +1,19 @@
 """nmt: the encoder-decoder Transformer for machine translation."""
 
-from nmt.decode.translator import Translation, Translator
+from typing import TYPE_CHECKING, Any
+
 from nmt.recipe import DecodeRecipe, UserError
 
+if TYPE_CHECKING:
+    from nmt.decode.translator import Translation, Translator
+
 __all__ = ["DecodeRecipe", "Translation", "Translator", "UserError"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the translator when it is first asked for: processes that only prepare text start sooner without torch."""
+    if name not in ("Translation", "Translator"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from nmt.decode import translator  # noqa: PLC0415
+
+    return getattr(translator, name)

@@ -20,7 +20,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
-from torch.utils.tensorboard import SummaryWriter
 
 from nmt.recipe import UserError
 
@@ -135,6 +134,8 @@ class MetricsWriter:
             ) from error
         path.write_text("".join(kept), encoding="utf-8")
         self._lines = path.open("a", encoding="utf-8")
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - slow to import; workers need none
+
         self._tensorboard = SummaryWriter(str(directory / "tensorboard"), purge_step=after_step + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.rectangle import Rectangle, Rectangles, one_to_a_row, padded_width, side_by_side
-
-# Ids that every tokenizer of this project gives its special tokens.
-PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
+from nmt.special_ids import PAD_ID
 
 _LONGEST_PADDING = 64
 

@@ -99,7 +99,7 @@ def test_what_the_engine_cannot_do_is_one_line(model: Path, text: Path, nmt: Nmt
 
 
 def test_wrong_commands(model: Path, text: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.export.hub.get_token", lambda: None)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     export = ("export", model, "-o", tmp_path / "out", "--to")
     status, _, err = nmt(*export, "huggingface", "--push", "me/model")
     assert status == 1

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     ("recipe",),
     ("watch", "rectangle"),
+    ("special_ids",),
     ("packed", "distributed", "precision", "logs", "layout", "allocator"),
     ("data", "model"),
     ("checkpoint",),
@@ -29,6 +30,9 @@ FLOORS = (
     ("__main__",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+# Packages that import what they offer when it is asked for: each process imports them, and some need nothing of that.
+DOORS = {"nmt", "nmt.cli"}
 
 MOST_FILE_LINES = 500
 MOST_FUNCTION_LINES = 60
@@ -100,7 +104,7 @@ def imports_go_down(module: Module) -> Iterator[str]:
 
 
 def imports_stand_at_the_top(module: Module) -> Iterator[str]:
-    for function in functions(module.tree):
+    for function in functions(module.tree) if module.name not in DOORS else ():
         for target in imports(function):
             yield f"{module.name}.{function.name} hides an import of {target}"
 
@@ -236,9 +240,9 @@ BAD = [
     (imports_go_down, "nmt/data/x.py", "from ..model.layers import Embedding"),
     (imports_go_down, "nmt/data/x.py", "from nmt.attic import box"),
     (imports_go_down, "nmt/attic/x.py", "x = 1"),
-    (imports_stand_at_the_top, "nmt/cli.py", "def f():\n    from nmt.train import trainer"),
-    (imports_stand_at_the_top, "nmt/cli.py", "class A:\n    async def f(self):\n        import nmt.packed"),
-    (imports_stand_at_the_top, "nmt/cli.py", "def f():\n    from . import packed"),
+    (imports_stand_at_the_top, "nmt/cli/x.py", "def f():\n    from nmt.train import trainer"),
+    (imports_stand_at_the_top, "nmt/cli/x.py", "class A:\n    async def f(self):\n        import nmt.packed"),
+    (imports_stand_at_the_top, "nmt/cli/x.py", "def f():\n    from . import packed"),
     (files_and_functions_are_short, "nmt/cli.py", "x = 1\n" * 501),
     (files_and_functions_are_short, "nmt/cli.py", LONG_FUNCTION),
     (public_things_are_documented, "nmt/cli.py", "x = 1"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from nmt.cli import app
+from nmt.cli.program import app
 from nmt.export.packages import is_installed
 from nmt.recipe import parse_recipe
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from nmt.data.prepare import load_prepared
 from nmt.data.store import PairStore, PairWriter, Side, token_dtype
-from nmt.packed import EOS_ID
 from nmt.recipe import UserError
+from nmt.special_ids import EOS_ID
 
 Ints = NDArray[np.int64]
 

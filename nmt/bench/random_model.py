@@ -13,8 +13,8 @@ from nmt.bench.corpora import FIRST_ORDINARY_ID, LengthDistribution, draw_tokens
 from nmt.checkpoint import ModelFacts, model_files, model_tensors, write_directory
 from nmt.data.tokenizer import Tokenizer, Tokenizers
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.recipe import Recipe
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 
 def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) -> None:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from nmt.data.packing import EpochPlan, Ids, Mixture, plan_epoch
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
-from nmt.packed import BOS_ID, EOS_ID, Batch, BatchShape, PackedSequences
+from nmt.packed import Batch, BatchShape, PackedSequences
 from nmt.recipe import TrainRecipe
+from nmt.special_ids import BOS_ID, EOS_ID
 
 # Updates that wait ready: enough to ride out a slow read, little enough to cost no memory worth counting.
 _UPDATES_AHEAD = 4

@@ -52,8 +52,8 @@ from nmt.data.start_from import taken_tokenizers, tokenizer_digests
 from nmt.data.store import PairWriter, Side, Split, token_dtype
 from nmt.data.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 from nmt.logs import format_duration, progress, say
-from nmt.packed import EOS_ID, UNK_ID
 from nmt.recipe import Corpus, EmbeddedCorpus, Recipe, UserError
+from nmt.special_ids import EOS_ID, UNK_ID
 
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
 _VALID_SRC_FILE, _VALID_TGT_FILE = "valid.src.txt", "valid.tgt.txt"

@@ -29,8 +29,8 @@ from nmt.data.subword_file import (
     read_pieces,
     without_rule_file,
 )
-from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.recipe import TokenizerRecipe, UserError
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 _JOINT_FILE, _SRC_FILE, _TGT_FILE = "tokenizer.model", "tokenizer.src.model", "tokenizer.tgt.model"
 

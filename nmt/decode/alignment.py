@@ -30,8 +30,9 @@ from nmt.data.packing import plan_in_order
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.words import Links, link_words, words_as_given, words_as_printed, words_of_pieces
 from nmt.distributed import choose_device
-from nmt.packed import BOS_ID, EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
+from nmt.special_ids import BOS_ID, EOS_ID
 
 # The tokens of a source and of its translation, without begin and end token, in the order of reading.
 TokenPair = tuple[Sequence[int], Sequence[int]]

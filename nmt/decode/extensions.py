@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nmt.decode.required import Required
-from nmt.packed import EOS_ID
+from nmt.special_ids import EOS_ID
 
 _IMPOSSIBLE = float("-inf")
 

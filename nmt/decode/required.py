@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from nmt.decode.phrases import PhraseMatcher
-from nmt.packed import EOS_ID, PAD_ID
+from nmt.special_ids import EOS_ID, PAD_ID
 
 _OF_ROWS = ("limits", "wanted", "phrases", "nodes", "met")
 

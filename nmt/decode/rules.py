@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nmt.decode.options import SearchOptions
 from nmt.decode.required import tokens_to_hold
-from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 _IMPOSSIBLE = float("-inf")
 

@@ -18,8 +18,9 @@ from torch import Tensor
 from nmt.decode.options import SearchOptions, length_penalty
 from nmt.decode.rules import Rules
 from nmt.decode.search import Hypothesis, State, StepModel
-from nmt.packed import BOS_ID, EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe
+from nmt.special_ids import BOS_ID, EOS_ID
 
 _IMPOSSIBLE = float("-inf")
 

@@ -14,8 +14,9 @@ from nmt.checkpoint import LoadedModel, load_model
 from nmt.data.clean import UnicodeForm, normalize
 from nmt.data.tokenizer import Tokenizers
 from nmt.distributed import choose_device
-from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
+from nmt.packed import Batch, PackedSequences
 from nmt.recipe import UserError
+from nmt.special_ids import BOS_ID, EOS_ID
 
 # Logits are made for this many target tokens at a time, because a whole batch of them can be larger than the model.
 _TOKENS_AT_A_TIME = 1_024

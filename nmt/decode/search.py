@@ -46,8 +46,9 @@ from nmt.decode.extensions import Extensions
 from nmt.decode.options import SearchOptions
 from nmt.decode.rules import Rules
 from nmt.decode.steering import Steering
-from nmt.packed import BOS_ID, EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
 from nmt.recipe import UserError
+from nmt.special_ids import BOS_ID, EOS_ID
 
 _IMPOSSIBLE = float("-inf")
 

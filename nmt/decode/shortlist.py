@@ -28,8 +28,8 @@ from nmt.data.start_from import tokenizer_digests
 from nmt.data.store import PairStore, SideStore
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.lexical_alignment import Pairs, estimate_lexicon
-from nmt.packed import EOS_ID
 from nmt.recipe import UserError
+from nmt.special_ids import EOS_ID
 
 _FORMAT = "nmt-shortlist-1"
 _ARRAYS = ("frequent", "offsets", "pieces")

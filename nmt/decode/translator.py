@@ -28,9 +28,10 @@ from nmt.decode.scoring import in_order_of_reading
 from nmt.decode.search import Hypothesis, StepModel, beam_search
 from nmt.decode.shortlist import Shortlist
 from nmt.distributed import choose_device
-from nmt.packed import EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
 from nmt.precision import Precision, choose_precision
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.special_ids import EOS_ID
 
 MAX_SENTENCE_TOKENS = 256
 """Longer lines are cut into pieces: a model translates badly what is longer than all that it has seen in training."""

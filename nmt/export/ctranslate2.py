@@ -22,7 +22,7 @@ from nmt.model.attention import MultiHeadAttention
 from nmt.model.frozen import Linear
 from nmt.model.layers import Embedding, FeedForward
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, EOS_ID, UNK_ID
+from nmt.special_ids import BOS_ID, EOS_ID, UNK_ID
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 

@@ -31,8 +31,8 @@ from nmt.distributed import choose_device
 from nmt.export.cache import find_conversion
 from nmt.export.packages import load_package
 from nmt.layout import find_model
-from nmt.packed import BOS_ID, EOS_ID, PAD_ID
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 
 EnginePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from nmt.decode.translator import MAX_SENTENCE_TOKENS
-from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.recipe import DecodeRecipe, UserError, explain
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 # What our search never puts out, and Hugging Face's must not either.
 _NEVER = [PAD_ID, UNK_ID, BOS_ID]

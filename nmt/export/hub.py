@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from huggingface_hub import HfApi, get_token
-from huggingface_hub.errors import HfHubHTTPError
-
 from nmt.recipe import UserError
-
-# What the hub refuses, and what its client for HTTP raises when there is no network: which client that is, and with it
-# the class, depends on the version of huggingface_hub. A name that is none is a ValueError.
-_REFUSALS: tuple[type[BaseException], ...] = (HfHubHTTPError, *HfHubHTTPError.__bases__, OSError, ValueError)
 
 
 def require_token() -> str:
     """The user's token for the hub; UserError where there is none."""
+    from huggingface_hub import get_token  # noqa: PLC0415 - slow to import, and every command would wait for it
+
     token = get_token()
     if not token:
         raise UserError(
@@ -29,11 +24,17 @@ def push(folder: Path, name: str) -> str:
 
     Raises UserError without a token, and for all that the hub or the network refuse.
     """
+    from huggingface_hub import HfApi  # noqa: PLC0415
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+    # What the hub refuses, and what its client for HTTP raises when there is no network: which client that is, and with
+    # it the class, depends on the version of huggingface_hub. A name that is none is a ValueError.
+    refusals: tuple[type[BaseException], ...] = (HfHubHTTPError, *HfHubHTTPError.__bases__, OSError, ValueError)
     api = HfApi(token=require_token())
     try:
         repository = api.create_repo(name, repo_type="model", exist_ok=True)
         api.upload_folder(repo_id=repository.repo_id, folder_path=folder, repo_type="model")
-    except _REFUSALS as error:
+    except refusals as error:
         detail = " ".join(str(error).split())
         raise UserError(
             f"cannot upload {folder} as {name}: {detail}; the export itself is whole; mend that and upload it again"

@@ -26,8 +26,8 @@ from nmt.export.generation import to_generation_config
 from nmt.export.marian_vocabulary import marian_name
 from nmt.model.attention import MultiHeadAttention
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.recipe import ModelRecipe
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 
 def huggingface_files(

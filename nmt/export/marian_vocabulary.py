@@ -13,8 +13,8 @@ import sentencepiece
 
 from nmt.data.subword_file import Piece, PieceKind, read_algorithm, read_pieces, with_pieces
 from nmt.data.tokenizer import Tokenizer
-from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.recipe import UserError
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 # The special tokens, in the order of their numbers.
 _SPECIAL = (

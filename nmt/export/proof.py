@@ -22,8 +22,9 @@ from nmt.decode.translator import MAX_SENTENCE_TOKENS, Task
 from nmt.export.ctranslate2 import Quantization
 from nmt.export.engine import CTranslate2Engine
 from nmt.export.packages import load_package
-from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
+from nmt.packed import Batch, PackedSequences
 from nmt.recipe import UserError
+from nmt.special_ids import BOS_ID, EOS_ID
 
 EMBEDDED_SENTENCES = 24
 _AT_A_TIME = 16

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 
 from nmt.data.packing import EpochPlan
 from nmt.distributed import World
-from nmt.packed import BOS_ID, EOS_ID, Batch, BatchShape, PackedSequences
+from nmt.packed import Batch, BatchShape, PackedSequences
 from nmt.precision import Arithmetic, autocast
 from nmt.recipe import UserError
 from nmt.rectangle import row_width
+from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.train.loss import TrainingLoss
 
 # `auto` chooses among the multiples of this.

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from nmt.packed import PAD_ID
+from nmt.special_ids import PAD_ID
 
 # The vocabulary is padded to a multiple of this inside the computation, and so are the rows of a chunk: matrix products
 # of other sizes do not use all of a tensor core.

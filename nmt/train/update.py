@@ -12,9 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nmt.data.loader import Update
 from nmt.distributed import World
-from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
+from nmt.packed import Batch, PackedSequences
 from nmt.precision import autocast, choose_precision, row_multiple, torch_dtype
 from nmt.recipe import Recipe
+from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.train.loss import TrainingLoss
 from nmt.train.optimizer import build_optimizer
 from nmt.train.schedule import dropout_share, learning_rate

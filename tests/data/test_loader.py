@@ -12,8 +12,8 @@ from nmt.data.loader import TrainingBatches, Update, make_batch
 from nmt.data.packing import plan_epoch
 from nmt.data.shapes import UpdateNeeds
 from nmt.data.store import PairStore, PairWriter, token_dtype
-from nmt.packed import BOS_ID, EOS_ID
 from nmt.recipe import TrainRecipe
+from nmt.special_ids import BOS_ID, EOS_ID
 
 RECIPE = TrainRecipe(batch_tokens=60, micro_batch_tokens=20)
 Sentences = list[list[int]]

@@ -12,8 +12,8 @@ from nmt.data.packing import Mixture
 from nmt.data.prepare import Prepared, prepare, tag_ids
 from nmt.data.store import PairStore
 from nmt.data.tokenizer import Tokenizers, train_tokenizers
-from nmt.packed import EOS_ID
 from nmt.recipe import Recipe, TokenizerRecipe, UserError, parse_recipe
+from nmt.special_ids import EOS_ID
 
 RECIPE = """
 name = "test"

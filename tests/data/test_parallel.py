@@ -1,13 +1,16 @@
 import gc
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 
-from nmt.data.parallel import map_in_order, num_cores
-from nmt.recipe import UserError
+from nmt.data.parallel import _modules, map_in_order, num_cores
+from nmt.data.start_from import taken_tokenizers
+from nmt.recipe import TokenizerRecipe, UserError
 
 
 class Squarer:
@@ -115,3 +118,11 @@ def test_no_jobs() -> None:
 
 def test_at_least_one_core() -> None:
     assert num_cores() >= 1
+
+
+def test_workers_for_text_import_what_they_need_and_no_torch() -> None:
+    check = "import sys, nmt.cli, nmt.data.chunks, nmt.data.sampling; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True)
+    make_worker = partial(partial(Squarer, parent=1), failing_worker, TokenizerRecipe())
+    assert list(_modules(make_worker)) == ["nmt.recipe.sections"]  # of this program; a test is none of it
+    assert list(_modules(partial(map_in_order, taken_tokenizers))) == ["nmt.data.parallel", "nmt.data.start_from"]

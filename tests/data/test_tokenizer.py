@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from nmt.data.clean import normalize
 from nmt.data.tokenizer import Tokenizer, Tokenizers, train_tokenizer, train_tokenizers
-from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.recipe import TokenizerRecipe, UserError
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 LINES = [f"the {a} {b} sees the {c}" for a in ("old", "new") for b in ("cat", "dog") for c in ("house", "garden")] * 5
 RECIPE = TokenizerRecipe(vocab_size=320, user_symbols=("<2de>", "a,b"))

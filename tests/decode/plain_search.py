@@ -12,7 +12,8 @@ from test_search import Prefix, PrefixState, Scored, Table, TableModel, referenc
 from torch import Tensor, tensor
 
 from nmt.decode.options import SearchOptions
-from nmt.packed import EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
+from nmt.special_ids import EOS_ID
 
 NEG_INF = float("-inf")
 

@@ -7,7 +7,8 @@ from test_search import Prefix, Table, TableModel, source_of
 
 from nmt.decode.options import SearchOptions
 from nmt.decode.search import Hypothesis, beam_search
-from nmt.packed import EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
+from nmt.special_ids import EOS_ID
 
 Biases = tuple[tuple[Prefix, float], ...]
 

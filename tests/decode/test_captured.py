@@ -27,8 +27,9 @@ from nmt.decode.search import Hypothesis, StepModel, attention_of, beam_search
 from nmt.decode.translator import Translation, Translator
 from nmt.model.buffers import Arena, Shape, Sizes
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError, parse_recipe
+from nmt.special_ids import BOS_ID, EOS_ID
 
 VOCAB = 30
 SIZES = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2}

@@ -15,8 +15,9 @@ from nmt.decode.options import SearchOptions, length_penalty
 from nmt.decode.search import beam_search
 from nmt.model import attention as attention_module
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
 from nmt.recipe import UserError
+from nmt.special_ids import BOS_ID, EOS_ID
 
 
 def test_it_is_equation_14_of_wu_et_al() -> None:

@@ -9,7 +9,8 @@ from test_search import TableModel, random_table, source_of
 from nmt.decode.ensemble import Ensemble, EnsembleMean
 from nmt.decode.options import SearchOptions
 from nmt.decode.search import beam_search
-from nmt.packed import BOS_ID, PackedSequences
+from nmt.packed import PackedSequences
+from nmt.special_ids import BOS_ID
 
 SOURCES = PackedSequences.from_lists([source_of(3, 0), source_of(2, 1), source_of(4, 2)])
 OPTIONS = SearchOptions(beam_size=3, n_best=2, max_extra_tokens=2)

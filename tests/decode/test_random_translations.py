@@ -10,7 +10,8 @@ from test_search import Prefix, TableModel, random_table, search, source_of
 
 from nmt.decode.options import SearchOptions
 from nmt.decode.sampling import SamplingOptions, choose, sample
-from nmt.packed import EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
+from nmt.special_ids import EOS_ID
 
 SOURCE = source_of(2, 0)
 

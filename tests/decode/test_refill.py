@@ -21,7 +21,8 @@ from nmt.decode.ensemble import Ensemble, is_open
 from nmt.decode.options import SearchOptions
 from nmt.decode.restricted import restrict
 from nmt.decode.search import Hypothesis, StepModel, beam_search
-from nmt.packed import BOS_ID, PackedSequences
+from nmt.packed import PackedSequences
+from nmt.special_ids import BOS_ID
 
 
 class OpenTableModel(AttentiveTableModel):

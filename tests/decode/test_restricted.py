@@ -18,8 +18,9 @@ from nmt.decode.restricted import restrict
 from nmt.decode.sampling import SamplingOptions, sample
 from nmt.decode.search import Hypothesis, StepModel, beam_search
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe, UserError
+from nmt.special_ids import BOS_ID, EOS_ID
 
 VOCAB = 30
 SIZES = {"d_model": 16, "d_ff": 16, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}

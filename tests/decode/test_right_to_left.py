@@ -13,8 +13,9 @@ from nmt.decode.alignment import WordAligner
 from nmt.decode.scoring import Scorer, score_pairs
 from nmt.decode.translator import Translator
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
+from nmt.packed import Batch, PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+from nmt.special_ids import BOS_ID, EOS_ID
 
 LINES = ["the old cat sees a dog.", "", "a red tree", "no cats quickly, a cat. the old tree sees many cats"]
 DECODE = DecodeRecipe(beam_size=3, n_best=2, max_extra_tokens=4)

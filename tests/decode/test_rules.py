@@ -21,7 +21,8 @@ from test_search import (
 
 from nmt.decode.options import SearchOptions
 from nmt.decode.search import beam_search
-from nmt.packed import EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
+from nmt.special_ids import EOS_ID
 
 WORDS = range(4, 6)
 

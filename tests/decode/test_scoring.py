@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from nmt.decode.scoring import score_pairs
 from nmt.decode.search import SearchOptions, beam_search
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
+from nmt.packed import Batch, PackedSequences
 from nmt.recipe import ModelRecipe
+from nmt.special_ids import BOS_ID, EOS_ID
 
 VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"
 VOCAB = 24

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from nmt.decode.options import LengthPenalty, SearchOptions, length_penalty
 from nmt.decode.search import Hypothesis, beam_search
-from nmt.packed import BOS_ID, EOS_ID, PAD_ID, UNK_ID, PackedSequences
+from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"
 NEG_INF = float("-inf")

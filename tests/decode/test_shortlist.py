@@ -19,8 +19,8 @@ from nmt.decode.lexical_alignment import PASSES, estimate_lexicon
 from nmt.decode.shortlist import Shortlist, coverage, make_shortlist
 from nmt.decode.translator import Translator
 from nmt.model.transformer import Transformer
-from nmt.packed import EOS_ID
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+from nmt.special_ids import EOS_ID
 
 VOCAB = 320
 

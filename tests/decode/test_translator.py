@@ -17,8 +17,9 @@ from nmt.data.tokenizer import Tokenizers, train_tokenizer
 from nmt.decode.search import StepModel
 from nmt.decode.translator import MAX_SENTENCE_TOKENS, Translation, Translator, cut_text
 from nmt.model.transformer import Transformer
-from nmt.packed import EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+from nmt.special_ids import EOS_ID
 
 CPU = torch.device("cpu")
 WORDS = [

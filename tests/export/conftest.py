@@ -12,8 +12,8 @@ from nmt.checkpoint import ModelFacts, model_files, model_tensors, write_directo
 from nmt.data.embedded import EmbeddedPair, generate
 from nmt.data.tokenizer import Tokenizers, train_tokenizers
 from nmt.model.transformer import Transformer
-from nmt.packed import EOS_ID
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
+from nmt.special_ids import EOS_ID
 
 MakeModel = Callable[..., Path]
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from huggingface_hub import HfApi
 
-from nmt.export import hub
 from nmt.export.hub import push
 from nmt.recipe import UserError
 
@@ -69,7 +68,7 @@ class Answers(BaseHTTPRequestHandler):
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with Hub() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr(hub, "HfApi", partial(HfApi, endpoint=server.url))
+        monkeypatch.setattr("huggingface_hub.HfApi", partial(HfApi, endpoint=server.url))
         yield server
         server.shutdown()
 
@@ -82,7 +81,7 @@ def export(tmp_path: Path) -> Path:
 
 
 def test_every_file_arrives_as_it_is(server: Hub, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "get_token", lambda: "secret")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "secret")
     assert push(export, "me/model") == f"{server.url}/me/model"
     (created,) = server.created
     assert (created["name"], created["organization"]) == ("model", "me")
@@ -93,7 +92,7 @@ def test_every_file_arrives_as_it_is(server: Hub, export: Path, monkeypatch: pyt
 def test_what_the_hub_refuses_is_one_line(
     server: Hub, export: Path, monkeypatch: pytest.MonkeyPatch, token: str, name: str
 ) -> None:
-    monkeypatch.setattr(hub, "get_token", lambda: token)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: token)
     with pytest.raises(UserError, match="the export itself is whole") as refused:
         push(export, name)
     assert "\n" not in str(refused.value)

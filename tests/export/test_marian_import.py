@@ -18,8 +18,9 @@ from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.marian import import_marian, read_marian
 from nmt.export.packages import is_installed, load_package
 from nmt.export.proof import load_huggingface
-from nmt.packed import EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.special_ids import EOS_ID
 
 MakeModel = Callable[..., Path]
 

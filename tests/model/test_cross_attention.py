@@ -6,8 +6,9 @@ from torch import Tensor
 
 import nmt.model.attention as attention
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, EOS_ID, PackedSequences
+from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
+from nmt.special_ids import BOS_ID, EOS_ID
 
 SRC = PackedSequences.from_lists([[5, 6, 7, EOS_ID], [8, EOS_ID], [5, 9, 4, 4, 6, EOS_ID]])
 TGT = PackedSequences.from_lists([[BOS_ID, 4, 5], [BOS_ID, 9, 9, 8, 7, 6, 5], [BOS_ID]])

@@ -7,8 +7,9 @@ import torch
 
 from nmt.model.frozen import FrozenLinear
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, PackedSequences
+from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
+from nmt.special_ids import BOS_ID
 
 VOCAB = 53
 SRC = PackedSequences.from_lists([[5, 6, 7, 8, 9, 3], [11, 3], [20, 21, 22, 23, 3]])

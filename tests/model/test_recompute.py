@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, Batch, PackedSequences
+from nmt.packed import Batch, PackedSequences
 from nmt.recipe import ModelRecipe
+from nmt.special_ids import BOS_ID
 from nmt.train.loss import TrainingLoss
 
 VOCAB = 31

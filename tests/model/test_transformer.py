@@ -10,8 +10,9 @@ from torch.nn import functional as F
 from nmt.model.attention import MultiHeadAttention
 from nmt.model.layers import sinusoids
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, PackedSequences
+from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
+from nmt.special_ids import BOS_ID
 
 VOCAB = 29
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, EOS_ID, Batch, PackedSequences
+from nmt.packed import Batch, PackedSequences
 from nmt.recipe import ModelRecipe
+from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.train import loss as loss_module
 from nmt.train.loss import TrainingLoss, linear_cross_entropy, linear_rdrop
 

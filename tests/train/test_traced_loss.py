@@ -14,8 +14,9 @@ from nmt.data.shapes import UpdateNeeds
 from nmt.model import attention, dropout
 from nmt.model.attention import Kernel
 from nmt.model.transformer import Transformer
-from nmt.packed import BOS_ID, EOS_ID, PAD_ID, Batch, BatchShape, PackedSequences
+from nmt.packed import Batch, BatchShape, PackedSequences
 from nmt.recipe import ModelRecipe, TrainRecipe
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.train.loss import TrainingLoss, linear_cross_entropy
 from nmt.train.schedule import dropout_share
 from nmt.train.traced_loss import traced_cross_entropy
