@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import assert_never, get_args
+from typing import Any, assert_never, get_args
 
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF, CHRFScore
@@ -22,6 +22,9 @@ from sacrebleu.significance import _bootstrap_resample
 
 from nmt.evaluate.moses import MosesText, split_compounds
 from nmt.recipe import Metric, UserError
+
+# What sacreBLEU counts in a sentence: matches and lengths, in whole or broken numbers.
+Counts = list[Any]
 
 # Prepared lines that a scorer remembers: the references come again with every system.
 _REMEMBERED_LINES = 1 << 16
@@ -96,11 +99,32 @@ class Scorer:
         """As `score`, for references that are prepared already; `notes` go into the signature."""
         if resamples > 1:
             check_seed()
-        self.counter.n_bootstrap = self.counter.seed = None  # the signature would tell of an earlier call's resamples
+        self._forget_resamples()
         lines = [self.prepare(line) for line in hypotheses]
         result = _corpus_score(self.counter, lines, references, resamples)
         # sacreBLEU gives these figures away only as rounded text.
         mean, interval = (float(result._mean), float(result._ci)) if resamples > 1 else (None, None)
+        return self._as_score(result, mean, interval, **notes)
+
+    def count(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[Counts]:
+        """What is counted in each sentence; of any of them, `score_counts` gives the score."""
+        check_aligned(_named(hypotheses, references))
+        lines, *streams = ([self.prepare(line) for line in stream] for stream in (hypotheses, *references))
+        counts: list[Counts] = self.counter._extract_corpus_statistics(lines, streams)
+        return counts
+
+    def score_counts(self, counts: Sequence[Counts]) -> Score:
+        """The corpus score of the sentences in which this was counted, at least one: the same as `score` gives them."""
+        self._forget_resamples()
+        return self._as_score(self.counter._aggregate_and_compute(list(counts)), None, None)
+
+    def _forget_resamples(self) -> None:
+        """Or the signature would tell of those of an earlier call."""
+        self.counter.n_bootstrap = self.counter.seed = None
+
+    def _as_score(
+        self, result: BLEUScore | CHRFScore | TERScore, mean: float | None, interval: float | None, **notes: str
+    ) -> Score:
         signature = self.sign(result.name, self.counter.get_signature(), **notes)
         return Score(self.name, float(result.score), signature, result._verbose, mean, interval)
 
@@ -221,12 +245,15 @@ def score_groups(
     for sentence, names in enumerate(groups):
         for name in dict.fromkeys(names):
             members[name].append(sentence)
+    counts = [scorer.count(hypotheses, references) for scorer in scorers]
     result = []
     for name, sentences in sorted(members.items()):
         chosen = [hypotheses[i] for i in sentences]
         refs = [[stream[i] for i in sentences] for stream in references]
         equal = sum(hypothesis in answers for hypothesis, *answers in zip(chosen, *refs, strict=True))
-        scores = tuple(scorer.score(chosen, refs) for scorer in scorers)
+        scores = tuple(
+            scorer.score_counts([of_all[i] for i in sentences]) for scorer, of_all in zip(scorers, counts, strict=True)
+        )
         result.append(GroupScore(name, len(sentences), 100.0 * equal / len(sentences), scores))
     return result
 

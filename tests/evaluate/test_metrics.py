@@ -193,6 +193,18 @@ def test_groups_are_scored_over_their_own_sentences() -> None:
     assert (long.exact, right.exact) == (0.0, 100.0)
 
 
+@pytest.mark.parametrize("metric", get_args(Metric))
+def test_a_group_has_the_score_of_its_sentences_alone(metric: str) -> None:
+    references = [REFERENCES, [line.upper() for line in REFERENCES]]
+    groups = [["even"], ["odd", "late"], ["even", "late"], ["late", "odd"]]
+    made = score_by_group(HYPOTHESES, references, groups, [metric], tgt_lang="en")
+    assert {group.group for group in made} == {"odd", "even", "late"}
+    for group in made:
+        chosen = [number for number, names in enumerate(groups) if group.group in names]
+        alone = [[stream[number] for number in chosen] for stream in (HYPOTHESES, *references)]
+        assert group.scores == tuple(score_corpus(alone[0], alone[1:], [metric], tgt_lang="en"))
+
+
 def test_a_group_counts_a_translation_as_exact_when_any_reference_agrees() -> None:
     (group,) = score_by_group(
         ["a", "b", "c"], [["a", "x", "x"], ["x", "b", "x"]], [["all"]] * 3, ["chrf"], tgt_lang="en"
