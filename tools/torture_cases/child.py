@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import nmt.cli
+from nmt.cli import program  # with all commands, so that a fork begins with everything imported
 from torture_cases.faults import Fault, count_updates, install
 
 FAULT, NOTES = "NMT_TORTURE_FAULT", "NMT_TORTURE_NOTES"
@@ -28,7 +28,7 @@ def run_command(arguments: Sequence[str], fault: Fault | None, notes: Path) -> N
     sys.argv = ["nmt", *arguments]
     status: object = 1
     try:
-        nmt.cli.main()
+        program.main()
         status = 0
     except SystemExit as leaving:
         status = leaving.code or 0
