@@ -123,6 +123,8 @@ class MetricsWriter:
 
         validates_again: figures of validation at that step come again too. UserError for a file that cannot be read.
         """
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - slow to import; workers need none
+
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "metrics.jsonl"
         try:
@@ -134,8 +136,6 @@ class MetricsWriter:
             ) from error
         path.write_text("".join(kept), encoding="utf-8")
         self._lines = path.open("a", encoding="utf-8")
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - slow to import; workers need none
-
         self._tensorboard = SummaryWriter(str(directory / "tensorboard"), purge_step=after_step + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

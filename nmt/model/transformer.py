@@ -73,7 +73,8 @@ class Transformer(nn.Module):
         distinct = tokens if state.length else tokens[:, :1]
         positions = torch.full_like(distinct, state.length)
         hidden = self.decoder.step(self.tgt_embedding(distinct, positions), state)
-        return hidden.expand(-1, tokens.shape[1], -1)
+        # Contiguous, so that F.linear makes one product of all rows, whichever weight it is given.
+        return hidden.expand(-1, tokens.shape[1], -1).contiguous()
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Log-probabilities over the target vocabulary: (..., d_model) -> (..., vocab) float32."""

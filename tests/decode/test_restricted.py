@@ -93,19 +93,13 @@ SEARCHES: dict[str, Callable[[StepModel[Any], PackedSequences], list[list[Hypoth
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("ensemble", [None, "linear", "log"])
-def test_all_pieces_as_candidates_change_nothing(search: str, ensemble: EnsembleMean | None) -> None:
+def test_all_pieces_as_candidates_change_not_one_bit(search: str, ensemble: EnsembleMean | None) -> None:
     model: StepModel[Any] = make_model(1, output_bias=True)
     if ensemble is not None:
         model = Ensemble([model, make_model(2)], ensemble)
     everything = torch.ones(len(SOURCES), VOCAB, dtype=torch.bool)
     expected = SEARCHES[search](model, pack(SOURCES))
-    found = SEARCHES[search](restrict(model, everything), pack(SOURCES))
-    for ours, theirs in zip(found, expected, strict=True):
-        assert [h.tokens for h in ours] == [h.tokens for h in theirs]
-        for one, other in zip(ours, theirs, strict=True):
-            # One product for each sentence instead of one for all: some processors' kernels sum in another order then.
-            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=2e-6)
-            assert one.score == pytest.approx(other.score, abs=2e-6)
+    assert SEARCHES[search](restrict(model, everything), pack(SOURCES)) == expected
     assert len({tuple(h.tokens) for hypotheses in expected for h in hypotheses}) > len(SOURCES) // 2
 
 
