@@ -93,6 +93,10 @@ def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Pat
 
 def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int) -> list[Path]:
     """The checkpoints that an average is made of, oldest first; UserError when there are not so many."""
+    if not list_checkpoints(run_dir):
+        raise UserError(
+            f"{run_dir} has no checkpoints; it must be the run_dir of a run that has saved some; train first"
+        )
     candidates, wanted = _candidates(run_dir, kind), 1 if kind == "ema" else count
     if len(candidates) < wanted:
         those, option = ("validated checkpoints", "keep_best") if kind == "best" else ("checkpoints", "keep_last")
