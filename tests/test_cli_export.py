@@ -106,7 +106,7 @@ def test_wrong_commands(model: Path, text: Path, tmp_path: Path, nmt: Nmt, monke
     assert "HF_TOKEN" in one_line(err)
     assert nmt(*export, "huggingface", "--quantization", "int8")[0] == 2
     assert nmt(*export, "marian")[0] == 2
-    assert nmt("translate", model, text, "--precision", "int8")[0] == 2
+    assert nmt("translate", model, text, "--precision", "fp16")[0] == 2
     status, _, err = nmt("export", tmp_path / "nowhere", "-o", tmp_path / "out", "--to", "huggingface", "--no-proof")
     assert status == 1
     status, _, err = nmt("import", tmp_path, "-o", tmp_path / "out")

@@ -17,15 +17,19 @@ from sacrebleu.metrics.chrf import CHRF
 
 from nmt import DecodeRecipe, Translator, UserError
 from nmt.data.corpus import read_lines
+from nmt.data.tokenizer import Tokenizers
+from nmt.distributed import choose_device
+from nmt.layout import find_model
 from nmt.logs import progress
-from nmt.precision import Precision
+from nmt.model.quantized import multiplies_integers
+from nmt.precision import SearchPrecision
 
 EPILOG = """\
 Every search translates the whole text --repetitions times, one search after the other in each round, so that a change
 of the machine's speed meets them all. Columns: sacreBLEU's BLEU and chrF2, length of the output divided by that of the
 reference, median seconds (all of them in brackets), and how many times as long as `beam 5` of the same round it took
 (median). The oracle knows the reference: of the ten best of beam 10 it takes the one of highest sentence BLEU; that is
-the most that reranking could gain.
+the most that reranking could gain. Of a model that writes lower case, scores are without regard to case.
 """
 
 REFERENCE = "beam 5"
@@ -38,7 +42,7 @@ class Search:
     name: str
     models: tuple[Path, ...]
     options: dict[str, Any]
-    precision: Precision = "fp32"
+    precision: SearchPrecision = "fp32"
     oracle: bool = False
 
 
@@ -51,7 +55,7 @@ class Row:
     seconds: list[float] = field(default_factory=list)
 
 
-def searches(model: Path, other: Path | None) -> list[Search]:
+def searches(model: Path, other: Path | None, device: str) -> list[Search]:
     """All rows; beams are normalised by length, n^1, unless they say otherwise."""
     samples = {"sampling": True, "n_best": 32}
     ten_best = {"beam_size": 10, "n_best": 10}
@@ -78,6 +82,8 @@ def searches(model: Path, other: Path | None) -> list[Search]:
         Search("beam 1 (greedy), bf16", alone, {"beam_size": 1}, "bf16"),
         Search("beam 5, bf16", alone, {}, "bf16"),
     ]
+    if multiplies_integers(choose_device(device)):
+        found.append(Search("beam 5, int8", alone, {}, "int8"))
     if other is not None:
         found += [
             Search("beam 5, the other model", (other,), {}),
@@ -99,13 +105,15 @@ def load(search: Search, device: str) -> Callable[[Sequence[str]], list[list[str
     return lambda lines: [[text] for text in translator.translate(lines)]
 
 
-def closest(texts: Sequence[str], reference: str) -> str:
+def closest(texts: Sequence[str], reference: str, lowercase: bool) -> str:
     """The translation of highest sentence BLEU, the first of equals."""
-    bleu = BLEU(effective_order=True)
+    bleu = BLEU(effective_order=True, lowercase=lowercase)
     return max(texts, key=lambda text: bleu.sentence_score(text, [reference]).score)
 
 
-def measure(rows: Sequence[Row], device: str, src: list[str], ref: list[str], repetitions: int) -> None:
+def measure(
+    rows: Sequence[Row], device: str, src: list[str], ref: list[str], repetitions: int, lowercase: bool
+) -> None:
     """Fill the rows; loading and a first batch are outside the clock."""
     with progress("searching", repetitions * len(rows), "passes") as bar:
         for _ in range(repetitions):
@@ -115,14 +123,14 @@ def measure(rows: Sequence[Row], device: str, src: list[str], ref: list[str], re
                 started = time.perf_counter()
                 found = translate(src)
                 row.seconds.append(time.perf_counter() - started)
-                row.texts = [closest(texts, reference) for texts, reference in zip(found, ref, strict=True)]
+                row.texts = [closest(*pair, lowercase) for pair in zip(found, ref, strict=True)]
                 bar.advance(1)
 
 
-def table(rows: Sequence[Row], ref: list[str]) -> Iterator[str]:
+def table(rows: Sequence[Row], ref: list[str], lowercase: bool) -> Iterator[str]:
     """Markdown, closed by the signatures."""
     unit = next(row for row in rows if row.search.name == REFERENCE).seconds
-    bleu, chrf = BLEU(), CHRF()
+    bleu, chrf = BLEU(lowercase=lowercase), CHRF(lowercase=lowercase)
     yield "| search | BLEU | chrF2 | length | seconds | times beam 5 |"
     yield "|---|---|---|---|---|---|"
     for row in rows:
@@ -152,20 +160,21 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="rounds (default: 3)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
     options = parser.parse_args()
-    rows = [Row(search) for search in searches(options.model, options.ensemble)]
     try:
+        lowercase = Tokenizers.load(find_model(options.model)).tgt.lowercases()
+        rows = [Row(search) for search in searches(options.model, options.ensemble, options.device)]
         src, ref = (list(read_lines(path))[: options.lines] for path in (options.src, options.ref))
         if len(src) != len(ref) or not src:
             raise UserError(
                 f"{options.src} has {len(src)} lines and {options.ref} {len(ref)}; they must match; give both"
             )
-        measure(rows, options.device, src, ref, options.repetitions)
+        measure(rows, options.device, src, ref, options.repetitions, lowercase)
     except UserError as error:
         sys.stderr.write(f"search-table: {error}\n")
         return 1
     where = f"{torch.get_num_threads()} threads" if options.device == "cpu" else torch.cuda.get_device_name()
     sys.stdout.write(f"{len(src)} lines, fp32 unless said otherwise, {where}, torch {torch.__version__}\n\n")
-    sys.stdout.writelines(f"{line}\n" for line in table(rows, ref))
+    sys.stdout.writelines(f"{line}\n" for line in table(rows, ref, lowercase))
     return 0
 
 

@@ -14,7 +14,7 @@ from nmt.bench.device import forget_peak_memory, peak_memory, synchronize
 from nmt.bench.statistics import Spread
 from nmt.decode.translator import Translator
 from nmt.distributed import choose_device
-from nmt.precision import Precision
+from nmt.precision import SearchPrecision
 from nmt.recipe import DecodeRecipe
 
 # Lines that are translated together, as `nmt translate` does with a file.
@@ -32,7 +32,7 @@ class DecodingTask:
     sentences: tuple[str, ...]
     decode: DecodeRecipe
     device: str
-    precision: Precision
+    precision: SearchPrecision
     threads: int
 
 

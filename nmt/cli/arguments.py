@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, assert_never
 
 import typer
+
+from nmt.precision import SearchPrecision
 
 RecipeArgument = Annotated[Path, typer.Argument(help="A recipe: one TOML file, such as recipes/quickstart.toml.")]
 Overrides = Annotated[
@@ -27,7 +29,7 @@ class Precision(StrEnum):
     int8 = "int8"
 
 
-def torch_precision(precision: Precision) -> Literal["auto", "fp32", "bf16"]:
+def torch_precision(precision: Precision) -> SearchPrecision:
     """The arithmetic that our own search is asked for; an error of the command line for what only CTranslate2 has."""
     match precision:
         case Precision.auto:
@@ -36,9 +38,10 @@ def torch_precision(precision: Precision) -> Literal["auto", "fp32", "bf16"]:
             return "fp32"
         case Precision.bf16:
             return "bf16"
-        case Precision.fp16 | Precision.int8:
-            wrong = f"--precision {precision.value} needs --engine ctranslate2; give that, or another precision"
-            raise typer.BadParameter(wrong)
+        case Precision.int8:
+            return "int8"
+        case Precision.fp16:
+            raise typer.BadParameter("--precision fp16 needs --engine ctranslate2; give that, or another precision")
         case _:
             assert_never(precision)
 

@@ -91,7 +91,7 @@ Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 _WINDOW = "Most lines translated together, more being faster; 1 answers line by line. By default from the size of FILE."
 _MAX_DELAY = "At a pipe: seconds to wait for more lines to translate together; inf waits for a whole window."
 _PROCESSES = "Processes on the CPU, of one thread each; 0 is one for each core."
-_PRECISION = "Arithmetic; auto takes bf16 where it is native. fp16 and int8 are for the engine ctranslate2."
+_PRECISION = "Arithmetic; auto takes bf16 where it is native, int8 rounds the weights. fp16 is for ctranslate2."
 _ENGINE = "What searches. ctranslate2 needs the extra 'fast', and converts the model once."
 
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")]

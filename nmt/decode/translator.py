@@ -28,8 +28,10 @@ from nmt.decode.scoring import in_order_of_reading
 from nmt.decode.search import Hypothesis, StepModel, beam_search
 from nmt.decode.shortlist import Shortlist
 from nmt.distributed import choose_device
+from nmt.model.quantized import QuantizedLinear
+from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
-from nmt.precision import Precision, choose_precision
+from nmt.precision import SearchPrecision, choose_precision, torch_dtype
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.special_ids import EOS_ID
 
@@ -140,7 +142,7 @@ class Translator:
         cls,
         path: str | Path,
         device: str = "auto",
-        precision: Precision = "auto",
+        precision: SearchPrecision = "auto",
         decode: DecodeRecipe | None = None,
         ensemble: Sequence[str | Path] = (),
     ) -> Translator:
@@ -149,7 +151,7 @@ class Translator:
         path:      as on the command line: a directory with `model.toml`, or a run, whose averaged model is taken
         device:    `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`
         precision: of the weights and all computation up to the logits: `fp32`, `bf16`, or `auto`, which takes bf16
-                   where it is native
+                   where it is native; `int8`, on a CPU, for products of 8-bit integers and all else in fp32
         decode:    how to search, e.g. `DecodeRecipe(beam_size=8, n_best=3, tag="<web>")`; by default as the model's
                    own recipe says. Its documentation is printed by `nmt config`
         ensemble:  further models with the same tokenizers, which decide together with the first
@@ -158,7 +160,6 @@ class Translator:
         model is damaged, or where the tokenizers differ.
         """
         place = choose_device(device)
-        dtype = torch.bfloat16 if choose_precision(precision, place) == "bf16" else torch.float32
         loaded = [load_model(Path(one), place) for one in (path, *ensemble)]
         first, facts = loaded[0], loaded[0].facts
         tokenizers = Tokenizers.load(first.directory)
@@ -174,7 +175,8 @@ class Translator:
                     "write in the same; let one rerank what the other writes (nmt rerank)"
                 )
         options = decode or facts.decode
-        models = [one.model.to(dtype) for one in loaded]
+        num_parameters = sum(one.model.num_parameters() for one in loaded)
+        models = [_lay_out(one.model, precision, place) for one in loaded]
         # On a GPU starting the kernels of a step takes longer than the step itself: see `nmt.decode.captured`.
         steppers: list[StepModel[Any]] = [CapturedModel(model) if place.type == "cuda" else model for model in models]
         translator = cls(
@@ -186,9 +188,7 @@ class Translator:
             device=place,
             reverse_target=facts.reverse_target,
         )
-        translator.num_parameters = sum(model.num_parameters() for model in models)
-        for model in models:
-            model.freeze()
+        translator.num_parameters = num_parameters
         if place.type == "cpu":
             keep_freed_memory()
         return translator
@@ -437,6 +437,15 @@ class Translator:
             )
             for hypothesis in hypotheses
         ]
+
+
+def _lay_out(model: Transformer, precision: SearchPrecision, device: torch.device) -> Transformer:
+    """The model as search multiplies its weights fastest; UserError where the device has no such arithmetic."""
+    if precision == "int8":
+        model.freeze(QuantizedLinear)
+    else:
+        model.to(torch_dtype(choose_precision(precision, device))).freeze()
+    return model
 
 
 def cut_text(text: str, fits: Callable[[str], bool]) -> list[str]:

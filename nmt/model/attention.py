@@ -137,11 +137,20 @@ def _attend_stored(queries: Tensor, stored: Tensor, bias: Tensor) -> Tensor:
     """Attention to stored keys and values, during search.
 
     queries: (batch, hypotheses, num_heads, d_head) -> the same shape; stored: (batch, places, 2, num_heads, d_head);
-    bias: broadcasts to (batch, num_heads, hypotheses, places).
+    bias: broadcasts to (batch, num_heads, hypotheses, places), in the type of what is stored.
     """
     keys, values = stored.transpose(1, 3).unbind(2)  # (batch, num_heads, places, d_head)
-    out = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=bias)
-    return out.transpose(1, 2)
+    out = F.scaled_dot_product_attention(queries.transpose(1, 2).to(stored.dtype), keys, values, attn_mask=bias)
+    return out.transpose(1, 2).to(queries.dtype)
+
+
+def stored_type(x: Tensor) -> torch.dtype:
+    """The type in which search stores the keys and values of x: the type of x, if torch's kernel is fast in it.
+
+    On a CPU without AMX it takes twice as long in bf16 as in float32.
+    """
+    is_slow = x.dtype == torch.bfloat16 and x.device.type == "cpu" and not torch.cpu._is_amx_tile_supported()
+    return torch.float32 if is_slow else x.dtype
 
 
 def lay_out(packed: Tensor, rectangle: Rectangle) -> Tensor:
@@ -296,12 +305,12 @@ class MultiHeadAttention(nn.Module):
         """Keys and values of the encoder's output for `step_cross`, a row for each sentence; (total, d_model)."""
         rows = layout.one_to_a_row.tokens  # (num_sentences, padded src_len)
         stored: Tensor = self._project(memory, "kv").index_select(0, rows.flatten()).unflatten(0, rows.shape)
-        return stored
+        return stored.to(stored_type(memory))
 
-    def freeze(self, *uses: Projections) -> None:
+    def freeze(self, kind: type[FrozenLinear], *uses: Projections) -> None:
         """Lay the weights out for search, for nothing but these uses of `_project`; training is over."""
-        self._frozen = {use: FrozenLinear.of(*self._layers(use)) for use in uses}
-        self.out = FrozenLinear.of(self.out)
+        self._frozen = {use: kind.of(*self._layers(use)) for use in uses}
+        self.out = kind.of(self.out)
         del self.q, self.k, self.v
 
     def _project(self, x: Tensor, use: Projections) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nmt.model.attention import MultiHeadAttention
+from nmt.model.frozen import FrozenLinear
 from nmt.model.layers import FeedForward, Residual, final_norm
 from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
@@ -30,10 +31,10 @@ class EncoderLayer(nn.Module):
         out: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return out
 
-    def freeze(self) -> None:
+    def freeze(self, kind: type[FrozenLinear]) -> None:
         """Lay the weights out for search; training is over."""
-        self.attention.freeze("qkv")
-        self.feed_forward.freeze()
+        self.attention.freeze(kind, "qkv")
+        self.feed_forward.freeze(kind)
 
 
 class Encoder(nn.Module):

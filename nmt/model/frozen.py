@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 # oneDNN lays weights out for products of about this many rows: a batch of sentences with its beams.
-_ROWS = 128
+ROWS = 128
 
 
 class FrozenLinear(nn.Module):
@@ -22,13 +22,11 @@ class FrozenLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """weight: (out, in), bias: (out,)."""
         super().__init__()
-        weight = weight.detach()
         self.bias = None if bias is None else bias.detach()
-        self.is_blocked = _multiplies_blocks(weight)
-        self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS) if self.is_blocked else weight
+        self._lay_out(weight.detach())
 
     @classmethod
-    def of(cls, *layers: Linear) -> FrozenLinear:
+    def of(cls, *layers: Linear) -> Self:
         """All layers in one, their outputs beside each other."""
         assert not any(isinstance(layer, FrozenLinear) for layer in layers), "a model is frozen once"
         weights, biases = zip(*((layer.weight, layer.bias) for layer in layers), strict=True)
@@ -39,6 +37,10 @@ class FrozenLinear(nn.Module):
         if not self.is_blocked:
             return F.linear(x, self.weight, self.bias)
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], ""))
+
+    def _lay_out(self, weight: Tensor) -> None:
+        self.is_blocked = _multiplies_blocks(weight)
+        self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if self.is_blocked else weight
 
 
 def _multiplies_blocks(weight: Tensor) -> bool:

@@ -59,9 +59,9 @@ class FeedForward(nn.Module):
         out: Tensor = self.outer(self.dropout(self._activate(self.inner(x))))
         return out
 
-    def freeze(self) -> None:
+    def freeze(self, kind: type[FrozenLinear]) -> None:
         """Lay the weights out for search; training is over."""
-        self.inner, self.outer = FrozenLinear.of(self.inner), FrozenLinear.of(self.outer)
+        self.inner, self.outer = kind.of(self.inner), kind.of(self.outer)
 
     def _activate(self, h: Tensor) -> Tensor:
         match self.activation:

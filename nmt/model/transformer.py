@@ -115,16 +115,17 @@ class Transformer(nn.Module):
         x = self.tgt_embedding(tgt.tokens, tgt.positions)
         return self.decoder.cross_weights(x, self.encode(src), tgt, src)
 
-    def freeze(self) -> None:
+    def freeze(self, kind: type[FrozenLinear] = FrozenLinear) -> None:
         """Lay all weights out as search multiplies them fastest; after that the model can no more be trained or saved.
 
-        The same translations; scores may differ by the rounding of a sum taken in another order.
+        The same translations; scores may differ by the rounding of a sum taken in another order. With `QuantizedLinear`
+        some translations change.
         """
         for encoder_layer in self.encoder.layers:
-            encoder_layer.freeze()
+            encoder_layer.freeze(kind)
         for decoder_layer in self.decoder.layers:
-            decoder_layer.freeze()
-        self._frozen_output = FrozenLinear(self.output_weight, self.output_bias)
+            decoder_layer.freeze(kind)
+        self._frozen_output = kind(self.output_weight, self.output_bias)
 
     def num_parameters(self) -> int:
         """Number of trained weights, tied ones counted once."""

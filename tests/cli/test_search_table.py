@@ -36,10 +36,20 @@ def test_every_kind_of_search_has_a_row(
         name.strip(): [cell.strip() for cell in cells]
         for _, name, *cells, _ in (line.split("|") for line in capsys.readouterr().out.splitlines() if "|" in line[:1])
     }
-    assert list(rows)[2:] == [search.name for search in tool.searches(model, model)]
+    assert list(rows)[2:] == [search.name for search in tool.searches(model, model, "cpu")]
     assert rows["beam 5"] == rows["beam 5, the other model"][:3] + rows["beam 5"][3:], "they are the same model"
     assert rows["beam 5"][4] == "1.00"
     assert float(rows["beam 10, oracle of 10"][1]) >= float(rows["beam 10"][1]), "it may choose what beam 10 chose"
+
+
+@pytest.mark.parametrize(("lowercase", "case"), [(False, "mixed"), (True, "lc")])
+def test_lower_case_is_scored_without_regard_to_case(tool: ModuleType, lowercase: bool, case: str) -> None:
+    row = tool.Row(tool.Search(tool.REFERENCE, (), {}), ["a dog sees two cats"], [1.0])
+    *table, bleu, chrf = tool.table([row], ["A Dog sees two Cats"], lowercase)
+    assert (f"| {tool.REFERENCE} | 100.00 | 100.00 |" in table[2]) == lowercase
+    assert f"case:{case}" in bleu
+    assert f"case:{case}" in chrf
+    assert tool.closest(["A dog sees two", "a dog sees two cats"], "A DOG SEES TWO CATS", True) == "a dog sees two cats"
 
 
 def test_texts_of_different_length_are_refused(

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,12 +16,15 @@ from nmt.data.clean import normalize
 from nmt.data.tokenizer import Tokenizers, train_tokenizer
 from nmt.decode.search import StepModel
 from nmt.decode.translator import MAX_SENTENCE_TOKENS, Translation, Translator, cut_text
+from nmt.model.quantized import multiplies_integers
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
+from nmt.precision import SearchPrecision
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
 from nmt.special_ids import EOS_ID
 
 CPU = torch.device("cpu")
+needs_integers = pytest.mark.skipif(not multiplies_integers(CPU), reason="this processor has no AVX-512-VNNI")
 WORDS = [
     "the",
     "a",
@@ -373,13 +376,34 @@ def test_load_takes_the_directory_as_it_says(model_directory: Path) -> None:
         greedy.translate_n_best(lines, n_best=2)
 
 
-def test_bf16_is_near_fp32_but_not_equal(model_directory: Path) -> None:
+@pytest.mark.parametrize("reduced", ["bf16", pytest.param("int8", marks=needs_integers)])
+def test_reduced_precision_is_near_fp32_but_not_equal(model_directory: Path, reduced: Literal["bf16", "int8"]) -> None:
     scores = []
-    for precision in ("fp32", "bf16"):
+    precisions: tuple[SearchPrecision, ...] = ("fp32", reduced)
+    for precision in precisions:
         translator = Translator.load(model_directory, device="cpu", precision=precision)
         scores.append([translations[0].score for translations in translator.translate_n_best(text_lines(20))])
     differences = (torch.tensor(scores[0]) - torch.tensor(scores[1])).abs()
     assert 0.0 < differences.median() < 0.5  # of random weights, whose search is easily led elsewhere
+
+
+@needs_integers
+def test_int8_gives_each_sentence_the_same_whatever_else_is_translated(model_directory: Path) -> None:
+    translator = Translator.load(model_directory, device="cpu", precision="int8")
+    lines = text_lines(12)
+    together = translator.translate_n_best(lines)
+    alone = [translator.translate_n_best([line])[0] for line in lines]
+    assert [[one.text for one in found] for found in together] == [[one.text for one in found] for found in alone]
+    for found, same in zip(together, alone, strict=True):
+        assert [one.log_prob for one in found] == pytest.approx([one.log_prob for one in same], abs=1e-4)
+
+
+def test_int8_is_refused_where_sums_of_it_overflow(model_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cpu._is_vnni_supported", lambda: False)
+    with pytest.raises(
+        UserError, match="int8 needs a CPU with AVX-512-VNNI, which is not here; it must be fp32 or bf16"
+    ):
+        Translator.load(model_directory, device="cpu", precision="int8")
 
 
 def test_load_says_what_is_missing(tmp_path: Path, model_directory: Path) -> None:

@@ -19,7 +19,7 @@ RECIPE = ModelRecipe(
 )
 
 
-def two_models(dtype: torch.dtype) -> tuple[Transformer, Transformer]:
+def two_models(dtype: torch.dtype, kind: type[FrozenLinear] = FrozenLinear) -> tuple[Transformer, Transformer]:
     """The same weights twice, all of them other than at the beginning; the second is frozen."""
     models = []
     for _ in range(2):
@@ -28,7 +28,7 @@ def two_models(dtype: torch.dtype) -> tuple[Transformer, Transformer]:
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
         models.append(model.to(dtype))
-    models[1].freeze()
+    models[1].freeze(kind)
     return models[0], models[1]
 
 
@@ -51,6 +51,24 @@ def test_forward_and_steps_equal_those_of_the_plain_model(dtype: torch.dtype, to
     attentions = [model.cross_attention(SRC, TGT) for model in (plain, frozen)]
     for pair in zip(*attentions, strict=True):
         torch.testing.assert_close(*pair, rtol=0.0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("has_amx", "stored"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_bf16_stores_what_the_processor_attends_to_fastest(
+    monkeypatch: pytest.MonkeyPatch, has_amx: bool, stored: torch.dtype
+) -> None:
+    monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: has_amx)
+    plain, _ = two_models(torch.float32)
+    model, _ = two_models(torch.bfloat16)
+    states = [one.start(SRC, 3) for one in (plain, model)]
+    tokens = torch.full((3, 3), BOS_ID)
+    for step in range(4):
+        expected, got = (one.step(tokens, state) for one, state in zip((plain, model), states, strict=True))
+        torch.testing.assert_close(got, expected, rtol=0.0, atol=0.1)
+        torch.testing.assert_close(states[1].attention(), states[0].attention(), rtol=0.0, atol=0.02)
+        tokens = torch.randint(4, VOCAB, (3, 3), generator=torch.Generator().manual_seed(step))
+    layer = states[1].layers[0]
+    assert {layer.memory.dtype, layer.past.stored.dtype, states[1].memory_bias.dtype} == {stored}
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN multiplies blocks on other processors or does not")

@@ -24,7 +24,7 @@ from nmt.bench.training import TrainingBench
 from nmt.data.prepare import prepare as prepare_corpus
 from nmt.data.tokenizer import Tokenizers
 from nmt.distributed import start_world
-from nmt.precision import Precision
+from nmt.precision import SearchPrecision
 from nmt.recipe import parse_recipe
 
 # A recipe must name corpora, even where they are not read.
@@ -72,7 +72,7 @@ def decode(work: Work, clock: Clock) -> None:
             settings=settings,
         )
         model, search, sentences = model_and_sentences(request, Path(folder))
-        precision = cast(Precision, work.precision)
+        precision = cast(SearchPrecision, work.precision)
         threads = work.threads // processes
         task = DecodingTask(model, sentences, search, work.device, precision, threads)
         bench = DecodingBench(task) if processes == 1 else DecodingProcesses(task, processes)
