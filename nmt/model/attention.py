@@ -136,21 +136,16 @@ def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: Pack
 def _attend_stored(queries: Tensor, stored: Tensor, bias: Tensor) -> Tensor:
     """Attention to stored keys and values, during search.
 
-    queries: (batch, hypotheses, num_heads, d_head) -> the same shape; stored: (batch, places, 2, num_heads, d_head);
-    bias: broadcasts to (batch, num_heads, hypotheses, places), in the type of what is stored.
+    queries: (batch, hypotheses, num_heads, d_head) -> the same shape; stored: (2, batch, num_heads, places, d_head);
+    bias: broadcasts to (batch, num_heads, hypotheses, places).
     """
-    keys, values = stored.transpose(1, 3).unbind(2)  # (batch, num_heads, places, d_head)
-    out = F.scaled_dot_product_attention(queries.transpose(1, 2).to(stored.dtype), keys, values, attn_mask=bias)
-    return out.transpose(1, 2).to(queries.dtype)
-
-
-def stored_type(x: Tensor) -> torch.dtype:
-    """The type in which search stores the keys and values of x: the type of x, if torch's kernel is fast in it.
-
-    On a CPU without AMX it takes twice as long in bf16 as in float32.
-    """
-    is_slow = x.dtype == torch.bfloat16 and x.device.type == "cpu" and not torch.cpu._is_amx_tile_supported()
-    return torch.float32 if is_slow else x.dtype
+    heads, (keys, values) = queries.transpose(1, 2), stored.unbind(0)
+    # In bf16 on a CPU without AMX torch's fused kernel takes three times as long as two products.
+    if stored.dtype == torch.bfloat16 and not stored.is_cuda and not torch.cpu._is_amx_tile_supported():
+        out, _ = scaled_dot_product(heads, keys, values, bias)
+    else:
+        out = F.scaled_dot_product_attention(heads, keys, values, attn_mask=bias)
+    return out.transpose(1, 2)
 
 
 def lay_out(packed: Tensor, rectangle: Rectangle) -> Tensor:
@@ -204,14 +199,12 @@ class Past(Protocol):
     """Where a step of search finds the keys and values of the steps before, and leaves its own."""
 
     def append(self, keys_values: Tensor) -> Tensor:
-        """Add those of a step, (batch, hypotheses, 2, num_heads, d_head); returns all, (batch, places, 2, ...).
+        """Add those of a step, (batch, hypotheses, 2, num_heads, d_head).
+
+        Returns all so far, (2, batch, num_heads, places, d_head).
 
         Places that no hypothesis has filled are numbers too, for the bias to hide.
         """
-
-
-# Places that a cache has at first: 32 steps of four hypotheses. Memory that is never written to takes none.
-_LEAST_ROOM = 128
 
 
 class KeyValueCache:
@@ -220,38 +213,35 @@ class KeyValueCache:
     They stay where they are when hypotheses die and others take their place. Who comes from whom is told by a bias
     (`DecoderState.past_bias`), and to move its few numbers costs nothing beside moving all of this.
 
-    stored: (batch, room, 2, num_heads, d_head), keys and values, of which the first `length` places are filled; behind
-    them come zeros up to the `padded_width`
+    stored: (2, batch, num_heads, padded_width(length), d_head), keys and values, and zeros behind the first `length`
     """
 
     def __init__(self, like: Tensor) -> None:
-        """Empty, for as many sentences, heads and features as (batch, any, 2, num_heads, d_head) has."""
-        self.stored = like[:, :0]
+        """Empty, for as many sentences, heads and features as (2, batch, num_heads, any, d_head) has."""
+        self.stored = like[:, :, :, :0]
         self.length = 0
 
     def append(self, keys_values: Tensor) -> Tensor:
-        """Add the places of a step, (batch, hypotheses, 2, num_heads, d_head); returns all so far and the zeros."""
-        width, length = padded_width(self.length), self.length + keys_values.shape[1]
-        new_width = padded_width(length)
-        if new_width > self.stored.shape[1]:
-            self.stored = _with_room(self.stored[:, :width], max(_LEAST_ROOM, 2 * new_width))
-        if new_width > width:
-            self.stored[:, width:new_width] = 0.0
-        self.stored[:, self.length : length] = keys_values
-        self.length = length
-        return self.stored[:, :new_width]
+        """See `Past.append`; what is returned has zeros behind the places that there are so far."""
+        first, self.length = self.length, self.length + keys_values.shape[1]
+        more = padded_width(self.length) - self.stored.shape[3]
+        if more:
+            # No room for later: the products of `_attend_stored` want all of it in one piece.
+            self.stored = F.pad(self.stored, (0, 0, 0, more))
+        self.stored[:, :, :, first : self.length] = heads_first(keys_values)
+        return self.stored
 
     def keep(self, sentences: Tensor) -> None:
         """Only these sentences stay, in this order; (kept,)."""
-        filled = self.stored[:, : padded_width(self.length)]
-        self.stored = _with_room(filled.index_select(0, sentences), self.stored.shape[1])
+        self.stored = self.stored.index_select(1, sentences)
 
 
-def _with_room(stored: Tensor, room: int) -> Tensor:
-    """A copy with so many places, (batch, room, ...)."""
-    copy = stored.new_empty(len(stored), room, *stored.shape[2:])
-    copy[:, : stored.shape[1]] = stored
-    return copy
+def heads_first(keys_values: Tensor) -> Tensor:
+    """As products leave them -> as they are stored.
+
+    (batch, places, 2, num_heads, d_head) -> (2, batch, num_heads, places, d_head).
+    """
+    return keys_values.permute(2, 0, 3, 1, 4)
 
 
 class MultiHeadAttention(nn.Module):
@@ -295,7 +285,7 @@ class MultiHeadAttention(nn.Module):
     def step_cross(self, x: Tensor, memory: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Attention of all hypotheses of a sentence to its memory, which is stored once for them; and their queries.
 
-        x: (batch, hypotheses, d_model); memory: (batch, src_len, 2, num_heads, d_head); bias: (batch, 1, 1, src_len).
+        x: (batch, hypotheses, d_model); memory: (2, batch, num_heads, src_len, d_head); bias: (batch, 1, 1, src_len).
         Returns (batch, hypotheses, d_model) and (batch, hypotheses, num_heads, d_head).
         """
         queries = self._project(x, "q").squeeze(2)
@@ -305,7 +295,7 @@ class MultiHeadAttention(nn.Module):
         """Keys and values of the encoder's output for `step_cross`, a row for each sentence; (total, d_model)."""
         rows = layout.one_to_a_row.tokens  # (num_sentences, padded src_len)
         stored: Tensor = self._project(memory, "kv").index_select(0, rows.flatten()).unflatten(0, rows.shape)
-        return stored.to(stored_type(memory))
+        return heads_first(stored).contiguous()
 
     def freeze(self, kind: type[FrozenLinear], *uses: Projections) -> None:
         """Lay the weights out for search, for nothing but these uses of `_project`; training is over."""

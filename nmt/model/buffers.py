@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nmt.model.attention import heads_first
 from nmt.model.decoder import DecoderState, LayerState
 from nmt.recipe import ModelRecipe
 
@@ -51,7 +52,7 @@ class Shape(NamedTuple):
 class StaticCache:
     """Keys and values of one attention as `KeyValueCache` has them, but all of one size and at an address that stays.
 
-    stored: (rows, places, 2, num_heads, d_head), zeros where nothing has been put yet
+    stored: (2, rows, num_heads, places, d_head), zeros where nothing has been put yet
     where:  (beam,) int64, on the device, the places of the step
     """
 
@@ -60,7 +61,7 @@ class StaticCache:
 
     def append(self, keys_values: Tensor) -> Tensor:
         """See `Past.append`."""
-        return self.stored.index_copy_(1, self._where, keys_values)
+        return self.stored.index_copy_(3, self._where, heads_first(keys_values))
 
 
 @dataclass
@@ -119,9 +120,9 @@ class Buffers:
         """Sentences before their first step, in these rows, (sentences,); what these hold is forgotten."""
         for own, other in zip(self.layers, sentences.layers, strict=True):
             # What no bias lets through must still be a number: 0 times what is none is none.
-            own.past.stored.index_fill_(0, rows, 0.0)
-            _put_rows(own.memory, rows, 1, other.memory, 0.0)
-        _put_rows(self.memory_bias, rows, 3, sentences.memory_bias, _HIDDEN)
+            own.past.stored.index_fill_(1, rows, 0.0)
+            _put_rows(own.memory, (1, rows), 3, other.memory, 0.0)
+        _put_rows(self.memory_bias, (0, rows), 3, sentences.memory_bias, _HIDDEN)
         self.past_bias.index_fill_(0, rows, _HIDDEN)
         self.positions.index_fill_(0, rows, 0)
 
@@ -133,8 +134,8 @@ class Buffers:
         beam = len(self.where)
         places = torch.arange(end - steps * beam, end, device=rows.device) % source.past_bias.shape[3]
         for own, other in zip(self.layers, source.layers, strict=True):
-            _put(own.past.stored, other.past.stored.index_select(0, rows).index_select(1, places), 0.0)
-            _put(own.memory, other.memory.index_select(0, rows), 0.0)
+            _put(own.past.stored, other.past.stored.index_select(1, rows).index_select(3, places), 0.0)
+            _put(own.memory, other.memory.index_select(1, rows), 0.0)
         _put(self.past_bias, source.past_bias.index_select(0, rows).index_select(3, places), _HIDDEN)
         _put(self.memory_bias, source.memory_bias.index_select(0, rows), _HIDDEN)
         _put(self.positions, source.positions.index_select(0, rows), 0)
@@ -153,28 +154,31 @@ def _put(target: Tensor, values: Tensor, elsewhere: float) -> None:
     target[tuple(slice(size) for size in values.shape)] = values
 
 
-def _put_rows(target: Tensor, rows: Tensor, dim: int, values: Tensor, elsewhere: float) -> None:
-    """Put values into some rows of a tensor that may be longer in `dim`, and one number behind them."""
-    target.index_fill_(0, rows, elsewhere)
-    target.narrow(dim, 0, values.shape[dim]).index_copy_(0, rows, values)
+def _put_rows(target: Tensor, where: tuple[int, Tensor], dim: int, values: Tensor, elsewhere: float) -> None:
+    """Put values into some rows of a tensor that may be longer in `dim`, and one number behind them.
+
+    where: the dimension of the rows, and which they are, (sentences,)
+    """
+    target.index_fill_(*where, elsewhere)
+    target.narrow(dim, 0, values.shape[dim]).index_copy_(*where, values)
 
 
 def tensor_sizes(recipe: ModelRecipe, shape: Shape) -> Sizes:
     """The sizes of all tensors of `Buffers`, those of layers by their numbers."""
     rows, beam, places, src_len = shape
-    head = (recipe.num_heads, recipe.d_model // recipe.num_heads)
+    num_heads, d_head = recipe.num_heads, recipe.d_model // recipe.num_heads
     sizes: Sizes = {
         "tokens": (rows, beam),
         "positions": (rows,),
         "where": (beam,),
         "hidden": (rows, beam, recipe.d_model),
-        "queries": (rows, beam, *head),
+        "queries": (rows, beam, num_heads, d_head),
         "memory_bias": (rows, 1, 1, src_len),
         "past_bias": (rows, 1, beam, places),
     }
     for layer in range(recipe.num_decoder_layers):
-        sizes[f"past {layer}"] = (rows, places, 2, *head)
-        sizes[f"memory {layer}"] = (rows, src_len, 2, *head)
+        sizes[f"past {layer}"] = (2, rows, num_heads, places, d_head)
+        sizes[f"memory {layer}"] = (2, rows, num_heads, src_len, d_head)
     return sizes
 
 

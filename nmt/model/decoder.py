@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from nmt.model.attention import KeyValueCache, MultiHeadAttention, Past, scaled_dot_product, stored_type
+from nmt.model.attention import KeyValueCache, MultiHeadAttention, Past, scaled_dot_product
 from nmt.model.frozen import FrozenLinear
 from nmt.model.layers import FeedForward, Residual, final_norm
 from nmt.packed import PackedSequences
@@ -24,7 +24,7 @@ AnyPast = TypeVar("AnyPast", bound=Past)
 class LayerState(Generic[AnyPast]):
     """What one decoder layer remembers during search: its own past, and the memory.
 
-    memory:         (batch, padded src_len, 2, num_heads, d_head), keys and values, never copied for each hypothesis
+    memory:         (2, batch, num_heads, padded src_len, d_head), keys and values, never copied for each hypothesis
     memory_queries: (batch, hypotheses, num_heads, d_head), with which the last step looked; None before the first
     """
 
@@ -34,9 +34,9 @@ class LayerState(Generic[AnyPast]):
 
     def attention(self, memory_bias: Tensor) -> Tensor:
         """Where the last step looked, the mean over the heads: (batch, hypotheses, padded src_len) float32."""
-        queries, keys = self.memory_queries, self.memory[:, :, 0].transpose(1, 2)
+        queries, keys = self.memory_queries, self.memory[0]
         assert queries is not None, "there has been no step yet"
-        _, weights = scaled_dot_product(queries.transpose(1, 2).to(keys.dtype), keys, keys, memory_bias)
+        _, weights = scaled_dot_product(queries.transpose(1, 2), keys, keys, memory_bias)
         return weights.mean(dim=1).float()
 
 
@@ -59,7 +59,7 @@ class StepMemory(Protocol):
 class DecoderState:
     """Everything that search must carry from one step to the next.
 
-    The biases have the type of what is stored, as torch's fused attention wants them.
+    The biases have the type of the model's numbers, as torch's fused attention wants them.
 
     memory_bias: (batch, 1, 1, padded src_len), -inf behind the end of a source sentence
     past_bias:   (batch, 1, beam, room), 0 at the places of the past that are a hypothesis's own, else -inf
@@ -107,7 +107,7 @@ class DecoderState:
         self.past_bias = self.past_bias.index_select(0, sentence_index)
         for layer in self.layers:
             layer.past.keep(sentence_index)
-            layer.memory = layer.memory.index_select(0, sentence_index)
+            layer.memory = layer.memory.index_select(1, sentence_index)
 
 
 class DecoderLayer(nn.Module):
@@ -193,7 +193,7 @@ class Decoder(nn.Module):
         """The state before the first token: the memory's keys and values, and an empty past."""
         memories = [layer.cross_attention.stored_memory(memory, src) for layer in self.layers]
         layers = [LayerState(KeyValueCache(like=stored), stored) for stored in memories]
-        memory_bias = src.padding_bias[:, None, None, :].to(stored_type(memory))
+        memory_bias = src.padding_bias[:, None, None, :].to(memory.dtype)
         past_bias = memory_bias.new_empty(src.num_sentences, 1, beam_size, 0)
         return DecoderState(layers, memory_bias, past_bias, src.max_length)
 

@@ -211,7 +211,7 @@ def test_what_a_sentence_has_left_behind_reaches_nobody() -> None:
             if spoiled:
                 buffers = state.step.buffers
                 for part in [*(part for layer in buffers.layers for part in (layer.past.stored, layer.memory))]:
-                    part[[0, 2, 3]] = float("nan")
+                    part[:, [0, 2, 3]] = float("nan")
                 buffers.hidden[[0, 2, 3]] = buffers.past_bias[[0, 2, 3]] = float("nan")
             captured.join(src.some([2, 0]), state, 1)
             assert sorted(state.rows.tolist()) == [0, 1, 2] and state.rows[0] == 1

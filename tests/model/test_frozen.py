@@ -53,10 +53,8 @@ def test_forward_and_steps_equal_those_of_the_plain_model(dtype: torch.dtype, to
         torch.testing.assert_close(*pair, rtol=0.0, atol=tolerance)
 
 
-@pytest.mark.parametrize(("has_amx", "stored"), [(True, torch.bfloat16), (False, torch.float32)])
-def test_bf16_stores_what_the_processor_attends_to_fastest(
-    monkeypatch: pytest.MonkeyPatch, has_amx: bool, stored: torch.dtype
-) -> None:
+@pytest.mark.parametrize("has_amx", [True, False])
+def test_bf16_attends_to_the_past_as_float32_does_in_both_ways(monkeypatch: pytest.MonkeyPatch, has_amx: bool) -> None:
     monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: has_amx)
     plain, _ = two_models(torch.float32)
     model, _ = two_models(torch.bfloat16)
@@ -67,8 +65,6 @@ def test_bf16_stores_what_the_processor_attends_to_fastest(
         torch.testing.assert_close(got, expected, rtol=0.0, atol=0.1)
         torch.testing.assert_close(states[1].attention(), states[0].attention(), rtol=0.0, atol=0.02)
         tokens = torch.randint(4, VOCAB, (3, 3), generator=torch.Generator().manual_seed(step))
-    layer = states[1].layers[0]
-    assert {layer.memory.dtype, layer.past.stored.dtype, states[1].memory_bias.dtype} == {stored}
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN multiplies blocks on other processors or does not")
