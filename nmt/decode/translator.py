@@ -151,7 +151,7 @@ class Translator:
         path:      as on the command line: a directory with `model.toml`, or a run, whose averaged model is taken
         device:    `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`
         precision: of the weights and all computation up to the logits: `fp32`, `bf16`, or `auto`, which takes bf16
-                   where it is native; `int8`, on a CPU, for products of 8-bit integers and all else as `auto`
+                   where it is native; `int8`, on a CPU, for products of 8-bit integers and all else in fp32
         decode:    how to search, e.g. `DecodeRecipe(beam_size=8, n_best=3, tag="<web>")`; by default as the model's
                    own recipe says. Its documentation is printed by `nmt config`
         ensemble:  further models with the same tokenizers, which decide together with the first
@@ -442,9 +442,9 @@ class Translator:
 def _lay_out(model: Transformer, precision: SearchPrecision, device: torch.device) -> Transformer:
     """The model as search multiplies its weights fastest; UserError where the device has no such arithmetic."""
     if precision == "int8":
-        model.freeze(QuantizedLinear)  # before numbers are made shorter: no weight is rounded twice
-        return model.to(torch_dtype(choose_precision("auto", device)))
-    model.to(torch_dtype(choose_precision(precision, device))).freeze()
+        model.freeze(QuantizedLinear)
+    else:
+        model.to(torch_dtype(choose_precision(precision, device))).freeze()
     return model
 
 

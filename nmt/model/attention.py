@@ -137,15 +137,15 @@ def _attend_stored(queries: Tensor, stored: Tensor, bias: Tensor) -> Tensor:
     """Attention to stored keys and values, during search.
 
     queries: (batch, hypotheses, num_heads, d_head) -> the same shape; stored: (2, batch, num_heads, places, d_head);
-    bias: broadcasts to (batch, num_heads, hypotheses, places).
+    bias: broadcasts to (batch, num_heads, hypotheses, places), in the type of what is stored.
     """
-    heads, (keys, values) = queries.transpose(1, 2), stored.unbind(0)
+    heads, (keys, values) = queries.transpose(1, 2).to(stored.dtype), stored.unbind(0)
     # In bf16 on a CPU without AMX torch's fused kernel takes three times as long as two products.
     if stored.dtype == torch.bfloat16 and not stored.is_cuda and not torch.cpu._is_amx_tile_supported():
         out, _ = scaled_dot_product(heads, keys, values, bias)
     else:
         out = F.scaled_dot_product_attention(heads, keys, values, attn_mask=bias)
-    return out.transpose(1, 2)
+    return out.transpose(1, 2).to(queries.dtype)
 
 
 def lay_out(packed: Tensor, rectangle: Rectangle) -> Tensor:
@@ -256,6 +256,7 @@ class MultiHeadAttention(nn.Module):
         self.k = nn.Linear(d_model, d_model)
         self.v = nn.Linear(d_model, d_model)
         self.out: Linear = nn.Linear(d_model, d_model)
+        self._kind: type[FrozenLinear] = FrozenLinear
         self._frozen: dict[Projections, FrozenLinear] = {}
 
     def forward(self, x: Tensor, layout: PackedSequences, *, causal: bool) -> Tensor:
@@ -295,11 +296,11 @@ class MultiHeadAttention(nn.Module):
         """Keys and values of the encoder's output for `step_cross`, a row for each sentence; (total, d_model)."""
         rows = layout.one_to_a_row.tokens  # (num_sentences, padded src_len)
         stored: Tensor = self._project(memory, "kv").index_select(0, rows.flatten()).unflatten(0, rows.shape)
-        return heads_first(stored).contiguous()
+        return heads_first(stored).contiguous().to(self._kind.stored_type(memory))
 
     def freeze(self, kind: type[FrozenLinear], *uses: Projections) -> None:
         """Lay the weights out for search, for nothing but these uses of `_project`; training is over."""
-        self._frozen = {use: kind.of(*self._layers(use)) for use in uses}
+        self._kind, self._frozen = kind, {use: kind.of(*self._layers(use)) for use in uses}
         self.out = kind.of(self.out)
         del self.q, self.k, self.v
 

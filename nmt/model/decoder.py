@@ -36,7 +36,7 @@ class LayerState(Generic[AnyPast]):
         """Where the last step looked, the mean over the heads: (batch, hypotheses, padded src_len) float32."""
         queries, keys = self.memory_queries, self.memory[0]
         assert queries is not None, "there has been no step yet"
-        _, weights = scaled_dot_product(queries.transpose(1, 2), keys, keys, memory_bias)
+        _, weights = scaled_dot_product(queries.transpose(1, 2).to(keys.dtype), keys, keys, memory_bias)
         return weights.mean(dim=1).float()
 
 
@@ -59,7 +59,7 @@ class StepMemory(Protocol):
 class DecoderState:
     """Everything that search must carry from one step to the next.
 
-    The biases have the type of the model's numbers, as torch's fused attention wants them.
+    The biases have the type of what is stored, as torch's fused attention wants them.
 
     memory_bias: (batch, 1, 1, padded src_len), -inf behind the end of a source sentence
     past_bias:   (batch, 1, beam, room), 0 at the places of the past that are a hypothesis's own, else -inf
@@ -193,7 +193,7 @@ class Decoder(nn.Module):
         """The state before the first token: the memory's keys and values, and an empty past."""
         memories = [layer.cross_attention.stored_memory(memory, src) for layer in self.layers]
         layers = [LayerState(KeyValueCache(like=stored), stored) for stored in memories]
-        memory_bias = src.padding_bias[:, None, None, :].to(memory.dtype)
+        memory_bias = src.padding_bias[:, None, None, :].to(memories[0].dtype)
         past_bias = memory_bias.new_empty(src.num_sentences, 1, beam_size, 0)
         return DecoderState(layers, memory_bias, past_bias, src.max_length)
 

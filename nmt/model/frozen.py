@@ -38,6 +38,11 @@ class FrozenLinear(nn.Module):
             return F.linear(x, self.weight, self.bias)
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], ""))
 
+    @staticmethod
+    def stored_type(x: Tensor) -> torch.dtype:
+        """The type in which search keeps keys and values that come of x by such products."""
+        return x.dtype
+
     def _lay_out(self, weight: Tensor) -> None:
         self.is_blocked = _multiplies_blocks(weight)
         self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if self.is_blocked else weight

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from nmt.model.frozen import ROWS, FrozenLinear
+from nmt.precision import choose_precision, torch_dtype
 from nmt.recipe import UserError
 
 # Numbers become integers from -127 to 127; those of x are moved by 128, because oneDNN wants none negative.
@@ -21,11 +22,11 @@ class QuantizedLinear(FrozenLinear):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in) float32 or bf16 -> (..., out) in the type of x; scales and sums are float32."""
+        """(..., in) float32 -> (..., out) float32."""
         rows = x.flatten(0, -2)
         largest = _largest(rows)
         # Of a row of zeros this makes integers that mean nothing, which are multiplied by its largest number again.
-        integers = torch.mul(rows.float(), _LARGEST / largest).round_().to(torch.int8)
+        integers = (rows * (_LARGEST / largest)).round_().to(torch.int8)
         sums: Tensor = torch.ops.onednn.qlinear_pointwise(
             integers.view(torch.uint8).bitwise_xor_(_ZERO),
             *(1.0, _ZERO, self.weight, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""),
@@ -33,8 +34,13 @@ class QuantizedLinear(FrozenLinear):
         out = sums.mul_(largest)
         if self.bias is not None:
             out.add_(self.bias)
-        shaped: Tensor = out.to(x.dtype).unflatten(0, x.shape[:-1])
+        shaped: Tensor = out.unflatten(0, x.shape[:-1])
         return shaped
+
+    @staticmethod
+    def stored_type(x: Tensor) -> torch.dtype:
+        """See `FrozenLinear`: what comes of 8 bits needs no more than bf16, where that is native."""
+        return torch_dtype(choose_precision("auto", x.device))
 
     def _lay_out(self, weight: Tensor) -> None:
         if not multiplies_integers(weight.device):
@@ -59,9 +65,5 @@ def multiplies_integers(device: torch.device) -> bool:
 
 
 def _largest(rows: Tensor) -> Tensor:
-    """The largest magnitude of each row: (rows, features) -> (rows, 1) float32."""
-    magnitudes = rows.abs()
-    if rows.dtype != torch.bfloat16:
-        return magnitudes.amax(dim=1, keepdim=True)
-    # The bits of positive numbers are in the order of the numbers, and integers are compared ten times as fast.
-    return magnitudes.view(torch.int16).amax(dim=1, keepdim=True).view(torch.bfloat16).float()
+    """The largest magnitude of each row: (rows, features) -> (rows, 1)."""
+    return rows.abs().amax(dim=1, keepdim=True)
