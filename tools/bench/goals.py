@@ -147,8 +147,8 @@ GOALS = (
         "search was on the Xeon, where ours was in bf16; `precision=int8` has not been measured there. On the AMD "
         "EPYC, which has VNNI but no AMX, products of int8 take half the time of those in bf16; there ours "
         "in int8 has 1.03 with batches of 64 against 32 and against 128, and CTranslate2 1.09 with 32 against 16, all "
-        "not shown by their intervals. Products are 53 % of our time there, at 85 % of their best rate; the scales, "
-        "roundings and casts around them, which CTranslate2 has in one pass, are 15 %, attention 16 %.",
+        "not shown by their intervals. Products are 56 % of our time there, at 85 % of their best rate; the scales "
+        "and roundings around them are 14 %, attention to what is stored 14 %. Next: fewer passes around each product.",
     ),
     Goal(
         "decode-cpu-transformers-fp32",
