@@ -91,7 +91,8 @@ def leave_first(world: World, folder: Path) -> None:
 
 
 def die_once(world: World, folder: Path) -> None:
-    """Rank 1 dies, but not after torchrun has started all again."""
+    """Rank 1 dies, but not after torchrun has started all again; SIGTERM ends nobody at once, as in training."""
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # else torchrun may end rank 0 before that has looked
     world.barrier()
     if world.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os.kill(os.getpid(), signal.SIGKILL)
