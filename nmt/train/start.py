@@ -7,28 +7,38 @@ from pathlib import Path
 
 import torch
 
-from nmt.checkpoint import load_tensors, read_tensors, verify_directory
+from nmt.checkpoint import load_tensors, read_model_recipe, read_tensors, verify_directory
 from nmt.layout import find_model
 from nmt.model.transformer import Transformer
-from nmt.recipe import UserError
+from nmt.recipe import ModelRecipe, UserError
 from nmt.train.optimizer import load_optimizer_tensors
 
 _EMBEDDINGS = ("src_embedding.weight", "tgt_embedding.weight", "output_weight")
+# Options of section model that may be others than those that the weights were trained with.
+_FREE = {"dropout", "attention_dropout", "activation_dropout", "max_positions"}
 _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}
 
 
-def load_start_weights(model: Transformer, start_from: Path) -> Path:
-    """Give `model` the weights of a model directory, checkpoint or run, and return the directory they came from.
+def load_start_weights(model: Transformer, wanted: ModelRecipe, start_from: Path) -> Path:
+    """Give `model`, which is as `wanted`, the weights of a model directory, checkpoint or run; return the directory.
 
-    Raises UserError where there is none or where they do not fit, and CorruptError where a file is damaged.
+    Raises UserError where there is none or where they are of another architecture, be its weights of the same sizes
+    (such as one of more heads), and CorruptError where a file is damaged.
     """
     directory = find_model(start_from)
     verify_directory(directory)
-    try:
-        load_tensors(model, read_tensors(directory / "model.safetensors"))
-    except UserError as error:
-        raise UserError(f"train.start_from {directory}: {error}; section model must be as in its model.toml") from error
+    if differences := _differences(read_model_recipe(directory), wanted):
+        raise UserError(f"train.start_from {directory}: {differences}; they must be equal; correct section model")
+    load_tensors(model, read_tensors(directory / "model.safetensors"))
     return directory
+
+
+def _differences(there: ModelRecipe, here: ModelRecipe) -> str:
+    """What two architectures differ in, such as "model.d_model is 256 there and 512 here"; "" where in nothing."""
+    pairs = [(name, getattr(there, name), getattr(here, name)) for name in ModelRecipe.model_fields]
+    return ", ".join(
+        f"model.{name} is {a!r} there and {b!r} here" for name, a, b in pairs if a != b and name not in _FREE
+    )
 
 
 def load_start_optimizer(optimizer: torch.optim.Optimizer, model: Transformer, directory: Path) -> None:
