@@ -213,19 +213,18 @@ GOALS = (
         "BLEU",
         41.0,
         "nmt run recipes/multi30k-en-de.toml data.root=FOLDER",
-        "40.5 on the Xeon is with `model.activation_dropout=0.2 train.optimizer=adamw train.weight_decay=0.05`, which "
-        "the recipe had then: after 23 min 20 s, at 11,800 target tokens a second. 39.8 on the AMD EPYC is the recipe "
-        "as it is: after 41 min 18 s, at 6,500, more than the half hour; one core each gave seeds 1, 2 and 3 in "
-        "7,200 updates 40.5, 40.6 and 40.4. [multi30k.md](multi30k.md) lists runs of other lengths, seeds and choices, "
-        "38.2 to 40.9. Single runs differ by half a point and more. What gains is updates, "
-        "and half an hour has few more: on the Xeon the second core waits two fifths of the time, while the first "
-        "starts some 5,000 operations. torch.compile was tried for them once more: its kernels that keep or read a mask "
-        "of truth values take 8 ns a number, ten times what torch's own take, and the others save little. On the AMD "
-        "EPYC products are 72 % of an update, of one thread; two processes of one thread that share an update do not "
-        "make more of it than two threads (5 % more, 14 % and 12 % less in three pairs in turns); two threads of Python "
-        "with half an update each made 21 % and 3 % more, in quarters of an hour whose speed changed by as much. "
-        "Pre-norm, the size of updates and the cosine schedule are kept by three seeds each. Next: a step with fewer "
-        "operations.",
+        "40.5 on the Xeon is with `model.activation_dropout=0.2 train.optimizer=adamw train.weight_decay=0.05`, which"
+        " the recipe had then: after 23 min 20 s, at 11,800 target tokens a second. 39.8 on the AMD EPYC is the "
+        "recipe as it is: after 41 min 18 s, at 6,500, more than the half hour; one core each gave seeds 1, 2 and 3 "
+        "in 7,200 updates 40.5, 40.6 and 40.4. [multi30k.md](multi30k.md) lists runs of other lengths, seeds and "
+        "choices, 38.2 to 40.9. Single runs differ by half a point and more. What gains is updates, and half an hour "
+        "has few more: on the Xeon the second core waits two fifths of the time, while the first starts some 5,000 "
+        "operations. torch.compile was tried for them once more: its kernels that keep or read a mask of truth values"
+        " take 8 ns a number, ten times what torch's own take, and the others save little. On the AMD EPYC products "
+        "are 72 % of an update, of one thread; two processes of one thread that share an update do not make more of "
+        "it than two threads (5 % more, 14 % and 12 % less in three pairs in turns); two threads of Python with half "
+        "an update each made 21 % and 3 % more, in quarters of an hour whose speed changed by as much. Pre-norm, the "
+        "size of updates and the cosine schedule are kept by three seeds each. Next: a step with fewer operations.",
     ),
     Goal(
         "quickstart",
