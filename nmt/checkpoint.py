@@ -53,8 +53,7 @@ def write_directory(directory: Path, files: Mapping[str, bytes | Callable[[], by
 
     Raises UserError when the directory exists, cannot be written or the disk is full.
     """
-    if directory.exists():
-        raise UserError(f"{directory} exists already; it must be a new name; choose another or remove it")
+    require_new(directory)
     with _naming_disk_errors(directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
         temporary = directory.with_name(f".{directory.name}.part-{os.getpid()}")
@@ -73,6 +72,12 @@ def write_directory(directory: Path, files: Mapping[str, bytes | Callable[[], by
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+def require_new(directory: Path) -> None:
+    """Raise UserError where something of this name is there."""
+    if directory.exists():
+        raise UserError(f"{directory} exists already; it must be a new name; choose another or remove it")
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -129,7 +129,8 @@ def test_wrong_input_of_align_is_one_line(folder: Path, tmp_path: Path, nmt: Nmt
         ((src, tgt, "--layer", "3"), "the decoder has layers 0 to 2", 1),
         ((src, tgt, "--heads", "2"), "a layer has heads 0 to 1", 1),
         ((src, tgt, "--heads", "x"), "alignment_heads", 2),
-        ((src, tgt, "--save-model", folder / "forward"), "exists already", 1),
+        ((src, folder / "one", "--save-model", folder / "forward"), "exists already", 1),  # before anything else
+        ((src, tgt, "--reverse-model", folder / "reverse"), "goes by; give --choose", 2),
         ((src, tgt, "--choose", src, folder / "one"), "has 1; they must match", 1),
     ):
         found, out, err = nmt("align", model, *arguments)
@@ -207,6 +208,7 @@ def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: 
         ((forward, src, nbest, *tune, "--model", folder / "reverse"), "as --model it must from en to de"),
         ((forward, src, nbest, *tune, "--reverse-model", forward), "as --reverse-model it must from de to en"),
         ((tmp_path, src, nbest, *tune), "holds no model"),
+        ((tmp_path, src, nbest, *tune, "--save-weights", tmp_path / "no" / "w"), "no is no folder"),  # before the work
     ):
         status, out, err = nmt("rerank", *arguments)
         assert (status, out) == (1, "")
@@ -215,6 +217,10 @@ def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: 
         status, _, err = nmt("rerank", forward, src, nbest, *both)
         assert status == 2
         assert "give either" in " ".join(err.replace("\u2502", " ").split())
+    given = ("--weights", tmp_path / "w.toml")
+    status, _, err = nmt("rerank", forward, src, nbest, *given, "--save-weights", tmp_path / "new.toml")
+    assert status == 2
+    assert "keeps what --tune finds" in " ".join(err.replace("\u2502", " ").split())
 
 
 def test_help_teaches(nmt: Nmt) -> None:

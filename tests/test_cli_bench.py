@@ -47,6 +47,8 @@ def test_translation_is_measured(nmt: Nmt, tmp_path: Path) -> None:
         (("train", "tiny", "--lengths", "nowhere"), 1, "nowhere holds no prepared corpus"),
         (("decode", "tiny", "--input", "text"), 1, "random weights cannot read text"),
         (("decode", "tiny", "--latency", "--processes", 2), 2, "--latency is of one process"),
+        (("train", "tiny", "--json", "none/train.json"), 1, "none is no folder"),
+        (("decode", "tiny", "--json", "none/decode.json"), 1, "none is no folder"),
         (("decode", "tiny", "--device", "tpu"), 1, "device 'tpu'"),
     ],
 )

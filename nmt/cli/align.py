@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.checkpoint import read_model_facts, write_with_decode
+from nmt.checkpoint import read_model_facts, require_new, write_with_decode
 from nmt.cli.arguments import Device, ModelArgument
 from nmt.data.corpus import read_lines
 from nmt.decode.alignment import WordAligner
@@ -68,6 +68,10 @@ def align(
     """
     if choose is not None and (layer, heads, place) != (None, None, None):
         raise typer.BadParameter("--choose finds layer, heads and place; leave these out, or --choose")
+    if reverse_model is not None and choose is None:
+        raise typer.BadParameter("--reverse-model is what --choose goes by; give --choose, or leave it out")
+    if save_model is not None:
+        require_new(save_model)
     sources, targets = _read_pairs(src, tgt)
     directory = find_model(model)
     aligner = load_aligner(model, layer, heads, place, device)

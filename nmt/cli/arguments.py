@@ -9,6 +9,7 @@ from typing import Annotated, assert_never
 import typer
 
 from nmt.precision import SearchPrecision
+from nmt.recipe import UserError
 
 RecipeArgument = Annotated[Path, typer.Argument(help="A recipe: one TOML file, such as recipes/quickstart.toml.")]
 Overrides = Annotated[
@@ -44,6 +45,12 @@ def torch_precision(precision: Precision) -> SearchPrecision:
             raise typer.BadParameter("--precision fp16 needs --engine ctranslate2; give that, or another precision")
         case _:
             assert_never(precision)
+
+
+def require_folder(out: Path | None) -> None:
+    """Raise UserError, before work that may take minutes, where the folder of the file it ends in is not there."""
+    if out is not None and not out.parent.is_dir():
+        raise UserError(f"cannot write {out}: {out.parent} is no folder; choose a place that can be written to")
 
 
 class Engine(StrEnum):

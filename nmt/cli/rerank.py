@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from nmt.checkpoint import read_model_facts
-from nmt.cli.arguments import Device, ModelArgument
+from nmt.cli.arguments import Device, ModelArgument, require_folder
 from nmt.data.corpus import read_lines
 from nmt.decode.corpus_counts import sentence_counts
 from nmt.decode.mert import TuningSet, tune
@@ -70,6 +70,9 @@ def rerank(
     """
     if (weights is None) == (tune_on is None):
         raise typer.BadParameter("the features need weights; give either --weights, or --tune with references")
+    if weights_out is not None and tune_on is None:
+        raise typer.BadParameter("--save-weights keeps what --tune finds; give --tune, or leave it out")
+    require_folder(weights_out)
     sources, lists = _read_lists(src, nbest)
     references = None if tune_on is None else _read_references(tune_on, src, len(sources))
     judges = _load_judges([model, *(models or ())], reverse_models or (), device)

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from nmt.cli.arguments import require_folder
 from nmt.data.prepare import load_prepared
 from nmt.data.store import PairStore
 from nmt.decode.lexical_alignment import PASSES
 from nmt.decode.shortlist import coverage, make_shortlist
 from nmt.logs import progress, say
-from nmt.recipe import UserError
 
 
 def shortlist(
@@ -30,8 +30,7 @@ def shortlist(
     said how many candidates a sentence of the development text has, and how many of its references' pieces are among
     them.
     """
-    if not out.parent.is_dir():  # said before the work, which may take minutes
-        raise UserError(f"cannot write {out}: {out.parent} is no folder; choose a place that can be written to")
+    require_folder(out)
     directory = run / "data" if (run / "data").is_dir() else run
     prepared = load_prepared(directory)
     store = PairStore(directory, "train")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from nmt.checkpoint import LoadedModel, load_model
+from nmt.checkpoint import LoadedModel, load_model, require_new
 from nmt.data.tokenizer import Tokenizers
 from nmt.export.card import Card, Target, write_card
 from nmt.export.ctranslate2 import Quantization, ctranslate2_files
@@ -44,8 +44,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
     Raises UserError when the format cannot hold the model, when the package for it is missing, and when the export is
     not proved to be the model; then there is no `out`.
     """
-    if out.exists():
-        raise UserError(f"{out} exists already; it must be a new name; choose another or remove it")
+    require_new(out)
     _check_package(options)
     loaded = load_model(path, torch.device("cpu"))
     tokenizers = Tokenizers.load(loaded.directory)
