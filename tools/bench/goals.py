@@ -121,10 +121,10 @@ GOALS = (
         "ratio",
         1.0,
         "tools/bench/run decode nmt:processes=2,batch_sentences=64 ctranslate2:inter_threads=2 --goal decode-cpu-fp32",
-        "On the AMD EPYC the interval holds 1. There products are 79 % of our time (128 sentences, one thread, profiled "
-        "alone), attention to what is stored 13 %, room for it 3 %, the softmax over the vocabulary and the choice of "
-        "extensions 1 % each. Room made without filling it twice gained nothing in three pairs in turns. Next: "
-        "attention of a few queries to many keys by products, as in bf16.",
+        "On the AMD EPYC the interval holds 1. There products are 79 % of our time (128 sentences, one thread, "
+        "profiled alone), attention to what is stored 13 %, room for it 3 %, the softmax over the vocabulary and the "
+        "choice of extensions 1 % each. Room made without filling it twice gained nothing in three pairs in turns. "
+        "Next: attention of a few queries to many keys by products, as in bf16.",
     ),
     Goal(
         "decode-cpu-bf16",
