@@ -19,15 +19,15 @@ _FREE = {"dropout", "attention_dropout", "activation_dropout", "max_positions"}
 _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}
 
 
-def load_start_weights(model: Transformer, wanted: ModelRecipe, start_from: Path) -> Path:
-    """Give `model`, which is as `wanted`, the weights of a model directory, checkpoint or run; return the directory.
+def load_start_weights(model: Transformer, start_from: Path) -> Path:
+    """Give `model` the weights of a model directory, checkpoint or run, and return the directory they came from.
 
     Raises UserError where there is none or where they are of another architecture, be its weights of the same sizes
     (such as one of more heads), and CorruptError where a file is damaged.
     """
     directory = find_model(start_from)
     verify_directory(directory)
-    if differences := _differences(read_model_recipe(directory), wanted):
+    if differences := _differences(read_model_recipe(directory), model.recipe):
         raise UserError(f"train.start_from {directory}: {differences}; they must be equal; correct section model")
     load_tensors(model, read_tensors(directory / "model.safetensors"))
     return directory

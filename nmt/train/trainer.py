@@ -145,8 +145,7 @@ class Trainer:
         self.writer = BackgroundWriter()
         self._use_cpu()
         self.model = model.to(world.device)
-        start_from = recipe.train.start_from
-        start = load_start_weights(self.model, recipe.model, start_from) if start_from else None
+        start = load_start_weights(self.model, recipe.train.start_from) if recipe.train.start_from else None
         freeze(self.model, recipe.train.freeze)
         self.model.recompute_layers(recipe.train.recompute)
         self.loss = TrainingLoss(self.model, recipe.train.label_smoothing, recipe.train.rdrop)
