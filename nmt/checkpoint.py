@@ -65,6 +65,7 @@ def write_directory(directory: Path, files: Mapping[str, bytes | Callable[[], by
                 data = content() if callable(content) else content
                 _write_synced(temporary / name, data)
                 manifest[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+                del data  # so that the next content is not made while this one is still held
             _write_synced(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
             _sync_directory(temporary)
             temporary.rename(directory)
@@ -108,6 +109,12 @@ def verify_directory(directory: Path) -> None:
                 f"{path} is missing or corrupt (its size or SHA-256 is not what {MANIFEST} says); "
                 "it must be the file that was saved; copy it again or use another checkpoint"
             )
+
+
+def manifest_digest(directory: Path) -> str:
+    """SHA-256 of a directory's manifest, and so of all its files; "" where there is none."""
+    manifest = directory / MANIFEST
+    return _sha256(manifest) if manifest.is_file() else ""
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -94,6 +94,15 @@ class World:
         """The smallest of one number per process."""
         return -self.max(-value)
 
+    def tell(self, text: str) -> str:
+        """The text that the first process gives, on every process."""
+        if self.size == 1:
+            return text
+        content = _as_tensor(text.encode() if self.is_first else b"")
+        received = torch.zeros(self.max(len(content)), dtype=torch.uint8)
+        received[: len(content)] = content
+        return self.sum(received).numpy().tobytes().decode() if len(received) else ""
+
     def gather(self, values: Tensor) -> list[Tensor] | None:
         """Every process's CPU tensor (n,) of any length, in rank order on the first process; None elsewhere."""
         if self.size == 1:

@@ -24,6 +24,7 @@ from nmt.data import prepare as preparation
 from nmt.data.prepare import Prepared, TestSet, load_prepared, test_sets
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
+from nmt.data.workload import Workload
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
 from nmt.distributed import World, start_world
@@ -47,7 +48,8 @@ from nmt.plots.curves import draw_curves
 from nmt.precision import choose_precision
 from nmt.recipe import Recipe, UserError, dump_choices, dump_recipe
 from nmt.train.position import Position, require_same_run
-from nmt.train.trainer import ModelFiles, Trainer, TrainingText, TranslateValidation, ValidationText
+from nmt.train.text import TrainingText, TranslateValidation, ValidationText
+from nmt.train.trainer import ModelFiles, Trainer
 
 # Sentences that are translated between two movements of the progress bar.
 TRANSLATION_WINDOW = 256
@@ -323,16 +325,19 @@ def _translate_and_score(recipe: Recipe, translator: Translator, test: TestSet) 
 
 
 def _training_facts(recipe: Recipe, world: World, position: Position, averaged: Sequence[Path]) -> TrainingFacts:
+    work = Workload(**position.workload) if position.workload else None
     return TrainingFacts(
         steps=position.step,
         epochs=position.epochs,
         seconds=position.seconds,
         tgt_tokens=position.tgt_tokens,
-        world_size=world.size,
+        world_size=position.processes or world.size,
         device=str(world.device),
         precision=choose_precision(recipe.train.precision, world.device),
         valid_loss=position.best_validation.get("valid/nll"),
         valid_loss_step=position.best_step or None,
         averaged=len(averaged),
         skipped=position.skipped,
+        micro_batches=work.micro_batches if work else None,
+        work_share=work.share if work else None,
     )

@@ -31,6 +31,7 @@ def exchange(world: World, folder: Path) -> None:
         "min": world.min(5 - world.rank),
         "gather": numbers and [part.tolist() for part in numbers],
         "text": world.gather_text(LINES[world.rank]),
+        "told": [world.tell(f"Grüße von {world.rank}"), world.tell("" if world.is_first else "not heard")],
         "nothing": world.gather_text([]),
         "empty lines": world.gather_text([""] * world.rank),
     }

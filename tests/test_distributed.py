@@ -48,6 +48,7 @@ def test_alone_every_exchange_is_the_identity() -> None:
         assert (world.max(7), world.min(7)) == (7, 7)
         assert world.gather_text(LINES[0]) == [LINES[0]]
         assert world.gather_text([]) == [[]]
+        assert (world.tell("Grüße"), world.tell("")) == ("Grüße", "")
         world.once(lambda: worked.append(1))
         world.arrive()
         world.barrier()
@@ -189,6 +190,7 @@ def test_several_processes_exchange_numbers_and_text(start: Start, tmp_path: Pat
     assert [(result["max"], result["min"]) for result in results] == [(5, 3)] * 3
     assert [result["gather"] for result in results] == [[[], [0], [0, 1]], None, None]
     assert [result["text"] for result in results] == [LINES, None, None]
+    assert [result["told"] for result in results] == [["Grüße von 0", ""]] * 3
     assert [result["nothing"] for result in results] == [[[], [], []], None, None]
     assert [result["empty lines"] for result in results] == [[[], [""], ["", ""]], None, None]
     assert job.said() == []

@@ -24,7 +24,8 @@ from nmt.data.store import PairStore
 from nmt.distributed import World
 from nmt.model.attention import choose_kernel
 from nmt.model.transformer import Transformer
-from nmt.train.trainer import Trainer, TrainingText
+from nmt.train.text import TrainingText
+from nmt.train.trainer import Trainer
 from nmt.train.update import UpdateResult
 
 STAGES = ("data", "forward", "backward", "update")

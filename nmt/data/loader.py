@@ -29,12 +29,21 @@ _UPDATES_BEHIND = 256
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a run is in its training text: the next update of an epoch, and the pairs that earlier ones have shown."""
+
+    epoch: int = 0
+    update: int = 0
+    pair: int = 0
+
+
+@dataclass(frozen=True)
 class MicroBatch:
     """The pairs of one forward and backward pass.
 
     number: place within the update, over all processes
-    counts: false where the update has no micro-batch left for this process: it then repeats another one for nothing, so
-            that every process takes part in the same number of passes
+    counts: false where the update has too few pairs for this process: `batch` is then empty and its loss must not
+            count; the pass takes place because all processes make equally many
     """
 
     number: int
@@ -48,11 +57,12 @@ class Update:
 
     epoch, index:       place in the run: pass over the data, and update within it; both from 0
     updates_in_epoch:   number of updates of this epoch
-    micro_batches:      this process's share, as many on every process
+    micro_batches:      those of this process, as many on every process
     num_micro_batches:  micro-batches of the update over all processes
     tgt_tokens:         target tokens of the update over all processes, end tokens included
     num_sentences:      pairs of the update over all processes
     sentence_ids:       (num_sentences,) places of these pairs in the store, in the order of the epoch
+    next:               the place behind this update
     """
 
     epoch: int
@@ -63,6 +73,7 @@ class Update:
     tgt_tokens: int
     num_sentences: int
     sentence_ids: Ids
+    next: Place
 
 
 def make_batch(store: PairStore, ids: NDArray[np.integer[Any]]) -> Batch:
@@ -77,12 +88,19 @@ def make_batch(store: PairStore, ids: NDArray[np.integer[Any]]) -> Batch:
     )
 
 
+def empty_batch() -> Batch:
+    """One pair of empty sentences, on the CPU."""
+    end = PackedSequences.from_lists([[EOS_ID]])
+    return Batch(src=end, tgt=PackedSequences.from_lists([[BOS_ID]]), labels=end.tokens)
+
+
 class TrainingBatches:
     """The updates of a run without end, epoch after epoch, from any position; read ahead by a thread.
 
-    Process `rank` of `world_size` takes micro-batches `rank`, `rank + world_size`, ... of each update. Batches lie in
-    CPU memory, pinned when `device` is a GPU. An error while reading is raised where the updates are consumed.
-    Use it as a context manager, or call `close`, to stop the thread.
+    Process `rank` of `world_size` takes micro-batches `rank`, `rank + world_size`, ... of each update, whose number is
+    a multiple of `world_size`, or of `multiple`, which `world_size` must divide. Batches lie in CPU memory, pinned when
+    `device` is a GPU. An error while reading is raised where the updates are consumed. Use it as a context manager, or
+    call `close`, to stop the thread.
 
     With `epochs`, the text of each epoch is taken from there instead of from `store`; they are closed with the batches.
     No update has more than `src_batch_tokens` source tokens. With a `shape`, every micro-batch is padded to it.
@@ -94,10 +112,10 @@ class TrainingBatches:
         recipe: TrainRecipe,
         *,
         seed: int,
-        start_epoch: int = 0,
-        start_update: int = 0,
+        start: Place | None = None,
         rank: int = 0,
         world_size: int = 1,
+        multiple: int | None = None,
         device: torch.device | None = None,
         mixture: Mixture | None = None,
         epochs: SampledEpochs | None = None,
@@ -115,19 +133,24 @@ class TrainingBatches:
         self._shape = shape
         self._rank = rank
         self._world_size = world_size
+        self._multiple = multiple or world_size
+        assert self._multiple % world_size == 0, "every process must get equally many micro-batches"
         self._pin = device is not None and device.type == "cuda"
+        start = start or Place()
         try:
-            self._plan = self._plan_epoch(start_epoch)
+            self._plan = self._plan_epoch(start.epoch, start.pair)
+            if start.update and not start.pair:  # from a checkpoint of a version that counted updates alone
+                self._plan = self._plan_epoch(start.epoch, int(self._plan.starts[start.update]))
         except BaseException:
             self._close_epochs()
             raise
-        self.epoch = start_epoch
-        self._epochs_taken = deque([start_epoch], maxlen=_UPDATES_BEHIND)
-        self.updates_per_epoch = len(self._plan)
+        self.epoch = start.epoch
+        self._epochs_taken = deque([start.epoch], maxlen=_UPDATES_BEHIND)
+        self.updates_per_epoch = start.update + len(self._plan)
         self._queue: queue.Queue[Update | BaseException] = queue.Queue(_UPDATES_AHEAD)
         self._stopped = threading.Event()
         self._thread = threading.Thread(
-            target=self._read_ahead, args=(start_epoch, start_update), name="batches", daemon=True
+            target=self._read_ahead, args=(start.epoch, start.update), name="batches", daemon=True
         )
         self._thread.start()
 
@@ -170,7 +193,7 @@ class TrainingBatches:
         if self._epochs is not None:
             self._epochs.close()
 
-    def _plan_epoch(self, epoch: int) -> EpochPlan:
+    def _plan_epoch(self, epoch: int, first_pair: int = 0) -> EpochPlan:
         if self._epochs is not None:
             self._store = self._epochs.store(epoch)
         return plan_epoch(
@@ -183,41 +206,46 @@ class TrainingBatches:
             epoch=epoch,
             mixture=self._mixture,
             shape=self._shape,
+            multiple=self._multiple,
+            first_pair=first_pair,
         )
 
-    def _read_ahead(self, epoch: int, first: int) -> None:
+    def _read_ahead(self, epoch: int, updates_before: int) -> None:
         try:
             while True:
-                for index in range(first, len(self._plan)):
-                    self._queue.put(self._update(epoch, index))
+                for index in range(len(self._plan)):
+                    self._queue.put(self._update(epoch, index, updates_before))
                     if self._stopped.is_set():
                         return
-                epoch, first = epoch + 1, 0
+                epoch, updates_before = epoch + 1, 0
                 self._plan = self._plan_epoch(epoch)
         except BaseException as error:  # Whatever it is, the consumer must see it rather than wait forever.
             self._queue.put(error)
 
-    def _update(self, epoch: int, index: int) -> Update:
+    def _update(self, epoch: int, index: int, updates_before: int) -> Update:
+        """Update `index` of the plan, before which the epoch has had `updates_before` others."""
         cuts = self._plan.micro_batches(index)
         ids = self._plan.sentences(index)
-        rounds = -(-len(cuts) // self._world_size)
-        mine = range(self._rank, rounds * self._world_size, self._world_size)
+        is_last = index + 1 == len(self._plan)
+        behind = Place(epoch, updates_before + index + 1, int(self._plan.starts[index + 1]))
         return Update(
             epoch=epoch,
-            index=index,
-            updates_in_epoch=len(self._plan),
-            micro_batches=[self._micro_batch(cuts, number) for number in mine],
-            num_micro_batches=len(cuts),
+            index=updates_before + index,
+            updates_in_epoch=updates_before + len(self._plan),
+            next=Place(epoch + 1) if is_last else behind,
+            micro_batches=[self._micro_batch(cuts, n) for n in range(self._rank, len(cuts), self._world_size)],
+            num_micro_batches=sum(len(cut) > 0 for cut in cuts),
             tgt_tokens=self._plan.tgt_tokens(index),
             num_sentences=len(ids),
             sentence_ids=ids,
         )
 
     def _micro_batch(self, cuts: list[Ids], number: int) -> MicroBatch:
-        batch = make_batch(self._store, cuts[number % len(cuts)])
+        counts = len(cuts[number]) > 0
+        batch = make_batch(self._store, cuts[number]) if counts else empty_batch()
         if self._shape is not None:
             batch = batch.fixed(self._shape)
-        return MicroBatch(number, _pinned(batch) if self._pin else batch, counts=number < len(cuts))
+        return MicroBatch(number, _pinned(batch) if self._pin else batch, counts)
 
 
 def _pinned(batch: Batch) -> Batch:

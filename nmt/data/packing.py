@@ -1,8 +1,8 @@
 """The plan of an epoch: which pairs it shows, which of them make which update, and which share a micro-batch.
 
-Everything here is a pure function of its arguments. What makes an update depends on the lengths, its budgets, the
-seed and the epoch alone; `micro_batch_tokens`, a shape and the number of processes only decide how an update is cut
-up, so a recipe means the same on every machine and a run can be resumed on another.
+Everything here is a pure function of its arguments. Which pairs make an update depends on the lengths, its budgets, the
+seed and the epoch alone, so a recipe means the same on every machine and a run can be resumed on another.
+`micro_batch_tokens`, a shape and a multiple only decide how an update is split into micro-batches.
 
 Lengths are as in the token store. Each sentence counts one token more: the end token of a source, and of the labels.
 """
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.shapes import fill
+from nmt.data.shapes import balance, fill
 from nmt.packed import BatchShape
 
 Lengths = NDArray[np.integer[Any]]
@@ -88,12 +88,14 @@ class Mixture:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The updates of one epoch, each cut into micro-batches when it is asked for.
+    """The updates of one epoch, each split into micro-batches when it is asked for.
 
-    order:  (num_pairs,) pair ids in the order of this epoch: each one once, but for a mixture of corpora, which may
-            show a pair several times or not at all
-    starts: (num_updates+1,) where each update starts in `order`; the last entry is num_pairs
-    shape:  that of all micro-batches; None where each is as large as its sentences are
+    order:    (num_pairs,) pair ids in the order of this epoch: each one once, but for a mixture of corpora, which may
+              show a pair several times or not at all
+    starts:   (num_updates+1,) where each update starts in `order`; the last entry is num_pairs
+    shape:    that of all micro-batches; None where each is as large as its sentences are
+    multiple: the number of micro-batches of an update is a multiple of this, so that as many processes, or any number
+              that divides it, get equal shares
     """
 
     order: Ids
@@ -102,6 +104,7 @@ class EpochPlan:
     tgt_lengths: Lengths
     micro_batch_tokens: int
     shape: BatchShape | None = None
+    multiple: int = 1
 
     def __len__(self) -> int:
         """Number of updates."""
@@ -117,26 +120,41 @@ class EpochPlan:
         return int(self.tgt_lengths[ids].sum()) + len(ids)
 
     def micro_batches(self, update: int) -> list[Ids]:
-        """The pair ids of an update, sorted by length and cut into micro-batches of nearly the same size.
+        """The pair ids of an update, split into the fewest micro-batches that fit and are a multiple of `multiple`.
 
-        There are as few as fit `micro_batch_tokens` on both sides, whatever the number of processes, so that dropout,
-        which is drawn per micro-batch, does not depend on it either. With a `shape` they are what `fill` makes of it.
+        Each has at most `micro_batch_tokens` tokens on either side, unless it is a single pair. Micro-batches r,
+        r + multiple, r + 2 * multiple, ... hold nearly the same number of tokens for every r. Some are empty where the
+        update has too few pairs. With a `shape` they are what `fill` returns.
         """
         if self.shape is not None:
-            return fill(self.sentences(update), self.src_lengths, self.tgt_lengths, self.shape)
+            return fill(self.sentences(update), self.src_lengths, self.tgt_lengths, self.shape, self.multiple)
+        return [part for band in self.bands(update) for part in band]
+
+    def bands(self, update: int) -> list[list[Ids]]:
+        """The micro-batches of an update without a shape, `multiple` of them in each band.
+
+        A band holds pairs of similar length, which attention over rectangles computes fastest. Its micro-batches are
+        balanced.
+        """
         ids = _by_length(self.sentences(update), self.src_lengths, self.tgt_lengths)
-        src_ends, tgt_ends = _ends(self.src_lengths[ids]), _ends(self.tgt_lengths[ids])
-        fewest = len(_cut(src_ends, tgt_ends, self.micro_batch_tokens, self.micro_batch_tokens))
-        # The smallest budget that needs no more than that is the one that shares out most evenly.
-        high = self.micro_batch_tokens
-        low = min(high, -(-int(max(src_ends[-1], tgt_ends[-1])) // fewest))
-        while low < high:
-            middle = (low + high) // 2
-            if len(_cut(src_ends, tgt_ends, middle, middle)) <= fewest:
-                high = middle
-            else:
-                low = middle + 1
-        return np.split(ids, _cut(src_ends, tgt_ends, high, high)[:-1])
+        src, tgt = _ends(self.src_lengths[ids]), _ends(self.tgt_lengths[ids])
+        num_bands = len(_cut(src, tgt, *[self.micro_batch_tokens * self.multiple] * 2))
+        while True:
+            cuts = _even_cuts(src, tgt, num_bands)
+            bands = [self._balanced(band) for band in np.split(ids, cuts[:-1])]
+            if all(self._fits(part) for band in bands for part in band):
+                return bands
+            num_bands += 1
+
+    def _balanced(self, band: Ids) -> list[Ids]:
+        if self.multiple == 1:
+            return [band]
+        part_of = balance(self.src_lengths[band] + 1, self.tgt_lengths[band] + 1, self.multiple)
+        return [band[part_of == part] for part in range(self.multiple)]
+
+    def _fits(self, ids: Ids) -> bool:
+        longer = max(int(self.src_lengths[ids].sum()), int(self.tgt_lengths[ids].sum()))
+        return len(ids) <= 1 or longer + len(ids) <= self.micro_batch_tokens
 
 
 def plan_epoch(
@@ -150,11 +168,15 @@ def plan_epoch(
     epoch: int,
     mixture: Mixture | None = None,
     shape: BatchShape | None = None,
+    multiple: int = 1,
+    first_pair: int = 0,
 ) -> EpochPlan:
     """Shuffle the pairs of an epoch and cut them into updates of at most `batch_tokens` target tokens.
 
     src_lengths, tgt_lengths: (num_pairs,) tokens of each sentence, without begin and end token
     src_batch_tokens: the most source tokens of an update; None where there may be any number
+    first_pair: plan only what follows this many pairs of the epoch; where an update starts there, the updates are those
+                of the whole epoch
     An update ends before it would exceed a budget; a pair that exceeds one alone is an update by itself. The last
     update of an epoch is what remains. Every pair is in exactly one update, unless a `mixture` says otherwise.
     """
@@ -168,8 +190,8 @@ def plan_epoch(
     order = random.permutation(ids)
     src_ends, tgt_ends = _ends(src_lengths[order]), _ends(tgt_lengths[order])
     src_budget = int(src_ends[-1:].sum()) if src_batch_tokens is None else src_batch_tokens
-    starts = np.array([0, *_cut(src_ends, tgt_ends, src_budget, batch_tokens)], dtype=np.int64)
-    return EpochPlan(order, starts, src_lengths, tgt_lengths, micro_batch_tokens, shape)
+    starts = np.array([first_pair, *_cut(src_ends, tgt_ends, src_budget, batch_tokens, first_pair)], dtype=np.int64)
+    return EpochPlan(order, starts, src_lengths, tgt_lengths, micro_batch_tokens, shape, multiple)
 
 
 def plan_in_order(src_lengths: Lengths, tgt_lengths: Lengths, *, micro_batch_tokens: int) -> list[Ids]:
@@ -199,10 +221,15 @@ def _ends(lengths: Lengths) -> NDArray[np.int64]:
     return np.cumsum(lengths, dtype=np.int64) + np.arange(1, len(lengths) + 1)
 
 
-def _cut(src_ends: NDArray[np.int64], tgt_ends: NDArray[np.int64], src_budget: int, tgt_budget: int) -> list[int]:
-    """Where each part ends when every part takes what fits both budgets, but at least one sentence."""
+def _cut(
+    src_ends: NDArray[np.int64], tgt_ends: NDArray[np.int64], src_budget: int, tgt_budget: int, start: int = 0
+) -> list[int]:
+    """Where each part ends when every part takes what fits both budgets, but at least one sentence.
+
+    The first part begins at sentence `start`.
+    """
     cuts: list[int] = []
-    start = src_base = tgt_base = 0
+    src_base, tgt_base = (int(ends[start - 1]) if start else 0 for ends in (src_ends, tgt_ends))
     while start < len(tgt_ends):
         src_fit = src_ends.searchsorted(src_base + src_budget, "right")
         tgt_fit = tgt_ends.searchsorted(tgt_base + tgt_budget, "right")
@@ -210,3 +237,16 @@ def _cut(src_ends: NDArray[np.int64], tgt_ends: NDArray[np.int64], src_budget: i
         src_base, tgt_base = int(src_ends[start - 1]), int(tgt_ends[start - 1])
         cuts.append(start)
     return cuts
+
+
+def _even_cuts(src_ends: NDArray[np.int64], tgt_ends: NDArray[np.int64], most: int) -> list[int]:
+    """Where each part ends when at most so many parts are as even as they can be, the largest as small as possible."""
+    longer = max(int(src_ends[-1]), int(tgt_ends[-1]))
+    low, high = -(-longer // most), longer
+    while low < high:
+        middle = (low + high) // 2
+        if len(_cut(src_ends, tgt_ends, middle, middle)) <= most:
+            high = middle
+        else:
+            low = middle + 1
+    return _cut(src_ends, tgt_ends, high, high)

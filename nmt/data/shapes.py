@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from nmt.packed import BatchShape, longest_padding
 
-# Tokens of either side of a micro-batch that are left for what does not come out level.
-_SLACK = 8
+# Tokens of either side of a micro-batch that are left for what cannot be balanced: one for each micro-batch of the
+# update, since many have few sentences each, but at least and at most so many.
+_LEAST_SLACK, _MOST_SLACK = 8, 24
 # Room for source tokens beyond those that come with the target tokens of an update on average, in standard deviations.
 # With none, half of the updates would end early, by 0.4 deviations on average, and leave room on the side of targets;
 # with half a deviation it is 0.2, and the padding of both sides together is hardly more.
@@ -79,13 +80,14 @@ class UpdateNeeds:
         """The most source tokens that an update may have."""
         return math.ceil(self.mean_src_tokens + _SRC_DEVIATIONS * self.src_deviation)
 
-    def shape(self, micro_batch_tokens: int) -> BatchShape:
+    def shape(self, micro_batch_tokens: int, multiple: int = 1) -> BatchShape:
         """The shape of which an update fills the fewest that have `micro_batch_tokens` on either side, on average.
 
-        Padding comes on top of them, and so does what a sentence needs that is as long as this alone.
+        Their number is a multiple of `multiple`. Padding comes on top of these tokens, and so does what a sentence
+        needs that is as long as this alone.
         """
-        parts = math.ceil(max(self.mean_src_tokens, self.tgt_tokens) / micro_batch_tokens)
-        slack = _SLACK if parts > 1 else 0
+        parts = _round_up(max(self.mean_src_tokens, self.tgt_tokens) / micro_batch_tokens, multiple)
+        slack = max(_LEAST_SLACK, min(parts, _MOST_SLACK)) if parts > 1 else 0
         # An update that ends early lacks target tokens, one with few sources source tokens: padding stands in for them.
         filler = longest_padding(self.longest)
         lacking = (_MOST_DEVIATIONS + _SRC_DEVIATIONS) * self.src_deviation
@@ -106,42 +108,48 @@ def fill(
     src_lengths: NDArray[np.integer[Any]],
     tgt_lengths: NDArray[np.integer[Any]],
     shape: BatchShape,
+    multiple: int = 1,
 ) -> list[NDArray[np.integer[Any]]]:
-    """Share the pairs `ids` out among as few micro-batches of `shape` as they can be levelled in, longest first.
+    """Distribute the pairs `ids` over as few micro-batches of `shape` as they can be balanced in, longest first.
 
     src_lengths, tgt_lengths: (num_pairs,) tokens of each sentence of the store, special tokens excluded; none may be
-    longer than the shape allows. The same for the same arguments, whatever the number of processes.
+    longer than the shape allows. The number of micro-batches is a multiple of `multiple`; some are empty where there
+    are too few pairs. Equal arguments give equal results.
     """
     src, tgt = src_lengths[ids].astype(np.int64) + 1, tgt_lengths[ids].astype(np.int64) + 1
     order = np.argsort(-(src + tgt), kind="stable")
     totals = int(src.sum()), int(tgt.sum()), len(ids)
     capacities = shape.src_tokens, shape.tgt_tokens, shape.num_sentences
-    parts = max(math.ceil(total / capacity) for total, capacity in zip(totals, capacities, strict=True))
+    fewest = max(math.ceil(total / capacity) for total, capacity in zip(totals, capacities, strict=True))
+    parts = _round_up(fewest, multiple)
     while True:
         for weight in _WEIGHTS_OF_TARGETS[: None if parts > 1 else 1]:
-            part_of = _level(src[order], tgt[order], parts, weight)
+            part_of = balance(src, tgt, parts, weight)[order]
             shares = [order[part_of == part] for part in range(parts)]
             if all(shape.holds(int(src[share].sum()), int(tgt[share].sum()), len(share)) for share in shares):
                 return [ids[share] for share in shares]
-        assert parts < len(ids), "each pair by itself must fit"
-        parts += 1
+        assert parts < len(ids) + multiple, "each pair by itself must fit"
+        parts += multiple
 
 
-def _level(src: NDArray[np.int64], tgt: NDArray[np.int64], parts: int, weight_of_tgt: float) -> NDArray[np.int64]:
-    """The part of each pair `(num_pairs,)` such that all parts have about as many source and as many target tokens.
+def balance(
+    src: NDArray[np.integer[Any]], tgt: NDArray[np.integer[Any]], parts: int, weight_of_tgt: float = 1.0
+) -> NDArray[np.int64]:
+    """The part of each pair `(num_pairs,)`, chosen to give all parts about as many source and as many target tokens.
 
-    Pair by pair it is the one in which the sum of the squared loads grows least: a pair whose source is long for its
-    target goes where sources are few for the targets. The longest should come first, the short ones then level it.
+    src, tgt: (num_pairs,) tokens of each side. The longest pairs come first; each joins the part in which the sum of
+    the squared loads grows least. A pair whose source is long for its target thus joins a part with few source tokens.
+    The short pairs, which come last, even out what is left.
     """
+    part_of = np.zeros(len(src), dtype=np.int64)
     if parts == 1:
-        return np.zeros(len(src), dtype=np.int64)
+        return part_of
     src_loads, tgt_loads = [0.0] * parts, [0.0] * parts
-    places = range(parts)
-    part_of = np.empty(len(src), dtype=np.int64)
-    src_shares, tgt_shares = (src / src.sum()).tolist(), (tgt / tgt.sum()).tolist()
-    for pair, (x, y) in enumerate(zip(src_shares, tgt_shares, strict=True)):
+    order = np.argsort(-(src + tgt), kind="stable")
+    src_shares, tgt_shares = ((side[order] / side.sum()).tolist() for side in (src, tgt))
+    for pair, x, y in zip(order.tolist(), src_shares, tgt_shares, strict=True):
         weighted = weight_of_tgt * y
-        growths = [x * src_loads[part] + weighted * tgt_loads[part] for part in places]
+        growths = [x * a + weighted * b for a, b in zip(src_loads, tgt_loads, strict=True)]
         best = growths.index(min(growths))
         src_loads[best] += x
         tgt_loads[best] += y
@@ -149,5 +157,5 @@ def _level(src: NDArray[np.int64], tgt: NDArray[np.int64], parts: int, weight_of
     return part_of
 
 
-def _round_up(tokens: float) -> int:
-    return math.ceil(tokens / _STEP) * _STEP
+def _round_up(number: float, multiple: int = _STEP) -> int:
+    return math.ceil(number / multiple) * multiple

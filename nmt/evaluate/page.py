@@ -101,6 +101,7 @@ def _training_section(facts: RunFacts) -> Iterator[str]:
             "time": format_duration(training.seconds),
             "speed": f"{training.tokens_per_second:,.0f} target tokens a second",
             "computed in": f"{training.precision} on {training.device}{processes}",
+            "micro-batches of an update": _micro_batches(training),
             "best validation": _validation(training),
             "averaged checkpoints": str(training.averaged),
             "seed": str(facts.seed),
@@ -112,6 +113,13 @@ def _training_section(facts: RunFacts) -> Iterator[str]:
     for note in facts.notes:
         yield ""
         yield f"{escape_markdown(note)}."
+
+
+def _micro_batches(training: TrainingFacts) -> str:
+    if training.micro_batches is None or training.work_share is None:
+        return "unknown"
+    processes = "process" if training.world_size == 1 else f"{training.world_size} processes"
+    return f"{training.micro_batches:.3g}; {training.work_share:.1%} of the work of the {processes} counts"
 
 
 def _updates(training: TrainingFacts) -> str:

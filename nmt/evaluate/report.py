@@ -64,7 +64,9 @@ class TrainingFacts:
 
     seconds: training time over all sittings, without preparation; tgt_tokens: target tokens trained on, end tokens
     included; valid_loss: best validation loss, nats per target token without label smoothing, None if never measured;
-    averaged: number of checkpoints whose mean translates the test sets; skipped: updates without a finite gradient.
+    averaged: number of checkpoints whose mean translates the test sets; skipped: updates without a finite gradient;
+    micro_batches: of an update over all processes, on average; work_share: share of the processes' work that counts,
+    the rest being padding and waiting for the busiest; None where the run has noted neither.
     """
 
     steps: int
@@ -78,6 +80,8 @@ class TrainingFacts:
     valid_loss_step: int | None
     averaged: int
     skipped: int = 0
+    micro_batches: float | None = None
+    work_share: float | None = None
 
     @property
     def tokens_per_second(self) -> float:

@@ -141,7 +141,11 @@ class TrainRecipe(Section):
     many as come with these in the whole training text."""
     micro_batch_tokens: PositiveInt | Literal["auto"] = 4_096
     """Most source tokens, and most target tokens, in one forward and backward pass: what must fit in memory. `auto`
-    tries at the start which is the most that fits."""
+    tries at the start which is the most that fits, again when the number of processes changes."""
+    micro_batches: PositiveInt | Literal["auto"] = "auto"
+    """Micro-batches of an update over all processes. `auto`: the fewest that fit `micro_batch_tokens` and give all
+    processes equally many. A number, or a multiple of it where so few do not fit: 8 splits updates alike on 1, 2, 4 and
+    8 processes. Gradients are the same for every split but for rounding; dropout masks only for the same split."""
     recompute: bool = False
     """Keep no activations inside the layers and compute them again for the gradient: less memory, a third more work."""
     optimizer: Literal["adam", "adamw"] = "adam"
@@ -208,8 +212,9 @@ class TrainRecipe(Section):
     patience: NonNegativeInt = 0
     """Stop after this many validations without a new best; 0 means never."""
     ema_decay: Probability = 0.0
-    """Keep an exponential moving average of the weights: after each update, average += (1 - decay) (weights - average),
-    from zero and corrected for it, as Adam does with its moments. 0 keeps none; 0.999 is a common choice."""
+    """Keep an exponential moving average of the weights: after update t, average += (1 - d) (weights - average), where
+    d is the smaller of this decay and (1 + t) / (10 + t), which soon forgets the initial weights. 0 keeps none; 0.999
+    is a common choice."""
     average: Literal["last", "best", "ema"] = "last"
     """What `nmt run` translates with: the average of the last or of the best `average_count` checkpoints, or the moving
     average at the last update."""
@@ -222,8 +227,8 @@ class TrainRecipe(Section):
             raise ValueError("train.weight_decay needs decoupled decay; set train.optimizer to 'adamw'")
         if self.schedule == "noam" and not self.warmup_steps:
             raise ValueError(
-                "train.warmup_steps is 0, but the noam schedule divides by it; "
-                "set it to 1 or more, or train.schedule to 'inverse-sqrt'"
+                "train.warmup_steps is 0, but the noam schedule divides by it; it must be at least 1; "
+                "set it to 4_000 as in the paper"
             )
         if self.validate_bleu_every % self.validate_every:
             raise ValueError(

@@ -78,6 +78,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothi
     all vocabulary entries, the gold one included, and the rest on the gold one (Szegedy et al. 2016; PyTorch's
     convention; fairseq spreads it over vocab - 1 entries, JoeyNMT over vocab - 2). Only the first has a gradient.
     """
+    if not torch.is_grad_enabled():  # autograd functions are asked for gradients all the same
+        hidden, weight = hidden.detach(), weight.detach()
     sums = _LinearCrossEntropy.apply(_autocast(hidden), weight, labels, smoothing)  # type: ignore[no-untyped-call]
     return cast(tuple[Tensor, Tensor], sums)
 

@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from nmt.data.packing import EpochPlan
 from nmt.distributed import World
@@ -87,21 +88,23 @@ class MicroBatchShape:
 def heaviest_shape(plan: EpochPlan) -> MicroBatchShape:
     """The worst that a micro-batch can look like under the budget of `plan`, in any epoch.
 
-    Tokens: on both sides as many as the budget allows, or all that an update has. Linear layers need memory for these,
-    as does attention over packed rows. Attention in rectangles needs it for tokens * longest: the pairs of a
-    micro-batch are neighbours by target length, but a long source may stand among short ones. So every micro-batch of
+    Tokens: on both sides as many as the budget allows, or as an equal part of an update has. Linear layers need memory
+    for these, as does attention over packed rows. Attention in rectangles needs it for tokens * longest: the pairs of a
+    micro-batch are neighbors by target length, but a long source may stand among short ones. So every micro-batch of
     some updates of `plan` is taken as though the longest source that the corpus has for such targets stood in it, and
     the one with the largest attention counts. What is not covered: subword sampling makes some sentences longer.
     """
-    updates = [plan.micro_batches(index) for index in range(max(1, min(len(plan) - 1, _UPDATES_LOOKED_AT)))]
-    tokens = min(plan.micro_batch_tokens, _largest_update(plan))
+    updates = [plan.bands(index) for index in range(max(1, min(len(plan) - 1, _UPDATES_LOOKED_AT)))]
+    tokens = min(plan.micro_batch_tokens, _largest_part(plan))
     longest_src = np.zeros(int(plan.tgt_lengths.max()) + 1, dtype=np.int64)  # of each target length
     np.maximum.at(longest_src, plan.tgt_lengths, plan.src_lengths)
     shapes = []
-    for micro_batches in updates:
-        # A pair whose target is between those of two micro-batches may come to lie in either.
-        firsts = [int(plan.tgt_lengths[ids[0]]) for ids in micro_batches[1:]]
-        for ids, (low, high) in zip(micro_batches, pairwise([0, *firsts, len(longest_src) - 1]), strict=True):
+    for bands in updates:
+        # A pair whose target is between those of two bands may come to lie in either.
+        firsts = [int(plan.tgt_lengths[np.concatenate(band)].min()) for band in bands[1:]]
+        ranges = pairwise([0, *firsts, len(longest_src) - 1])
+        parts = ((ids, low, high) for band, (low, high) in zip(bands, ranges, strict=True) for ids in band if len(ids))
+        for ids, low, high in parts:
             src_longest, tgt_longest = int(longest_src[low : high + 1].max()) + 1, high + 1
             src_tokens, tgt_tokens = _side_tokens(plan, ids)
             beside_longest = min((tokens - src_longest) / src_tokens, (tokens - tgt_longest) / tgt_tokens) * len(ids)
@@ -164,6 +167,16 @@ def moments_to_come(optimizer: torch.optim.Optimizer) -> int:
     return sum(2 * weight.numel() * weight.element_size() for weight in weights if not optimizer.state.get(weight))
 
 
+def bytes_of_a_save(model: nn.Module, averages: int, device: torch.device) -> int:
+    """Bytes that a save of a checkpoint takes for a while on `device`, beside what training has there; 0 on a GPU.
+
+    A save copies the weights, Adam's two moments and the moving averages to the host. Then it serializes one after the
+    other, the moments being the largest, for which safetensors holds every byte twice.
+    """
+    weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    return 0 if device.type == "cuda" else weights * (1 + 2 + averages + 2 * 2)
+
+
 @dataclass(frozen=True)
 class MemoryProbe:
     """Finds out which micro-batch budgets fit into memory; model, gradients and random states stay as they are.
@@ -171,8 +184,8 @@ class MemoryProbe:
     loss:       the model and its loss, on their device and not wrapped for several processes
     plan:       of any epoch; its own budget does not matter
     precision:  what the model computes in
-    reserve:    bytes that training will allocate later and keep, such as `moments_to_come`; the weights are there
-                already, and their gradients are part of every step that is tried
+    reserve:    bytes that training will allocate besides, such as `moments_to_come` and `bytes_of_a_save`; the weights
+                are there already, and their gradients are part of every step that is tried
     shape:      the shape that all micro-batches have under a budget; None where each is as large as its sentences are
     available, measure: how memory is found out; only tests have others
 
@@ -204,12 +217,11 @@ class MemoryProbe:
         """The most tokens that fit into memory with a margin of a tenth: a multiple of 256.
 
         at_least: the tokens of the longest sentence; UserError where not even these fit
-        Not more than what gives every process one micro-batch of each update, since more would leave some without any;
-        and on a CPU not more than what is fast. A number of processes that changes between two starts of a run must not
-        change the budget, on which its dropout depends: keep what this gave.
+        Not more than what splits an update into as few micro-batches as it may have, and on a CPU not more than what is
+        fast.
         """
         first = _round_up(at_least)
-        most = _round_up(math.ceil(_largest_update(self.plan) / self.world.size))
+        most = _round_up(_largest_part(self.plan))
         if self._device.type == "cpu":
             most = min(most, LARGEST_ON_CPU)
         best = self._largest(range(first, max(first, most) + 1, BUDGET_STEP))
@@ -307,6 +319,15 @@ def _side_tokens(plan: EpochPlan, ids: NDArray[np.integer]) -> tuple[int, int]:
 def _largest_update(plan: EpochPlan) -> int:
     """The most tokens that an update has on either side, of those that are looked at."""
     return max(max(_side_tokens(plan, plan.sentences(u))) for u in range(min(len(plan), _UPDATES_LOOKED_AT)))
+
+
+def _largest_part(plan: EpochPlan) -> int:
+    """The most tokens that a micro-batch has on either side where an update has no more than it must have."""
+    largest = _largest_update(plan)
+    if plan.multiple == 1:
+        return largest
+    uneven = int(max(plan.src_lengths.max(), plan.tgt_lengths.max())) + 1  # parts differ by less than a sentence
+    return min(largest, math.ceil(largest / plan.multiple) + uneven)
 
 
 def _hand_back_freed_memory() -> None:

@@ -18,7 +18,10 @@ class Position:
 
     step:                updates done
     epoch, update:       the next update to do
-    micro_batch_tokens:  the budget of a micro-batch, on which the dropout of every update depends; 0 before the start
+    pair:                pairs of the epoch that the updates before it have shown
+    micro_batch_tokens:  the budget of a micro-batch; 0 before the start
+    processes:           how many trained last; 0 before the start
+    workload:            how evenly updates kept them busy, see `nmt.data.workload.Workload`
     validation_due:      the run was stopped before it had validated this step
     scores:              what each validated step scored; higher is better
     loss_scale:          the state of fp16's loss scaling
@@ -28,10 +31,13 @@ class Position:
     step: int = 0
     epoch: int = 0
     update: int = 0
+    pair: int = 0
     updates_in_epoch: int = 0
     tgt_tokens: int = 0
     seconds: float = 0.0
     micro_batch_tokens: int = 0
+    processes: int = 0
+    workload: dict[str, float] = field(default_factory=dict)
     skipped: int = 0
     skipped_in_a_row: int = 0
     validation_due: bool = False

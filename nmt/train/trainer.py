@@ -7,13 +7,11 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from nmt.allocator import keep_freed_memory
 from nmt.checkpoint import (
@@ -21,32 +19,29 @@ from nmt.checkpoint import (
     Tensors,
     load_tensors,
     model_tensors,
-    newest_checkpoint,
     prune_checkpoints,
-    remove_leftovers,
     save_checkpoint,
 )
-from nmt.data.loader import TrainingBatches, Update
-from nmt.data.packing import Ids, Mixture, plan_epoch
-from nmt.data.sampling import SampledEpochs
-from nmt.data.shapes import UpdateNeeds
-from nmt.data.store import PairStore
+from nmt.data.loader import Place, TrainingBatches, Update
+from nmt.data.packing import Ids
 from nmt.distributed import World
 from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say
 from nmt.model.transformer import Transformer
-from nmt.packed import BatchShape
 from nmt.precision import autocast
 from nmt.recipe import Recipe, UserError, dump_recipe
-from nmt.train.compilation import compile_layers, has_fixed_shapes, is_one_graph
+from nmt.train.batching import Batching
+from nmt.train.compilation import compile_layers, is_one_graph
+from nmt.train.interval import Interval
 from nmt.train.loss import TrainingLoss
-from nmt.train.memory import MemoryProbe, fit_micro_batch, moments_to_come
 from nmt.train.moving_average import MovingAverage
 from nmt.train.optimizer import load_optimizer_tensors, optimizer_tensors
 from nmt.train.position import Position, require_same_run
+from nmt.train.resume import choose_checkpoint, say_what_changed
 from nmt.train.saving import BackgroundWriter
 from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.start import freeze, load_start_optimizer, load_start_weights
-from nmt.train.update import Updater, UpdateResult
+from nmt.train.text import TrainingText, TranslateValidation
+from nmt.train.update import Updater
 from nmt.train.validate import validate
 
 # So many updates in a row without a finite gradient, and training is beyond saving.
@@ -57,66 +52,8 @@ _PAIRS_SHOWN = 8
 ModelFiles = Callable[[Tensors, int], Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class TrainingText:
-    """What is learned from and measured on.
-
-    mixture: how many pairs of each corpus an epoch shows; None: every pair once
-    epochs:  segmentations that are sampled anew for every epoch; None: always those of `train`
-    """
-
-    train: PairStore
-    valid: PairStore
-    mixture: Mixture | None = None
-    epochs: SampledEpochs | None = None
-
-
-@dataclass(frozen=True)
-class ValidationText:
-    """What decoding the development text gave: its BLEU, and some translations to look at."""
-
-    bleu: float
-    samples: str
-
-
-# Decodes the development text with a model, shared out among all processes; only the first one gets the result. Calls
-# its second argument now and then, on all processes alike; that may raise to break off.
-TranslateValidation = Callable[[Transformer, Callable[[], None]], ValidationText | None]
-
-
 class _BrokenOff(Exception):  # noqa: N818 - not an error: validation ends early because the run was asked to stop
     """Validation was broken off, on all processes at the same place."""
-
-
-class _Interval:
-    """What the updates since the last line of metrics gave; sums stay on the device, so that nothing waits for them.
-
-    unsettled: updates of which the host does not know yet whether they were skipped: what to call them, their pairs,
-               and the answer on the device
-    """
-
-    def __init__(self, begun: Mapping[str, float], world: World) -> None:
-        """Go on with what `sums` gave at the last checkpoint, which is empty or one process's to hold."""
-        self.loss: Tensor | float = begun.get("loss", 0.0) if world.is_first else 0.0
-        self.nll: Tensor | float = begun.get("nll", 0.0) if world.is_first else 0.0
-        self.tokens = int(begun.get("tokens", 0))
-        self.seconds = begun.get("seconds", 0.0)
-        self.grad_norm: Tensor | float = 0.0
-        self.unsettled: list[tuple[str, Ids, Tensor]] = []
-
-    def add(self, update: Update, result: UpdateResult) -> None:
-        self.loss = self.loss + result.loss
-        self.nll = self.nll + result.nll
-        self.grad_norm = result.grad_norm
-        self.tokens += update.tgt_tokens
-        place = f"epoch {update.epoch}, update {update.index}"
-        self.unsettled.append((place, update.sentence_ids, result.skipped))
-
-    def sums(self, world: World) -> dict[str, float]:
-        """The sums over all processes; all of them must ask."""
-        both = torch.tensor([float(self.loss), float(self.nll)], dtype=torch.float64, device=world.device)
-        loss, nll = world.sum(both).tolist()
-        return {"loss": loss, "nll": nll, "tokens": self.tokens, "seconds": self.seconds}
 
 
 class Trainer:
@@ -154,10 +91,13 @@ class Trainer:
             load_start_optimizer(self.update.optimizer, self.model, start)
         self.average = MovingAverage(self.model, recipe.train.ema_decay) if recipe.train.ema_decay else None
         self._resume()
-        self.needs = self._needs()
-        shape = self.needs.shape if has_fixed_shapes(recipe, world, self.update.precision) else None
-        self._fit_memory(shape)
-        self.shape = shape(self.position.micro_batch_tokens) if shape else None
+        averages = int(self.average is not None)
+        self.batching = Batching.choose(recipe, world, text, self.update, averages, self.position)
+        if world.is_first:
+            self.batching.announce(recipe, self.position)
+        self.position.processes = world.size
+        self.position.micro_batch_tokens = self.batching.micro_batch_tokens
+        self.position.workload = asdict(self.batching.workload)
         if recipe.train.compile:
             if is_one_graph(recipe, world, self.update.precision):
                 self.loss.compile_whole()
@@ -193,22 +133,22 @@ class Trainer:
             self.text.train,
             self.train_recipe.model_copy(update={"micro_batch_tokens": self.position.micro_batch_tokens}),
             seed=self.recipe.seed,
-            start_epoch=self.position.epoch,
-            start_update=self.position.update,
+            start=Place(self.position.epoch, self.position.update, self.position.pair),
             rank=self.world.rank,
             world_size=self.world.size,
+            multiple=self.batching.multiple,
             device=self.world.device,
             mixture=self.text.mixture,
             epochs=self.text.epochs,
-            src_batch_tokens=self.needs.src_tokens,
-            shape=self.shape,
+            src_batch_tokens=self.batching.src_tokens,
+            shape=self.batching.shape,
         )
 
     def _loop(
         self, batches: TrainingBatches, stop: StopRequest, metrics: MetricsWriter | None, bar: ProgressBar | None
     ) -> None:
-        position, recipe = self.position, self.train_recipe
-        interval = _Interval(position.unlogged, self.world)
+        position = self.position
+        interval = Interval(position.unlogged, self.world)
         self.loss.train()
         if position.validation_due:
             self._validate(stop, metrics)
@@ -225,10 +165,10 @@ class Trainer:
             log, measure, save = self._due()
             if log:
                 self._show(interval, metrics, bar)
-                interval = _Interval({}, self.world)
+                interval = Interval({}, self.world)
             position.validation_due = measure
-            is_best = measure and not stop.agreed and self._validate(stop, metrics)
-            if save or self._finished() or stop.agreed or (is_best and recipe.keep_best):
+            is_kept = measure and not stop.agreed and self._validate(stop, metrics)
+            if save or self._finished() or stop.agreed or is_kept:
                 self._save(interval)
             if bar is not None:
                 bar.advance(1)
@@ -258,8 +198,7 @@ class Trainer:
         position.step += 1
         position.tgt_tokens += update.tgt_tokens
         position.updates_in_epoch = update.updates_in_epoch
-        at_end = update.index + 1 == update.updates_in_epoch
-        position.epoch, position.update = (update.epoch + 1, 0) if at_end else (update.epoch, update.index + 1)
+        position.epoch, position.update, position.pair = update.next.epoch, update.next.update, update.next.pair
         if self.average is not None:
             self.average.update(position.step)
 
@@ -274,21 +213,19 @@ class Trainer:
 
     # --- What is measured -----------------------------------------------------------------------------------------
 
-    def _settle(self, interval: _Interval) -> None:
+    def _settle(self, interval: Interval) -> None:
         """Wait for the device, count the time, and learn which updates were skipped."""
         position = self.position
-        places, ids, flags = zip(*interval.unsettled, strict=True)
-        skipped = torch.stack(flags).tolist()  # waits for the device
+        settled = interval.settle()
         # The clock of one process must not decide alone whether the time is up.
         seconds = self.world.max(round((time.perf_counter() - self._clock) * 1e3)) / 1e3
         self._clock = time.perf_counter()
         interval.seconds += seconds
         position.seconds += seconds
-        for place, sentence_ids, was_skipped in zip(places, ids, skipped, strict=True):
+        for update, was_skipped in settled:
             position.skipped_in_a_row = position.skipped_in_a_row + 1 if was_skipped else 0
             if was_skipped:
-                self._note_skipped(place, sentence_ids)
-        interval.unsettled.clear()
+                self._note_skipped(update.place, update.sentence_ids)
 
     def _note_skipped(self, place: str, sentence_ids: Ids) -> None:
         self.position.skipped += 1
@@ -302,26 +239,32 @@ class Trainer:
             pairs = ", ".join(map(str, first)) + (f" and {others} more" if others > 0 else "")
             say(f"skipped {place}: its gradient is not finite; pairs {pairs}")
 
-    def _show(self, interval: _Interval, metrics: MetricsWriter | None, bar: ProgressBar | None) -> None:
+    def _show(self, interval: Interval, metrics: MetricsWriter | None, bar: ProgressBar | None) -> None:
         """Write the means of the interval; the same on every process but for the speed."""
         sums, position = interval.sums(self.world), self.position
         if metrics is None or bar is None:
             return
-        loss, speed = sums["loss"] / sums["tokens"], sums["tokens"] / max(sums["seconds"], 1e-9)
+        speed = sums["tokens"] / max(sums["seconds"], 1e-9)
         figures = {
-            "train/loss": loss,
-            "train/perplexity": math.exp(min(sums["nll"] / sums["tokens"], 700.0)),
             "train/learning_rate": self.update.rate,
             "train/gradient_norm": float(interval.grad_norm),
             "train/tokens_per_second": speed,
             "train/epoch": position.epoch,
             "train/skipped_updates": position.skipped,
         }
+        shown = ""
+        if sums["learned"]:  # otherwise every update of the interval was skipped
+            figures["train/loss"] = sums["loss"] / sums["learned"]
+            figures["train/perplexity"] = math.exp(min(sums["nll"] / sums["learned"], 700.0))
+            shown = f", loss {figures['train/loss']:.3f}"
         metrics.write(position.step, figures)
-        bar.advance(0, f"training epoch {position.epoch + 1}, loss {loss:.3f}, {speed:,.0f} tokens/s")
+        bar.advance(0, f"training epoch {position.epoch + 1}{shown}, {speed:,.0f} tokens/s")
 
     def _validate(self, stop: StopRequest, metrics: MetricsWriter | None) -> bool:
-        """Measure on the development text; returns whether this is the best so far. Stays due when it is broken off."""
+        """Measure on the validation text; returns whether this is among the best, which are kept.
+
+        Stays due when it is broken off.
+        """
         position, by_average = self.position, self.train_recipe.average == "ema"
         try:
             figures = self._measure(stop, metrics, decodes=not by_average)
@@ -340,7 +283,7 @@ class Trainer:
         if metrics is not None:
             metrics.write(position.step, figures)
             say(_describe(position, figures) + (" (best)" if is_best else ""))
-        return is_best
+        return position.step in position.best_steps(self.train_recipe.keep_best)
 
     def _measure(self, stop: StopRequest, metrics: MetricsWriter | None, *, decodes: bool) -> dict[str, float]:
         """Loss and, where it is time and `decodes`, BLEU of the present weights; raises _BrokenOff."""
@@ -368,7 +311,7 @@ class Trainer:
 
     # --- Checkpoints ----------------------------------------------------------------------------------------------
 
-    def _save(self, interval: _Interval) -> None:
+    def _save(self, interval: Interval) -> None:
         """Copy everything to the host; the first process writes it to disk while training goes on."""
         position = self.position
         position.unlogged = interval.sums(self.world)
@@ -391,64 +334,23 @@ class Trainer:
         prune_checkpoints(run_dir, self.train_recipe.keep_last, best_steps)
 
     def _resume(self) -> None:
-        """Go on from the newest checkpoint that is whole, if there is one."""
-        run_dir = self.recipe.directory
-        if self.world.is_first:  # first alone, since a corrupt one is moved out of the way
-            remove_leftovers(run_dir)
-            newest_checkpoint(run_dir, say)
-        self.world.barrier()
-        found = newest_checkpoint(run_dir, say)
+        """Resume from the newest checkpoint that is whole, if there is one."""
+        found = choose_checkpoint(self.recipe.directory, self.world)
         if found is None:
             return
         directory, checkpoint = found
         require_same_run(self.recipe)
+        self.position = Position.read(checkpoint.state, directory)
+        if self.world.is_first:
+            say(f"resuming from {directory}")
+            say_what_changed(self.recipe, self.position, directory)
         load_tensors(self.model, checkpoint.model)
         load_optimizer_tensors(self.update.optimizer, self.model, checkpoint.optimizer)
         if self.average is not None:
             self.average.load(checkpoint.average)
-        self.position = Position.read(checkpoint.state, directory)
         self.update.loss_scaler.load_state_dict(self.position.loss_scale)
-        if self.world.is_first:
-            say(f"going on from {directory}")
 
     # --- The machine ----------------------------------------------------------------------------------------------
-
-    def _needs(self) -> UpdateNeeds:
-        """What updates need, as far as it is the same in every epoch and after every start."""
-        store, mixture = self.text.train, self.text.mixture
-        src, tgt = store.src.lengths, store.tgt.lengths
-        if mixture is not None:
-            ids = mixture.choose(self.recipe.seed, epoch=0)
-            src, tgt = src[ids], tgt[ids]
-        longest = 1 + int(max(store.src.lengths.max(), store.tgt.lengths.max()))
-        if self.text.epochs is not None:
-            grown = zip(self.text.epochs.growth(), (src, tgt), strict=True)
-            src, tgt = (np.rint(growth * lengths).astype(np.int64) for growth, lengths in grown)
-            longest = max(longest, self.recipe.data.max_tokens + 1)  # of what is sampled
-        needs = UpdateNeeds.of(src, tgt, batch_tokens=self.train_recipe.batch_tokens)
-        return replace(needs, longest=longest)
-
-    def _fit_memory(self, shape: Callable[[int], BatchShape] | None) -> None:
-        """Find out before training whether the heaviest step fits, or how large one may be; a begun run knows that."""
-        if self.position.micro_batch_tokens:
-            return
-        store, recipe, device = self.text.train, self.train_recipe, self.world.device
-        wanted, longest = recipe.micro_batch_tokens, self.recipe.data.max_tokens + 1
-        plan = plan_epoch(
-            store.src.lengths,
-            store.tgt.lengths,
-            batch_tokens=recipe.batch_tokens,
-            src_batch_tokens=self.needs.src_tokens,
-            micro_batch_tokens=longest if wanted == "auto" else wanted,
-            seed=self.recipe.seed,
-            epoch=0,
-            mixture=self.text.mixture,
-        )
-        moments = moments_to_come(self.update.optimizer)
-        probe = MemoryProbe(self.loss, plan, self.world, self.update.precision, moments, shape)
-        budget = self.position.micro_batch_tokens = fit_micro_batch(wanted, longest, probe)
-        if wanted == "auto" and self.world.is_first:
-            say(f"train.micro_batch_tokens is {budget:,}, found to be the most that is good on {device}")
 
     def _use_cpu(self) -> None:
         """Where it is what trains: all its cores, and memory that stays."""

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from nmt.data.loader import Update
+from nmt.data.loader import Update, empty_batch
 from nmt.distributed import World
-from nmt.packed import Batch, PackedSequences
 from nmt.precision import autocast, choose_precision, row_multiple, torch_dtype
 from nmt.recipe import Recipe
-from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.train.loss import TrainingLoss
 from nmt.train.optimizer import build_optimizer
 from nmt.train.schedule import dropout_share, learning_rate
+
+# The buffers are constant tables, which need not be broadcast before each pass; torch 2.13 has renamed the option.
+_IS_RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+_KEEP_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _IS_RENAMED else "broadcast_buffers": False}
 
 
 @dataclass(frozen=True)
@@ -42,15 +46,13 @@ class Updater:
     def __init__(self, recipe: Recipe, world: World, loss: TrainingLoss) -> None:
         self.recipe = recipe
         self.world = world
-        self.model = loss.model
+        self.loss, self.model = loss, loss.model
         self.optimizer = build_optimizer(loss.model, recipe.train)
         self.precision = choose_precision(recipe.train.precision, world.device)
         self.loss_scaler = torch.amp.GradScaler(world.device.type, enabled=self.precision == "fp16")
         self._row_multiple = row_multiple(torch_dtype(self.precision), world.device)
         self._weights = [weight for weight in loss.model.parameters() if weight.requires_grad]
-        self._loss: nn.Module = loss
-        if world.size > 1:
-            self._loss = self._exchanging(loss)
+        self._wrapped: nn.Module = self._exchanging(loss) if world.size > 1 else loss
 
     @property
     def rate(self) -> float:
@@ -78,7 +80,7 @@ class Updater:
             torch.manual_seed(_stream_seed(self.recipe.seed, step, micro.number))
             with self._gradient_exchange(is_last):
                 with autocast(self.precision, device):
-                    loss, nll = self._loss(batch.to(device))
+                    loss, nll = self._wrapped(batch.to(device))
                 # DDP divides by the number of processes; what is wanted is the mean over all tokens of the update.
                 weight = self.world.size / update.tgt_tokens if micro.counts else 0.0
                 if is_last:
@@ -95,11 +97,9 @@ class Updater:
         nothing, as the first of several micro-batches does not. So it has one before: a pair of empty sentences, whose
         gradient is dropped.
         """
-        exchanging = DistributedDataParallel(loss, gradient_as_bucket_view=True, static_graph=True)
-        end = PackedSequences.from_lists([[EOS_ID]])
-        empty = Batch(src=end, tgt=PackedSequences.from_lists([[BOS_ID]]), labels=end.tokens)
+        exchanging = DistributedDataParallel(loss, gradient_as_bucket_view=True, static_graph=True, **_KEEP_BUFFERS)
         with autocast(self.precision, self.world.device):
-            value, _ = exchanging(empty.to(self.world.device))
+            value, _ = exchanging(empty_batch().to(self.world.device))
         self.world.arrive()
         value.backward()
         self.optimizer.zero_grad(set_to_none=True)
@@ -107,8 +107,8 @@ class Updater:
 
     def _gradient_exchange(self, is_last: bool) -> AbstractContextManager[object]:
         """Processes exchange gradients once per update, during the last backward pass."""
-        if isinstance(self._loss, DistributedDataParallel) and not is_last:
-            return self._loss.no_sync()
+        if isinstance(self._wrapped, DistributedDataParallel) and not is_last:
+            return self._wrapped.no_sync()
         return nullcontext()
 
     def _clip_gradient(self) -> Tensor:

@@ -18,7 +18,8 @@ from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe
 from nmt.train import compilation
 from nmt.train.loss import TrainingLoss
-from nmt.train.trainer import Trainer, TrainingText
+from nmt.train.text import TrainingText
+from nmt.train.trainer import Trainer
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -126,7 +127,7 @@ def test_a_slow_stage_is_found(
 def test_padding_to_one_shape_is_counted(small_subject: Subject, small_store: PairStore) -> None:
     subject = replace(small_subject, recipe=changed(small_subject.recipe, shapes="fixed"))
     with TrainingBench(subject, ALONE, small_store) as bench:
-        shape = bench.trainer.shape
+        shape = bench.trainer.batching.shape
         repetition, stages = bench.repeat(2), bench.stages(2)
     assert shape is not None
     assert 190 < repetition.tgt_tokens / 2 <= 200

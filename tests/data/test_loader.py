@@ -1,14 +1,15 @@
 import threading
 import time
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, takewhile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from nmt.data.loader import TrainingBatches, Update, make_batch
+from nmt.data.loader import Place, TrainingBatches, Update, make_batch
 from nmt.data.packing import plan_epoch
 from nmt.data.shapes import UpdateNeeds
 from nmt.data.store import PairStore, PairWriter, token_dtype
@@ -106,49 +107,74 @@ def as_values(update: Update) -> tuple[object, ...]:
 def test_any_position_can_be_resumed_from(data: tuple[PairStore, Sentences, Sentences]) -> None:
     store, _, _ = data
     with TrainingBatches(store, RECIPE, seed=3) as batches:
-        whole = [as_values(update) for update in islice(batches, 20)]
+        updates = list(islice(batches, 20))
+    whole, places = [as_values(update) for update in updates], [Place(), *(update.next for update in updates)]
+    assert {place.epoch for place in places} >= {0, 1}
     for start in (0, 1, 7, 13):
-        epoch, index = whole[start][:2]
-        with TrainingBatches(store, RECIPE, seed=3, start_epoch=epoch, start_update=index) as batches:
-            assert [as_values(update) for update in islice(batches, 5)] == whole[start : start + 5]
+        # A checkpoint of an earlier version holds no number of pairs.
+        for place in (places[start], replace(places[start], pair=0)):
+            with TrainingBatches(store, RECIPE, seed=3, start=place) as batches:
+                assert [as_values(update) for update in islice(batches, 5)] == whole[start : start + 5]
+
+
+def test_updates_of_another_size_continue_an_epoch_behind_the_same_pair(
+    data: tuple[PairStore, Sentences, Sentences],
+) -> None:
+    store, _, _ = data
+    with TrainingBatches(store, RECIPE, seed=3) as batches:
+        before = list(islice(batches, 3))
+    smaller = RECIPE.model_copy(update={"batch_tokens": 35})
+    with TrainingBatches(store, smaller, seed=3, start=before[-1].next) as batches:
+        after = list(takewhile(lambda update: update.epoch == 0, batches))
+    assert sorted(i for update in (*before, *after) for i in update.sentence_ids) == list(range(len(store)))
+    assert max(update.tgt_tokens for update in before) > 35 >= max(update.tgt_tokens for update in after)
+    assert [update.index for update in after] == list(range(3, 3 + len(after)))
+    assert after[-1].next == Place(1)
 
 
 def test_resuming_behind_the_last_update_begins_the_next_epoch(data: tuple[PairStore, Sentences, Sentences]) -> None:
     store, _, _ = data
     with TrainingBatches(store, RECIPE, seed=3) as batches:
         last = batches.updates_per_epoch
-    with TrainingBatches(store, RECIPE, seed=3, start_epoch=0, start_update=last) as batches:
+    with TrainingBatches(store, RECIPE, seed=3, start=Place(0, last, len(store))) as batches:
         first = next(batches)
     assert (first.epoch, first.index) == (1, 0)
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_processes_share_out_each_update(world_size: int, data: tuple[PairStore, Sentences, Sentences]) -> None:
+@pytest.mark.parametrize("multiple", [None, 12])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 6])
+def test_processes_get_equal_shares_of_each_update(
+    world_size: int, multiple: int | None, data: tuple[PairStore, Sentences, Sentences]
+) -> None:
     store, _, _ = data
     shares: list[list[Update]] = []
     for rank in range(world_size):
-        with TrainingBatches(store, RECIPE, seed=1, rank=rank, world_size=world_size) as batches:
+        options = {"rank": rank, "world_size": world_size, "multiple": multiple}
+        with TrainingBatches(store, RECIPE, seed=1, **options) as batches:
             shares.append(list(islice(batches, 9)))
-    with TrainingBatches(store, RECIPE, seed=1) as batches:
+    with TrainingBatches(store, RECIPE, seed=1, multiple=multiple) as batches:
         alone = list(islice(batches, 9))
     for update, *parts in zip(alone, *shares, strict=True):
         assert {part.tgt_tokens for part in parts} == {update.tgt_tokens}
         assert {part.num_sentences for part in parts} == {update.num_sentences}
-        assert {part.num_micro_batches for part in parts} == {update.num_micro_batches}
         assert {tuple(part.sentence_ids) for part in parts} == {tuple(update.sentence_ids)}
-        numbers = [micro.number for part in parts for micro in part.micro_batches if micro.counts]
-        assert sorted(numbers) == list(range(update.num_micro_batches))
-        for rank, part in enumerate(parts):
-            assert all(micro.number % world_size == rank for micro in part.micro_batches)
-            # Every process must take part in the same number of passes.
-            assert len(part.micro_batches) == -(-update.num_micro_batches // world_size)
         assert sorted(pair for part in parts for pair in pairs_of(part)) == sorted(pairs_of(update))
+        # Every process takes part in the same number of passes, and only one that has no pair left has one for nothing.
+        assert len({len(part.micro_batches) for part in parts}) == 1
+        micros = sorted((micro for part in parts for micro in part.micro_batches), key=lambda micro: micro.number)
+        assert [micro.number for micro in micros] == list(range(len(micros)))
+        assert len(micros) % (multiple or world_size) == 0
+        for micro in micros:
+            assert micro.counts == (micro.batch.tgt.to_lists() != [[BOS_ID]]) or micro.batch.num_sentences == 1
+        assert {part.num_micro_batches for part in parts} == {sum(micro.counts for micro in micros)}
+        if multiple:  # the same split, so that dropout is the same too
+            assert [as_values(update)[-1]] == [[(m.number, m.counts, m.batch.labels.tolist()) for m in micros]]
 
 
 def test_updates_follow_the_plan(data: tuple[PairStore, Sentences, Sentences]) -> None:
     store, src, _ = data
     plan = plan_epoch(store.src.lengths, store.tgt.lengths, batch_tokens=60, micro_batch_tokens=20, seed=5, epoch=2)
-    with TrainingBatches(store, RECIPE, seed=5, start_epoch=2) as batches:
+    with TrainingBatches(store, RECIPE, seed=5, start=Place(2)) as batches:
         for k in range(len(plan)):
             update = next(batches)
             assert update.sentence_ids.tolist() == plan.sentences(k).tolist()

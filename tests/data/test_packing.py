@@ -99,6 +99,35 @@ def test_micro_batches_are_as_level_as_can_be(pairs: list[tuple[int, int]], budg
     assert heaviest == smallest_worst_part(costs, len(micro_batches))
 
 
+@given(LENGTH_PAIRS, st.integers(31, 100), st.integers(1, 9))
+def test_micro_batches_are_a_multiple_fit_and_hold_every_pair_once(
+    pairs: list[tuple[int, int]], budget: int, multiple: int
+) -> None:
+    src, tgt = columns(pairs)
+    plan = plan_epoch(src, tgt, batch_tokens=400, micro_batch_tokens=budget, seed=1, epoch=0, multiple=multiple)
+    for update in range(len(plan)):
+        parts = plan.micro_batches(update)
+        assert len(parts) % multiple == 0
+        assert sorted(np.concatenate(parts).tolist()) == sorted(plan.sentences(update).tolist())
+        assert all(max(src[ids].sum(), tgt[ids].sum()) + len(ids) <= budget for ids in parts)
+        assert [part.tolist() for band in plan.bands(update) for part in band] == [part.tolist() for part in parts]
+        tallest = [max(tgt[np.concatenate(band)].tolist()) for band in plan.bands(update)]
+        assert tallest == sorted(tallest)  # bands hold pairs of similar length, the shortest first
+
+
+@given(LENGTH_PAIRS, st.integers(1, 200), st.none() | st.integers(1, 200), st.integers(0, 5))
+def test_a_plan_from_where_an_update_starts_has_the_same_updates(
+    pairs: list[tuple[int, int]], batch_tokens: int, src_batch_tokens: int | None, skipped: int
+) -> None:
+    src, tgt = columns(pairs)
+    options = {"batch_tokens": batch_tokens, "src_batch_tokens": src_batch_tokens, "seed": 1, "epoch": 0}
+    plan = plan_epoch(src, tgt, micro_batch_tokens=50, **options)
+    skipped = min(skipped, len(plan))
+    rest = plan_epoch(src, tgt, micro_batch_tokens=50, first_pair=int(plan.starts[skipped]), **options)
+    assert rest.starts.tolist() == plan.starts[skipped:].tolist()
+    assert rest.order.tolist() == plan.order.tolist()
+
+
 def test_seed_and_epoch_change_the_order_and_nothing_else_does() -> None:
     lengths = np.arange(1000, dtype=np.int32) % 50
     plan = {

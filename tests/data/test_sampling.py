@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from nmt.data import sampling
-from nmt.data.loader import TrainingBatches, Update
+from nmt.data.loader import Place, TrainingBatches, Update
 from nmt.data.sampling import SampledEpochs, SamplingClosed
 from nmt.data.store import PairStore, PairWriter, SideStore, token_dtype
 from nmt.data.tokenizer import Tokenizer, Tokenizers, train_tokenizers
@@ -522,19 +522,19 @@ def test_every_pair_once_in_every_epoch_and_within_the_budget(corpus: Path, samp
 
 def test_any_position_can_be_resumed_from(corpus: Path, sample: Sample) -> None:
     with batches_of(corpus, sample(corpus)) as batches:
-        whole = [as_values(update) for update in islice(batches, 70)]
+        updates = list(islice(batches, 70))
+    whole, places = [as_values(update) for update in updates], [Place(), *(update.next for update in updates)]
     second_epoch = [update[0] for update in whole].index(1)
     assert whole[-1][0] >= 2
     for start in (0, 3, second_epoch - 1, second_epoch, 60):
         if start != second_epoch:  # Whether what the first run made is still there makes no difference.
             shutil.rmtree(corpus / "epochs")
-        epoch, index = whole[start][:2]
-        with batches_of(corpus, sample(corpus), start_epoch=epoch, start_update=index) as batches:
+        with batches_of(corpus, sample(corpus), start=places[start]) as batches:
             assert [as_values(update) for update in islice(batches, 8)] == whole[start : start + 8]
 
 
 def test_processes_share_the_epochs_that_one_of_them_makes(bpe_corpus: Path, sample: Sample) -> None:
-    with batches_of(bpe_corpus, sample(bpe_corpus)) as batches:
+    with batches_of(bpe_corpus, sample(bpe_corpus), multiple=2) as batches:
         alone = [as_values(update) for update in islice(batches, 20)]
     shutil.rmtree(bpe_corpus / "epochs")
     places = [{"rank": rank, "world_size": 2} for rank in range(2)]
@@ -553,7 +553,7 @@ def test_past_epochs_are_removed_once_nobody_can_need_them(
     bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmt.data.loader._UPDATES_BEHIND", 4)
-    with batches_of(bpe_corpus, sample(bpe_corpus), start_epoch=1) as batches:
+    with batches_of(bpe_corpus, sample(bpe_corpus), start=Place(1)) as batches:
         while (update := next(batches)).epoch < 3:
             pass
         assert "epoch-2" in epoch_names(bpe_corpus)
@@ -580,7 +580,7 @@ def test_errors_of_segmenting_reach_the_consumer(
         list(batches)
     others = sample(bpe_corpus)
     with pytest.raises(UserError, match="epoch 1 cannot be made"):
-        batches_of(bpe_corpus, others, start_epoch=1)
+        batches_of(bpe_corpus, others, start=Place(1))
     for closed in (epochs, others):
         with pytest.raises(SamplingClosed):
             closed.store(0)

@@ -120,6 +120,12 @@ def test_sentences_are_shown_as_they_stand() -> None:
         assert shown in html
 
 
+def test_how_much_of_the_processes_work_counts_is_told() -> None:
+    cells = rendered_cells(format_markdown(with_training(micro_batches=8.0, work_share=0.9912)))
+    assert ["micro-batches of an update", "8; 99.1% of the work of the 2 processes counts"] in cells
+    assert ["micro-batches of an update", "unknown"] in rendered_cells(format_markdown(with_training()))
+
+
 def test_updates_that_were_skipped_are_told() -> None:
     cells = rendered_cells(format_markdown(with_training(skipped=3)))
     assert ["updates", "1,200 (12.3 epochs); 3 of them skipped, having no finite gradient"] in cells

@@ -1,18 +1,65 @@
 """Trains the tiny recipe given as TOML on the tiny data; the tests start it alone or under torchrun."""
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from nmt.checkpoint import ModelFacts, model_files
 from nmt.data.store import PairStore
 from nmt.distributed import start_world
+from nmt.layout import list_checkpoints
 from nmt.model.transformer import Transformer
-from nmt.recipe import Recipe, load_recipe
+from nmt.recipe import Recipe, dump_recipe, load_recipe
 from nmt.train.position import Position
 from nmt.train.signals import Stopped
-from nmt.train.trainer import Trainer, TrainingText, TranslateValidation
+from nmt.train.text import TrainingText, TranslateValidation
+from nmt.train.trainer import Trainer
+
+RUN_TINY = Path(__file__)
+
+
+def with_train(recipe: Recipe, run_dir: Path | None = None, **changes: Any) -> Recipe:
+    tree = recipe.model_dump(mode="json", exclude_none=True)
+    tree["train"] |= changes
+    if run_dir is not None:
+        tree["run_dir"] = str(run_dir)
+    return Recipe.model_validate(tree)
+
+
+def metrics(recipe: Recipe, name: str) -> list[float]:
+    lines = (recipe.directory / "metrics.jsonl").read_text().splitlines()
+    return [entry[name] for entry in map(json.loads, lines) if name in entry]
+
+
+def final_files(recipe: Recipe) -> dict[str, bytes]:
+    """Weights, optimiser state and, where there is one, moving average of the last checkpoint."""
+    last = list_checkpoints(recipe.directory)[-1]
+    return {path.name: path.read_bytes() for path in last.glob("*.safetensors")}
+
+
+def without_dropout(recipe: Recipe, run_dir: Path, **changes: Any) -> Recipe:
+    tree = recipe.model_dump(mode="json", exclude_none=True)
+    tree["model"]["dropout"] = 0.0
+    return with_train(Recipe.model_validate(tree), run_dir, **changes)
+
+
+def run_in_processes(recipe: Recipe, data: Path, processes: int) -> str:
+    """Train under torchrun; returns what the processes said."""
+    recipe.directory.mkdir(parents=True, exist_ok=True)
+    path = recipe.directory / "given.toml"
+    path.write_text(dump_recipe(recipe))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(RUN_TINY.resolve().parents[2])}
+    done = subprocess.run(
+        [*launcher, str(RUN_TINY), str(path), str(data)], env=environment, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 def train_tiny(recipe: Recipe, data: Path, vocab: int = 40, translate: TranslateValidation | None = None) -> Position:

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor
 
+from nmt.checkpoint import Checkpoint, model_tensors, save_checkpoint
 from nmt.data.packing import EpochPlan, plan_epoch
 from nmt.distributed import World
 from nmt.model.transformer import Transformer
@@ -24,11 +26,14 @@ from nmt.train.memory import (
     MemoryProbe,
     MicroBatchShape,
     available_memory,
+    bytes_of_a_save,
     fit_micro_batch,
     heaviest_shape,
     moments_to_come,
     peak_memory,
 )
+from nmt.train.moving_average import MovingAverage
+from nmt.train.optimizer import optimizer_tensors
 
 CPU = torch.device("cpu")
 MB = 1 << 20
@@ -295,11 +300,12 @@ def test_auto_takes_the_largest_that_fits_with_a_margin(best: int) -> None:
 def test_auto_keeps_to_what_is_fast_to_what_an_update_has_and_to_the_longest_sentence() -> None:
     assert probe_with(1e12).largest_budget(61) == LARGEST_ON_CPU == 4_096
     assert probe_with(1e12, plan=plan_of(*corpus(5_000), budget=0, batch_tokens=1_000)).largest_budget(61) == 1_024
-    eight = OthersSayTheSame(0, 8, CPU)
-    assert probe_with(1e12, world=eight).largest_budget(61) == 1_280  # some 9,000 shared out among 8
-    assert probe_with(1e12, world=eight).largest_budget(1_500) == 1_536
+    eight: dict[str, Any] = {"world": OthersSayTheSame(0, 8, CPU)}
+    eight["plan"] = replace(plan_of(*corpus(5_000), budget=0), multiple=8)
+    assert probe_with(1e12, **eight).largest_budget(61) == 1_280  # some 9,000 in 8 parts
+    assert probe_with(1e12, **eight).largest_budget(1_500) == 1_536
     with pytest.raises(UserError, match="holds a sentence of 1500 tokens"):
-        probe_with(need(1_280), world=eight).largest_budget(1_500)
+        probe_with(need(1_280), **eight).largest_budget(1_500)
 
 
 def test_where_the_system_does_not_say_nothing_is_refused() -> None:
@@ -332,6 +338,28 @@ def test_on_a_cpu_only_small_steps_are_run(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UserError, match="does not fit"):
         probe_with(need(1_000), measure=measure).require(3_000)
     assert max(sizes) < need(3_000) / 8
+
+
+def test_a_save_takes_no_more_memory_than_is_reserved_for_it(tmp_path: Path) -> None:
+    """A real checkpoint of 13 million weights with its moments and a moving average, copied and written."""
+    recipe = ModelRecipe(d_model=256, d_ff=1024, num_heads=4, num_encoder_layers=6, num_decoder_layers=6)
+    model = Transformer(recipe, 2_000, 2_000)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    average = MovingAverage(model, 0.9)
+
+    def save() -> None:
+        tensors, moments = model_tensors(model), optimizer_tensors(optimizer, model)
+        checkpoint = Checkpoint(tensors, moments, average.tensors(), {})
+        files = {"model.safetensors": lambda: safetensors.torch.save(tensors)}
+        save_checkpoint(tmp_path, 1, checkpoint, files, "")
+
+    taken = peak_memory(save, CPU)
+    reserved = bytes_of_a_save(model, 1, CPU)
+    assert 0.5 * reserved < taken < 1.05 * reserved
+    assert bytes_of_a_save(model, 1, torch.device("cuda", 0)) == 0
 
 
 def test_all_processes_agree_on_the_one_with_the_least_memory() -> None:

@@ -1,7 +1,6 @@
 """Whole runs on a tiny corpus: resume to the bit, any number of processes, signals, what is logged and kept."""
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from run_tiny import train_tiny
+from run_tiny import RUN_TINY, final_files, metrics, train_tiny, with_train, without_dropout
 from torch.nn import functional as F
 
 from nmt import checkpoint as checkpoint_module
@@ -35,30 +34,9 @@ from nmt.train import update as update_module
 from nmt.train.loss import TrainingLoss
 from nmt.train.schedule import learning_rate
 from nmt.train.signals import Stopped
-from nmt.train.trainer import ValidationText
+from nmt.train.text import ValidationText
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import Validation, validate
-
-RUN_TINY = Path(__file__).with_name("run_tiny.py")
-
-
-def with_train(recipe: Recipe, run_dir: Path | None = None, **changes: Any) -> Recipe:
-    tree = recipe.model_dump(mode="json", exclude_none=True)
-    tree["train"] |= changes
-    if run_dir is not None:
-        tree["run_dir"] = str(run_dir)
-    return Recipe.model_validate(tree)
-
-
-def metrics(recipe: Recipe, name: str) -> list[float]:
-    lines = (recipe.directory / "metrics.jsonl").read_text().splitlines()
-    return [entry[name] for entry in map(json.loads, lines) if name in entry]
-
-
-def final_files(recipe: Recipe) -> dict[str, bytes]:
-    """Weights, optimiser state and, where there is one, moving average of the last checkpoint."""
-    last = list_checkpoints(recipe.directory)[-1]
-    return {path.name: path.read_bytes() for path in last.glob("*.safetensors")}
 
 
 def test_the_model_learns_and_everything_is_noted(tiny_recipe: Recipe, tiny_data: Path) -> None:
@@ -110,12 +88,6 @@ def test_one_update_equals_plain_torch_on_one_big_padded_free_batch(tiny_recipe:
             ".k.bias"
         ):  # softmax does not see it: its gradient is rounding noise, which Adam scales up
             torch.testing.assert_close(trained[name], parameter.detach(), rtol=1e-3, atol=1e-5)
-
-
-def without_dropout(recipe: Recipe, run_dir: Path, **changes: Any) -> Recipe:
-    tree = recipe.model_dump(mode="json", exclude_none=True)
-    tree["model"]["dropout"] = 0.0
-    return with_train(Recipe.model_validate(tree), run_dir, **changes)
 
 
 def require_same_training(one: Recipe, other: Recipe) -> None:
@@ -224,27 +196,6 @@ def test_a_run_is_not_continued_with_another_recipe(tiny_recipe: Recipe, tiny_da
     tree["model"]["d_ff"], tree["seed"] = 64, 5
     with pytest.raises(UserError, match=r"another seed, model\.d_ff;"):
         train_tiny(Recipe.model_validate(tree), tiny_data)
-
-
-def run_in_processes(recipe: Recipe, data: Path, processes: int) -> None:
-    recipe.directory.mkdir(parents=True)
-    path = recipe.directory / "given.toml"
-    path.write_text(dump_recipe(recipe))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(RUN_TINY.parents[2])}
-    done = subprocess.run(
-        [*launcher, str(RUN_TINY), str(path), str(data)], env=environment, capture_output=True, text=True, timeout=180
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_one_and_two_processes_give_the_same_losses(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
-    one = with_train(tiny_recipe, run_dir=tmp_path / "one", max_steps=12)
-    train_tiny(one, tiny_data)
-    two = with_train(tiny_recipe, run_dir=tmp_path / "two", max_steps=12)
-    run_in_processes(two, tiny_data, 2)
-    assert metrics(two, "train/loss") == pytest.approx(metrics(one, "train/loss"), rel=1e-6)
-    assert metrics(two, "valid/loss") == pytest.approx(metrics(one, "valid/loss"), rel=1e-6)
 
 
 def test_sigterm_saves_and_exits_143_and_the_run_goes_on(tiny_recipe: Recipe, tiny_data: Path) -> None:

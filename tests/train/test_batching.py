@@ -1,0 +1,312 @@
+"""Micro-batches over processes and over resumes: equal shares, the same training, sizes that change, one checkpoint."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run_tiny import metrics, run_in_processes, train_tiny, with_train, without_dropout
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nmt.checkpoint import CorruptError, manifest_digest
+from nmt.data.loader import TrainingBatches, Update, empty_batch
+from nmt.data.store import PairStore
+from nmt.distributed import World
+from nmt.layout import list_checkpoints
+from nmt.model.transformer import Transformer
+from nmt.recipe import Recipe, UserError
+from nmt.train import trainer as trainer_module
+from nmt.train import update as update_module
+from nmt.train.batching import micro_batch_multiple
+from nmt.train.loss import TrainingLoss, linear_cross_entropy
+from nmt.train.position import Position
+from nmt.train.resume import choose_checkpoint
+from nmt.train.update import Updater
+
+CPU = torch.device("cpu")
+
+
+# --- Any number of processes ------------------------------------------------------------------------------------------
+
+
+def test_one_and_two_processes_with_the_same_split_give_the_same_losses(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
+) -> None:
+    """Dropout too, which is drawn for each micro-batch."""
+    one = with_train(tiny_recipe, run_dir=tmp_path / "one", max_steps=12, micro_batches=4)
+    train_tiny(one, tiny_data)
+    two = with_train(tiny_recipe, run_dir=tmp_path / "two", max_steps=12, micro_batches=4)
+    run_in_processes(two, tiny_data, 2)
+    assert metrics(two, "train/loss") == pytest.approx(metrics(one, "train/loss"), rel=1e-6)
+    assert metrics(two, "valid/loss") == pytest.approx(metrics(one, "valid/loss"), rel=1e-6)
+
+
+@pytest.mark.parametrize("shapes", ["packed", "fixed"])
+def test_without_dropout_any_number_of_processes_gives_the_same_losses(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, shapes: str
+) -> None:
+    options = {"max_steps": 9, "micro_batch_tokens": 60, "shapes": shapes}
+    one = without_dropout(tiny_recipe, tmp_path / "one", **options)
+    train_tiny(one, tiny_data)
+    three = without_dropout(tiny_recipe, tmp_path / "three", **options)
+    run_in_processes(three, tiny_data, 3)
+    assert metrics(three, "train/loss") == pytest.approx(metrics(one, "train/loss"), rel=1e-6)
+    assert metrics(three, "train/gradient_norm") == pytest.approx(metrics(one, "train/gradient_norm"), rel=1e-6)
+    state = Position.load(list_checkpoints(three.directory)[-1])
+    assert state.processes == state.workload["processes"] == 3
+    assert state.workload["micro_batches"] >= 3
+
+
+def test_processes_without_a_pair_make_a_pass_that_does_not_count(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
+) -> None:
+    """Updates of one or two pairs on three processes."""
+    options = {"max_steps": 6, "batch_tokens": 10, "micro_batch_tokens": 60}
+    one = without_dropout(tiny_recipe, tmp_path / "one", **options)
+    train_tiny(one, tiny_data)
+    three = without_dropout(tiny_recipe, tmp_path / "three", **options)
+    said = run_in_processes(three, tiny_data, 3)
+    assert metrics(three, "train/loss") == pytest.approx(metrics(one, "train/loss"), rel=1e-6)
+    assert "warning: padding and waiting take" in said
+
+
+def test_how_updates_are_split_is_said_once(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_tiny(tiny_recipe, tiny_data)
+    said = capsys.readouterr().err
+    assert said.count("micro-batches on average") == 1
+    assert "warning" not in said
+
+
+@pytest.mark.parametrize(("wanted", "processes", "multiple"), [("auto", 1, 1), ("auto", 6, 6), (8, 1, 8), (8, 4, 8)])
+def test_what_the_number_of_micro_batches_is_a_multiple_of(
+    tiny_recipe: Recipe, wanted: Any, processes: int, multiple: int
+) -> None:
+    recipe = with_train(tiny_recipe, micro_batches=wanted)
+    assert micro_batch_multiple(recipe, World(0, processes, CPU)) == multiple
+
+
+def test_a_split_that_processes_cannot_share_evenly_is_refused(tiny_recipe: Recipe) -> None:
+    with pytest.raises(UserError, match=r"micro_batches is 8, which 3 processes .* multiple of 3; set it to 9 or"):
+        micro_batch_multiple(with_train(tiny_recipe, micro_batches=8), World(0, 3, CPU))
+
+
+def test_constant_tables_are_not_broadcast_before_each_pass(tiny_recipe: Recipe, tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+    try:
+        model = Transformer(tiny_recipe.model, 40, 40)
+        wrapped = Updater(tiny_recipe, World(0, 2, CPU), TrainingLoss(model, 0.1))._wrapped
+        assert dict(model.named_buffers())
+        wrapped(empty_batch())  # decides whether the next pass shall broadcast
+        assert not wrapped.will_sync_module_buffers()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+# --- Resuming with other sizes ----------------------------------------------------------------------------------------
+
+
+def half_a_run(recipe: Recipe, data: Path, steps: int = 6) -> None:
+    """Train to the end, then remove what came after some step."""
+    train_tiny(recipe, data)
+    for directory in list_checkpoints(recipe.directory)[steps // 6 :]:
+        shutil.rmtree(directory)
+
+
+def test_a_smaller_micro_batch_counts_on_resume_and_is_said(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = without_dropout(tiny_recipe, tmp_path / "whole", micro_batch_tokens=150)
+    train_tiny(whole, tiny_data)
+    parts = without_dropout(tiny_recipe, tmp_path / "parts", micro_batch_tokens=150)
+    half_a_run(parts, tiny_data)
+    capsys.readouterr()
+    position = train_tiny(with_train(parts, micro_batch_tokens=40), tiny_data)
+    assert "train.micro_batch_tokens is now 40, was 150; dropout masks differ" in capsys.readouterr().err
+    assert position.micro_batch_tokens == 40
+    assert position.workload["micro_batches"] > 3
+    assert metrics(parts, "train/loss") == pytest.approx(metrics(whole, "train/loss"), rel=1e-6)
+    capsys.readouterr()
+    train_tiny(with_train(parts, micro_batch_tokens=40), tiny_data)
+    assert "train.micro_batch_tokens is now" not in capsys.readouterr().err
+
+
+def test_a_budget_found_for_one_number_of_processes_is_found_again_for_another(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
+) -> None:
+    recipe = without_dropout(tiny_recipe, tmp_path / "run", micro_batch_tokens="auto", batch_tokens=2_000, max_steps=3)
+    assert train_tiny(recipe, tiny_data).micro_batch_tokens > 1_000
+    longer = with_train(recipe, max_steps=6)
+    run_in_processes(longer, tiny_data, 3)
+    position = Position.load(list_checkpoints(recipe.directory)[-1])
+    assert (position.processes, position.step) == (3, 6)
+    assert position.micro_batch_tokens < 1_000
+
+
+def test_updates_of_another_size_continue_the_epoch_where_it_was(
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each pair of the epoch is shown once, though updates have another size from the middle of it on."""
+    seen: dict[int, list[int]] = {}
+    following = TrainingBatches.__next__
+
+    def watched(self: TrainingBatches) -> Update:
+        update = following(self)
+        seen.setdefault(update.epoch, []).extend(update.sentence_ids.tolist())
+        return update
+
+    half_a_run(tiny_recipe, tiny_data)
+    monkeypatch.setattr(TrainingBatches, "__next__", watched)
+    train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
+    assert not seen  # nothing to do
+    capsys.readouterr()
+    train_tiny(with_train(tiny_recipe, batch_tokens=90, micro_batch_tokens=60, max_steps=60), tiny_data)
+    assert "train.batch_tokens is now 90, was 150; the rest of the epoch" in capsys.readouterr().err
+    monkeypatch.undo()
+    with TrainingBatches(PairStore(tiny_data, "train"), tiny_recipe.train, seed=tiny_recipe.seed) as batches:
+        first = [i for _ in range(6) for i in next(batches).sentence_ids.tolist()]
+    assert sorted(first + seen[0]) == list(range(240))
+
+
+def test_a_checkpoint_that_counts_no_pairs_refuses_updates_of_another_size(
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as an earlier version has written."""
+    save = trainer_module.asdict
+
+    def without_pairs(value: Any) -> dict[str, Any]:
+        return {key: entry for key, entry in save(value).items() if key not in ("pair", "processes", "workload")}
+
+    monkeypatch.setattr(trainer_module, "asdict", without_pairs)
+    half_a_run(tiny_recipe, tiny_data)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"train.batch_tokens is 90, but .* updates of 150 tokens"):
+        train_tiny(with_train(tiny_recipe, batch_tokens=90), tiny_data)
+    assert train_tiny(tiny_recipe, tiny_data).step == 24
+
+
+# --- One checkpoint for all processes ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Told(World):
+    """A process that is told something by a first one, which is not there."""
+
+    told: str = ""
+
+    def tell(self, text: str) -> str:
+        return self.told
+
+
+def test_all_processes_take_the_checkpoint_that_the_first_one_names(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
+) -> None:
+    train_tiny(tiny_recipe, tiny_data)
+    run = tiny_recipe.directory
+    second = list_checkpoints(run)[1]
+    other = Told(1, 2, CPU, told=f"12 {manifest_digest(second)}")
+    found = choose_checkpoint(run, other)
+    assert found is not None and found[0] == second and found[1].state["step"] == 12
+    assert choose_checkpoint(run, Told(1, 2, CPU)) is None
+    alone = choose_checkpoint(run, World(0, 1, CPU))
+    assert alone is not None and alone[1].state["step"] == 24
+
+    elsewhere = tmp_path / "elsewhere"  # a disk of its own, that lacks the checkpoint or holds another one
+    with pytest.raises(UserError, match=r"process 1 finds no checkpoint .*step-00000012 like .*file system that they"):
+        choose_checkpoint(elsewhere, other)
+    shutil.copytree(run, elsewhere)
+    shutil.rmtree(elsewhere / "checkpoints" / "step-00000012")
+    (elsewhere / "checkpoints" / "step-00000018").rename(elsewhere / "checkpoints" / "step-00000012")
+    with pytest.raises(UserError, match="process 1 finds no checkpoint"):
+        choose_checkpoint(elsewhere, other)
+
+
+def test_only_the_first_process_sets_a_corrupt_checkpoint_aside(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    train_tiny(tiny_recipe, tiny_data)
+    run = tiny_recipe.directory
+    last = list_checkpoints(run)[-1]
+    digest = manifest_digest(last)
+    (last / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(CorruptError, match="missing or corrupt"):
+        choose_checkpoint(run, Told(1, 2, CPU, told=f"24 {digest}"))
+    assert last.is_dir()
+    found = choose_checkpoint(run, World(0, 1, CPU))
+    assert found is not None and found[1].state["step"] == 18
+    assert not last.exists() and last.with_name(f"corrupt-{last.name}").is_dir()
+
+
+# --- What is measured and kept ----------------------------------------------------------------------------------------
+
+
+def test_each_of_the_n_best_is_kept_though_it_was_not_the_best_at_its_time(
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validation losses 3, 1, 2, 4, ...: the second best comes after the best."""
+    losses = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0])
+
+    def made_up(*_: object) -> Any:
+        return type("Validation", (), {"loss": next(losses), "nll": 1.0, "perplexity": 2.0})
+
+    monkeypatch.setattr(trainer_module, "validate", made_up)
+    options = {"validate_every": 2, "save_every": 12, "keep_last": 1, "keep_best": 2, "average_count": 1}
+    recipe = with_train(tiny_recipe, max_steps=12, **options)
+    position = train_tiny(recipe, tiny_data)
+    assert position.best_steps(2) == [4, 6]
+    steps = [int(path.name.removeprefix("step-")) for path in list_checkpoints(recipe.directory)]
+    assert steps == [4, 6, 12]
+
+
+def test_a_skipped_update_leaves_the_others_of_its_interval_their_loss(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss of the skipped one is NaN, and its tokens count as work but not as learned from."""
+    options = {"max_steps": 3, "log_every": 3, "learning_rate": 1e-9, "validate_every": 3, "save_every": 3}
+    plain = without_dropout(tiny_recipe, tmp_path / "plain", **(options | {"log_every": 1}))
+    train_tiny(plain, tiny_data)
+    first, _, third = metrics(plain, "train/loss")
+
+    accumulate, calls = update_module.Updater._accumulate_gradient, [0]
+
+    def spoiled(self: Updater, update: Update, step: int) -> Any:
+        loss, nll = accumulate(self, update, step)
+        calls[0] += 1
+        return (loss * float("nan"), nll * float("nan")) if calls[0] == 2 else (loss, nll)
+
+    def clip(self: Updater) -> torch.Tensor:
+        return torch.tensor(float("nan") if calls[0] == 2 else 1.0)
+
+    monkeypatch.setattr(update_module.Updater, "_accumulate_gradient", spoiled)
+    monkeypatch.setattr(update_module.Updater, "_clip_gradient", clip)
+    recipe = without_dropout(tiny_recipe, tmp_path / "skipping", **options)
+    position = train_tiny(recipe, tiny_data)
+    assert position.skipped == 1
+    (loss,) = metrics(recipe, "train/loss")
+    assert min(first, third) < loss < max(first, third)
+    assert metrics(recipe, "train/perplexity")[0] > 1
+
+
+class CountMatmuls(TorchDispatchMode):
+    """Counts products of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm)
+        return func(*args, **(kwargs or {}))
+
+
+def test_without_gradients_the_output_layer_is_multiplied_once() -> None:
+    weight = nn.Parameter(torch.randn(40, 8))
+    hidden, labels = torch.randn(9, 8), torch.arange(9)
+    counts = []
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled), CountMatmuls() as mode:
+            linear_cross_entropy(hidden, weight, labels, 0.1)
+        counts.append(mode.count)
+    assert counts == [3, 1]
