@@ -56,7 +56,7 @@ class Batching:
         shapes: Callable[[int], BatchShape] | None = None
         if has_fixed_shapes(recipe, world, updater.precision):
             shapes = partial(needs.shape, multiple=multiple)
-        plan = _first_plan(recipe, text, needs, multiple)
+        plan = plan_first_epoch(recipe, text, needs, multiple)
         budget = _known_budget(recipe, world, position)
         if budget is None:
             reserve = moments_to_come(updater.optimizer) + bytes_of_a_save(updater.model, averages, world.device)
@@ -121,7 +121,8 @@ def update_needs(recipe: Recipe, text: TrainingText) -> UpdateNeeds:
     return replace(UpdateNeeds.of(src, tgt, batch_tokens=recipe.train.batch_tokens), longest=longest)
 
 
-def _first_plan(recipe: Recipe, text: TrainingText, needs: UpdateNeeds, multiple: int) -> EpochPlan:
+def plan_first_epoch(recipe: Recipe, text: TrainingText, needs: UpdateNeeds, multiple: int) -> EpochPlan:
+    """The updates of epoch 0, as large as they are in every epoch; for a budget of "auto" in the smallest parts."""
     wanted = recipe.train.micro_batch_tokens
     return plan_epoch(
         text.train.src.lengths,

@@ -31,8 +31,8 @@ def choose_checkpoint(run_dir: Path, world: World) -> tuple[Path, Checkpoint] | 
     directory = checkpoint_directory(run_dir, int(step))
     if manifest_digest(directory) != digest:
         raise UserError(
-            f"process {world.rank} finds no checkpoint {directory} like that of the first process; all processes must "
-            "see the same files; put run_dir on a file system that they share"
+            f"{directory} is missing or differs from what the first process sees there; all processes must see the "
+            "same files; put run_dir on a file system that they share"
         )
     return directory, load_checkpoint(directory)
 

@@ -216,12 +216,12 @@ def test_all_processes_take_the_checkpoint_that_the_first_one_names(
     assert alone is not None and alone[1].state["step"] == 24
 
     elsewhere = tmp_path / "elsewhere"  # a disk of its own, that lacks the checkpoint or holds another one
-    with pytest.raises(UserError, match=r"process 1 finds no checkpoint .*step-00000012 like .*file system that they"):
+    with pytest.raises(UserError, match=r"step-00000012 is missing or differs .*file system that they share"):
         choose_checkpoint(elsewhere, other)
     shutil.copytree(run, elsewhere)
     shutil.rmtree(elsewhere / "checkpoints" / "step-00000012")
     (elsewhere / "checkpoints" / "step-00000018").rename(elsewhere / "checkpoints" / "step-00000012")
-    with pytest.raises(UserError, match="process 1 finds no checkpoint"):
+    with pytest.raises(UserError, match="step-00000012 is missing or differs"):
         choose_checkpoint(elsewhere, other)
 
 

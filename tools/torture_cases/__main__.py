@@ -23,6 +23,7 @@ from torture_cases.damage import damaged_checkpoint, malicious_pickles
 from torture_cases.interruptions import disk_full, kill_at_file_operations, kill_at_random_moments, stop_and_resume
 from torture_cases.several import any_number_of_processes, lost_process, same_run_twice, terminated_process
 from torture_cases.trial import Case, Trial
+from torture_cases.views import different_views
 from torture_cases.workshop import Workshop, WorkshopError
 
 CASES = (
@@ -37,6 +38,7 @@ CASES = (
     Case("twice", "the same run twice: all losses and the final state equal", 25, same_run_twice),
     Case("lost", "one of two processes killed or stopped: job ends and names it", 200, lost_process, is_long=True),
     Case("terminate", "SIGTERM to one of two: same step, 143, in 30 s", 150, terminated_process, is_long=True),
+    Case("views", "two processes see different checkpoints: the first decides", 60, different_views, is_long=True),
     Case("sizes", "1, 2 and 4 processes: losses within 1e-6", 100, any_number_of_processes, is_long=True),
 )
 

@@ -26,8 +26,8 @@ from typing import Any, Literal
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-Event = Literal["update", "accumulation", "validation", "decoding", "file"]
-Deed = Literal["record", "kill", "tear", "full", "full-run", "signal"]
+Event = Literal["update", "accumulation", "validation", "decoding", "file", "view"]
+Deed = Literal["record", "kill", "tear", "full", "full-run", "signal", "hide", "flip"]
 
 # Code that runs in these files is what the event is named after.
 _PLACES = {"validation": "/nmt/train/validate.py", "decoding": "/nmt/decode/"}
@@ -45,11 +45,13 @@ class Fault:
 
     event:  `update`: an optimiser step is done; `accumulation`: the first backward pass after an optimiser step;
             `validation`, `decoding`: a call into that part of the program, after the first update;
-            `file`: an operation that changes a file, during the save of checkpoint `step`
+            `file`: an operation that changes a file, during the save of checkpoint `step`;
+            `view`: from the start, the process sees checkpoint `step` differently than it is
     count:  which of these events it is, from 1; of `accumulation`: after how many updates
     deed:   `kill`: SIGKILL before the event; `tear`: SIGKILL when half of a write is done; `signal`: send `number`;
             `full`, `full-run`: from here on the disk has no room for checkpoints, or for the whole run;
-            `record`: note all file operations, do nothing
+            `record`: note all file operations, do nothing; `hide`: the checkpoint is not there; `flip`: its weights
+            have a flipped bit
     rank:   the process in which the event is waited for
     target: the process that gets the signal
     """
@@ -98,6 +100,8 @@ def install(fault: Fault, run: Path, notes: Path) -> None:
             _at_place(_PLACES[fault.event], fault, notes)
         case "file":
             watch_files(run, SaveWatch(fault, run, notes))
+        case "view":
+            _see_differently(fault, run / "checkpoints" / f"step-{fault.step:08d}")
 
 
 def _send(fault: Fault, notes: Path) -> None:
@@ -138,6 +142,31 @@ def _at_place(place: str, fault: Fault, notes: Path) -> None:
                 _send(fault, notes)
 
     sys.setprofile(see)
+
+
+def _see_differently(fault: Fault, checkpoint: Path) -> None:
+    """Let `Path.stat`, by which pathlib finds files, miss a checkpoint, or `open` read other weights."""
+    stat = os.stat
+
+    def blind(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if not isinstance(path, int) and checkpoint in (Path(path), *Path(path).parents):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return stat(path, *arguments, **options)
+
+    def flipped(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        opened = _real_open(file, mode, *arguments, **options)
+        if mode != "rb" or Path(str(file)) != checkpoint / "model.safetensors":
+            return opened
+        with opened:
+            content = bytearray(opened.read())
+        content[-1] ^= 1
+        return io.BytesIO(content)
+
+    if fault.deed == "hide":
+        setattr(os, "stat", blind)  # noqa: B010 - it is another function of the same shape
+    else:
+        for module in (io, builtins):
+            setattr(module, "open", flipped)  # noqa: B010 - likewise
 
 
 # --- Files ------------------------------------------------------------------------------------------------------------

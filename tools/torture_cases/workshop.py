@@ -65,6 +65,7 @@ max_positions = 256
 max_steps = {MAX_STEPS}
 batch_tokens = 500
 micro_batch_tokens = 200
+micro_batches = 4
 schedule = "inverse-sqrt"
 learning_rate = 3e-3
 warmup_steps = 5
