@@ -13,6 +13,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import work_shares  # noqa: E402
+
 SCRIPTS = (
     "tools/batch-invariance",
     "tools/environment",
@@ -20,6 +24,7 @@ SCRIPTS = (
     "tools/test",
     "tools/parity",
     "tools/search-table",
+    "tools/work-shares",
     "tools/bench/run",
     ".ci/run",
 )
@@ -98,3 +103,33 @@ def test_an_old_python_is_refused_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("environment: found no Python 3.11 or newer")
     assert done.stderr.count("\n") == 1
+
+
+def test_work_shares_prints_a_row_for_each_number_of_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = str(ROOT / "recipes/wmt14-en-de-big.toml")
+    assert work_shares.main([recipe, "1", "8", "--set", "train.batch_tokens=5_000"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert [row[0] for row in cells] == ["1", "8"]
+    assert [row[1] for row in cells] == ["1.00", "8.00"]
+    assert all(float(row[4].rstrip("%")) > 97 for row in cells)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.toml"], "cannot read recipe missing.toml"),
+        (["{}", "0"], "PROCESSES must be at least 1, got 0"),
+        (["{}", "3", "--set", "train.micro_batches=8"], "which 3 processes cannot share evenly"),
+        (["{}", "--set", "train.micro_batch_tokens=auto"], "it must be a number here"),
+        (["{}", "--lengths", "nowhere"], "nowhere"),
+    ],
+)
+def test_work_shares_refuses_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = str(ROOT / "recipes/wmt14-en-de-big.toml")
+    assert work_shares.main([argument.replace("{}", recipe) for argument in arguments]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1

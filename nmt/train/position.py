@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from nmt.checkpoint import CorruptError
 from nmt.layout import list_checkpoints
@@ -37,7 +38,7 @@ class Position:
     seconds: float = 0.0
     micro_batch_tokens: int = 0
     processes: int = 0
-    workload: dict[str, float] = field(default_factory=dict)
+    workload: dict[str, Any] = field(default_factory=dict)
     skipped: int = 0
     skipped_in_a_row: int = 0
     validation_due: bool = False
