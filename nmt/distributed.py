@@ -131,7 +131,18 @@ class World:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device that `auto`, `cpu`, `cuda` or `cuda:N` means here; UserError where it does not exist."""
+    """The device that `auto`, `cpu`, `cuda` or `cuda:N` means here; UserError where it does not exist.
+
+    On a GPU, cuDNN's attention is switched off for the process: with masks it gives NaN gradients on Hopper
+    (pytorch#196678).
+    """
+    device = _find_device(name)
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return device
+
+
+def _find_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda", _local_rank()) if torch.cuda.is_available() else torch.device("cpu")
     try:
@@ -160,7 +171,6 @@ def start_world(device_name: str) -> Iterator[World]:
     device = choose_device(device_name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        torch.backends.cuda.enable_cudnn_sdp(False)  # NaN gradients with masks on Hopper (pytorch#196678)
     size = int(_number("WORLD_SIZE", 1))
     if size == 1:
         yield World(0, 1, device)

@@ -32,6 +32,22 @@ def test_auto_finds_a_device_and_cpu_is_always_there() -> None:
     assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
+@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0"])
+def test_whoever_chooses_a_gpu_computes_without_cudnn_attention(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is on by default, and gives NaN gradients with masks on Hopper."""
+    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    try:
+        choose_device("cpu")
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+        assert choose_device(name) == torch.device("cuda", 0)
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was_enabled)
+
+
 @pytest.mark.parametrize("name", ["cuda:99", "gpu", "mps", "cuda:x"])
 def test_a_device_that_is_not_there_is_one_line(name: str) -> None:
     with pytest.raises(UserError) as caught:
