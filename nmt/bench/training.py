@@ -175,8 +175,9 @@ class TrainingBench:
         return 1 - tokens / rows if self._world.size == 1 else 0.0
 
     def _attention_padding(self, updates: list[Update]) -> float:
-        query = torch.empty(0, dtype=DTYPES[self.trainer.update.precision], device=self._world.device)
-        if choose_kernel(query, self.trainer.model.recipe.attention_dropout) == "varlen":
+        model, dtype = self.trainer.model.recipe, DTYPES[self.trainer.update.precision]
+        query = torch.empty(0, model.d_model // model.num_heads, dtype=dtype, device=self._world.device)
+        if choose_kernel(query, model.attention_dropout) == "varlen":
             return 0.0
         micros = [micro for update in updates for micro in update.micro_batches]
         sides = [side for micro in micros for side in (micro.batch.src, micro.batch.tgt)]

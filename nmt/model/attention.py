@@ -3,8 +3,8 @@
 One call, `attend`, hides four kernels that compute the same thing:
 
 matmul  rectangles, and the equation as written in `scaled_dot_product`; fastest for short sentences on the CPU
-sdpa    rectangles, and torch's fused kernel; for float32 on a GPU
-varlen  torch's variable-length flash kernel on the packed rows themselves; for bf16 and fp16 on a GPU
+sdpa    rectangles, and torch's fused kernel; on a GPU for all that varlen cannot do: float32, attention dropout, ...
+varlen  torch's variable-length flash kernel on the packed rows themselves; on a GPU where `can_use_varlen` allows it
 masked  all places against all, and a mask made of `cu_seqlens`; needs of the layout what varlen needs and nothing else,
         so it stands for that one where there is no GPU: slow, never chosen unless it is asked for by name
 """
@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from nmt.model.dropout import Dropout, dropout
 from nmt.model.frozen import FrozenLinear, Linear
 from nmt.packed import PackedSequences
+from nmt.precision import DeviceFeatures, device_features
 from nmt.rectangle import Rectangle, padded_width
 
 Kernel = Literal["matmul", "sdpa", "varlen", "masked"]
@@ -51,10 +52,19 @@ def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, p: 
 
 
 def choose_kernel(q: Tensor, p: float) -> Kernel:
-    """The fastest kernel that can do the job for a query tensor and a dropout probability on the weights."""
-    if not q.is_cuda or p > 0.0:
+    """The fastest kernel that supports queries (..., d_head) and dropout on the weights with probability `p`."""
+    if not q.is_cuda:
         return "matmul"
-    return "varlen" if q.dtype in (torch.bfloat16, torch.float16) else "sdpa"
+    return "varlen" if can_use_varlen(device_features(q.device), q.dtype, q.shape[-1], p) else "sdpa"
+
+
+def can_use_varlen(features: DeviceFeatures, dtype: torch.dtype, d_head: int, p: float) -> bool:
+    """Whether torch's variable-length flash kernel supports this; it has no dropout on the weights.
+
+    The limits are those that torch checks in `mha_varlen_fwd` (aten/src/ATen/native/transformers/cuda/flash_attn).
+    """
+    has_kernel = features.kind == "cuda" and features.capability >= (8, 0)
+    return has_kernel and dtype in (torch.bfloat16, torch.float16) and d_head % 8 == 0 and d_head <= 256 and p == 0.0
 
 
 def attend(

@@ -5,12 +5,17 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from nmt.model.attention import Kernel, attend, attention_weights, choose_kernel, lay_out, pack
+from nmt.model import attention
+from nmt.model.attention import Kernel, attend, attention_weights, can_use_varlen, choose_kernel, lay_out, pack
 from nmt.model.dropout import Dropout, dropout
 from nmt.model.layers import sinusoids
 from nmt.packed import PackedSequences
+from nmt.precision import DeviceFeatures
 
+CPU = DeviceFeatures("cpu")
+V100, T4, A100, H100 = (DeviceFeatures("cuda", capability) for capability in ((7, 0), (7, 5), (8, 0), (9, 0)))
 HEADS, D_HEAD = 3, 4
 QUERIES = PackedSequences.from_lists([[1] * n for n in (4, 1, 7)])
 KEYS = PackedSequences.from_lists([[1] * n for n in (2, 5, 3)])
@@ -80,6 +85,59 @@ def test_bf16_stays_bf16_and_is_as_exact_as_its_eight_bits(kernel: Kernel) -> No
     assert got.dtype == torch.bfloat16
     exact = attend_by_loops(q, k, v, QUERIES, QUERIES, causal=True)
     assert (got - exact).abs().max() < 3 * 2.0**-8 * v.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("features", "dtype", "d_head", "p", "kernel"),
+    [
+        (CPU, torch.float32, 64, 0.0, "matmul"),
+        (CPU, torch.bfloat16, 64, 0.0, "matmul"),
+        (CPU, torch.float32, 64, 0.1, "matmul"),
+        (V100, torch.float16, 64, 0.0, "sdpa"),
+        (T4, torch.float16, 64, 0.0, "sdpa"),
+        (T4, torch.float32, 64, 0.0, "sdpa"),
+        (T4, torch.float16, 64, 0.1, "sdpa"),
+        (A100, torch.float16, 64, 0.0, "varlen"),
+        (A100, torch.bfloat16, 256, 0.0, "varlen"),
+        (A100, torch.float32, 64, 0.0, "sdpa"),
+        (A100, torch.bfloat16, 36, 0.0, "sdpa"),
+        (H100, torch.bfloat16, 64, 0.0, "varlen"),
+        (H100, torch.bfloat16, 8, 0.0, "varlen"),
+        (H100, torch.bfloat16, 4, 0.0, "sdpa"),
+        (H100, torch.bfloat16, 12, 0.0, "sdpa"),
+        (H100, torch.float16, 264, 0.0, "sdpa"),
+        (H100, torch.bfloat16, 64, 0.1, "sdpa"),
+        (H100, torch.float64, 64, 0.0, "sdpa"),
+    ],
+)
+def test_the_kernel_is_one_that_the_device_has(
+    features: DeviceFeatures, dtype: torch.dtype, d_head: int, p: float, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "device_features", lambda device: features)
+    with FakeTensorMode():
+        q = torch.empty(3, HEADS, d_head, dtype=dtype, device=f"{features.kind}:0")
+    assert choose_kernel(q, p) == kernel
+    assert can_use_varlen(features, dtype, d_head, p) is (kernel == "varlen")
+
+
+@pytest.mark.parametrize("kernel", ["matmul", "sdpa"])
+def test_dropout_zeroes_attention_weights_and_scales_the_others_and_the_gradient_sees_the_same(kernel: Kernel) -> None:
+    """With the unit matrix as values, the output is the weights themselves."""
+    p, length = 0.25, 64
+    layout = PackedSequences.from_lists([[1] * length])
+    generator = torch.Generator().manual_seed(1)
+    q, k = torch.randn(2, length, HEADS, length, generator=generator, dtype=torch.float64).unbind(0)
+    v = torch.eye(length, dtype=torch.float64)[:, None].repeat(1, HEADS, 1).requires_grad_()
+    weights = attend(q, k, v, layout, layout, causal=False, kernel="matmul").detach()
+    torch.manual_seed(2)
+    out = attend(q, k, v, layout, layout, causal=False, p=p, kernel=kernel)
+    dropped = out == 0
+    torch.testing.assert_close(out, (weights / (1 - p)).masked_fill(dropped, 0.0), rtol=1e-12, atol=1e-15)
+    share, count = dropped.double().mean().item(), dropped.numel()
+    assert share == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / count))
+    out.sum().backward()
+    received = out.detach().sum(dim=0).transpose(0, 1)  # how much of each key all queries have taken: (keys, heads)
+    torch.testing.assert_close(v.grad, received[:, :, None].expand(-1, -1, length), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="varlen attention needs a CUDA GPU")

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from nmt.model.attention import Kernel
 from nmt.model.transformer import Transformer
 from nmt.packed import Batch, PackedSequences
 from nmt.recipe import ModelRecipe
@@ -56,8 +57,11 @@ def assert_equal_bits(first: list[Tensor], second: list[Tensor]) -> None:
 
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
 @pytest.mark.parametrize("autocast", [False, True])
-def test_gradients_have_the_same_bits_with_dropout(norm_order: str, autocast: bool) -> None:
+@pytest.mark.parametrize("kernel", ["matmul", "sdpa"])
+def test_gradients_have_the_same_bits_with_dropout(norm_order: str, autocast: bool, kernel: Kernel) -> None:
     plain, again = (build(recompute=recompute, norm_order=norm_order) for recompute in (False, True))
+    plain.use_kernel(kernel)
+    again.use_kernel(kernel)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         assert_equal_bits(gradients(again, SRC, TGT), gradients(plain, SRC, TGT))
 

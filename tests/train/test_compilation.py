@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from nmt.distributed import World
+from nmt.model.attention import can_use_varlen
+from nmt.precision import DeviceFeatures
 from nmt.recipe import Recipe
 from nmt.train import compilation
 from nmt.train.compilation import has_fixed_shapes, is_one_graph
@@ -21,6 +23,16 @@ def recipe_with(train: dict[str, Any], model: dict[str, Any]) -> Recipe:
     )
 
 
+def on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None:
+    """Choose kernels as on a GPU."""
+    features = DeviceFeatures("cuda", capability)
+
+    def choose_kernel(q: torch.Tensor, p: float) -> str:
+        return "varlen" if can_use_varlen(features, q.dtype, q.shape[-1], p) else "sdpa"
+
+    monkeypatch.setattr(compilation, "choose_kernel", choose_kernel)
+
+
 @pytest.mark.parametrize(
     ("train", "model", "one_graph", "fixed"),
     [
@@ -31,22 +43,27 @@ def recipe_with(train: dict[str, Any], model: dict[str, Any]) -> Recipe:
         ({"compile": False, "shapes": "fixed"}, {}, False, True),
         ({"rdrop": 5.0}, {}, False, False),
         ({}, {"attention_dropout": 0.1}, False, False),
+        ({}, {"d_model": 96, "num_heads": 8}, False, False),  # heads of 12
     ],
 )
 def test_what_a_gpu_gets(
     train: dict[str, Any], model: dict[str, Any], one_graph: bool, fixed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def choose_kernel(q: torch.Tensor, p: float) -> str:
-        """As on a GPU."""
-        return "varlen" if q.dtype == torch.bfloat16 and not p else "matmul"
-
-    monkeypatch.setattr(compilation, "choose_kernel", choose_kernel)
+    on_gpu(monkeypatch, (9, 0))
     recipe = recipe_with(train, model)
     assert is_one_graph(recipe, ALONE, "bf16") is one_graph
     assert has_fixed_shapes(recipe, ALONE, "bf16") is fixed
     for world, precision in ((ALONE, "fp32"), (AMONG_TWO, "bf16")):
         assert not is_one_graph(recipe, world, precision)
         assert has_fixed_shapes(recipe, world, precision) is (recipe.train.shapes == "fixed")
+
+
+@pytest.mark.parametrize(("capability", "one_graph"), [((7, 5), False), ((8, 0), True)])
+def test_an_older_gpu_gets_no_single_graph(
+    capability: tuple[int, int], one_graph: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpu(monkeypatch, capability)
+    assert is_one_graph(recipe_with({}, {}), ALONE, "fp16") is one_graph
 
 
 def test_a_cpu_compiles_layer_by_layer_and_packs() -> None:

@@ -1,0 +1,70 @@
+"""Which precision a device gets, with made-up GPUs; how its features are found; and the compiler, which asks once."""
+
+import pytest
+import torch
+
+from nmt import precision
+from nmt.precision import Arithmetic, DeviceFeatures, Precision, choose_precision, device_features
+from nmt.recipe import UserError
+
+GPU = torch.device("cuda", 0)
+Capability = tuple[int, int]
+V100, T4, A100, H100 = (7, 0), (7, 5), (8, 0), (9, 0)
+
+
+@pytest.mark.parametrize(
+    ("capability", "name", "chosen"),
+    [
+        (V100, "auto", "fp32"),
+        (T4, "auto", "fp32"),
+        (T4, "fp16", "fp16"),
+        (T4, "fp32", "fp32"),
+        (A100, "auto", "bf16"),
+        (H100, "auto", "bf16"),
+        (H100, "bf16", "bf16"),
+        (H100, "fp16", "fp16"),
+    ],
+)
+def test_auto_is_bf16_where_a_gpu_multiplies_it(
+    capability: Capability, name: Precision, chosen: Arithmetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "device_features", lambda device: DeviceFeatures("cuda", capability))
+    assert choose_precision(name, GPU) == chosen
+
+
+def test_emulated_bf16_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch says of a T4 that it supports bf16, by emulation."""
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation=True: including_emulation)
+    monkeypatch.setattr(precision, "device_features", lambda device: DeviceFeatures("cuda", T4))
+    with pytest.raises(UserError, match=r"^[^\n]*compute capability 7\.5[^\n]*; [^\n]*; choose fp16 or fp32$"):
+        choose_precision("bf16", GPU)
+
+
+def test_a_gpu_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[torch.device] = []
+
+    def capability(device: torch.device) -> Capability:
+        asked.append(device)
+        return T4
+
+    monkeypatch.setattr("torch.cuda.get_device_capability", capability)
+    device = torch.device("cuda", 97)  # one that nothing else asks for
+    assert [device_features(device) for _ in range(3)] == [DeviceFeatures("cuda", T4)] * 3
+    assert asked == [device]
+    assert device_features(torch.device("cpu")).kind == "cpu"
+
+
+def test_a_compiled_step_takes_the_features_as_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What asks the GPU cannot be traced; the graph must stay whole all the same."""
+
+    def untraceable(device: torch.device) -> DeviceFeatures:
+        torch._dynamo.graph_break()
+        return DeviceFeatures("cuda", A100)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if device_features(x.device).capability >= (8, 0) else x
+
+    monkeypatch.setattr(precision, "_query_features", untraceable)
+    torch._dynamo.reset()
+    compiled = torch.compile(step, fullgraph=True, backend="eager")
+    assert compiled(torch.ones(3)).tolist() == [2.0] * 3
