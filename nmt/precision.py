@@ -13,7 +13,7 @@ from nmt.recipe import UserError
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Arithmetic = Literal["fp32", "bf16", "fp16"]
-SearchPrecision = Literal["auto", "fp32", "bf16", "int8"]
+SearchPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 _REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -90,6 +90,17 @@ def test_translate_with_either_engine(model: Path, text: Path, nmt: Nmt) -> None
     assert nmt(*common, "--engine", "ctranslate2", "--precision", "int8")[0] == 0
 
 
+def test_our_own_search_computes_in_fp16(model: Path, text: Path, nmt: Nmt) -> None:
+    found = {}
+    for precision in ("fp32", "fp16"):
+        options = ("--device", "cpu", "--precision", precision, "--with-scores")
+        status, out, _ = nmt("translate", model, text, *options)
+        assert status == 0
+        found[precision] = [line.split("\t") for line in out.splitlines()]
+    assert [line for _, line in found["fp16"]] == [line for _, line in found["fp32"]]
+    assert [score for score, _ in found["fp16"]] != [score for score, _ in found["fp32"]]
+
+
 @needs_ctranslate2
 def test_what_the_engine_cannot_do_is_one_line(model: Path, text: Path, nmt: Nmt) -> None:
     options = ("--length-alpha", 0.5, "--ensemble", model, "--set", "sampling=true")
@@ -106,7 +117,7 @@ def test_wrong_commands(model: Path, text: Path, tmp_path: Path, nmt: Nmt, monke
     assert "HF_TOKEN" in one_line(err)
     assert nmt(*export, "huggingface", "--quantization", "int8")[0] == 2
     assert nmt(*export, "marian")[0] == 2
-    assert nmt("translate", model, text, "--precision", "fp16")[0] == 2
+    assert nmt("translate", model, text, "--precision", "fp8")[0] == 2
     status, _, err = nmt("export", tmp_path / "nowhere", "-o", tmp_path / "out", "--to", "huggingface", "--no-proof")
     assert status == 1
     status, _, err = nmt("import", tmp_path, "-o", tmp_path / "out")

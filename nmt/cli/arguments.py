@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, assert_never
+from typing import Annotated
 
 import typer
 
-from nmt.precision import SearchPrecision
 from nmt.recipe import UserError
 
 RecipeArgument = Annotated[Path, typer.Argument(help="A recipe: one TOML file, such as recipes/quickstart.toml.")]
@@ -28,23 +27,6 @@ class Precision(StrEnum):
     bf16 = "bf16"
     fp16 = "fp16"
     int8 = "int8"
-
-
-def torch_precision(precision: Precision) -> SearchPrecision:
-    """The arithmetic that our own search is asked for; an error of the command line for what only CTranslate2 has."""
-    match precision:
-        case Precision.auto:
-            return "auto"
-        case Precision.fp32:
-            return "fp32"
-        case Precision.bf16:
-            return "bf16"
-        case Precision.int8:
-            return "int8"
-        case Precision.fp16:
-            raise typer.BadParameter("--precision fp16 needs --engine ctranslate2; give that, or another precision")
-        case _:
-            assert_never(precision)
 
 
 def require_folder(out: Path | None) -> None:

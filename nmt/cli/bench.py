@@ -15,7 +15,7 @@ from nmt.bench.report import decoding_rows, format_table, training_rows, write_j
 from nmt.bench.subjects import find_subject
 from nmt.bench.tasks import BUILT_IN_LENGTHS, SearchRequest, model_and_sentences, training_text
 from nmt.bench.training import measure_training
-from nmt.cli.arguments import Device, Precision, require_folder, torch_precision
+from nmt.cli.arguments import Device, Precision, require_folder
 from nmt.distributed import start_world
 
 app = typer.Typer(
@@ -149,7 +149,7 @@ def decode(
     request = SearchRequest(model, source, tokenizer, sentences, vocab_size, output_tokens, given)
     with tempfile.TemporaryDirectory() as folder:
         path, recipe, lines = model_and_sentences(request, Path(folder))
-        task = DecodingTask(path, lines, recipe, device, torch_precision(precision), threads)
+        task = DecodingTask(path, lines, recipe, device, precision.value, threads)
         figures = measure_decoding(task, processes=processes, repetitions=repetitions, latency=latency)
     title = f"translating with {model}, beam {recipe.beam_size}, {precision.value}, {processes} process(es)"
     typer.echo(format_table(title, decoding_rows(figures)))

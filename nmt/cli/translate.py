@@ -12,7 +12,7 @@ from typing import Annotated, assert_never
 import typer
 
 from nmt.checkpoint import read_model_facts
-from nmt.cli.arguments import Device, Engine, ModelArgument, Precision, torch_precision
+from nmt.cli.arguments import Device, Engine, ModelArgument, Precision
 from nmt.cli.output import Output
 from nmt.cli.records import Format, Layout, RecordWriter
 from nmt.cli.source import Source
@@ -91,7 +91,7 @@ Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 _WINDOW = "Most lines translated together, more being faster; 1 answers line by line. By default from the size of FILE."
 _MAX_DELAY = "At a pipe: seconds to wait for more lines to translate together; inf waits for a whole window."
 _PROCESSES = "Processes on the CPU, of one thread each; 0 is one for each core."
-_PRECISION = "Arithmetic; auto takes bf16 where it is native, int8 rounds the weights. fp16 is for ctranslate2."
+_PRECISION = "Arithmetic; auto takes bf16 where it is native, int8 rounds the weights. fp16 is for GPUs without bf16."
 _ENGINE = "What searches. ctranslate2 needs the extra 'fast', and converts the model once."
 
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")]
@@ -168,7 +168,7 @@ def _load(
     """The translator that searches with an engine."""
     match engine:
         case Engine.torch:
-            return Translator.load(model, device, torch_precision(precision), decode, ensemble)
+            return Translator.load(model, device, precision.value, decode, ensemble)
         case Engine.ctranslate2:
             return CTranslate2Translator.load(model, device, precision.value, decode, ensemble)
         case _:

@@ -150,8 +150,8 @@ class Translator:
 
         path:      as on the command line: a directory with `model.toml`, or a run, whose averaged model is taken
         device:    `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`
-        precision: of the weights and all computation up to the logits: `fp32`, `bf16`, or `auto`, which takes bf16
-                   where it is native; `int8`, on a CPU, for products of 8-bit integers and all else in fp32
+        precision: of the weights and all computation up to the logits: `fp32`, `bf16`, `fp16`, or `auto`, which takes
+                   bf16 where it is native; `int8`, on a CPU, for products of 8-bit integers and all else in fp32
         decode:    how to search, e.g. `DecodeRecipe(beam_size=8, n_best=3, tag="<web>")`; by default as the model's
                    own recipe says. Its documentation is printed by `nmt config`
         ensemble:  further models with the same tokenizers, which decide together with the first
@@ -423,8 +423,8 @@ class Translator:
     def _read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         if not hypotheses:
             raise UserError(
-                "no translation is possible; the rules must leave one, and the model's weights must be finite numbers; "
-                "forbid less, or use another checkpoint"
+                "no translation is possible; the rules must leave one, and the model must compute finite numbers (fp16 "
+                "overflows above 65,504); forbid less, or use another precision or checkpoint"
             )
         tokenizer = self._tokenizers.tgt
         return [

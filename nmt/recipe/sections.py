@@ -181,8 +181,8 @@ class TrainRecipe(Section):
     clip_norm: NonNegativeFloat = 0.0
     """Largest gradient norm; 0 does not clip (the paper)."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Arithmetic of matrix products; `auto` takes bf16 where the processor or GPU computes it natively. fp16, with
-    scaled loss, is for GPUs without bf16."""
+    """Arithmetic of matrix products; `auto` takes bf16 where the processor or GPU computes it natively (GPUs of
+    compute capability 8.0 or higher), else fp32. fp16, with scaled loss, is for GPUs without bf16."""
     device: str = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
     threads: NonNegativeInt = 0

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 from typing import Any, Literal
 
 import pytest
@@ -374,6 +375,29 @@ def test_load_takes_the_directory_as_it_says(model_directory: Path) -> None:
     assert [len(translations) for translations in greedy.translate_n_best(lines)] == [1] * 5
     with pytest.raises(UserError, match="beam"):
         greedy.translate_n_best(lines, n_best=2)
+
+
+def test_fp16_is_nearer_to_fp32_than_bf16(model_directory: Path) -> None:
+    """fp16 rounds to 11 bits and bf16 to 8, so its errors are an eighth; a quarter is allowed."""
+    lines = text_lines(40)
+    precisions: tuple[SearchPrecision, ...] = ("fp32", "fp16", "bf16")
+    exact, fp16, bf16 = (
+        [best for (best,) in Translator.load(model_directory, "cpu", precision).translate_n_best(lines, 1)]
+        for precision in precisions
+    )
+
+    def errors(reduced: list[Translation]) -> list[float]:
+        """Of the log-probabilities of all tokens, where the translation is the same."""
+        return [
+            abs(a - b)
+            for one, other in zip(exact, reduced, strict=True)
+            if one.text == other.text
+            for a, b in zip(one.token_log_probs, other.token_log_probs, strict=True)
+        ]
+
+    assert 0 < mean(errors(fp16)) < mean(errors(bf16)) / 4
+    same = [one.text == other.text for one, other in zip(exact, fp16, strict=True)]
+    assert sum(same) >= 36  # random weights are of two minds about some
 
 
 @pytest.mark.parametrize("reduced", ["bf16", pytest.param("int8", marks=needs_integers)])

@@ -1,5 +1,6 @@
 """Weights laid out for search give what the plain ones give, in every arithmetic."""
 
+import math
 import platform
 
 import pytest
@@ -51,6 +52,32 @@ def test_forward_and_steps_equal_those_of_the_plain_model(dtype: torch.dtype, to
     attentions = [model.cross_attention(SRC, TGT) for model in (plain, frozen)]
     for pair in zip(*attentions, strict=True):
         torch.testing.assert_close(*pair, rtol=0.0, atol=tolerance)
+
+
+def test_fp16_gives_log_probabilities_in_float32_within_what_its_rounding_explains() -> None:
+    """Each of 8 roundings in each of 10 sub-layers changes a vector by at most 2^-11 of its length, in any direction.
+
+    Norms keep lengths, and independent errors add up by their squares: a hidden vector is off by sqrt(80) 2^-11 of its
+    length. A row of weights sees 1 / sqrt(d_model) of that, which is the error of a logit; a log-probability is a
+    difference of two. Five times this is allowed.
+    """
+    (plain, _), (_, half) = two_models(torch.float32), two_models(torch.float16)
+    hidden = plain(SRC, TGT)
+    lengths = hidden.norm(dim=1).max() * plain.output_weight.norm(dim=1).max()
+    tolerance = 5 * math.sqrt(2 * 80 / RECIPE.d_model) * 2.0**-11 * float(lengths)
+    exact, rounded = plain.log_probs(hidden), half.log_probs(half(SRC, TGT))
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, exact, rtol=0.0, atol=tolerance)
+    assert not torch.equal(rounded, exact)
+    states = [model.start(SRC, 3) for model in (plain, half)]
+    assert {state.layers[0].memory.dtype for state in states} == {torch.float32, torch.float16}
+    tokens = torch.full((3, 3), BOS_ID)
+    for step in range(12):
+        exact, rounded = (model.step(tokens, state) for model, state in zip((plain, half), states, strict=True))
+        assert rounded.dtype == torch.float32
+        torch.testing.assert_close(rounded, exact, rtol=0.0, atol=tolerance)
+        tokens = torch.randint(4, VOCAB, (3, 3), generator=torch.Generator().manual_seed(step))
+    assert {layer.past.stored.dtype for layer in states[1].layers} == {torch.float16}
 
 
 @pytest.mark.parametrize("has_amx", [True, False])
