@@ -4,12 +4,14 @@ import sys
 
 import pytest
 from calling import Nmt, Result
+from fake_cuda import install_device_guard
 from hypothesis import settings
 
 from nmt import cli
 
 settings.register_profile("nmt", deadline=None)  # how long an example takes depends on what else the machine does
 settings.load_profile("nmt")
+install_device_guard()
 
 
 @pytest.fixture

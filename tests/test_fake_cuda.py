@@ -1,0 +1,162 @@
+"""The harness itself: it finds each kind of wait and of mixed devices, and lets through what does neither."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from fake_cuda import CUDA, DeviceMixError, WaitError, fake_cuda
+from torch import Tensor
+
+from nmt.packed import PackedSequences
+
+
+def store(x: Tensor, where: object, value: object) -> None:
+    x[where] = value  # type: ignore[index, assignment]
+
+
+def ones(*size: int) -> Tensor:
+    return torch.ones(*size, dtype=torch.int64, device=CUDA)
+
+
+# x: (3, 4) on the device
+WAITS: dict[str, Callable[[Tensor], object]] = {
+    "item": lambda x: x.sum().item(),
+    "float": lambda x: float(x.sum()),
+    "int": lambda x: int(x.sum()),
+    "bool": lambda x: bool(x.any()),
+    "if": lambda x: 1 if x.any() else 0,
+    "tolist": lambda x: x.tolist(),
+    "tolist of a number": lambda x: x.sum().tolist(),
+    "cpu": lambda x: x.cpu(),
+    "to cpu": lambda x: x.to("cpu"),
+    "copy_ to the host": lambda x: torch.empty(3, 4).copy_(x),
+    "copy_ from the host": lambda x: x.copy_(torch.zeros(4)),
+    "to cuda": lambda x: torch.zeros(3).to(CUDA),
+    "to cuda by name": lambda x: torch.zeros(3).to("cuda"),
+    "of numpy": lambda x: torch.from_numpy(np.zeros(3)).to(CUDA),
+    "not pinned": lambda x: torch.zeros(3).to(CUDA, non_blocking=True),
+    "pinned and blocking": lambda x: torch.zeros(3).pin_memory().to(CUDA),
+    "tensor of a list": lambda x: torch.tensor([1, 2], device=CUDA),
+    "tensor of a number": lambda x: torch.tensor(1.0, device=CUDA),
+    "as_tensor": lambda x: torch.as_tensor([1, 2], device=CUDA),
+    "new_tensor": lambda x: x.new_tensor([1.0]),
+    "index by a list": lambda x: x[:, [1, 2]],
+    "index by a tensor of the host": lambda x: x[torch.tensor([0, 1])],
+    "index by a number of the device": lambda x: x[ones(3)[0]],
+    "store at a list": lambda x: store(x, [1, 2], x[:2]),
+    "store a number at indices": lambda x: store(x, ones(2), -1.0),
+    "store a number as one element": lambda x: store(x, (0, 1), -1.0),
+    "mask": lambda x: x[x > 0],
+    "store many at a mask": lambda x: store(x, x > 0, x[0]),
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "nonzero": lambda x: x.nonzero(),
+    "where of one argument": lambda x: torch.where(x > 0),
+    "unique": lambda x: x.unique(),
+    "bincount": lambda x: ones(3).bincount(),
+    "equal": lambda x: torch.equal(x, x),
+    "allclose": lambda x: torch.allclose(x, x),
+    "repeat_interleave": lambda x: x.repeat_interleave(ones(3), dim=0),
+    "synchronize": lambda x: torch.cuda.synchronize(),
+    "synchronize a stream": lambda x: torch.cuda.current_stream().synchronize(),
+    "tensor_split": lambda x: torch.tensor_split(x, x[0].cpu()),
+}
+
+MIXES: dict[str, Callable[[Tensor], object]] = {
+    "add": lambda x: x + torch.zeros(4),
+    "add_": lambda x: x.add_(torch.zeros(1)),
+    "cat": lambda x: torch.cat([x, torch.zeros(1, 4)]),
+    "where": lambda x: torch.where(x > 0, x, torch.zeros(4)),
+    "gather": lambda x: x.gather(1, torch.zeros(3, 1, dtype=torch.int64)),
+    "index_select": lambda x: x.index_select(0, torch.zeros(1, dtype=torch.int64)),
+    "host first": lambda x: torch.zeros(3, 4) * x,
+    "embedding": lambda x: torch.nn.functional.embedding(torch.zeros(2, dtype=torch.int64), x),
+    "linear": lambda x: torch.nn.functional.linear(torch.zeros(2, 4), x),
+    "foreach": lambda x: torch._foreach_add_([x], [torch.zeros(3, 4)]),
+}
+
+FINE: dict[str, Callable[[Tensor], object]] = {
+    "pinned": lambda x: torch.zeros(3).pin_memory().to(CUDA, non_blocking=True) + x[:, 0],
+    "a number of the host": lambda x: (x + torch.tensor(2.0)) * 3.0,
+    "slices": lambda x: store(x, (slice(None), slice(1, 3)), -1.0),
+    "index by the device": lambda x: x[ones(2)],
+    "store at indices": lambda x: store(x, ones(2), x[:2]),
+    "store a number at a mask": lambda x: store(x, x > 0, -1.0),
+    "masked_fill": lambda x: x.masked_fill_(x > 0, float("-inf")),
+    "made there": lambda x: torch.arange(4, device=CUDA) + torch.full((4,), 2, device=CUDA),
+    "repeat_interleave": lambda x: x.repeat_interleave(ones(3), dim=0, output_size=3),
+    "of each the same": lambda x: x.repeat_interleave(2, dim=0),
+    "on the host alone": lambda x: torch.tensor(3).item() + len(torch.tensor([1, 2])),
+    "sort and topk": lambda x: x.sort(dim=1).values.topk(2).indices,
+    "from the device, not read": lambda x: x.to("cpu", non_blocking=True),
+}
+
+MODES = pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+
+
+@MODES
+@pytest.mark.parametrize("name", WAITS)
+def test_each_kind_of_wait_is_found(name: str, context: Callable[[], object]) -> None:
+    with fake_cuda(), context(), pytest.raises(WaitError, match=r"tests/test_fake_cuda\.py:\d+ \("):  # type: ignore[attr-defined]
+        WAITS[name](torch.zeros(3, 4, device=CUDA))
+
+
+@MODES
+@pytest.mark.parametrize("name", MIXES)
+def test_each_mix_of_devices_is_found(name: str, context: Callable[[], object]) -> None:
+    with fake_cuda(), context(), pytest.raises(DeviceMixError, match=r"tests/test_fake_cuda\.py:\d+ \("):  # type: ignore[attr-defined]
+        MIXES[name](torch.zeros(3, 4, device=CUDA))
+
+
+@MODES
+@pytest.mark.parametrize("name", FINE)
+def test_what_does_not_wait_passes(name: str, context: Callable[[], object]) -> None:
+    with fake_cuda() as mode, context():  # type: ignore[attr-defined]
+        FINE[name](torch.zeros(3, 4, device=CUDA))
+    assert not mode.waits
+
+
+def test_the_line_of_nmt_is_named() -> None:
+    with fake_cuda(), pytest.raises(WaitError, match=r"nmt/packed\.py:\d+ \(packed\.py:PackedSequences\.to_lists\)"):
+        tokens = torch.zeros(4, dtype=torch.int64, device=CUDA)
+        PackedSequences(tokens, tokens, tokens, np.array([4]), 4).to_lists()
+
+
+def test_allowed_waits_are_counted_and_read_what_is_made_up() -> None:
+    place = "packed.py:PackedSequences.to_lists"
+    with fake_cuda({place: lambda tensor: [0, 4] if len(tensor) == 2 else [7] * len(tensor)}) as mode:
+        tokens, ends = torch.zeros(4, device=CUDA), torch.zeros(2, device=CUDA)
+        assert PackedSequences(tokens, tokens, ends, np.array([4]), 4).to_lists() == [[7, 7, 7, 7]]
+    assert mode.waits == {place: 2}
+
+
+def test_a_copy_to_the_host_must_have_arrived() -> None:
+    here = "test_fake_cuda.py:test_a_copy_to_the_host_must_have_arrived"
+    with fake_cuda({here: lambda tensor: [1.0] * len(tensor)}) as mode:
+        found = torch.zeros(2, device=CUDA).to("cpu", non_blocking=True)
+        with pytest.raises(WaitError, match="may not have arrived"):
+            found.tolist()
+        torch.cuda.current_stream().synchronize()
+        assert found.tolist() == [1.0, 1.0]
+    assert mode.waits == {here: 1}
+
+
+def test_a_backward_pass_runs_and_its_waits_are_found() -> None:
+    class Waits(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: object, grad: Tensor) -> Tensor:  # type: ignore[override]
+            return grad * float(grad.sum())
+
+    with fake_cuda():
+        x = torch.zeros(3, 4, device=CUDA, requires_grad=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            y = torch.nn.functional.linear(x, x)
+        assert y.dtype == torch.bfloat16
+        y.sum().backward()
+        assert x.grad is not None and x.grad.device == CUDA
+        with pytest.raises(WaitError, match=r"Waits\.backward"):
+            Waits.apply(x).sum().backward()
