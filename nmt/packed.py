@@ -20,6 +20,7 @@ from torch import Tensor
 
 from nmt.rectangle import Rectangle, Rectangles, one_to_a_row, padded_width, side_by_side
 from nmt.special_ids import PAD_ID
+from nmt.transfer import to_device
 
 _LONGEST_PADDING = 64
 
@@ -116,12 +117,12 @@ class PackedSequences:
         """Some of the sentences, in this order."""
         device, starts, sizes = self.tokens.device, np.cumsum(self.sizes) - self.sizes, self.sizes[list(sentences)]
         places = [np.arange(starts[i], starts[i] + self.sizes[i]) for i in sentences]
-        index = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *places])).to(device)
+        index = to_device(np.concatenate([np.empty(0, np.int64), *places]), device)
         ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
         return PackedSequences(
             tokens=self.tokens[index],
             positions=self.positions[index],
-            cu_seqlens=torch.from_numpy(ends).to(device),
+            cu_seqlens=to_device(ends, device),
             sizes=sizes,
             max_length=int(sizes.max(initial=0)),
         )
@@ -153,21 +154,21 @@ class PackedSequences:
         )
 
     def to(self, device: torch.device) -> PackedSequences:
-        """The same sentences on `device`; the copy does not block the host when this side is pinned."""
+        """The same sentences on `device`; the copy does not block the host."""
         if self.tokens.device == device:
             return self
         return PackedSequences(
-            tokens=self.tokens.to(device, non_blocking=True),
-            positions=self.positions.to(device, non_blocking=True),
-            cu_seqlens=self.cu_seqlens.to(device, non_blocking=True),
+            tokens=to_device(self.tokens, device),
+            positions=to_device(self.positions, device),
+            cu_seqlens=to_device(self.cu_seqlens, device),
             sizes=self.sizes,
             max_length=self.max_length,
         )
 
     def to_lists(self) -> list[list[int]]:
         """The token lists again; the inverse of `from_lists`."""
-        flat, starts = self.tokens.tolist(), self.cu_seqlens.tolist()
-        return [flat[start:end] for start, end in pairwise(starts)]
+        flat, ends = self.tokens.tolist(), np.cumsum(self.sizes).tolist()
+        return [flat[start:end] for start, end in pairwise([0, *ends])]
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same pairs on `device`."""
-        labels = self.labels.to(device, non_blocking=True)
+        labels = to_device(self.labels, device)
         return replace(self, src=self.src.to(device), tgt=self.tgt.to(device), labels=labels)
 
 

@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmt.transfer import to_device
+
 Lengths = NDArray[np.int64]
 
 # Rows are at least this wide, so that some sentences fit side by side, and a multiple of the step, so that the products
@@ -91,7 +93,7 @@ def side_by_side(queries: Lengths, keys: Lengths, *, causal: bool, device: torch
         sees &= columns <= np.arange(widths[0])[:, None]
     sees |= (np.arange(widths[0]) >= as_queries.ends)[:, :, None]
     bias = np.where(sees, np.float32(0.0), np.float32("-inf"))[:, None]
-    return Rectangles(as_queries.to(device), as_keys.to(device), torch.from_numpy(bias).to(device, non_blocking=True))
+    return Rectangles(as_queries.to(device), as_keys.to(device), to_device(bias, device))
 
 
 def row_width(longest: int) -> int:
@@ -138,7 +140,7 @@ class _Layout:
     ends: NDArray[np.int64]
 
     def to(self, device: torch.device) -> Rectangle:
-        tokens, places = (torch.from_numpy(array).to(device, non_blocking=True) for array in (self.tokens, self.places))
+        tokens, places = (to_device(array, device) for array in (self.tokens, self.places))
         return Rectangle(tokens, places)
 
 

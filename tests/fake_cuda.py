@@ -20,6 +20,7 @@ or Triton make of a graph. What is read is made up, so the results of a search m
 from __future__ import annotations
 
 import ctypes
+import inspect
 import re
 import sys
 from collections import Counter
@@ -31,11 +32,14 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.attention import varlen
 from torch.utils._pytree import tree_leaves
 
 import nmt
+from nmt import precision, transfer
+from nmt.model import attention
 
 CUDA = torch.device("cuda", 0)
 _META = torch.device("meta")
@@ -121,7 +125,8 @@ class FakeCuda(FakeTensorMode):
         answer = self._answers.get(_place(_frame()))
         if answer is None:
             raise WaitError(f"{_where()}: {what} reads what is not known here; give {_place(_frame())!r} an answer")
-        return answer(tensor)
+        with self:
+            return answer(tensor)
 
     def _device_for_engine(self, tensor: FakeTensor) -> torch.device:
         """The device that C++ sees; autograd's engine must not ask for the streams of one that does not exist."""
@@ -195,14 +200,32 @@ def _why_it_blocks(func: Any, args: Any, kwargs: dict[str, Any]) -> str | None:
     return None
 
 
+def on_gpu(module: nn.Module) -> nn.Module:
+    """The module, built outside, with weights and buffers of the same sizes and types on the device."""
+    moved: dict[int, Tensor] = {}  # tied weights stay tied
+    for part in module.modules():
+        for tensors in (part._parameters, part._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None:
+                    continue
+                if id(tensor) not in moved:
+                    like = torch.empty_like(tensor, device=CUDA)
+                    is_weight = isinstance(tensor, nn.Parameter)
+                    moved[id(tensor)] = nn.Parameter(like, tensor.requires_grad) if is_weight else like
+                tensors[name] = moved[id(tensor)]  # type: ignore[assignment]
+    return module
+
+
 # --- Which line it is ------------------------------------------------------------------------------------------------
 
 
 def _frame() -> Any:
-    """The innermost frame of nmt; that of a test where there is none."""
-    first = frame = sys._getframe(1)
+    """The innermost frame of nmt, which asks `nmt.transfer` to copy; that of a test where there is none."""
+    first: Any = sys._getframe(1)
+    frame = first
     while frame is not None:
-        if frame.f_code.co_filename.startswith(_PACKAGE):
+        name = frame.f_code.co_filename
+        if name.startswith(_PACKAGE) and name != transfer.__file__:
             return frame
         frame = frame.f_back
     frame = first
@@ -247,13 +270,20 @@ def install_device_guard() -> None:
         assert registry[1] != ctypes.addressof(guard), "torch has made no guard"
 
 
+def varlen_kernel() -> dict[str, Any]:
+    """What `nmt.model.attention` imports where there is a GPU; without one, the operation says what it would give."""
+    has_window = "window_size" in inspect.signature(varlen.varlen_attn).parameters
+    causality = {"window_size": (-1, 0)} if has_window else {"is_causal": True}
+    return {"varlen_attn": varlen.varlen_attn, "_VARLEN_CAUSAL": causality}
+
+
 @contextmanager
 def fake_cuda(answers: Mapping[str, Answer] | None = None) -> Iterator[FakeCuda]:
     """Within it `cuda:0` exists, for tensors without contents; answers: the places that may wait, see `Answer`.
 
     A place is "decode/search.py:beam_search", the file within nmt and the function.
     """
-    mode = FakeCuda(answers or {})
+    mode = FakeCuda({} if answers is None else answers)
     stream = SimpleNamespace(synchronize=mode.synchronize, wait_stream=lambda _: None, wait_event=lambda _: None)
     run_backward = torch.autograd._engine_run_backward
 
@@ -278,9 +308,20 @@ def fake_cuda(answers: Mapping[str, Answer] | None = None) -> Iterator[FakeCuda]
     with ExitStack() as stack:
         for name, value in cuda.items():
             stack.enter_context(patch.object(torch.cuda, name, value))
+        for name, value in varlen_kernel().items():
+            stack.enter_context(patch.object(attention, name, value, create=True))
         stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False))
         stack.enter_context(patch.object(torch.autograd, "_engine_run_backward", run_in_engine))
         stack.enter_context(patch.object(torch.utils.checkpoint, "get_device_states", lambda *args: ([], [])))
         stack.enter_context(patch.object(FakeTensor, "tolist", tolist))
         stack.enter_context(mode)
+        stack.callback(_forget_devices)
+        _forget_devices()
         yield mode
+
+
+def _forget_devices() -> None:
+    """What nmt remembers of devices holds for those that there are, or for those that there are not."""
+    remembered = getattr(precision, "device_features", None)
+    if remembered is not None:
+        remembered.cache_clear()

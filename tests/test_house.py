@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Imports go down only, and rooms on one floor do not see each other. The recipe lies under the other modules of the
 # ground floor, which need its UserError. "nmt" is what `import nmt` itself gives, such as `nmt.Translator`.
 FLOORS = (
-    ("recipe",),
+    ("recipe", "transfer"),
     ("watch", "rectangle"),
     ("special_ids",),
     ("packed", "distributed", "precision", "logs", "layout", "allocator"),

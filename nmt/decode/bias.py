@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from nmt.decode.phrases import PhraseMatcher
+from nmt.transfer import to_device
 
 # Biases are multiples of this. Their sums are then exact, and do not depend on the order in which they are taken.
 _GRAIN = 2.0**-30
@@ -46,7 +47,7 @@ class Bias:
         nodes = torch.zeros(rows, width, dtype=torch.int64, device=device)
         return cls(
             matcher=PhraseMatcher([phrase for phrase, _ in biases], device),
-            worth=torch.tensor(worth, dtype=torch.float64, device=device),
+            worth=to_device(torch.tensor(worth, dtype=torch.float64), device),
             nodes=nodes,
             met=torch.zeros(rows, width, len(biases), dtype=torch.bool, device=device),
             earned=torch.zeros(rows, width, dtype=torch.float64, device=device),

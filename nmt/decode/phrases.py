@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nmt.transfer import to_device
+
 
 class PhraseMatcher:
     """The automaton of Aho and Corasick (1975): one step for each token, however many phrases there are.
@@ -38,10 +40,10 @@ class PhraseMatcher:
             for token, child in children[node].items():
                 waiting.append((child, int(columns[shorter, column[token]]) if node else 0))
                 columns[node, column[token]] = child
-        self.kinds = torch.tensor(kinds, dtype=torch.int64, device=device)
-        self.columns = torch.from_numpy(columns).to(device)
-        self.lengths = torch.tensor([len(phrase) for phrase in phrases], dtype=torch.int64, device=device)
-        self.begun = torch.from_numpy(begun).to(device)
+        self.kinds = to_device(kinds, device)
+        self.columns = to_device(columns, device)
+        self.lengths = to_device([len(phrase) for phrase in phrases], device)
+        self.begun = to_device(begun, device)
 
     def after(self, nodes: Tensor, tokens: Tensor) -> Tensor:
         """The nodes behind further tokens; nodes, tokens and result are of one shape."""

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from nmt.decode.phrases import PhraseMatcher
 from nmt.special_ids import EOS_ID, PAD_ID
+from nmt.transfer import to_device
 
 _OF_ROWS = ("limits", "wanted", "phrases", "nodes", "met")
 
@@ -131,4 +132,5 @@ class Required:
 def _table(rows: Sequence[Sequence[int]], filler: int, device: torch.device) -> Tensor:
     """Rows of different length as one tensor, (rows, most) int64."""
     most = max(map(len, rows))
-    return torch.tensor([[*row, *[filler] * (most - len(row))] for row in rows], dtype=torch.int64, device=device)
+    table = [[*row, *[filler] * (most - len(row))] for row in rows]
+    return to_device(torch.tensor(table, dtype=torch.int64), device)

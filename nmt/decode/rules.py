@@ -8,19 +8,41 @@ output, and the longest output over the shortest.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nmt.decode.options import SearchOptions
 from nmt.decode.required import tokens_to_hold
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.transfer import to_device
 
 _IMPOSSIBLE = float("-inf")
 
-# What no output holds.
-_NEVER = [PAD_ID, UNK_ID, BOS_ID]
+# What no output holds comes before all other token ids.
+_FIRST_POSSIBLE = EOS_ID
+assert {PAD_ID, UNK_ID, BOS_ID} == set(range(_FIRST_POSSIBLE))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a batch, on the host and, since nothing must wait for it, on the device as well.
+
+    sentences, index: (batch,) which sentence of the search each row is
+    lengths, counts:  (batch,) tokens of its outputs with the one that this step gives
+    """
+
+    sentences: Sequence[int]
+    lengths: Sequence[int]
+    index: Tensor
+    counts: Tensor
+
+    def on_host(self) -> Iterator[tuple[int, int]]:
+        """Sentence and length of each row."""
+        return zip(self.sentences, self.lengths, strict=True)
 
 
 class Rules:
@@ -28,6 +50,7 @@ class Rules:
 
     limits:   (num_sentences,) tokens of the longest output of each sentence, the end token counted
     shortest: (num_sentences,) tokens of the shortest one, the end token not counted
+    prefixes: (num_sentences,) what each output begins with
     """
 
     def __init__(
@@ -42,11 +65,12 @@ class Rules:
         required: the phrases that the output of each must hold, for which its limit may have to grow
         """
         self._options = options
-        self._prefixes = prefixes or [()] * len(src_tokens)
+        self._tables: _Tables | None = None
+        self.prefixes = prefixes or [()] * len(src_tokens)
         self.limits = [
             1 + max(_longest(tokens, options), len(prefix), _room_for(phrases, prefix, options))
             for tokens, prefix, phrases in zip(
-                src_tokens, self._prefixes, required or [()] * len(src_tokens), strict=True
+                src_tokens, self.prefixes, required or [()] * len(src_tokens), strict=True
             )
         ]
         self.shortest = [
@@ -54,51 +78,89 @@ class Rules:
             for limit, tokens in zip(self.limits, src_tokens, strict=True)
         ]
 
-    def apply(
-        self,
-        log_probs: Tensor,
-        lengths: Sequence[int],
-        sentences: Sequence[int],
-        outputs: Callable[[int], Tensor],
-    ) -> None:
+    def apply(self, log_probs: Tensor, rows: Rows, outputs: Callable[[int], Tensor]) -> None:
         """Make impossible, in place, what must not be the next token of an output.
 
-        log_probs: (batch, beam, vocab); lengths: (batch,) tokens of the outputs with the next; sentences: (batch,)
-        which sentence each row is; outputs: gives the last so many tokens of every hypothesis, (batch, beam, n), with
-        -1 where it has fewer
+        log_probs: (batch, beam, vocab); rows: (batch,); outputs: gives the last so many tokens of every hypothesis,
+        (batch, beam, n), with -1 where it has fewer
         """
-        forced = {
-            row: self._prefixes[sentence][length - 1]
-            for row, (sentence, length) in enumerate(zip(sentences, lengths, strict=True))
-            if length <= len(self._prefixes[sentence])
-        }
-        rows, tokens = list(forced), list(forced.values())
-        of_prefixes = log_probs[rows, :, tokens] if forced else None  # (forced, beam)
+        if self._tables is None:
+            self._tables = _Tables.of(self, self._options, log_probs.device)
+        tables, longest, n = self._tables, max(rows.lengths), self._options.no_repeat_ngram
+        forced = self._forced_tokens(tables, rows)
+        if forced is not None:
+            of_prefixes = log_probs.gather(2, forced.clamp(min=PAD_ID).expand(-1, log_probs.shape[1], -1))
 
-        log_probs[:, :, _NEVER] = _IMPOSSIBLE
-        self._limit_length(log_probs, lengths, sentences)
-        n, forbidden, longest = self._options.no_repeat_ngram, self._options.forbidden, max(lengths)
-        if forbidden or 0 < n < longest:
-            so_far = outputs(longest - 1)
+        log_probs[:, :, :_FIRST_POSSIBLE] = _IMPOSSIBLE
+        self._limit_length(log_probs, tables, rows)
+        if tables.words is not None:
+            log_probs.index_fill_(2, tables.words, _IMPOSSIBLE)
+        if count := longest - 1 if 0 < n < longest else min(longest - 1, tables.most_before):
+            so_far = outputs(count)
             if 0 < n < longest:
                 _forbid_repeated(log_probs, so_far, n)
-            for sequence in forbidden:
-                _forbid_sequence(log_probs, so_far, sequence)
-        if of_prefixes is not None:
-            log_probs[rows] = _IMPOSSIBLE
-            log_probs[rows, :, tokens] = of_prefixes
+            for before, last in tables.phrases:
+                _forbid_phrase(log_probs, so_far, before, last)
+        if forced is not None:
+            is_forced = forced >= 0  # (batch, 1, 1)
+            log_probs.masked_fill_(is_forced, _IMPOSSIBLE)
+            # The others write once more that PAD_ID is impossible.
+            log_probs.scatter_(
+                2,
+                forced.clamp(min=PAD_ID).expand_as(of_prefixes),
+                of_prefixes.masked_fill_(~is_forced, _IMPOSSIBLE),
+            )
 
-    def _limit_length(self, log_probs: Tensor, lengths: Sequence[int], sentences: Sequence[int]) -> None:
+    def _forced_tokens(self, tables: _Tables, rows: Rows) -> Tensor | None:
+        """The next token of each prefix, -1 behind its end, (batch, 1, 1); None where all prefixes have ended."""
+        if not any(length <= len(self.prefixes[sentence]) for sentence, length in rows.on_host()):
+            return None
+        assert tables.prefixes is not None
+        places = (rows.counts - 1).clamp(max=tables.prefixes.shape[1] - 1)
+        return tables.prefixes[rows.index, places][:, None, None]
+
+    def _limit_length(self, log_probs: Tensor, tables: _Tables, rows: Rows) -> None:
         """An output cannot end before it is long enough, and at the limit it can only end."""
-        rows = list(enumerate(zip(sentences, lengths, strict=True)))
-        too_short = [row for row, (sentence, length) in rows if length <= self.shortest[sentence]]
-        if too_short:
-            log_probs[too_short, :, EOS_ID] = _IMPOSSIBLE
-        at_limit = [row for row, (sentence, length) in rows if length == self.limits[sentence]]
-        if at_limit:
-            end = log_probs[at_limit, :, EOS_ID]
-            log_probs[at_limit] = _IMPOSSIBLE
-            log_probs[at_limit, :, EOS_ID] = end
+        if any(length <= self.shortest[sentence] for sentence, length in rows.on_host()):
+            log_probs[:, :, EOS_ID].masked_fill_((rows.counts <= tables.shortest[rows.index])[:, None], _IMPOSSIBLE)
+        if any(length == self.limits[sentence] for sentence, length in rows.on_host()):
+            end = log_probs[:, :, EOS_ID].clone()
+            log_probs.masked_fill_((rows.counts == tables.limits[rows.index])[:, None, None], _IMPOSSIBLE)
+            log_probs[:, :, EOS_ID] = end
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What the rules compare with on the device, made once for a search.
+
+    limits, shortest: (num_sentences,) int64, see `Rules`
+    prefixes:         (num_sentences, longest + 1) int64, -1 behind the end of each; None where all are empty
+    words:            (count,) int64, forbidden tokens; None where there are none
+    phrases:          forbidden sequences of several tokens, the last of each by itself
+    most_before:      tokens of the longest of these without its last; 0 where there are none
+    """
+
+    limits: Tensor
+    shortest: Tensor
+    prefixes: Tensor | None
+    words: Tensor | None
+    phrases: list[tuple[Tensor, int]]
+    most_before: int
+
+    @classmethod
+    def of(cls, rules: Rules, options: SearchOptions, device: torch.device) -> _Tables:
+        """The tables of some rules."""
+        width = 1 + max(map(len, rules.prefixes))
+        padded = [[*prefix, *[-1] * (width - len(prefix))] for prefix in rules.prefixes]
+        words = [sequence[0] for sequence in options.forbidden if len(sequence) == 1]
+        return cls(
+            limits=to_device(rules.limits, device),
+            shortest=to_device(rules.shortest, device),
+            prefixes=to_device(np.array(padded, dtype=np.int64), device) if width > 1 else None,
+            words=to_device(words, device) if words else None,
+            phrases=[(to_device(before, device), last) for *before, last in options.forbidden if before],
+            most_before=max(map(len, options.forbidden), default=1) - 1,
+        )
 
 
 def _longest(src_tokens: int, options: SearchOptions) -> int:
@@ -124,15 +186,15 @@ def _forbid_repeated(log_probs: Tensor, outputs: Tensor, n: int) -> None:
     """Not a token that closes a sequence of `n` which the output holds already. outputs: (batch, beam, count >= n)."""
     seen = outputs.unfold(2, n, 1)  # (batch, beam, places, n)
     newest = outputs[:, :, outputs.shape[2] - n + 1 :]  # (batch, beam, n - 1)
-    is_token = seen[..., -1] >= 0  # an output that has not begun is all -1
-    batch, beam, place = ((seen[..., :-1] == newest[:, :, None]).all(dim=3) & is_token).nonzero(as_tuple=True)
-    log_probs[batch, beam, seen[batch, beam, place, -1]] = _IMPOSSIBLE
+    tokens = seen[..., -1]  # -1 before an output has begun
+    is_repeated = (seen[..., :-1] == newest[:, :, None]).all(dim=3) & (tokens >= 0)
+    # Where nothing repeats, PAD_ID stands for nothing: it is impossible already.
+    log_probs.scatter_(2, tokens.where(is_repeated, PAD_ID), _IMPOSSIBLE)
 
 
-def _forbid_sequence(log_probs: Tensor, outputs: Tensor, sequence: Sequence[int]) -> None:
-    """Not the last token of `sequence` behind all its others. outputs: (batch, beam, count)."""
-    *before, last = sequence
+def _forbid_phrase(log_probs: Tensor, outputs: Tensor, before: Tensor, last: int) -> None:
+    """Not the token `last` behind the tokens `before`, (n,), at least one. outputs: (batch, beam, count)."""
     start = outputs.shape[2] - len(before)
     if start >= 0:
-        is_begun = (outputs[:, :, start:] == torch.tensor(before, device=outputs.device)).all(dim=2)  # (batch, beam)
-        log_probs[:, :, last] = log_probs[:, :, last].masked_fill(is_begun, _IMPOSSIBLE)
+        is_begun = (outputs[:, :, start:] == before).all(dim=2)  # (batch, beam)
+        log_probs[:, :, last].masked_fill_(is_begun, _IMPOSSIBLE)

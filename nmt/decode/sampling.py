@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nmt.decode.options import SearchOptions, length_penalty
-from nmt.decode.rules import Rules
+from nmt.decode.rules import Rows, Rules
 from nmt.decode.search import Hypothesis, State, StepModel
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.transfer import to_device, to_lists
 
 _IMPOSSIBLE = float("-inf")
 
@@ -61,29 +63,32 @@ def sample(
     """
     if src.num_sentences == 0:
         return []
-    rules = Rules(options, [length - 1 for length in src.lengths.tolist()], prefixes)
+    rules = Rules(options, [length - 1 for length in src.sizes.tolist()], prefixes)
     results: list[list[Hypothesis]] = [[] for _ in rules.limits]
     sentences = list(range(src.num_sentences))  # which sentence each row of the batch is
     drawn = _Drawn.start(_decisions(src, sampling.seed, options.n_best, max(rules.limits)))
     tokens = torch.full_like(drawn.tokens[:, :, 0], BOS_ID)
     state = model.start(src, options.n_best)
+    index = torch.arange(src.num_sentences, device=tokens.device)
 
     for length in range(1, max(rules.limits) + 1):
         log_probs = model.step(tokens, state)  # (batch, n_best, vocab)
-        rules.apply(log_probs, [length] * len(sentences), sentences, drawn.outputs)
+        rows = Rows(sentences, [length] * len(sentences), index, torch.full_like(index, length))
+        rules.apply(log_probs, rows, partial(drawn.outputs, length - 1))
         tokens = choose(log_probs, drawn.decisions[:, :, length - 1], sampling)
         drawn.add(length, tokens, log_probs.gather(2, tokens[:, :, None]).squeeze(2))
         is_done = drawn.has_ended.all(dim=1).tolist()
         if any(is_done):
-            for row, done in enumerate(is_done):
-                if done:
-                    results[sentences[row]] = drawn.read(row, options)
+            leaving = [row for row, done in enumerate(is_done) if done]
+            ended = drawn.keep(to_device(leaving, tokens.device)).read(options)
+            for row, samples in zip(leaving, ended, strict=True):
+                results[sentences[row]] = samples
             staying = [row for row, done in enumerate(is_done) if not done]
             if not staying:
                 break
-            rows = torch.tensor(staying, device=tokens.device)
-            state.keep(rows)
-            drawn, tokens = drawn.keep(rows), tokens[rows]
+            kept = to_device(staying, tokens.device)
+            state.keep(kept)
+            drawn, tokens, index = drawn.keep(kept), tokens[kept], index[kept]
             sentences = [sentences[row] for row in staying]
     return results
 
@@ -117,7 +122,7 @@ def _decisions(src: PackedSequences, seed: int, count: int, room: int) -> Tensor
         ]
         for sentence in src.to_lists()
     ]
-    return torch.from_numpy(np.array(numbers)).to(src.tokens.device)
+    return to_device(np.array(numbers), src.tokens.device)
 
 
 @dataclass
@@ -141,9 +146,9 @@ class _Drawn:
         tokens = torch.zeros_like(decisions, dtype=torch.int64)
         return cls(decisions, tokens, torch.zeros_like(decisions, dtype=torch.float32), tokens[:, :, 0].bool())
 
-    def outputs(self, length: int) -> Tensor:
-        """The first tokens of each, (batch, count, length)."""
-        return self.tokens[:, :, :length]
+    def outputs(self, length: int, last: int) -> Tensor:
+        """The `last` tokens of each at the end of its first `length`, (batch, count, last)."""
+        return self.tokens[:, :, length - last : length]
 
     def add(self, length: int, tokens: Tensor, log_probs: Tensor) -> None:
         """Token number `length` of each, (batch, count), and its log-probability."""
@@ -155,10 +160,13 @@ class _Drawn:
         """What was drawn for some of the sentences, (kept,)."""
         return _Drawn(self.decisions[rows], self.tokens[rows], self.token_log_probs[rows], self.has_ended[rows])
 
-    def read(self, row: int, options: SearchOptions) -> list[Hypothesis]:
-        """The samples of a sentence, on the host; those that had nowhere to go are left out."""
-        samples = zip(self.tokens[row].tolist(), self.token_log_probs[row].tolist(), strict=True)
-        return [found for found in (_hypothesis(*drawn, options) for drawn in samples) if math.isfinite(found.log_prob)]
+    def read(self, options: SearchOptions) -> list[list[Hypothesis]]:
+        """The samples of each sentence, on the host; those that had nowhere to go are left out."""
+        found = [
+            [_hypothesis(tokens, log_probs, options) for tokens, log_probs in zip(*of_sentence, strict=True)]
+            for of_sentence in zip(*to_lists(self.tokens, self.token_log_probs), strict=True)
+        ]
+        return [[one for one in samples if math.isfinite(one.log_prob)] for samples in found]
 
 
 def _hypothesis(tokens: list[int], log_probs: list[float], options: SearchOptions) -> Hypothesis:

@@ -44,11 +44,12 @@ from torch import Tensor
 
 from nmt.decode.extensions import Extensions
 from nmt.decode.options import SearchOptions
-from nmt.decode.rules import Rules
-from nmt.decode.steering import Steering
+from nmt.decode.rules import Rows, Rules
+from nmt.decode.steering import Steering, rows_of
 from nmt.packed import PackedSequences
 from nmt.recipe import UserError
 from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.transfer import to_device, to_lists
 
 _IMPOSSIBLE = float("-inf")
 
@@ -158,11 +159,11 @@ def beam_search(
         beam, steering = batch.beam, batch.steering
         log_probs = model.step(beam.newest(), state)  # (batch, beam, vocab)
         beam.clock += 1
-        rules.apply(log_probs, batch.lengths(), batch.sentences, beam.outputs)
+        lengths = beam.lengths()
+        rules.apply(log_probs, batch.rows(lengths), beam.outputs)
         if steering.needs_attention:
             steering.look(attention_of(state))
         log_probs = log_probs.reshape(*beam.log_prob.shape, -1)  # (rows, width, vocab), a row for each group
-        lengths = beam.lengths()
         best = steering.best_extensions(beam.log_prob, log_probs, lengths)
         beam.finish(best, lengths, steering.scores(best, lengths))
         beam.live_on(best, log_probs[:, :, EOS_ID])
@@ -171,13 +172,14 @@ def beam_search(
         is_done = beam.is_done(steering.reach(beam.log_prob, lengths)).tolist()  # the one wait for the device
         leaving, staying = batch.parted(is_done, rules.limits)
         if leaving:
-            for sentence, hypotheses in batch.of(leaving).read(options.n_best):
+            for sentence, hypotheses in batch.of(leaving, to_device(leaving, device)).read(options.n_best):
                 results[sentence] = hypotheses
             newcomers = queue.next(busy=len(staying))
             if not staying and not newcomers:
                 break
-            batch = batch.of(staying)
-            state.keep(torch.tensor(staying, dtype=torch.int64, device=device))
+            kept = to_device(staying, device)
+            batch = batch.of(staying, kept)
+            state.keep(kept)
             if newcomers:
                 assert isinstance(model, OpenModel), "all begin at once with a model that nothing can join"
                 model.join(src.some(newcomers), state, max(batch.lengths(), default=0))
@@ -218,10 +220,11 @@ def attention_of(state: StepState) -> Tensor:
 class _Batch:
     """The sentences that are searched together, with all that search follows of them.
 
-    sentences: which one each row is; began: the step before its first
+    sentences: which one each row is; index: the same on the device; began: the step before its first
     """
 
     sentences: list[int]
+    index: Tensor
     began: list[int]
     beam: _Beam
     steering: Steering
@@ -231,13 +234,17 @@ class _Batch:
         cls, options: SearchOptions, limits: Sequence[int], steering: Steering, sentences: list[int], clock: int
     ) -> _Batch:
         """Sentences that begin after `clock` steps; limits and steering: of all that there are."""
-        own = steering.of(sentences)
-        beam = _Beam.start(len(sentences), options, max(limits), own.device, clock)
-        return cls(sentences, [clock] * len(sentences), beam, own)
+        index = to_device(sentences, steering.device)
+        beam = _Beam.start(len(sentences), options, max(limits), steering.device, clock)
+        return cls(sentences, index, [clock] * len(sentences), beam, steering.of(index))
 
     def lengths(self) -> list[int]:
         """Tokens of the outputs of each sentence with the one that this step gives, (batch,)."""
         return [self.beam.clock - began for began in self.began]
+
+    def rows(self, lengths: Tensor) -> Rows:
+        """What the rules ask of each sentence. lengths: (rows,), one for each group."""
+        return Rows(self.sentences, self.lengths(), self.index, lengths[:: self.beam.num_groups])
 
     def parted(self, is_done: Sequence[bool], limits: Sequence[int]) -> tuple[list[int], list[int]]:
         """The rows that are done, or could write no more, and all others."""
@@ -245,15 +252,16 @@ class _Batch:
         leaving = [row for row, (done, length, sentence) in rows if done or length == limits[sentence]]
         return leaving, sorted(set(range(len(rows))) - set(leaving))
 
-    def of(self, rows: Sequence[int]) -> _Batch:
-        """The batch of some of its rows."""
+    def of(self, rows: Sequence[int], index: Tensor) -> _Batch:
+        """The batch of some of its rows; index: the same on the device."""
         sentences, began = [self.sentences[row] for row in rows], [self.began[row] for row in rows]
-        return _Batch(sentences, began, self.beam.of(rows), self.steering.of(rows))
+        return _Batch(sentences, self.index[index], began, self.beam.of(index), self.steering.of(index))
 
     def joined(self, others: _Batch) -> _Batch:
         """With other sentences behind these."""
         beam, steering = self.beam.joined(others.beam), self.steering.joined(others.steering)
-        return _Batch(self.sentences + others.sentences, self.began + others.began, beam, steering)
+        index = torch.cat([self.index, others.index])
+        return _Batch(self.sentences + others.sentences, index, self.began + others.began, beam, steering)
 
     def read(self, n_best: int) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Each sentence with its finished hypotheses."""
@@ -369,11 +377,9 @@ class _Beam:
             place = self.parents[:, entry].gather(1, place)
         return outputs.view(rows // self.num_groups, self.num_groups * width, count)
 
-    def of(self, sentences: Sequence[int]) -> _Beam:
-        """The beam of some of the sentences."""
-        groups = range(self.num_groups)
-        rows = [sentence * self.num_groups + group for sentence in sentences for group in groups]
-        index = torch.tensor(rows, dtype=torch.int64, device=self.began.device)
+    def of(self, sentences: Tensor) -> _Beam:
+        """The beam of some of the sentences, (kept,) int64."""
+        index = rows_of(sentences, self.num_groups)
         return replace(self, **{name: value[index] for name, value in self._tensors().items()})
 
     def joined(self, others: _Beam) -> _Beam:
@@ -392,11 +398,11 @@ class _Beam:
         entries = ((self.began[:, None] + places) % self.tokens.shape[1])[:, :, None].expand(
             -1, -1, self.tokens.shape[2]
         )
-        parts = (self.parents, self.tokens, self.token_log_probs, self.end_log_probs)
-        histories = zip(*(part.gather(1, entries).tolist() for part in parts), strict=True)
+        parts = [self.parents, self.tokens, self.token_log_probs, self.end_log_probs]
+        *of_parts, of_ends, of_scores = to_lists(*(part.gather(1, entries) for part in parts), self.ends, self.scores)
         of_rows = [
             [_trace_back(history, end, score) for end, score in zip(ends, scores, strict=True) if math.isfinite(score)]
-            for history, ends, scores in zip(histories, self.ends.tolist(), self.scores.tolist(), strict=True)
+            for history, ends, scores in zip(zip(*of_parts, strict=True), of_ends, of_scores, strict=True)
         ]
         starts = range(0, len(of_rows), self.num_groups)
         return [_draw(of_rows[start : start + self.num_groups], n_best) for start in starts]

@@ -18,6 +18,7 @@ from nmt.decode.extensions import Extensions, best_extensions, best_of_groups
 from nmt.decode.options import SearchOptions, length_penalty
 from nmt.decode.required import Required
 from nmt.packed import PackedSequences
+from nmt.transfer import to_device
 
 
 class Steering:
@@ -36,8 +37,8 @@ class Steering:
         # Of any number of tokens; behind the longest output the last again, for what would come next there.
         lengths = [*range(max(limits) + 1), max(limits)]
         penalties = [length_penalty(n, options.length_penalty, options.length_alpha) for n in lengths]
-        self._penalty = torch.tensor(penalties, device=device)
-        row_limits = torch.tensor(limits, device=device).repeat_interleave(groups)
+        self._penalty = to_device(penalties, device)
+        row_limits = to_device(limits, device).repeat_interleave(groups)
         self._penalty_at_limit = self._penalty[row_limits]  # (rows,)
         self._coverage = Coverage.start(options.coverage_beta, src, groups, width) if options.coverage_beta else None
         self._bias = Bias.start(options.bias, len(row_limits), width, device) if options.bias else None
@@ -103,10 +104,9 @@ class Steering:
         merit = (log_prob + self._bias.most().float()).amax(dim=1)
         return torch.where(merit > 0, merit / self._penalty[lengths + 1], merit / self._penalty_at_limit)
 
-    def of(self, sentences: Sequence[int]) -> Steering:
-        """The same for some of the sentences."""
-        rows = [sentence * self._groups + group for sentence in sentences for group in range(self._groups)]
-        index = torch.tensor(rows, dtype=torch.int64, device=self.device)
+    def of(self, sentences: Tensor) -> Steering:
+        """The same for some of the sentences, (kept,) int64."""
+        index = rows_of(sentences, self._groups)
         own = copy(self)
         own._penalty_at_limit = self._penalty_at_limit[index]
         own._coverage = None if self._coverage is None else self._coverage.of(index)
@@ -125,3 +125,10 @@ class Steering:
         if self._required is not None and others._required is not None:
             all_of_them._required = self._required.joined(others._required)
         return all_of_them
+
+
+def rows_of(sentences: Tensor, groups: int) -> Tensor:
+    """The rows of some sentences that have a row for each of so many groups: (kept,) -> (kept * groups,) int64."""
+    if groups == 1:
+        return sentences
+    return (sentences[:, None] * groups + torch.arange(groups, device=sentences.device)).flatten()

@@ -1,0 +1,212 @@
+"""Searches on a GPU that is not there: no mix of devices, and no wait but one for each step.
+
+Tensors have no contents here, so the answers that search waits for are made up: after each step some sentences are said
+to be done, which leave the batch, and others join where the model takes them in. See `fake_cuda` for what that cannot
+show.
+"""
+
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from fake_cuda import CUDA, FakeCuda, WaitError, fake_cuda, on_gpu
+from test_captured import Rehearsing
+from torch import Tensor
+
+from nmt.decode.captured import CapturedModel
+from nmt.decode.ensemble import Ensemble
+from nmt.decode.options import SearchOptions
+from nmt.decode.restricted import restrict
+from nmt.decode.sampling import SamplingOptions, sample
+from nmt.decode.search import StepModel, beam_search
+from nmt.model.transformer import Transformer
+from nmt.packed import PackedSequences
+from nmt.recipe import ModelRecipe
+from nmt.special_ids import EOS_ID
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+
+VOCAB = 37
+SIZES = {"d_model": 32, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+SOURCES = [[5, 6, 7], [6], [7, 8, 9, 10, 11, 12], [], [13, 14, 15, 16], [17, 18], [5, 5, 5]]
+PREFIXES = [[5], [], [6, 7, 8], [], [9], [], []]
+REQUIRED = [[[5, 6], [7]], [], [[8]], [[9, 10]], [], [[11], [12]], []]
+
+STEP, READ = "decode/search.py:beam_search", "decode/search.py:_Beam.read"
+SAMPLE, READ_SAMPLES = "decode/sampling.py:sample", "decode/sampling.py:_Drawn.read"
+TOKENS, UNION = "packed.py:PackedSequences.to_lists", "decode/restricted.py:Restricted._gather"
+
+Wrap = Callable[[Callable[[], Transformer]], StepModel[Any]]
+
+
+def zeros(tensor: Tensor) -> Any:
+    """Contents for what is read in the end, whose shape alone matters."""
+
+    def of(shape: tuple[int, ...]) -> Any:
+        return [of(shape[1:]) for _ in range(shape[0])] if shape else 0
+
+    return of(tuple(tensor.shape))
+
+
+class Script:
+    """What is said to be done: nothing before the third step, then each sentence now and then."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.rng, self.sizes = random.Random(seed), list[int]()
+
+    def __call__(self, is_done: Tensor) -> list[bool]:
+        self.sizes.append(len(is_done))
+        return [len(self.sizes) > 2 and self.rng.random() < 0.2 for _ in range(len(is_done))]
+
+
+def make_model(dtype: torch.dtype = torch.float32) -> Transformer:
+    """Its weights are laid out for search, as the translator does."""
+    recipe = ModelRecipe.model_validate(SIZES | {"max_positions": 200})
+    with fake_modes_off():
+        model = Transformer(recipe, VOCAB, VOCAB).to(dtype).eval().requires_grad_(False)
+    on_gpu(model)
+    model.freeze()
+    return model
+
+
+def fake_modes_off() -> Any:
+    return torch._subclasses.fake_tensor.unset_fake_temporarily()
+
+
+def run(
+    options: SearchOptions, wrap: Wrap, rows: int | None = None, dtype: torch.dtype = torch.float32, **answers: Any
+) -> tuple[FakeCuda, Script]:
+    script = Script()
+    with fake_cuda({STEP: script, READ: zeros} | answers) as mode:
+        model = wrap(lambda: make_model(dtype))
+        src = PackedSequences.from_lists([[*source, EOS_ID] for source in SOURCES]).to(CUDA)
+        found = beam_search(model, src, options, PREFIXES, REQUIRED, rows)
+    assert len(found) == len(SOURCES) and all(found), "each sentence has been read"
+    assert len(script.sizes) > 6, "search has taken many steps"
+    return mode, script
+
+
+def departures(sizes: list[int]) -> int:
+    """After how many steps some sentences have left, where none join."""
+    return 1 + sum(after < before for before, after in pairwise(sizes))
+
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "greedy": {"beam_size": 1},
+    "beam": {"beam_size": 4, "n_best": 3},
+    "length penalty": {"length_penalty": "power", "length_alpha": 1.0},
+    "groups": {"beam_size": 6, "num_groups": 3, "n_best": 4},
+    "lengths": {"min_tokens": 4, "min_length_ratio": 0.9, "max_length_ratio": 3.0, "max_tokens": 40},
+    "no n-gram twice": {"no_repeat_ngram": 3},
+    "no token twice": {"no_repeat_ngram": 1},
+    "forbidden": {"forbidden": ((5,), (6, 7), (8, 9, 10), (11,))},
+    "coverage": {"coverage_beta": 0.3},
+    "bias": {"bias": (((5, 6), 1.5), ((7,), -2.0))},
+}
+EVERYTHING: dict[str, Any] = {name: value for options in PLAIN.values() for name, value in options.items()} | {
+    "beam_size": 6
+}
+OPTIONS = PLAIN | {"everything": EVERYTHING}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_search_waits_once_a_step_and_once_where_sentences_leave(name: str) -> None:
+    mode, script = run(SearchOptions(**{"max_extra_tokens": 9} | OPTIONS[name]), lambda make: make())
+    assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_search_in_half_precision_waits_no_more(dtype: torch.dtype) -> None:
+    mode, script = run(SearchOptions(max_extra_tokens=9), lambda make: make(), dtype=dtype)
+    assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
+
+
+MODELS: dict[str, Wrap] = {
+    "buffers": lambda make: CapturedModel(make(), Rehearsing()),
+    "ensemble of buffers": lambda make: Ensemble([CapturedModel(make(), Rehearsing()) for _ in range(2)]),
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "rows"),
+    [
+        ("buffers", "greedy", 2),
+        ("buffers", "beam", 4),
+        ("buffers", "groups", 2),
+        ("buffers", "everything", 4),
+        ("buffers", "everything", None),
+        ("ensemble of buffers", "beam", 2),
+    ],
+)
+def test_sentences_that_join_are_not_waited_for(model: str, options: str, rows: int | None) -> None:
+    mode, script = run(SearchOptions(**{"max_extra_tokens": 9} | OPTIONS[options]), MODELS[model], rows)
+    assert max(script.sizes) == (rows or len(SOURCES))
+    assert mode.waits[STEP] == len(script.sizes) and mode.waits.keys() == {STEP, READ}
+    assert mode.waits[READ] <= len(SOURCES)
+
+
+@pytest.mark.parametrize("mean", ["linear", "log"])
+def test_an_ensemble_waits_no_more_than_one_model(mean: Any) -> None:
+    options = SearchOptions(max_extra_tokens=9, coverage_beta=0.2)
+    mode, script = run(options, lambda make: Ensemble([make(), make()], mean))
+    assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
+
+
+def test_a_shortlist_waits_where_it_gathers_candidates() -> None:
+    """For their number: in the beginning, and where half of the sentences have left."""
+
+    def wrap(make: Callable[[], Transformer]) -> StepModel[Any]:
+        return restrict(make(), torch.ones(len(SOURCES), VOCAB, dtype=torch.bool, device=CUDA))
+
+    def union(is_candidate: Tensor) -> Tensor:
+        return torch.zeros(11, 1, dtype=torch.int64, device=CUDA)
+
+    mode, script = run(SearchOptions(max_extra_tokens=9, **PLAIN["forbidden"]), wrap, **{UNION: union})
+    assert mode.waits.pop(UNION) <= 3
+    assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "rules"),
+    [
+        ({}, "greedy"),
+        ({"top_k": 5}, "lengths"),
+        ({"top_p": 0.8}, "no n-gram twice"),
+        ({"min_p": 0.1, "temperature": 0.7}, "forbidden"),
+    ],
+)
+def test_sampling_waits_once_a_step_and_where_sentences_leave(sampling: dict[str, Any], rules: str) -> None:
+    script = Script()
+
+    def decisions(tokens: Tensor) -> list[int]:
+        return [token for source in SOURCES for token in (*source, EOS_ID)]
+
+    def drawn(values: Tensor) -> Any:
+        return [[[EOS_ID] * values.shape[2]] * values.shape[1]] * values.shape[0]
+
+    options = SearchOptions(**{"max_extra_tokens": 20} | PLAIN[rules] | {"beam_size": 3, "n_best": 3})
+    with fake_cuda({SAMPLE: script, TOKENS: decisions, READ_SAMPLES: drawn}) as mode:
+        src = PackedSequences.from_lists([[*source, EOS_ID] for source in SOURCES]).to(CUDA)
+        sample(make_model(), src, options, SamplingOptions(**sampling), PREFIXES)
+    assert len(script.sizes) > 6
+    assert mode.waits[SAMPLE] == len(script.sizes) and mode.waits[TOKENS] == 1
+    assert mode.waits[READ_SAMPLES] <= departures(script.sizes)
+
+
+def test_a_wait_in_a_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check fails where a model waits, in any of the steps."""
+    advance, steps = Transformer.advance, []
+
+    def wait_at_step_five(self: Transformer, tokens: Tensor, state: Any) -> Tensor:
+        steps.append(len(tokens))
+        if len(steps) == 5:
+            tokens.max().item()
+        return advance(self, tokens, state)
+
+    monkeypatch.setattr(Transformer, "advance", wait_at_step_five)
+    with pytest.raises(WaitError, match="a number is read"):
+        run(SearchOptions(max_extra_tokens=9), lambda make: make())
+    assert len(steps) == 5
