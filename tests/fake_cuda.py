@@ -14,7 +14,9 @@ the harness counts how often each of them waits.
 What this cannot show: the numerics of kernels, whether a kernel exists for the device, shape and type (a fake kernel is
 another implementation), memory, time, the asynchrony itself (whether a stream or an allocator lets a buffer go too
 early), what a library waits for inside one operation, the recording of CUDA graphs, NCCL, autotuning, and what inductor
-or Triton make of a graph. What is read is made up, so the results of a search mean nothing.
+or Triton make of a graph. AOTAutograd does not trace for a device that does not exist, so compiled updates run on fake
+tensors of the host instead (tests/train/test_update.py). What is read is made up, so the results of a search mean
+nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.attention import varlen
+from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 
 import nmt
@@ -294,6 +297,17 @@ def fake_cuda(answers: Mapping[str, Answer] | None = None) -> Iterator[FakeCuda]
         finally:
             mode.is_in_backward = False
 
+    class Recomputation(checkpoint._recomputation_hook):  # type: ignore[misc]
+        """What computes layers again in a backward pass is no part of the engine."""
+
+        def __enter__(self) -> None:
+            mode.is_in_backward = False
+            super().__enter__()
+
+        def __exit__(self, *error: object) -> None:
+            super().__exit__(*error)
+            mode.is_in_backward = True
+
     def tolist(tensor: FakeTensor) -> Any:
         return mode.read(tensor, "tolist") if tensor.constant is None else tensor.constant.tolist()
 
@@ -312,7 +326,8 @@ def fake_cuda(answers: Mapping[str, Answer] | None = None) -> Iterator[FakeCuda]
             stack.enter_context(patch.object(attention, name, value, create=True))
         stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False))
         stack.enter_context(patch.object(torch.autograd, "_engine_run_backward", run_in_engine))
-        stack.enter_context(patch.object(torch.utils.checkpoint, "get_device_states", lambda *args: ([], [])))
+        stack.enter_context(patch.object(checkpoint, "get_device_states", lambda *args: ([], [])))
+        stack.enter_context(patch.object(checkpoint, "_recomputation_hook", Recomputation))
         stack.enter_context(patch.object(FakeTensor, "tolist", tolist))
         stack.enter_context(mode)
         stack.callback(_forget_devices)

@@ -233,7 +233,7 @@ def _rdrop_gradient(
     log_p = torch.log_softmax(logits.to(wide), dim=2)
     p = log_p.exp()
     log_ratio = log_p[:, :1] - log_p[:, 1:]  # of the first pass to the second
-    sign = log_ratio.new_tensor([[1.0], [-1.0]])
+    sign = torch.arange(1, -2, -2, dtype=wide, device=logits.device)[:, None]  # 1 and -1
     divergence = (p * log_ratio).sum(dim=2, keepdim=True) * sign  # KL(p || q) and KL(q || p)
     log_gold = log_p.gather(2, gold).sum()
     loss = -((1 - smoothing) * log_gold + smoothing * log_p.mean(dim=2).sum()) / 2 + pull * divergence.sum()

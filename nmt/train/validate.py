@@ -49,7 +49,7 @@ def validate(
             if first + world.rank < len(plan):
                 batch = make_batch(store, plan[first + world.rank]).to(world.device)
                 smoothed, nll = loss(batch)
-                sums += torch.stack([smoothed.double(), nll.double(), sums.new_tensor(batch.tgt_tokens)])
+                sums += torch.stack([smoothed.double(), nll.double(), sums.new_full((), batch.tgt_tokens)])
     finally:
         loss.train(was_training)
     smoothed_sum, nll_sum, tokens = world.sum(sums).tolist()

@@ -1,15 +1,14 @@
 """An update asks nothing of the device: it is made on tensors that have no contents."""
 
-import inspect
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from fake_cuda import varlen_kernel
 from test_traced_loss import SMALL, VOCAB, fixed_and_packed
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.nn import functional as F
-from torch.nn.attention import varlen
 
 from nmt.data.loader import MicroBatch, Place, Update
 from nmt.distributed import World
@@ -34,10 +33,8 @@ RECIPE = {
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same kernel of attention, whose operation says what it gives without a GPU, the same dropout and rows."""
-    has_window = "window_size" in inspect.signature(varlen.varlen_attn).parameters
-    causality = {"window_size": (-1, 0)} if has_window else {"is_causal": True}
-    monkeypatch.setattr(attention, "varlen_attn", varlen.varlen_attn, raising=False)
-    monkeypatch.setattr(attention, "_VARLEN_CAUSAL", causality, raising=False)
+    for name, value in varlen_kernel().items():
+        monkeypatch.setattr(attention, name, value, raising=False)
     for module in (attention, dropout):
         monkeypatch.setattr(module, "dropout", F.dropout)
     monkeypatch.setattr(update_module, "row_multiple", lambda precision, device: 1)

@@ -1,0 +1,149 @@
+"""Updates and validation on a GPU that is not there: no mix of devices, and nothing of an update waits.
+
+Forward pass, loss, backward pass, clipping, Adam's fused step and the scaler of gradients all run. See `fake_cuda` for
+what that cannot show.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fake_cuda import CUDA, WaitError, fake_cuda, on_gpu
+from test_traced_loss import VOCAB, fixed_and_packed
+
+from nmt.data.loader import MicroBatch, Update, _pinned
+from nmt.data.store import PairStore
+from nmt.distributed import World
+from nmt.model.transformer import Transformer
+from nmt.packed import Batch
+from nmt.precision import autocast
+from nmt.recipe import Recipe
+from nmt.train.loss import TrainingLoss
+from nmt.train.moving_average import MovingAverage
+from nmt.train.update import Updater, UpdateResult
+from nmt.train.validate import validate
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+
+MODEL = {"d_model": 32, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "dropout": 0.1}
+WORLD = World(0, 1, CUDA)
+VALIDATION = "train/validate.py:validate"
+
+
+def make_recipe(model: dict[str, Any], train: dict[str, Any]) -> Recipe:
+    corpora = [{"kind": "embedded"}]
+    return Recipe.model_validate(
+        {
+            "name": "fake",
+            "src_lang": "en",
+            "tgt_lang": "de",
+            "data": {"train": corpora, "valid": corpora},
+            "model": MODEL | model,
+            "train": {"precision": "bf16", "clip_norm": 1.0, "device": "cpu"} | train,
+        }
+    )
+
+
+def make_loss(recipe: Recipe, vocab: int = VOCAB) -> TrainingLoss:
+    with torch._subclasses.fake_tensor.unset_fake_temporarily():
+        model = Transformer(recipe.model, vocab, vocab)
+    on_gpu(model)
+    return TrainingLoss(model, recipe.train.label_smoothing, recipe.train.rdrop).train()
+
+
+def make_updates(recipe: Recipe, updater: Updater, fixed: bool, steps: int = 2) -> list[UpdateResult]:
+    """Of two micro-batches each, as the loader gives them."""
+    _, batches = fixed_and_packed()
+    results = []
+    for step in range(1, steps + 1):
+        pair = [fixed_batch if fixed else packed for fixed_batch, packed in batches[2 * step - 2 : 2 * step]]
+        micros = [MicroBatch(number, _pinned(batch), counts=True) for number, batch in enumerate(pair)]
+        results.append(updater(Update(0, step, 9, micros, 2, 99, 9, np.arange(9)), step))
+    return results
+
+
+OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "bf16": ({}, {}),
+    "fp32": ({}, {"precision": "fp32"}),
+    "fp16": ({}, {"precision": "fp16"}),
+    "attention dropout": ({"attention_dropout": 0.1}, {}),
+    "pre-norm": ({"norm_order": "pre", "activation": "swish", "activation_dropout": 0.1}, {}),
+    "separate embeddings": ({"tied_embeddings": "none", "output_bias": True}, {}),
+    "adamw, not clipped": ({}, {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 0}),
+    "r-drop": ({}, {"rdrop": 1.0}),
+    "recompute": ({}, {"recompute": True}),
+    "dropout ramp": ({}, {"dropout_ramp_steps": 10}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_nothing_of_an_update_waits(name: str) -> None:
+    recipe = make_recipe(*OPTIONS[name])
+    with fake_cuda() as mode:
+        loss = make_loss(recipe)
+        loss.model.recompute_layers(recipe.train.recompute)
+        results = make_updates(recipe, Updater(recipe, WORLD, loss), fixed=False)
+        assert not mode.waits
+        for result in results:
+            assert {value.device for value in vars(result).values()} == {CUDA}
+        assert all(weight.grad is not None and weight.grad.device == CUDA for weight in loss.parameters())
+        with pytest.raises(WaitError):
+            results[0].loss.item()
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_nothing_of_an_update_of_one_shape_waits(precision: str) -> None:
+    """What is compiled there, step by step: tests/train/test_update.py compiles it, on fake tensors of the host."""
+    recipe = make_recipe({}, {"precision": precision})
+    with fake_cuda() as mode:
+        loss = make_loss(recipe)
+        updater = Updater(recipe, WORLD, loss)
+        loss._compiled = loss._of_fixed_shape
+        make_updates(recipe, updater, fixed=True)
+    assert not mode.waits
+
+
+def test_the_moving_average_waits_for_nothing() -> None:
+    recipe = make_recipe({}, {})
+    with fake_cuda() as mode:
+        loss = make_loss(recipe)
+        average = MovingAverage(loss.model, 0.999)
+        average.update(1)
+        with average.in_place_of_weights():
+            average.update(2)
+    assert not mode.waits
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_validation_waits_once_in_the_end(precision: Any, tiny_data: Path) -> None:
+    recipe = make_recipe({}, {"precision": precision})
+    store = PairStore(tiny_data, "valid")
+    with fake_cuda({VALIDATION: lambda sums: [3.0, 2.0, 1.0]}) as mode:
+        loss, batches = make_loss(recipe), list[int]()
+        with autocast(precision, CUDA):
+            found = validate(loss, store, WORLD, 30, lambda: batches.append(1))
+    assert found.loss == 3.0 and found.nll == 2.0 and len(batches) > 2
+    assert mode.waits == {VALIDATION: 1}
+
+
+def test_a_wait_in_an_update_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    clip = Updater._clip_gradient
+
+    def look(self: Updater) -> torch.Tensor:
+        norm = clip(self)
+        assert norm.isfinite(), "which the host cannot know"
+        return norm
+
+    monkeypatch.setattr(Updater, "_clip_gradient", look)
+    recipe = make_recipe({}, {})
+    with fake_cuda(), pytest.raises(WaitError, match="a number is read"):
+        make_updates(recipe, Updater(recipe, WORLD, make_loss(recipe)), fixed=False)
+
+
+def test_an_update_on_two_devices_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = make_recipe({}, {})
+    monkeypatch.setattr(Batch, "to", lambda self, device: self)
+    with fake_cuda(), pytest.raises(AssertionError, match="of the device and"):
+        make_updates(recipe, Updater(recipe, WORLD, make_loss(recipe)), fixed=False)
