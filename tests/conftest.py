@@ -1,17 +1,41 @@
 """What all tests of the command line share."""
 
+import os
 import sys
 
 import pytest
+import torch
 from calling import Nmt, Result
 from fake_cuda import install_device_guard
 from hypothesis import settings
 
 from nmt import cli
+from nmt.distributed import choose_device
 
 settings.register_profile("nmt", deadline=None)  # how long an example takes depends on what else the machine does
 settings.load_profile("nmt")
 install_device_guard()
+
+
+# With NMT_TEST_DEVICE=cpu, tests that take the fixture `gpu` run on the CPU: a rehearsal, so that they work when a GPU
+# is there.
+REHEARSAL = os.environ.get("NMT_TEST_DEVICE") == "cpu"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is marked `gpu` where there is none."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        can_be_rehearsed = REHEARSAL and "gpu" in getattr(item, "fixturenames", ())
+        if item.get_closest_marker("gpu") and not can_be_rehearsed:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+@pytest.fixture
+def gpu() -> torch.device:
+    """The GPU, as the commands use it; in a rehearsal the CPU."""
+    return choose_device("cpu" if REHEARSAL else f"cuda:{torch.cuda.current_device()}")
 
 
 @pytest.fixture

@@ -212,7 +212,7 @@ def test_errors_reach_the_consumer(
     assert batch_threads() == []
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory needs a GPU")
+@pytest.mark.gpu
 def test_batches_for_a_gpu_are_pinned(data: tuple[PairStore, Sentences, Sentences]) -> None:
     store, _, _ = data
     with TrainingBatches(store, RECIPE, seed=1, device=torch.device("cuda")) as batches:

@@ -384,7 +384,7 @@ def test_trying_leaves_no_trace(training: bool) -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in probe.loss.state_dict().items())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="a GPU's own memory needs a CUDA GPU")
+@pytest.mark.gpu
 def test_on_a_gpu_the_step_itself_is_run() -> None:
     device = torch.device("cuda", 0)
     probe = probe_with(None, world=World(0, 1, device), available=available_memory, measure=peak_memory)

@@ -71,7 +71,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Let Linux kill this process when the contest is killed, for what is stopped cannot end by itself."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -79,7 +79,7 @@ def _end_with_parent() -> None:
 
 def main(peer: str, path: str) -> None:
     """Let a peer do the work that a file describes, until nobody says to go on."""
-    _end_with_parent()
+    end_with_parent()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     work = Work.from_json(Path(path).read_text(encoding="utf-8"))

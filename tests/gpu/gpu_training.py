@@ -1,0 +1,84 @@
+"""A tiny training that both a CPU and a GPU can do: the target is the source backwards."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmt.checkpoint import ModelFacts, model_files
+from nmt.data.store import PairStore, PairWriter, token_dtype
+from nmt.distributed import start_world
+from nmt.model.transformer import Transformer
+from nmt.recipe import Recipe
+from nmt.train.trainer import Trainer, TrainingText
+
+VOCAB = 60
+SIZES = {"d_model": 32, "d_ff": 64, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
+
+
+def write_pairs(folder: Path) -> None:
+    random = np.random.Generator(np.random.PCG64(7))
+    for split, pairs in (("train", 240), ("valid", 20)):
+        sentences = [random.integers(4, VOCAB, random.integers(1, 14)) for _ in range(pairs)]
+        lengths = np.array([len(sentence) for sentence in sentences])
+        with PairWriter(folder, split, {"src": token_dtype(VOCAB), "tgt": token_dtype(VOCAB)}) as writer:
+            writer.append("src", np.concatenate(sentences), lengths)
+            writer.append("tgt", np.concatenate([sentence[::-1] for sentence in sentences]), lengths)
+
+
+def make_recipe(run_dir: Path, device: torch.device, dropout: float = 0.0, **train: object) -> Recipe:
+    options = {
+        "max_steps": 12,
+        "batch_tokens": 300,
+        "micro_batch_tokens": 160,
+        "shapes": "fixed",  # the same batches on every device
+        "precision": "fp32",
+        "schedule": "linear",
+        "learning_rate": 3e-3,
+        "warmup_steps": 5,
+        "log_every": 1,
+        "validate_every": 4,
+        "save_every": 4,
+        "device": str(device),
+        "threads": 1,
+    }
+    text = [{"kind": "text", "src": "a", "tgt": "b"}]
+    return Recipe.model_validate(
+        {
+            "name": "tiny",
+            "src_lang": "en",
+            "tgt_lang": "de",
+            "run_dir": str(run_dir),
+            "data": {"train": text, "valid": text, "max_tokens": 20},
+            "model": SIZES | {"dropout": dropout, "max_positions": 32},
+            "train": options | train,
+        }
+    )
+
+
+@contextmanager
+def trainer_of(recipe: Recipe, folder: Path) -> Iterator[Trainer]:
+    """A trainer on the pairs in `folder`, in training mode."""
+    facts = ModelFacts("en", "de", VOCAB, VOCAB, "NFC", recipe.decode, {})
+    assert recipe.train.device is not None
+    with start_world(recipe.train.device) as world:
+        torch.manual_seed(recipe.seed)
+        trainer = Trainer(
+            recipe,
+            world,
+            Transformer(recipe.model, VOCAB, VOCAB),
+            TrainingText(PairStore(folder, "train"), PairStore(folder, "valid")),
+            lambda tensors, step: model_files(recipe.model, tensors, {"tokenizer.model": b"none"}, facts),
+        )
+        trainer.loss.train()
+        yield trainer
+
+
+def gradient(trainer: Trainer) -> Tensor:
+    """The whole gradient of the last update as one float64 vector on the CPU."""
+    return torch.cat(
+        [weight.grad.flatten().cpu().double() for weight in trainer.model.parameters() if weight.grad is not None]
+    )

@@ -1,0 +1,121 @@
+"""Every attention kernel, forward and gradient, against plain loops in float64 on the CPU.
+
+Tolerances follow from the unit roundoff u of a type (2^-24, 2^-11, 2^-8). With `reach` the largest sum |q||k| / sqrt(d)
+of a query and a key, a kernel that rounds queries and scores moves a score by at most 2 u reach, so a weight relatively
+by at most 4 u reach; weights and outputs are rounded once more each. So the output is within u (2 + 4 reach) of the
+weighted sum of |v|, and float32 sums of n terms add n 2^-24 of that. Gradients pass through all of it once more.
+"""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.model.attention import Kernel, attend
+from nmt.packed import PackedSequences
+
+pytestmark = pytest.mark.gpu
+
+HEADS = 3
+UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+QUERY_LENGTHS, KEY_LENGTHS = (5, 1, 33, 67), (3, 31, 9, 71)
+
+
+@dataclass
+class Exact:
+    """What a kernel should give, (total, HEADS, d_head) float64, and the sums of absolute terms behind each."""
+
+    out: Tensor
+    grads: tuple[Tensor, Tensor, Tensor]
+    out_terms: Tensor
+    grads_terms: tuple[Tensor, Tensor, Tensor]
+    reach: float
+
+
+def exact_attention(
+    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, lengths: list[tuple[int, int]], causal: bool
+) -> Exact:
+    """Sentence by sentence, by the textbook's equations."""
+    parts: list[tuple[Tensor, ...]] = []
+    reach, q_start, k_start, scale = 0.0, 0, 0, 1 / math.sqrt(q.shape[2])
+    for q_len, k_len in lengths:
+        q_rows, k_rows = slice(q_start, q_start + q_len), slice(k_start, k_start + k_len)
+        q_start, k_start = q_rows.stop, k_rows.stop
+        qs, grads, ks, vs = (t.transpose(0, 1) for t in (q[q_rows], grad[q_rows], k[k_rows], v[k_rows]))
+        scores = qs @ ks.mT * scale
+        if causal:
+            scores = scores.masked_fill(torch.ones(q_len, k_len).triu(1).bool(), -math.inf)
+        weights = scores.softmax(-1)
+        d_weights = grads @ vs.mT
+        inner = (weights * d_weights).sum(-1, keepdim=True)
+        d_scores = weights * (d_weights - inner) * scale
+        terms = weights * (grads.abs() @ vs.abs().mT + (weights * (grads.abs() @ vs.abs().mT)).sum(-1, keepdim=True))
+        terms = terms * scale
+        values = (weights @ vs, d_scores @ ks, d_scores.mT @ qs, weights.mT @ grads)
+        magnitudes = (weights @ vs.abs(), terms @ ks.abs(), terms.mT @ qs.abs(), weights.mT @ grads.abs())
+        parts.append(tuple(t.transpose(0, 1) for t in (*values, *magnitudes)))
+        reach = max(reach, float((qs.abs() @ ks.abs().mT).max()) * scale)
+    whole = [torch.cat(one) for one in zip(*parts, strict=True)]
+    return Exact(whole[0], (whole[1], whole[2], whole[3]), whole[4], (whole[5], whole[6], whole[7]), reach)
+
+
+def distance(found: Tensor, exact: Tensor, terms: Tensor) -> float:
+    return float((found.cpu().double() - exact).norm() / terms.norm())
+
+
+@pytest.mark.parametrize("kernel", ["varlen", "sdpa", "matmul"])
+@pytest.mark.parametrize("dtype", UNIT_ROUNDOFF, ids=str)
+@pytest.mark.parametrize("d_head", [8, 16, 24, 32, 64, 96, 128])
+@pytest.mark.parametrize("causal", [False, True])
+def test_output_and_gradients_are_as_exact_as_the_type(
+    kernel: Kernel, dtype: torch.dtype, d_head: int, causal: bool, gpu: torch.device
+) -> None:
+    if kernel == "varlen" and (dtype == torch.float32 or gpu.type == "cpu"):
+        pytest.skip("varlen attention is for 16-bit types on a GPU")
+    key_lengths = QUERY_LENGTHS if causal else KEY_LENGTHS
+    queries, keys = (PackedSequences.from_lists([[1] * n for n in side]) for side in (QUERY_LENGTHS, key_lengths))
+    generator = torch.Generator().manual_seed(d_head)
+
+    def rows(side: PackedSequences, size: float) -> Tensor:
+        return (torch.randn(side.total, HEADS, d_head, generator=generator) * size).to(dtype)
+
+    q, k, v, grad = rows(queries, 0.5), rows(keys, 1.0), rows(keys, 1.0), rows(queries, 1.0)
+    wide = [t.double() for t in (q, k, v, grad)]
+    lengths = list(zip(QUERY_LENGTHS, key_lengths, strict=True))
+    exact = exact_attention(wide[0], wide[1], wide[2], wide[3], lengths, causal)
+
+    inputs = [t.to(gpu).requires_grad_() for t in (q, k, v)]
+    here = queries.to(gpu)
+    out = attend(*inputs, here, here if causal else keys.to(gpu), causal=causal, kernel=kernel)
+    assert out.dtype == dtype
+    out.backward(grad.to(gpu))
+
+    sums = (d_head + max(key_lengths)) * 2.0**-24 * (1 + exact.reach)
+    tolerance = UNIT_ROUNDOFF[dtype] * (2 + 4 * exact.reach) + sums
+    assert distance(out.detach(), exact.out, exact.out_terms) <= tolerance
+    for tensor, wanted, terms in zip(inputs, exact.grads, exact.grads_terms, strict=True):
+        assert tensor.grad is not None
+        assert distance(tensor.grad, wanted, terms) <= 4 * tolerance
+    if causal:  # the other kind of attention is far outside: the tolerance tells them apart
+        other = exact_attention(wide[0], wide[1], wide[2], wide[3], lengths, causal=False)
+        assert distance(other.out, exact.out, exact.out_terms) > 2 * tolerance
+
+
+@pytest.mark.parametrize("kernel", ["varlen", "sdpa", "matmul"])
+def test_sentences_of_padding_and_empty_ones_harm_nobody(kernel: Kernel, gpu: torch.device) -> None:
+    """As in batches of one shape: pairs of padding behind the others, then empty ones."""
+    if kernel == "varlen" and gpu.type == "cpu":
+        pytest.skip("varlen attention is for 16-bit types on a GPU")
+    plain = PackedSequences.from_lists([[1] * n for n in (9, 4)])
+    padded = plain.followed_by_padding([7, 0, 0], max_length=16)
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = torch.randn(3, padded.total, HEADS, 32, generator=generator).half().to(gpu).unbind(0)
+    sides = plain.to(gpu), padded.to(gpu)
+    alone, beside = (
+        attend(q[: side.total], k[: side.total], v[: side.total], side, side, causal=True, kernel=kernel)
+        for side in sides
+    )
+    assert beside.isfinite().all()
+    torch.testing.assert_close(beside[: plain.total], alone, rtol=2.0**-9, atol=2.0**-9)

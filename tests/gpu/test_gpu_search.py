@@ -1,0 +1,197 @@
+"""Search on a GPU: recorded steps equal plain ones, strings are the CPU's, waits are few, memory may be too small."""
+
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.bench.random_model import number_tokenizers, write_random_model
+from nmt.decode.captured import CapturedModel, GraphRecorder, PlainRecorder, Recorder, Run
+from nmt.decode.ensemble import Ensemble
+from nmt.decode.options import SearchOptions
+from nmt.decode.restricted import restrict
+from nmt.decode.sampling import SamplingOptions, sample
+from nmt.decode.search import Hypothesis, beam_search
+from nmt.decode.translator import Translator
+from nmt.model.transformer import Transformer
+from nmt.packed import PackedSequences
+from nmt.recipe import DecodeRecipe, ModelRecipe, parse_recipe
+from nmt.special_ids import EOS_ID
+
+pytestmark = pytest.mark.gpu
+
+VOCAB = 90
+SIZES = {"d_model": 64, "d_ff": 96, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
+SEARCHES = {
+    "greedy": SearchOptions(beam_size=1, max_extra_tokens=12),
+    "beam": SearchOptions(beam_size=5, n_best=3, max_extra_tokens=12),
+    "groups": SearchOptions(beam_size=4, n_best=4, num_groups=2, max_extra_tokens=12),
+    "coverage": SearchOptions(beam_size=3, n_best=2, coverage_beta=0.4, max_extra_tokens=12),
+    "rules": SearchOptions(beam_size=4, no_repeat_ngram=2, forbidden=((5, 6), (7,)), bias=(((8,), 1.5),)),
+    "long": SearchOptions(beam_size=4, max_extra_tokens=50, min_tokens=50),
+}
+
+
+class CountingRecorder:
+    """Records as `CapturedModel` does by default, and counts the recordings and those that could not be made."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._inner: Recorder = GraphRecorder(device) if device.type == "cuda" else PlainRecorder()
+        self.recorded = self.refused = 0
+
+    def record(self, run: Run) -> Run:
+        recorded = self._inner.record(run)
+        self.recorded += 1
+        self.refused += recorded is run
+        return recorded
+
+    def forget(self) -> None:
+        self._inner.forget()
+
+
+def make_model(device: torch.device, dtype: torch.dtype = torch.float64, seed: int = 0) -> Transformer:
+    """Of random weights with clear preferences."""
+    torch.manual_seed(seed)
+    recipe = ModelRecipe.model_validate(SIZES | {"max_positions": 150})
+    model = Transformer(recipe, VOCAB, VOCAB).eval().requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.to(device, dtype)
+
+
+def sources(count: int, longest: int, device: torch.device, seed: int = 5) -> PackedSequences:
+    rng = random.Random(seed)
+    lengths = [rng.randint(0, longest) for _ in range(count)]
+    sentences = [[rng.randrange(4, VOCAB) for _ in range(n)] + [EOS_ID] for n in lengths]
+    return PackedSequences.from_lists(sentences).to(device)
+
+
+def tokens(found: list[list[Hypothesis]]) -> list[list[list[int]]]:
+    return [[hypothesis.tokens for hypothesis in of_one] for of_one in found]
+
+
+def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]], rel: float = 1e-5) -> None:
+    assert tokens(found) == tokens(expected)
+    for one, other in zip(chain(*found), chain(*expected), strict=True):
+        assert one.score == pytest.approx(other.score, rel=rel)
+        assert one.token_log_probs == pytest.approx(other.token_log_probs, rel=rel, abs=1e-6)
+
+
+@pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
+def test_recorded_steps_find_what_plain_steps_find(options: SearchOptions, gpu: torch.device) -> None:
+    """In float64, where no rounding decides; the second search replays what the first has recorded."""
+    model, recorder = make_model(gpu), CountingRecorder(gpu)
+    captured = CapturedModel(model, recorder)
+    for count in (7, 3, 7):
+        src = sources(count, 9, gpu, seed=count)
+        prefixes = [[5, 9] if place % 3 == 0 else [] for place in range(count)]
+        assert_same(beam_search(captured, src, options, prefixes), beam_search(model, src, options, prefixes))
+    assert recorder.recorded
+    assert recorder.refused == (recorder.recorded if gpu.type == "cpu" else 0), "each step can be recorded"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_replay_gives_the_bits_of_the_step_itself(dtype: torch.dtype, gpu: torch.device) -> None:
+    model, options = make_model(gpu, dtype), SEARCHES["beam"]
+    recorded, plain = CapturedModel(model), CapturedModel(model, PlainRecorder())
+    for count in (8, 3, 8):
+        src = sources(count, 9, gpu, seed=count)
+        assert beam_search(recorded, src, options) == beam_search(plain, src, options)
+
+
+def test_sentences_that_join_find_what_they_find_alone(gpu: torch.device) -> None:
+    model, options = make_model(gpu), SEARCHES["beam"]
+    src = sources(23, 14, gpu)
+    captured = CapturedModel(model)
+    assert_same(beam_search(captured, src, options, rows=4), beam_search(model, src, options))
+
+
+def test_samples_ensembles_and_shortlists_are_the_same(gpu: torch.device) -> None:
+    models = [make_model(gpu, seed=seed) for seed in (1, 2)]
+    src, options = sources(6, 9, gpu), SearchOptions(beam_size=4, n_best=4, max_extra_tokens=12)
+    for sampling in (SamplingOptions(seed=3), SamplingOptions(seed=3, top_k=5), SamplingOptions(seed=3, top_p=0.8)):
+        assert_same(sample(CapturedModel(models[0]), src, options, sampling), sample(models[0], src, options, sampling))
+    generator = torch.Generator().manual_seed(1)
+    allowed = torch.rand(6, VOCAB, generator=generator) < 0.5
+    allowed[:, EOS_ID] = True
+    both = []
+    for members in (models, [CapturedModel(model) for model in models]):
+        both.append(beam_search(Ensemble(members), src, options))
+        both.append(beam_search(restrict(members[0], allowed.to(gpu)), src, options))
+    assert_same(both[2], both[0])
+    assert_same(both[3], both[1])
+
+
+@pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
+def test_in_float32_the_strings_are_the_cpus(options: SearchOptions, gpu: torch.device) -> None:
+    cpu = torch.device("cpu")
+    expected = beam_search(make_model(cpu, torch.float32), sources(9, 9, cpu), options)
+    found = beam_search(CapturedModel(make_model(gpu, torch.float32)), sources(9, 9, gpu), options)
+    assert_same(found, expected, rel=1e-3)
+
+
+# --- What only CUDA tells --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def counted_waits() -> Iterator[list[warnings.WarningMessage]]:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield seen
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_step_of_search_waits_for_the_device_once_at_most(gpu: torch.device) -> None:
+    """Steps in which no sentence is done: further ones of such cost so many further waits."""
+    if gpu.type == "cpu":
+        pytest.skip("only CUDA tells of waiting")
+    captured = CapturedModel(make_model(gpu, torch.float32))
+    src = PackedSequences.from_lists([[9, 8, 7, EOS_ID]] * 4).to(gpu)
+    waits = []
+    for steps in (20, 28):  # neither crosses the border of a shape
+        options = SearchOptions(beam_size=1, min_tokens=steps, max_tokens=steps, max_extra_tokens=steps)
+        for _ in range(2):  # the first time, steps are recorded
+            with counted_waits() as seen:
+                beam_search(captured, src, options)
+        waits.append(sum("synchroniz" in str(warning.message) for warning in seen))
+    assert waits[0] > 0, "the results must come to the host"
+    assert waits[1] - waits[0] <= 8
+
+
+def test_translation_recovers_where_memory_is_too_small(tmp_path: Path, gpu: torch.device) -> None:
+    if gpu.type == "cpu":
+        pytest.skip("a CPU's memory has no limit that could be set")
+    text = 'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n[data]\ntrain = [{ kind = "embedded" }]\n'
+    text += 'valid = [{ kind = "embedded" }]\n[model]\n' + "\n".join(f"{name} = {size}" for name, size in SIZES.items())
+    write_random_model(tmp_path / "model", parse_recipe(text), number_tokenizers(5_000))
+    rng = random.Random(1)
+    lines = [" ".join(f"w{rng.randrange(4_000)}" for _ in range(30)) for _ in range(512)]
+    decode = DecodeRecipe(beam_size=8, batch_tokens=16_384, max_extra_tokens=5)
+    found, peaks = [], []
+    torch.cuda.empty_cache()
+    for is_limited in (False, True):
+        translator = Translator.load(tmp_path / "model", str(gpu), "fp32", decode)
+        before = torch.cuda.memory_allocated(gpu)
+        if is_limited:
+            torch.cuda.empty_cache()
+            limit = before + (peaks[0] - before) // 2
+            torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(gpu).total_memory, gpu)
+        torch.cuda.reset_peak_memory_stats(gpu)
+        failures = torch.cuda.memory_stats(gpu)["num_ooms"]
+        try:
+            found.append(translator.translate(lines))
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, gpu)
+        peaks.append(torch.cuda.max_memory_allocated(gpu))
+        assert (torch.cuda.memory_stats(gpu)["num_ooms"] > failures) is is_limited
+        del translator
+    equal = sum(one == other for one, other in zip(*found, strict=True))
+    assert equal >= 0.99 * len(lines), "other batches may round otherwise, and no more"

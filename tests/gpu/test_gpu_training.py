@@ -1,0 +1,171 @@
+"""Updates on a GPU: against the CPU, in every precision, compiled, resumed, without waiting, in the memory foreseen."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from gpu_training import gradient, make_recipe, trainer_of, write_pairs
+
+from nmt.layout import list_checkpoints
+from nmt.recipe import Recipe
+from nmt.train.memory import MicroBatchShape, moments_to_come, peak_memory
+
+pytestmark = pytest.mark.gpu
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pairs")
+    write_pairs(folder)
+    return folder
+
+
+def updates(recipe: Recipe, pairs: Path, count: int = 1) -> tuple[list[float], torch.Tensor]:
+    """The losses of the first updates, and the gradient of the last of them."""
+    with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
+        losses = []
+        for step in range(1, count + 1):
+            update = next(batches)
+            losses.append(trainer.update(update, step).loss.item() / update.tgt_tokens)
+        return losses, gradient(trainer)
+
+
+def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((found - exact).norm() / exact.norm())
+
+
+def test_an_update_in_float32_is_the_cpus(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
+    assert torch.get_float32_matmul_precision() == "highest", "TF32 would be another precision"
+    (cpu_losses, expected), (losses, found) = (
+        updates(make_recipe(tmp_path / str(device), device), pairs) for device in (CPU, gpu)
+    )
+    assert losses == pytest.approx(cpu_losses, rel=1e-6)
+    assert distance(found, expected) <= 1e-5
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("bf16", 0.05), ("fp16", 0.01)])
+def test_an_update_in_16_bits_is_near_the_cpus_in_float32(
+    precision: str, limit: float, pairs: Path, tmp_path: Path, gpu: torch.device
+) -> None:
+    cpu_losses, expected = updates(make_recipe(tmp_path / "cpu", CPU), pairs)
+    losses, found = updates(make_recipe(tmp_path / "gpu", gpu, precision=precision), pairs)
+    assert losses == pytest.approx(cpu_losses, rel=limit / 5)
+    assert 0 < distance(found, expected) <= limit
+
+
+def test_an_update_that_overflows_in_fp16_is_left_out_and_the_scale_falls(
+    pairs: Path, tmp_path: Path, gpu: torch.device
+) -> None:
+    with (
+        trainer_of(make_recipe(tmp_path / "run", gpu, precision="fp16"), pairs) as trainer,
+        trainer.batches() as batches,
+    ):
+        trainer.update.loss_scaler = torch.amp.GradScaler(gpu.type, init_scale=2.0**60)
+        before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+        result = trainer.update(next(batches), 1)
+        assert result.skipped.item() == 1.0
+        assert trainer.update.loss_scaler.get_scale() == 2.0**59
+        assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
+        trainer.update.loss_scaler = torch.amp.GradScaler(gpu.type, init_scale=2.0**10)
+        assert trainer.update(next(batches), 2).skipped.item() == 0.0
+        assert not all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
+
+
+def test_one_compiled_graph_gives_the_gradients_of_the_eager_step(
+    pairs: Path, tmp_path: Path, gpu: torch.device
+) -> None:
+    """In bf16 both round, each in its own order: neither may be much farther from float32 than the other."""
+    _, exact = updates(make_recipe(tmp_path / "exact", CPU), pairs)
+    recipe = make_recipe(tmp_path / "run", gpu, precision="bf16")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
+        micros = [micro.batch for _ in range(3) for micro in next(batches).micro_batches]
+    found = []
+    for compiled in (False, True):
+        with trainer_of(recipe, pairs) as trainer, torch._dynamo.config.patch(error_on_recompile=True):
+            if gpu.type == "cpu":
+                trainer.model.use_kernel("masked")
+            if compiled:
+                trainer.loss.compile_whole("inductor" if gpu.type == "cuda" else "aot_eager")
+            gradients = []
+            for batch in micros:
+                trainer.loss.zero_grad(set_to_none=True)
+                with torch.autocast(gpu.type, torch.bfloat16):
+                    loss, _ = trainer.loss(batch.to(gpu))
+                (loss / batch.tgt_tokens).backward()
+                gradients.append(gradient(trainer))
+        found.append(gradients)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert len(micros) >= 6 and exact.norm() > 0
+    _, eager_whole = updates(make_recipe(tmp_path / "eager", gpu, precision="bf16"), pairs)
+    rounding = distance(eager_whole, exact)
+    for eager, traced in zip(*found, strict=True):
+        assert distance(traced, eager) <= 4 * rounding
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_run_that_is_resumed_has_the_losses_of_one_that_was_not(
+    precision: str, pairs: Path, tmp_path: Path, gpu: torch.device
+) -> None:
+    """With dropout; sums of some kernels depend on the order in which a GPU's threads come."""
+    losses = []
+    for stops in (False, True):
+        recipe = make_recipe(tmp_path / f"run-{stops}", gpu, dropout=0.2, precision=precision, keep_last=9)
+        with trainer_of(recipe, pairs) as trainer:
+            trainer.run()
+        if stops:
+            for directory in list_checkpoints(recipe.directory)[1:]:
+                shutil.rmtree(directory)
+            with trainer_of(recipe, pairs) as trainer:
+                assert trainer.position.step == 4
+                trainer.run()
+        lines = (recipe.directory / "metrics.jsonl").read_text().splitlines()
+        losses.append([entry["train/loss"] for entry in map(json.loads, lines) if "train/loss" in entry])
+    assert len(losses[0]) == 12
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_nothing_of_an_update_waits_for_the_device(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
+    if gpu.type == "cpu":
+        pytest.skip("only CUDA tells of waiting")
+    for precision in ("fp32", "bf16", "fp16"):
+        recipe = make_recipe(tmp_path / precision, gpu, dropout=0.1, precision=precision, clip_norm=1.0)
+        with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
+            for step in (1, 2):  # which set up what a kernel needs
+                result = trainer.update(next(batches), step)
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                for step in (3, 4, 5):
+                    result = trainer.update(next(batches), step)
+                with pytest.raises(RuntimeError, match="synchroniz"):  # what anything that waits would have raised
+                    result.loss.item()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+
+def test_an_update_needs_the_memory_that_was_foreseen(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
+    if gpu.type == "cpu":
+        pytest.skip("only CUDA counts what is allocated")
+    recipe = make_recipe(tmp_path / "run", gpu, batch_tokens=3_000, micro_batch_tokens=3_000, precision="bf16")
+    with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
+        assert trainer.shape is not None
+        batch = MicroBatchShape.of_all(trainer.shape).batch().to(gpu)
+
+        def step() -> None:
+            with torch.autocast("cuda", torch.bfloat16):
+                loss, _ = trainer.loss(batch)
+            loss.backward()
+
+        before = torch.cuda.memory_allocated(gpu)
+        foreseen = before + peak_memory(step, gpu) + moments_to_come(trainer.update.optimizer)
+        trainer.loss.zero_grad(set_to_none=True)
+        torch.cuda.reset_peak_memory_stats(gpu)
+        for number in range(1, 6):
+            trainer.update(next(batches), number)
+        assert 0.6 * foreseen <= torch.cuda.max_memory_allocated(gpu) <= 1.1 * foreseen

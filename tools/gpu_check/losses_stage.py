@@ -1,0 +1,158 @@
+"""The first losses of one training on the CPU and on the GPU in every precision, laid over each other.
+
+The batches, the initial weights and the seed are the same. Without dropout nothing but rounding differs. With dropout
+the masks differ between devices, so only means over windows of updates can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gpu_check.outcome import Results
+from gpu_check.quickstart import make_trainer, prepared_corpus, quickstart_recipe
+from gpu_check.settings import NO_GPU, Settings
+from nmt.data.prepare import Prepared
+from nmt.distributed import start_world
+
+_SHOWN = (1, 2, 5, 10, 20, 50, 100, 150, 200)
+_WINDOW = 20
+_FIRST = 10
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a curve may be from the CPU's in float32, relatively.
+
+    first: any of the first 10 losses; last: the mean of the last 20; smooth: with dropout, the mean of any 20 in a row
+    """
+
+    first: float
+    last: float
+    smooth: float
+
+
+LIMITS = {
+    "fp32": Limits(first=1e-4, last=0.02, smooth=0.10),
+    "bf16": Limits(first=5e-3, last=0.05, smooth=0.10),
+    "fp16": Limits(first=1e-3, last=0.05, smooth=0.10),
+}
+
+
+def run(settings: Settings, results: Results, _part: str) -> None:
+    """Train all variants and compare."""
+    recipe = quickstart_recipe(settings)
+    prepared = prepared_corpus(recipe)
+    results.note(
+        f"Products of float32 on a GPU: torch's precision {torch.get_float32_matmul_precision()!r}; 'highest' means "
+        f"without TF32; cuDNN's TF32 {torch.backends.cudnn.allow_tf32}, which nothing here uses.\n"
+    )
+    curves: dict[str, dict[str, list[float]]] = {}
+    for dropout in (0.0, 0.1):
+        of_dropout = curves[f"{dropout:g}"] = {}
+        for device, precision in _variants(settings):
+            losses = training_losses(settings, prepared, device, precision, dropout)
+            of_dropout[f"{device} {precision}"] = losses
+            _write(settings, curves)
+            if not settings.small:
+                _check_learning(results, f"{device} {precision}, dropout {dropout:g}", losses)
+        _compare(settings, results, of_dropout, dropout)
+        _show(results, of_dropout, dropout)
+    results.note(_draw(curves, settings.folder("pictures") / "losses.png"))
+
+
+def _variants(settings: Settings) -> list[tuple[str, str]]:
+    others = [(settings.device, precision) for precision in ("fp32", "bf16", "fp16")]
+    return list(dict.fromkeys([("cpu", "fp32"), *others]))
+
+
+def training_losses(settings: Settings, prepared: Prepared, device: str, precision: str, dropout: float) -> list[float]:
+    """The loss of each of the first 200 updates, per target token."""
+    options = [f"run_dir={settings.folder('work') / 'losses'}", f"model.dropout={dropout}"]
+    options += [f"train.device={device}", f"train.precision={precision}"]
+    recipe = quickstart_recipe(settings, options)
+    losses = []
+    with start_world(device) as world:
+        trainer = make_trainer(recipe, world, prepared)
+        with trainer.batches() as batches:
+            for step in range(1, settings.pick(200, 24) + 1):
+                update = next(batches)
+                losses.append(trainer.update(update, step).loss / update.tgt_tokens)
+        return [float(value) for value in torch.stack(losses).tolist()]
+
+
+def _check_learning(results: Results, name: str, losses: Sequence[float]) -> None:
+    first, last = losses[0], float(np.mean(losses[-_WINDOW:]))
+    held = all(map(math.isfinite, losses)) and last < 0.7 * first
+    results.check(f"{name}: it learns", "last 20 below 0.7 of the first", f"{first:.3f} to {last:.3f}", held)
+
+
+def _compare(settings: Settings, results: Results, curves: dict[str, list[float]], dropout: float) -> None:
+    reference = np.array(curves["cpu fp32"])
+    for precision, limits in LIMITS.items():
+        name = f"{settings.device} {precision}"
+        if name == "cpu fp32":
+            name = "GPU fp32"
+        for what, limit, distance in _distances(limits, reference, curves.get(name), dropout):
+            row = (f"{name} against cpu fp32, dropout {dropout:g}: {what}", f"within {limit:g}")
+            if distance is None:
+                results.not_measured(*row, NO_GPU)
+            else:
+                results.check(*row, f"{distance:.2g}", distance <= limit)
+
+
+def _distances(
+    limits: Limits, reference: np.ndarray, losses: Sequence[float] | None, dropout: float
+) -> list[tuple[str, float, float | None]]:
+    """What is compared, how far apart it may be and how far it is, relatively; None without a curve."""
+
+    def largest(theirs: np.ndarray, ours: np.ndarray) -> float:
+        distance = float(np.abs(ours / theirs - 1).max())
+        return distance if math.isfinite(distance) else math.inf
+
+    found = reference * math.nan if losses is None else np.array(losses)
+    if dropout:
+        compared = [("means of 20", limits.smooth, largest(_smooth(reference), _smooth(found)))]
+    else:
+        ends = reference[-_WINDOW:].mean(), found[-_WINDOW:].mean()
+        compared = [
+            (f"first {_FIRST} losses", limits.first, largest(reference[:_FIRST], found[:_FIRST])),
+            ("mean of the last 20", limits.last, largest(*map(np.atleast_1d, ends))),
+        ]
+    return [(what, limit, None if losses is None else distance) for what, limit, distance in compared]
+
+
+def _smooth(losses: np.ndarray) -> np.ndarray:
+    return np.convolve(losses, np.full(_WINDOW, 1 / _WINDOW), mode="valid")
+
+
+def _show(results: Results, curves: dict[str, list[float]], dropout: float) -> None:
+    length = len(next(iter(curves.values())))
+    rows = [[step, *(f"{losses[step - 1]:.6f}" for losses in curves.values())] for step in _SHOWN if step <= length]
+    results.table(f"Losses, dropout {dropout:g}", ["update", *curves], rows)
+
+
+def _write(settings: Settings, curves: dict[str, dict[str, list[float]]]) -> None:
+    (settings.folder("results") / "losses-of-each-update.txt").write_text(json.dumps(curves), encoding="utf-8")
+
+
+def _draw(curves: dict[str, dict[str, list[float]]], path: Path) -> str:
+    """Draw the curves where matplotlib is there; what became of it."""
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - it may be missing
+    except ImportError:
+        return "No picture: matplotlib is not installed."
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    for axes, (dropout, of_dropout) in zip(figure.subplots(1, len(curves)), curves.items(), strict=True):
+        for name, losses in of_dropout.items():
+            axes.plot(range(1, len(losses) + 1), losses, label=name, linewidth=1)
+        axes.set(title=f"dropout {dropout}", xlabel="update", ylabel="loss per target token")
+        axes.legend()
+    figure.savefig(path, dpi=120)
+    return f"Curves: {path}"

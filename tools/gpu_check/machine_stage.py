@@ -1,0 +1,93 @@
+"""What the machine is, and how fast it multiplies at the model's shapes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from gpu_check.outcome import Results
+from gpu_check.settings import NO_GPU, Settings
+from nmt.bench.arithmetic import Arithmetic
+from nmt.bench.device import LinearRate, measure_linear
+from nmt.bench.subjects import find_subject
+from nmt.distributed import choose_device
+from nmt.evaluate.report import describe_machine
+from nmt.precision import Arithmetic as Precision
+
+# Tensor cores multiply 16-bit numbers many times as fast as a GPU's other units float32: 15 times on an H100.
+_LEAST_GAIN = 2.0
+
+
+def run(settings: Settings, results: Results, _part: str) -> None:
+    """Describe the machine, then measure."""
+    machine = describe_machine()
+    results.note(f"{machine.cpu}, {machine.cores} cores; Python {sys.version.split()[0]}; torch {torch.__version__}\n")
+    if settings.on_gpu:
+        _describe_gpu(results)
+    device = choose_device(settings.device)
+    precision = torch.get_float32_matmul_precision()
+    results.check("products of float32 without TF32 by default", "highest", precision, precision == "highest")
+    rows = []
+    for name in settings.pick(("base", "big"), ("tiny",)):
+        rates = _rates(name, settings, device)
+        rows += [[name, kind, _tera(rate.mean), _tera(rate.best)] for kind, rate in rates.items()]
+        for kind in ("bf16", "fp16"):
+            row = (f"F.linear of {name} in {kind}", f"at least {_LEAST_GAIN:g} times float32")
+            if not settings.on_gpu:
+                results.not_measured(*row, NO_GPU)
+                continue
+            gain = rates[kind].mean / rates["fp32"].mean
+            seen = f"{gain:.1f} times, {_tera(rates[kind].mean)} against {_tera(rates['fp32'].mean)}"
+            results.check(*row, seen, gain >= _LEAST_GAIN)
+    results.table("Rates of F.linear", ["model", "precision", "over all its shapes", "best shape"], rows)
+
+
+def _describe_gpu(results: Results) -> None:
+    facts = torch.cuda.get_device_properties(torch.cuda.current_device())
+    capability = (facts.major, facts.minor)
+    results.note(
+        f"{facts.name}, compute capability {facts.major}.{facts.minor}, {facts.total_memory / 2**30:.1f} GiB, "
+        f"driver {_driver()}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}\n"
+    )
+    results.check(
+        "compute capability", "at least 8.0, for bf16 and varlen attention", str(capability), capability >= (8, 0)
+    )
+
+
+def _rates(name: str, settings: Settings, device: torch.device) -> dict[str, LinearRate]:
+    """FLOP/s by precision, at the shapes of a micro-batch of 4,096 tokens."""
+    subject = find_subject(name, (), settings.pick(None, 200))
+    rows = settings.pick(4_096, 64)
+    products = Arithmetic.of(subject.recipe.model, subject.tgt_vocab_size).products(rows, rows)
+    kinds: tuple[Precision, ...] = ("fp32", "bf16", "fp16") if settings.on_gpu else ("fp32", "bf16")
+    rates = {str(kind): measure_linear(products, kind, device) for kind in kinds}
+    if settings.on_gpu:
+        with _tf32():
+            rates["tf32"] = measure_linear(products, "fp32", device)
+    return rates
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _tera(rate: float) -> str:
+    return f"{rate / 1e12:.3g} TFLOP/s"
+
+
+def _driver() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.split("\n")[0]
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"

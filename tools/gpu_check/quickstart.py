@@ -1,0 +1,59 @@
+"""The quickstart recipe: a small but real training from text that comes with nmt, so that nothing is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gpu_check.packages import ROOT
+from gpu_check.settings import Settings
+from nmt.data.prepare import Prepared, load_prepared, prepare
+from nmt.data.store import PairStore
+from nmt.distributed import World
+from nmt.model.transformer import Transformer
+from nmt.recipe import Recipe, load_recipe
+from nmt.train.trainer import Trainer, TrainingText
+
+# Of a dry run: as few words and weights as can still be trained.
+_SMALL = (
+    "tokenizer.vocab_size=400",
+    'data.train=[{kind="embedded", split="train", pairs=300}]',
+    'data.valid=[{kind="embedded", split="valid", pairs=20}]',
+    'data.test={heldout={kind="embedded", split="test", pairs=12}}',
+    "data.workers=1",
+    "data.max_tokens=100",
+    "model.d_model=32",
+    "model.d_ff=48",
+    "model.num_encoder_layers=1",
+    "model.num_decoder_layers=1",
+    "train.batch_tokens=200",
+    "train.micro_batch_tokens=200",
+    "train.threads=1",
+    "train.max_steps=30",
+    "train.validate_every=30",
+    "train.save_every=10",
+)
+
+
+def quickstart_recipe(settings: Settings, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe, in the output folder; all of its stages share one prepared corpus."""
+    run_dir = settings.folder("work") / "quickstart"
+    return load_recipe(ROOT / "recipes/quickstart.toml", [f"run_dir={run_dir}", *settings.pick((), _SMALL), *overrides])
+
+
+def prepared_corpus(recipe: Recipe) -> Prepared:
+    """The recipe's corpus, which is prepared if it is not there."""
+    prepare(recipe)
+    return load_prepared(recipe.data_directory)
+
+
+def make_trainer(recipe: Recipe, world: World, prepared: Prepared) -> Trainer:
+    """A trainer at its beginning that saves nothing; `recipe.run_dir` must not hold checkpoints."""
+    torch.manual_seed(recipe.seed)
+    vocabulary = prepared.tokenizers
+    model = Transformer(recipe.model, vocabulary.src.vocab_size, vocabulary.tgt.vocab_size)
+    text = TrainingText(PairStore(prepared.directory, "train"), PairStore(prepared.directory, "valid"))
+    trainer = Trainer(recipe, world, model, text, lambda tensors, step: {})
+    trainer.loss.train()
+    return trainer

@@ -1,0 +1,67 @@
+"""The tests that need a GPU, by pytest; in a dry run those of them that can be rehearsed on a CPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+from gpu_check.outcome import Results
+from gpu_check.packages import ROOT
+from gpu_check.settings import NO_GPU, Settings
+
+_MARK = "pytest.mark.gpu"
+# A dry run leaves out most sizes of a test.
+_SMALL = ["-k", "attention and 64 or loss and plain or search and beam"]
+
+
+@dataclass
+class _Counts:
+    """What became of a test function's cases."""
+
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def run(settings: Settings, results: Results, _part: str) -> None:
+    """Run them, a row for each test function."""
+    report = settings.folder("logs") / "tests.xml"
+    report.unlink(missing_ok=True)
+    files = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if _MARK in path.read_text("utf-8")]
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    command += [*settings.pick([], _SMALL), *(file for file in files if Path(file).name != "test_gpu_check.py")]
+    variables = {} if settings.on_gpu else {"NMT_TEST_DEVICE": "cpu"}
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=False)
+    if done.returncode > 1 or not report.exists():
+        raise SystemExit(f"pytest ended with {done.returncode}")
+    for name, counts in sorted(_read(report).items()):
+        row = (name, "all cases pass")
+        if counts.failed or counts.passed:
+            seen = f"{counts.passed} passed, {len(counts.failed)} failed, {len(counts.skipped)} skipped"
+            first = "".join(f"; {case}" for case in counts.failed[:3])
+            results.check(*row, f"{seen} on {settings.device}{first}", not counts.failed)
+        else:
+            results.not_measured(*row, counts.skipped[0] if settings.on_gpu else NO_GPU)
+
+
+def _read(report: Path) -> dict[str, _Counts]:
+    """The counts of each test function in a file of pytest's."""
+    found: dict[str, _Counts] = defaultdict(_Counts)
+    # pytest wrote it in this process's care: it is no foreign XML.
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        name = case.get("name", "")
+        function, module = name.partition("[")[0], case.get("classname", "").rpartition(".")[2]
+        counts = found[f"{module}: {function.removeprefix('test_').replace('_', ' ')}"]
+        skip = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            counts.failed.append(name)
+        elif skip is not None:
+            counts.skipped.append(skip.get("message", ""))
+        else:
+            counts.passed += 1
+    return found
