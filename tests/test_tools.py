@@ -20,6 +20,7 @@ import work_shares  # noqa: E402
 SCRIPTS = (
     "tools/batch-invariance",
     "tools/environment",
+    "tools/gpu-check",
     "tools/quickstart",
     "tools/test",
     "tools/parity",

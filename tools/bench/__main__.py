@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.contest import hold_contest
 from bench.environments import PEERS, cache, install
 from bench.goals import BY_NAME
-from bench.ledger import HOME, add_entry, contest_entry, figure_entry, write_results
+from bench.ledger import HOME, add_entry, add_ledger, contest_entry, figure_entry, write_results
 from bench.text import prepare_text, text_recipe, vocabulary_of
 from bench.work import Shape, Work, parse_contestant
 from nmt.logs import console, say
@@ -67,6 +67,8 @@ def main(arguments: Sequence[str]) -> int:
             case "record":
                 _record(options)
             case "ledger":
+                if options.add is not None:
+                    say(f"{add_ledger(options.add, options.ledger)} measurements added")
                 write_results(options.ledger)
             case _:
                 _compare(options, arguments)
@@ -85,7 +87,7 @@ def _compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     work = replace(work, **{name: value for name, value in given.items() if name not in ("folder", "shape")})
     contest = hold_contest(work, ours, theirs, options.rounds)
     command = shlex.join(["tools/bench/run", *(_without_folder(arguments))])
-    add_entry(contest_entry(options.goal, work, contest, command), options.ledger)
+    add_entry(contest_entry(options.goal, work, contest, command, options.note), options.ledger)
     ratio = contest.ratio
     sys.stdout.write(f"{ratio.ratio:.3f} ({ratio.low:.3f} to {ratio.high:.3f})\n")
 
@@ -104,7 +106,7 @@ def _contestant(text: str, task: str) -> tuple[str, dict[str, str]]:
 def _without_folder(arguments: Sequence[str]) -> list[str]:
     """The command line without where things lie on this machine."""
     kept = list(arguments)
-    for option in ("--folder", "--ledger"):
+    for option in ("--folder", "--ledger", "--note"):
         if option in kept:
             place = kept.index(option)
             del kept[place : place + 2]
@@ -144,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     recording.add_argument("--note", default="", help="what else must be known")
     recording.add_argument("--evidence", type=Path, help="file of `nmt bench --json`")
     remaking = commands.add_parser("ledger", help="make RESULTS.md anew from results.json")
+    remaking.add_argument("--add", type=Path, metavar="FOLDER", help="first add what another ledger has besides")
     for command in (recording, remaking):
         command.add_argument("--ledger", type=Path, default=HOME, help="folder of the ledger")
     return parser
@@ -161,6 +164,7 @@ def _add_contest(parser: argparse.ArgumentParser, task: str) -> None:
     parser.add_argument("ours", help="a system with its settings, such as nmt:precision=bf16")
     parser.add_argument("theirs", help="another, such as eole:precision=bf16")
     parser.add_argument("--goal", choices=BY_NAME, help="the goal that this decides")
+    parser.add_argument("--note", default="", help="what else must be known")
     parser.add_argument("--rounds", type=int, default=7, help="laps of each (7)")
     parser.add_argument("--shape", choices=SHAPES, default="base", help="of the model (base)")
     parser.add_argument("--folder", type=Path, default=cache() / "text", help="text that `data` prepared")

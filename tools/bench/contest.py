@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bench.environments import PEERS, find_python
+from bench.environments import PEERS, find_python, shared_packages
 from bench.work import Work
 from nmt.bench.statistics import Ratio, Spread, paired_ratio
 from nmt.logs import say
@@ -129,10 +129,11 @@ class Contestant:
 def _environment(name: str, work: Work, settings: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Variables of a process; settings in capitals are variables."""
     threads = str(work.threads)
+    # nmt itself is imported from the source tree, and by no other system.
+    path = [*filter(None, [shared_packages()]), *map(str, [TOOLS, TOOLS.parent] if name == "nmt" else [TOOLS])]
     return {
         **{key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "OMP_NUM_THREADS")},
-        # nmt itself is imported from the source tree, and by no other system.
-        "PYTHONPATH": os.pathsep.join(map(str, [TOOLS, TOOLS.parent] if name == "nmt" else [TOOLS])),
+        "PYTHONPATH": os.pathsep.join(path),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "TMPDIR": str(folder),  # what a killed process leaves goes with it

@@ -128,9 +128,14 @@ def cache() -> Path:
     return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "nmt-bench"
 
 
+def shared_packages() -> str | None:
+    """The folder that NMT_BENCH_SHARED names, if it does: all systems then run in this Python and import from there."""
+    return os.environ.get("NMT_BENCH_SHARED")
+
+
 def find_python(name: str) -> str:
     """The interpreter of a system; UserError where it is not installed."""
-    if name == "nmt":
+    if name == "nmt" or shared_packages() is not None:
         return sys.executable
     python = cache() / name / "bin" / "python"
     if not python.exists():

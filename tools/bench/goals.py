@@ -28,6 +28,19 @@ class Goal:
         """Whether a figure is good enough."""
         return value <= self.wanted if self.unit == "minutes" else value >= self.wanted
 
+    @property
+    def wanted_text(self) -> str:
+        """What is wanted, in words."""
+        match self.unit:
+            case "ratio":
+                return f"at least {self.wanted:g}x"
+            case "share":
+                return f"at least {self.wanted:.0%}"
+            case "minutes":
+                return f"at most {self.wanted:g} min"
+            case "BLEU":
+                return f"at least {self.wanted:g} BLEU"
+
 
 _NO_GPU = "There was no GPU to measure on."
 _NO_GPU_FOR_SEARCH = (

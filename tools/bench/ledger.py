@@ -51,11 +51,12 @@ def write_results(folder: Path = HOME) -> None:
     (folder / "RESULTS.md").write_text("\n".join(format_ledger(read_ledger(folder))) + "\n", encoding="utf-8")
 
 
-def contest_entry(goal: str | None, work: Work, contest: Contest, command: str) -> Entry:
-    """What is noted of two systems in turns."""
+def contest_entry(goal: str | None, work: Work, contest: Contest, command: str, note: str = "") -> Entry:
+    """What is noted of two systems in turns. note: what else must be known."""
     shown = {key: value for key, value in asdict(work).items() if key not in ("folder", "options")}
     sides = {"ours": asdict(contest.ours), "theirs": asdict(contest.theirs)}
-    return {**_circumstances(goal, command), "work": shown, **sides, "ratio": asdict(contest.ratio)}
+    noted = {"note": note} if note else {}
+    return {**_circumstances(goal, command), "work": shown, **sides, "ratio": asdict(contest.ratio), **noted}
 
 
 def figure_entry(goal: str, value: float, command: str, note: str, evidence: Any = None) -> Entry:
@@ -98,6 +99,20 @@ def is_reached(entry: Entry) -> bool:
     return goal.is_reached(ratio.ratio) and (goal.wanted <= 1.0 or ratio.low > 1.0)
 
 
+def measured(entry: Entry) -> str:
+    """What a measurement of a goal came to, in the goal's unit."""
+    return _ratio(Ratio(**entry["ratio"])) if "ratio" in entry else _value(_goal(entry["goal"]), entry["value"])
+
+
+def add_ledger(other: Path, folder: Path = HOME) -> int:
+    """Add the measurements of another ledger that are not in this one; how many they are."""
+    known = read_ledger(folder)
+    added = [entry for entry in read_ledger(other) if entry not in known]
+    for entry in added:
+        add_entry(entry, folder)
+    return len(added)
+
+
 def _goal(name: str) -> Goal:
     if name not in BY_NAME:
         raise UserError(f"{name!r} is no goal; it must be one of {', '.join(BY_NAME)}; choose one")
@@ -125,13 +140,12 @@ def _newest(goal: Goal, entries: Sequence[Entry]) -> list[Entry]:
 
 def _goal_rows(goal: Goal, newest: Sequence[Entry]) -> Iterator[str]:
     """A row for each machine; only the first says what the goal is."""
-    subject = f"{goal.name}: {goal.text} | {_wanted(goal)}"
+    subject = f"{goal.name}: {goal.text} | {goal.wanted_text}"
     if not newest:
         yield f"| {subject} | | not measured | |"
     for entry in newest:
-        measured = _ratio(Ratio(**entry["ratio"])) if "ratio" in entry else _value(goal, entry["value"])
         verdict = "reached" if is_reached(entry) else "not reached"
-        yield f"| {subject} | {_machine(entry)} | {measured} | {verdict} |"
+        yield f"| {subject} | {_machine(entry)} | {measured(entry)} | {verdict} |"
         subject = "|"
 
 
@@ -146,18 +160,6 @@ def _machine(entry: Entry) -> str:
     machine = entry["machine"]
     cpu = machine["cpu"].replace("(R)", "").removesuffix(" Processor")
     return ", ".join((f"{cpu}, {machine['cores']} cores", *machine["gpus"]))
-
-
-def _wanted(goal: Goal) -> str:
-    match goal.unit:
-        case "ratio":
-            return f"at least {goal.wanted:g}x"
-        case "share":
-            return f"at least {goal.wanted:.0%}"
-        case "minutes":
-            return f"at most {goal.wanted:g} min"
-        case "BLEU":
-            return f"at least {goal.wanted:g} BLEU"
 
 
 def _value(goal: Goal, value: float) -> str:
@@ -192,7 +194,7 @@ def _measurement(entry: Entry) -> Iterator[str]:
     for side in (Side(**entry["ours"]), Side(**entry["theirs"])):
         yield _side_row(side)
     yield ""
-    yield f"Ratio {_ratio(ratio)}: {verdict}."
+    yield f"Ratio {_ratio(ratio)}: {verdict}. {entry.get('note', '')}".rstrip()
 
 
 def _short(commit: str | None) -> str:

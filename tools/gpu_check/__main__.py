@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -38,6 +39,7 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 def main(arguments: Sequence[str]) -> int:
     """Run the command; the exit status."""
     started = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the stage under way is ended too
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.limit <= 0 or (options.budget_seconds is not None and options.budget_seconds <= 0):
@@ -47,7 +49,11 @@ def main(arguments: Sequence[str]) -> int:
         stages = list(STAGES) if names is None else chosen_stages(names)
     except ValueError as error:
         parser.error(str(error))
-    settings = Settings(options.device, options.small, str(options.out.absolute()), options.data)
+    for given in (options.wheels, options.data):
+        if given is not None and not given.is_dir():
+            parser.error(f"{given} is no folder; it must be one; give another")
+    data = str(options.data.absolute()) if options.data else ""
+    settings = Settings(options.device, options.small, str(options.out.absolute()), data)
     results = Path(settings.out) / "results"
     if options.list:
         sys.stdout.write("".join(_list_line(stage, results) for stage in stages))
@@ -66,7 +72,9 @@ def _run(
     """Run the stages; what stands in the way of all of them, if anything."""
     target = Path(settings.out) / "packages"
     environment = _environment(target) | settings.pick({}, _ONE_THREAD)
-    _set_up(settings, options.wheels, target)
+    _set_up(settings, options.wheels or Path("wheels"), target)
+    if "torch" not in packages.installed():
+        return "this Python has no torch; it must have one; set NMT_PYTHON to a Python that does"
     if settings.on_gpu:
         found = "import sys, torch; sys.exit(not torch.cuda.is_available())"
         done = subprocess.run([sys.executable, "-c", found], env=environment, capture_output=True, check=False)
@@ -148,8 +156,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu for a dry run (cuda)")
     parser.add_argument("--small", action="store_true", help="tiny sizes, which show that all runs and nothing else")
-    parser.add_argument("--wheels", type=Path, default=Path("wheels"), help="folder of wheels (%(default)s)")
-    parser.add_argument("--data", default="", metavar="FOLDER", help="raw parallel text for the contests (built-in)")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="folder of wheels (wheels, if it is there)")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="raw parallel text for the contests (built-in)")
     parser.add_argument(
         "--budget-seconds", type=float, metavar="N", help="end this call before so many seconds are over"
     )

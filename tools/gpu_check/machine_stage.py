@@ -62,7 +62,9 @@ def _rates(name: str, settings: Settings, device: torch.device) -> dict[str, Lin
     """FLOP/s by precision, at the shapes of a micro-batch of 4,096 tokens."""
     subject = find_subject(name, (), settings.pick(None, 200))
     rows = settings.pick(4_096, 64)
-    products = Arithmetic.of(subject.recipe.model, subject.tgt_vocab_size).products(rows, rows)
+    products = Arithmetic.of(subject.recipe.model, subject.tgt_vocab_size).products(rows, rows)[
+        : settings.pick(None, 1)
+    ]
     kinds: tuple[Precision, ...] = ("fp32", "bf16", "fp16") if settings.on_gpu else ("fp32", "bf16")
     rates = {str(kind): measure_linear(products, kind, device) for kind in kinds}
     if settings.on_gpu:

@@ -99,5 +99,10 @@ class Results:
         self.outcome.write(self._folder)
 
 
+def escaped(cell: object) -> str:
+    """What a cell of a table may hold, on one line."""
+    return str(cell).replace("|", "\\|").replace("\n", " ")
+
+
 def _row(cells: Sequence[object]) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
+    return f"| {' | '.join(map(escaped, cells))} |"

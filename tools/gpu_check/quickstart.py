@@ -33,6 +33,7 @@ _SMALL = (
     "train.max_steps=30",
     "train.validate_every=30",
     "train.save_every=10",
+    "decode.max_extra_tokens=5",
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_check.driver import STAGES
-from gpu_check.outcome import Outcome, read_outcome
+from gpu_check.outcome import Outcome, escaped, read_outcome
 
 SETUP = "setup"
 
@@ -28,10 +28,12 @@ def format_table(found: list[Outcome]) -> str:
     lines = ["| stage | check | expected | seen | |", "|---|---|---|---|---|"]
     for outcome in found:
         for check in outcome.checks:
-            seen, verdict = _cell(check.seen), check.verdict
+            seen, verdict = escaped(check.seen), check.verdict
             if verdict == "not measured":
                 seen, verdict = "", f"not measured: {seen}"  # type: ignore[assignment]
-            lines.append(f"| {outcome.stage} | {_cell(check.name)} | {_cell(check.expected)} | {seen} | {verdict} |")
+            lines.append(
+                f"| {outcome.stage} | {escaped(check.name)} | {escaped(check.expected)} | {seen} | {verdict} |"
+            )
     ended = {outcome.stage for outcome in found if outcome.ended != "unfinished"}
     waiting = [stage.name for stage in STAGES if stage.name not in ended]
     if waiting:
@@ -50,7 +52,3 @@ def _notes(found: list[Outcome]) -> Iterator[str]:
             yield f"## {outcome.stage}\n\n{outcome.seconds:.0f} s, {outcome.ended}.\n"
             yield from outcome.notes
             yield ""
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
+from bench.worker import end_with_parent
+
 from gpu_check.outcome import Results
 from gpu_check.packages import ROOT
 from gpu_check.settings import NO_GPU, Settings
@@ -36,7 +38,7 @@ def run(settings: Settings, results: Results, _part: str) -> None:
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={report}"]
     command += [*settings.pick([], _SMALL), *(file for file in files if Path(file).name != "test_gpu_check.py")]
     variables = {} if settings.on_gpu else {"NMT_TEST_DEVICE": "cpu"}
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=False)
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=False, preexec_fn=end_with_parent)
     if done.returncode > 1 or not report.exists():
         raise SystemExit(f"pytest ended with {done.returncode}")
     for name, counts in sorted(_read(report).items()):

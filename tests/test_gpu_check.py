@@ -1,0 +1,300 @@
+"""`tools/gpu-check` without a GPU: a dry run of all stages that is stopped and goes on, and judges that can say no."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from bench.__main__ import _parser as bench_parser  # noqa: E402
+from bench.environments import PEERS  # noqa: E402
+from bench.goals import GOALS  # noqa: E402
+from gpu_check import packages  # noqa: E402
+from gpu_check.driver import GPU_GOALS, STAGES, Driver, Stage  # noqa: E402
+from gpu_check.losses_stage import LIMITS, _distances  # noqa: E402
+from gpu_check.outcome import Check, Outcome, Results, read_outcome  # noqa: E402
+from gpu_check.report import all_held, format_report, format_table  # noqa: E402
+from gpu_check.settings import Settings  # noqa: E402
+from gpu_check.speed_stage import other_system  # noqa: E402
+from gpu_check.tests_stage import _read  # noqa: E402
+from gpu_check.translate_stage import share_of_equal  # noqa: E402
+
+ENVIRONMENT = {**os.environ, "NMT_PYTHON": sys.executable}
+
+
+def command(*arguments: object) -> list[str]:
+    return [str(ROOT / "tools" / "gpu-check"), *map(str, arguments)]
+
+
+def gpu_check(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+# --- Whole runs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_is_killed_and_goes_on_to_its_end(tmp_path: Path) -> None:
+    dry = ("--device", "cpu", "--small", "--out", tmp_path)
+    results = tmp_path / "results"
+    with subprocess.Popen(command(*dry), env=ENVIRONMENT, stderr=subprocess.PIPE, start_new_session=True) as killed:
+        deadline = time.monotonic() + 120
+        while (outcome := read_outcome(results, "tests")) is None:
+            assert time.monotonic() < deadline and killed.poll() is None
+            time.sleep(0.05)
+        killed.kill()
+    assert outcome.ended == "unfinished"
+    machine = (results / "machine.json").read_bytes()
+    assert "tests                            unfinished" in gpu_check("--list", "--out", tmp_path).stdout
+
+    last = gpu_check(*dry)
+    assert last.returncode == 0, last.stdout + last.stderr
+    assert (results / "machine.json").read_bytes() == machine, "what was over is not repeated"
+    outcomes = {stage.name: read_outcome(results, stage.name) for stage in STAGES}
+    assert all(outcome is not None and outcome.ended == "done" and outcome.checks for outcome in outcomes.values())
+    assert "Not run yet" not in last.stdout and "did not hold" not in last.stdout
+    for row in (
+        "| machine | F.linear of tiny in bf16 | at least 2 times float32 |  | not measured: no GPU |",
+        "| compile | graphs of model and loss after warm-up | 1 | 1 | held |",
+        "| translate | nmt translate, file to file, and the translator | 100 % of lines | 100.0% | held |",
+        "| speed:train-gpu-big | big, WMT14 lengths, H200 bf16: share of the F.linear rate (0.28 M/s) | at least 45% "
+        "|  | not measured: no GPU; it ran on the CPU |",
+    ):
+        assert row in last.stdout.split("\n")
+    assert (tmp_path / "report.md").read_text().startswith("# GPU check\n")
+    entries = json.loads((tmp_path / "ledger" / "results.json").read_text())
+    assert [entry["goal"] for entry in entries] == ["train-gpu-big", "decode-gpu-batch32"]
+    curves = json.loads((results / "losses-of-each-update.txt").read_text())
+    assert set(curves["0"]) == {"cpu fp32", "cpu bf16", "cpu fp16"} and curves["0"].keys() == curves["0.1"].keys()
+    assert curves["0"]["cpu fp32"] != curves["0"]["cpu bf16"] != curves["0"]["cpu fp16"]
+
+
+def test_a_stage_over_its_limit_is_ended_and_reported_and_the_next_one_runs(tmp_path: Path) -> None:
+    names = "memory,speed:train-gpu-base"
+    done = gpu_check("--device", "cpu", "--small", "--out", tmp_path, "--stages", names, "--limit", 0.8)
+    assert done.returncode == 1
+    assert "| memory | the stage runs to its end | done | ended after 1 s | did not hold |" in done.stdout
+    assert "| speed:train-gpu-base |" in done.stdout
+    assert "Not run yet: machine, tests" in done.stdout
+    outcome = read_outcome(tmp_path / "results", "memory")
+    assert outcome is not None and outcome.ended == "over its limit"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--stages", "nonsense"], "'nonsense' is no stage; it must be one of machine, tests"),
+        (["--limit", "0"], "must be above 0"),
+        (["--device", "tpu"], "invalid choice: 'tpu'"),
+        (["--wheels", "nowhere"], "nowhere is no folder; it must be one"),
+        (["--budget"], "unrecognized arguments: --budget"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments: list[str], words: str, tmp_path: Path) -> None:
+    done = gpu_check(*arguments, "--out", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gpu-check: ") and done.stderr.count("\n") == 1
+    assert words in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_report_of_nothing_says_so(tmp_path: Path) -> None:
+    done = gpu_check("--report", "--out", tmp_path)
+    assert done.returncode == 1 and "holds no results; run some stages first" in done.stderr
+
+
+# --- The driver -------------------------------------------------------------------------------------------------------
+
+
+class MadeUp(Stage):
+    @property
+    def module(self) -> str:
+        return f"made_up.{self.name}"
+
+
+def run_stages(out: Path, *bodies: str, seconds: float = 1, limit: float = 60, budget: float | None = None) -> Outcome:
+    """Let the driver run stages with these bodies; what became of the last of them."""
+    modules = out / "modules" / "made_up"
+    modules.mkdir(parents=True, exist_ok=True)
+    for number, body in enumerate(bodies):
+        text = f"import os, subprocess, sys, time\ndef run(settings, results, part):\n    {body}\n"
+        (modules / f"stage_{number}.py").write_text(text)
+    path = os.pathsep.join(map(str, [out / "modules", ROOT, ROOT / "tools"]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    stages = [MadeUp(f"stage_{number}", "a stage of a test", seconds) for number in range(len(bodies))]
+    Driver(Settings("cpu", False, str(out)), environment, limit, budget, time.monotonic()).run(stages, again=False)
+    return read_outcome(out / "results", stages[-1].name) or Outcome(stages[-1].name)
+
+
+def test_a_budget_ends_between_stages_and_the_next_call_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bodies = "results.check('a', 'b', str(time.time()), True)", "results.check('c', 'd', 'e', True)"
+    assert run_stages(tmp_path, *bodies, seconds=100, budget=60).checks == []
+    assert "stopping before stage_1; call again to go on" in capfd.readouterr().err
+    first = read_outcome(tmp_path / "results", "stage_0")
+    assert first is not None and first.ended == "done"
+    assert run_stages(tmp_path, *bodies, seconds=100, budget=60).ended == "done"
+    assert read_outcome(tmp_path / "results", "stage_0") == first
+
+
+def test_a_stage_that_the_budget_cuts_short_is_run_again_but_for_one_that_had_all_of_it(tmp_path: Path) -> None:
+    assert run_stages(tmp_path, "pass", "time.sleep(600)", budget=8).ended == "unfinished"
+    assert run_stages(tmp_path, "pass", "time.sleep(600)", budget=7).ended == "over its limit"
+
+
+def test_a_stage_that_fails_keeps_what_it_has_found_and_says_why(tmp_path: Path) -> None:
+    outcome = run_stages(tmp_path, "results.check('a', 'b', 'c', True); raise ValueError('no such luck')")
+    assert outcome.ended == "failed"
+    assert outcome.checks[0] == Check("a", "b", "c", "held")
+    assert outcome.checks[1].verdict == "did not hold" and "ValueError: no such luck" in outcome.checks[1].seen
+    assert run_stages(tmp_path, "pass").ended == "failed", "it is over, and not run again"
+
+
+def test_what_a_stage_has_started_ends_with_it(tmp_path: Path) -> None:
+    child = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(600)"
+    outcome = run_stages(tmp_path, child, limit=2)
+    assert outcome.ended == "over its limit"
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
+        assert time.monotonic() < deadline, "it must have ended"
+        time.sleep(0.05)
+
+
+def test_an_interrupted_stage_is_run_again(tmp_path: Path) -> None:
+    Results("stage_0", tmp_path / "results").check("a", "b", "c", True)
+    assert run_stages(tmp_path, "results.check('d', 'e', 'f', False)").checks == [Check("d", "e", "f", "did not hold")]
+
+
+def test_terminating_the_command_ends_its_stage(tmp_path: Path) -> None:
+    call = command("--device", "cpu", "--small", "--out", tmp_path, "--stages", "losses")
+    with subprocess.Popen(call, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None and "losses" in process.stderr.readline()
+        while read_outcome(tmp_path / "results", "losses") is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
+    found = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False).stdout
+    assert found == ""
+
+
+# --- Judges -----------------------------------------------------------------------------------------------------------
+
+
+def test_losses_that_differ_are_found() -> None:
+    reference = np.linspace(8, 3, 200)
+    for dropout in (0.0, 0.1):
+        for scale in (1.0, 1.05, np.nan):
+            compared = _distances(LIMITS["fp32"], reference, list(reference * scale), dropout)
+            assert [distance <= limit for _, limit, distance in compared if distance is not None] == [
+                scale == 1.0
+            ] * len(compared)
+    assert [distance for *_, distance in _distances(LIMITS["fp32"], reference, None, 0.0)] == [None, None]
+
+
+def test_failing_and_skipped_tests_are_counted(tmp_path: Path) -> None:
+    case = '<testcase classname="tests.gpu.test_x" name="test_a_b[{}]">{}</testcase>'
+    cases = [case.format(1, ""), case.format(2, '<failure message="no"/>'), case.format(3, '<skipped message="why"/>')]
+    (tmp_path / "tests.xml").write_text(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>")
+    ((name, counts),) = _read(tmp_path / "tests.xml").items()
+    assert (name, counts.passed, counts.failed, counts.skipped) == ("test_x: a b", 1, ["test_a_b[2]"], ["why"])
+
+
+def test_equal_strings_are_counted() -> None:
+    assert share_of_equal(["a", "b", "c", "d"], ["a", "x", "c", "d"]) == 0.75
+
+
+def test_the_status_is_good_only_if_something_was_measured_and_all_of_it_held() -> None:
+    held, failed, absent = (Check("n", "e", "s", verdict) for verdict in ("held", "did not hold", "not measured"))
+    assert all_held([Outcome("a", checks=[held, absent]), Outcome("b")])
+    assert not all_held([Outcome("a", checks=[held]), Outcome("b", checks=[failed])])
+    assert not all_held([Outcome("a", checks=[absent])])
+    table = format_table([Outcome("machine", "done", checks=[Check("a|b", "e", "two\nlines", "held"), absent])])
+    assert "| machine | a\\|b | e | two lines | held |\n| machine | n | e |  | not measured: s |" in table
+    assert "Not run yet: tests, " in table
+    assert "## machine" not in format_report([Outcome("machine", "done")])
+
+
+def test_every_gpu_goal_is_a_stage_and_its_command_is_known() -> None:
+    wanted = [goal for goal in GOALS if "-gpu-" in goal.name]
+    assert list(GPU_GOALS) == wanted and len(wanted) >= 8
+    assert [stage.name for stage in STAGES if stage.name.startswith("speed:")] == [f"speed:{g.name}" for g in wanted]
+    for goal in wanted:
+        peer = other_system(goal)
+        if peer is not None:
+            options = bench_parser().parse_args(goal.command.split()[1:])
+            assert peer in PEERS and options.goal == goal.name and options.device == "cuda"
+
+
+# --- Packages ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_or_too_old_is_named() -> None:
+    wanted = packages.requirements()
+    assert {"torch", "sacremoses", "tomli-w", "pytest", "hypothesis"} <= {one.name for one in wanted}
+    assert packages.missing(wanted, packages.installed()) == []
+    present = {**packages.installed(), "typer": "0.9.4"}
+    del present["sacremoses"]
+    lacking = packages.missing(wanted, present)
+    assert [str(one) for one in lacking] == ["sacremoses>=0.1.1", "typer>=0.28"]
+    own, peers = packages.download_commands(lacking)
+    assert own.startswith("python3 -m pip download --only-binary=:all: ")
+    assert own.endswith("--dest=wheels 'sacremoses>=0.1.1' 'typer>=0.28'")
+    assert "--no-deps" in peers and "torch" not in f"{own} {peers}"
+    with pytest.raises(ValueError, match="must look like"):
+        packages.Requirement.parse("torch==2.13.0")
+
+
+@pytest.mark.parametrize(("version", "words"), [(None, "no torch"), ("2.10.0", "written for 2.11 to 2.13")])
+def test_an_unusual_torch_is_told(version: str | None, words: str) -> None:
+    assert words in (packages.torch_problem({} if version is None else {"torch": version}) or "")
+    assert packages.torch_problem({"torch": "2.11.0+cu130"}) is None
+
+
+def test_the_other_systems_have_the_versions_of_the_ledger() -> None:
+    pinned = {peer.package for peer in PEERS.values()} | {name for peer in PEERS.values() for name in peer.needed}
+    unknown = [name for name in packages.PEER_PACKAGES if name not in pinned]
+    assert unknown == []
+    for goal in GPU_GOALS:
+        peer = other_system(goal)
+        assert peer is None or any(name.startswith(f"{peer}==") for name in packages.PEER_PACKAGES)
+
+
+def write_wheel(folder: Path, name: str, version: str) -> None:
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as file:
+        file.writestr(f"{name}/__init__.py", f"version = {version!r}\n")
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{info}/RECORD", "")
+
+
+def test_wheels_are_installed_beside_and_never_torch(tmp_path: Path) -> None:
+    wheels, target = tmp_path / "wheels", tmp_path / "packages"
+    wheels.mkdir()
+    for name, version in (
+        ("missing_one", "2.0"),
+        ("old_one", "3.0"),
+        ("there", "9.9"),
+        ("torch", "2.99"),
+        ("nvidia_x", "1"),
+    ):
+        write_wheel(wheels, name, version)
+    wanted = [packages.Requirement.parse(text) for text in ("missing-one>=2.0", "old-one>=3.0", "there>=1.0")]
+    assert packages.install(wheels, target, wanted, {"old-one": "1.0", "there": "1.5"}) is None
+    assert packages.installed([str(target)]) == {"missing-one": "2.0", "old-one": "3.0"}
+    (wheels / "bad-1.0-py3-none-any.whl").write_text("no zip")
+    assert packages.install(wheels, target, wanted, {"old-one": "1.0"}) is not None

@@ -1,0 +1,143 @@
+"""Steps of the decoder recorded as CUDA graphs: how many, their seconds, equality and gain.
+
+A dry run does the same with a recorder that only runs again what it is given.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpu_check.outcome import Results
+from gpu_check.settings import NO_GPU, Settings
+from nmt.bench.device import synchronize
+from nmt.bench.tasks import SearchRequest, model_and_sentences
+from nmt.checkpoint import load_model
+from nmt.data.tokenizer import Tokenizers
+from nmt.decode.captured import CapturedModel, GraphRecorder, PlainRecorder, Recorder, Run
+from nmt.decode.options import SearchOptions
+from nmt.decode.search import Hypothesis, StepModel, beam_search
+from nmt.distributed import choose_device
+from nmt.model.transformer import Transformer
+from nmt.packed import PackedSequences
+from nmt.precision import torch_dtype
+from nmt.special_ids import EOS_ID
+
+Found = list[list[Hypothesis]]
+
+_NOT_RECORDED = "the same steps, not recorded"
+
+# Of a score, relatively, between recorded steps and the Transformer's own: products of other sizes, which sum in other
+# orders.
+_SCORE_LIMITS = {"fp32": 1e-5, "bf16": 0.01}
+
+
+class Watched:
+    """A recorder that counts: recordings, those that could not be made, and the seconds."""
+
+    def __init__(self, inner: Recorder) -> None:
+        self._inner = inner
+        self.recorded = self.refused = 0
+        self.seconds = 0.0
+
+    def record(self, run: Run) -> Run:
+        """See `Recorder.record`."""
+        started = time.perf_counter()
+        made = self._inner.record(run)
+        self.seconds += time.perf_counter() - started
+        self.recorded += 1
+        self.refused += made is run
+        return made
+
+    def forget(self) -> None:
+        """See `Recorder.forget`."""
+        self._inner.forget()
+
+
+def run(settings: Settings, results: Results, _part: str) -> None:
+    """Search with random weights of the base model, with and without recording."""
+    with tempfile.TemporaryDirectory() as folder:
+        request = SearchRequest(
+            settings.pick("base", "tiny"), None, None, settings.pick(256, 6), settings.pick(None, 60), None, []
+        )
+        directory, decode, lines = model_and_sentences(request, Path(folder))
+        device = choose_device(settings.device)
+        batches = _batches(directory, lines, device, size=settings.pick(32, 3))
+        options = SearchOptions.from_recipe(decode, 250)
+        for precision in ("fp32", "bf16"):
+            model = load_model(directory, device).model.to(torch_dtype("bf16" if precision == "bf16" else "fp32"))
+            model.freeze()
+            _compare(settings, results, model, batches, options, precision)
+
+
+def _compare(
+    settings: Settings,
+    results: Results,
+    model: Transformer,
+    batches: Sequence[PackedSequences],
+    options: SearchOptions,
+    precision: str,
+) -> None:
+    device = batches[0].tokens.device
+    watched = Watched(GraphRecorder(device) if settings.on_gpu else PlainRecorder())
+    recorded, plain = CapturedModel(model, watched), CapturedModel(model, PlainRecorder())
+    found: dict[str, Found] = {}
+    seconds: dict[str, tuple[float, float]] = {}
+    for name, searched in (("recorded", recorded), (_NOT_RECORDED, plain), ("Transformer", model)):
+        first, _ = _search(searched, batches, options)
+        again, found[name] = _search(searched, batches, options)
+        seconds[name] = first, again
+    tokens = sum(map(_length, found["recorded"]))
+    rows = [[name, f"{one:.3f}", f"{two:.3f}", f"{tokens / two:,.0f}"] for name, (one, two) in seconds.items()]
+    head = ["search", "seconds, first", "seconds, again", "tokens/s, again"]
+    results.table(f"{precision}, beam {options.beam_size}, {len(found['recorded'])} sentences", head, rows)
+    row = (f"{precision}: steps that were recorded", "all that are taken three times")
+    seen = f"{watched.recorded - watched.refused} of {watched.recorded} in {watched.seconds:.2f} s"
+    if settings.on_gpu:
+        results.check(*row, seen, watched.recorded > 0 and not watched.refused)
+        gain = seconds[_NOT_RECORDED][1] / seconds["recorded"][1]
+        results.check(f"{precision}: recorded steps", "faster than kernel by kernel", f"{gain:.2f} times", gain > 1)
+    else:
+        results.not_measured(*row, NO_GPU)
+    bits = found["recorded"] == found[_NOT_RECORDED]
+    results.check(f"{precision}: replays and the same steps", "equal to the bit", "equal" if bits else "differ", bits)
+    strings, farthest = _agreement(found["recorded"], found["Transformer"])
+    limit = _SCORE_LIMITS[precision]
+    results.check(
+        f"{precision}: scores of equal strings, recorded and Transformer", f"within {limit:g}", f"{farthest:.2g}",
+        farthest <= limit,
+    )  # fmt: skip
+    if precision == "fp32":
+        results.check("fp32: strings of recorded steps and Transformer", "99 %", f"{strings:.1%}", strings >= 0.99)
+
+
+def _search(model: StepModel[Any], batches: Sequence[PackedSequences], options: SearchOptions) -> tuple[float, Found]:
+    device = batches[0].tokens.device
+    synchronize(device)
+    started = time.perf_counter()
+    found = [hypotheses for src in batches for hypotheses in beam_search(model, src, options)]
+    return time.perf_counter() - started, found
+
+
+def _agreement(found: Found, expected: Found) -> tuple[float, float]:
+    """The share of equal best outputs, and how far apart their scores are at most, relatively."""
+    pairs = [(one[0], other[0]) for one, other in zip(found, expected, strict=True)]
+    equal = [(one, other) for one, other in pairs if one.tokens == other.tokens]
+    farthest = max((abs(one.score / other.score - 1) for one, other in equal), default=float("inf"))
+    return len(equal) / len(pairs), farthest
+
+
+def _length(hypotheses: list[Hypothesis]) -> int:
+    return len(hypotheses[0].tokens) + 1
+
+
+def _batches(directory: Path, lines: Sequence[str], device: torch.device, size: int) -> list[PackedSequences]:
+    encode = Tokenizers.load(directory).src.encode
+    sentences = sorted(([*encode(line), EOS_ID] for line in lines), key=len)
+    parts = [sentences[start : start + size] for start in range(0, len(sentences), size)]
+    return [PackedSequences.from_lists(part).to(device) for part in parts]

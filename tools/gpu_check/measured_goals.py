@@ -1,0 +1,126 @@
+"""Measures a goal of the ledger by the command that it names, and notes the result in the output folder's ledger."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.goals import Goal
+from bench.ledger import Entry, add_entry, add_ledger, figure_entry, is_reached, measured, read_ledger
+from bench.worker import end_with_parent
+
+from gpu_check.outcome import Results
+from gpu_check.settings import Settings
+from nmt.data.embedded import generate
+
+_BENCH = (sys.executable, "-m", "bench")
+_SMALL_TRAINING = "--vocab-size 100 --batch-tokens 300 --micro-batch-tokens 300 --updates 1 --repetitions 1 --warm-up 1"
+_SMALL_CONTEST = {
+    "train": "--shape tiny --rounds 2 --updates 1 --batch-tokens 200 --threads 1",
+    "decode": "--shape tiny --rounds 2 --num-sentences 4 --output-tokens 4 --batch-sentences 2 --threads 1",
+}
+
+
+def measure(settings: Settings, results: Results, goal: Goal) -> None:
+    """Measure one goal and add its check."""
+    row = (goal.text, goal.wanted_text)
+    words = shlex.split(goal.command)
+    entry, problem = _figure(settings, goal, words) if words[0] == "nmt" else _contest(settings, words)
+    if entry is None:
+        failed, _, _ = problem.removeprefix("bench: ").partition(" ")
+        if failed in ("eole", "transformers", "ctranslate2"):
+            return results.not_measured(*row, problem)
+        return results.check(*row, problem, False)
+    if not settings.on_gpu:
+        results.note(f"On a CPU: {measured(entry)}.")
+        return results.not_measured(*row, "no GPU; it ran on the CPU")
+    results.check(*row, measured(entry), is_reached(entry))
+    if not settings.small:
+        add_ledger(_ledger(settings))
+    return None
+
+
+def _figure(settings: Settings, goal: Goal, words: Sequence[str]) -> tuple[Entry | None, str]:
+    """A figure of nmt alone, by `nmt bench train`."""
+    path = settings.folder("work") / f"{goal.name}.json"
+    words = [*words]
+    if settings.small:
+        words[3] = "tiny"
+        words += shlex.split(_SMALL_TRAINING)
+    if not settings.on_gpu:
+        words += ["--device", "cpu", "--no-compile", "--precision", "fp32", "--threads", "1"]
+    if problem := _problem([sys.executable, "-m", *words, "--json", str(path)]):
+        return None, problem
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    figures = report["figures"]
+    value = 1 - figures["stages"]["row_padding"] if goal.name == "train-gpu-rows" else figures["share_of_linear"]
+    tokens = figures["tgt_tokens_per_second"]["median"]
+    note = f"{tokens:,.0f} target tokens a second (median); {figures['compiled_while_timed']} graphs made while timed"
+    entry = figure_entry(goal.name, value, shlex.join(words), note, report)
+    add_entry(entry, _ledger(settings))
+    return entry, ""
+
+
+def _contest(settings: Settings, words: Sequence[str]) -> tuple[Entry | None, str]:
+    """Two systems in turns, by `tools/bench/run`."""
+    folder, note = _contest_text(settings)
+    ledger = _ledger(settings)
+    command = [*_BENCH, *words[1:], "--ledger", str(ledger), "--folder", str(folder), "--note", note]
+    if settings.small:
+        command += shlex.split(_SMALL_CONTEST[words[1]])
+    if not settings.on_gpu:  # without what a CPU has not: compilation in seconds, float16
+        ours, theirs = (len(_BENCH) + place for place in (1, 2))
+        for place in (ours, theirs):
+            command[place] = command[place].partition(":")[0]
+        command += ["--device", "cpu"]
+    problem = _problem(command)
+    return (None, problem) if problem else (read_ledger(ledger)[-1], "")
+
+
+def _problem(command: Sequence[str]) -> str:
+    """Run a command; what it says last if it fails, else ""."""
+    done = subprocess.run(
+        command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False, preexec_fn=end_with_parent
+    )
+    sys.stderr.write(done.stderr)
+    lines = [line.strip() for line in done.stderr.split("\n") if line.strip()]
+    if not done.returncode:
+        return ""
+    told = [line for line in lines if re.match("bench: ", line)]
+    return (told or lines or [f"it ended with {done.returncode}"])[-1][:300]
+
+
+def _contest_text(settings: Settings) -> tuple[Path, str]:
+    """The folder of the text that the systems work on, made if need be, and what it is."""
+    given = settings.data
+    note = "Text: raw files given by --data." if given else "Text: nmt's built-in English-German grammar."
+    folder = settings.folder("work") / f"contest-text{'-given' * bool(given)}"
+    if not (folder / "vocab.txt").exists():
+        raw = Path(given) if given else _write_built_in(settings)
+        vocabulary = "8000" if given else settings.pick("3000", "400")
+        command = ["data", "--data", str(raw), "--folder", str(folder), "--vocab-size", vocabulary]
+        if problem := _problem([*_BENCH, *command]):
+            raise SystemExit(problem)
+    return folder, note
+
+
+def _write_built_in(settings: Settings) -> Path:
+    """As many pairs as Multi30k has, in files of its names."""
+    raw = settings.folder("work/contest-raw")
+    sizes = settings.pick((29_000, 1_000, 1_000), (300, 20, 20))
+    for name, split, pairs in zip(("train", "val", "test"), ("train", "valid", "test"), sizes, strict=True):
+        found = list(generate(split, pairs, seed=1))  # type: ignore[arg-type]
+        (raw / f"{name}.en").write_text("".join(f"{pair.src}\n" for pair in found), encoding="utf-8")
+        (raw / f"{name}.de").write_text("".join(f"{pair.tgt}\n" for pair in found), encoding="utf-8")
+    return raw
+
+
+def _ledger(settings: Settings) -> Path:
+    """A ledger of the output folder's own, from which that of the tree is filled."""
+    return settings.folder("ledger")

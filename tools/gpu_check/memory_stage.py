@@ -1,0 +1,142 @@
+"""Memory of a GPU: what `train.micro_batch_tokens=auto` chooses, what was foreseen, and what too little of it does."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from gpu_check.outcome import Results
+from gpu_check.settings import NO_GPU, Settings
+from nmt.bench.subjects import find_subject
+from nmt.bench.tasks import BUILT_IN_LENGTHS, SearchRequest, model_and_sentences, training_text
+from nmt.bench.training import TrainingBench
+from nmt.decode.translator import Translator
+from nmt.distributed import start_world
+from nmt.precision import autocast
+from nmt.recipe import UserError
+from nmt.train.memory import BUDGET_STEP, MicroBatchShape, moments_to_come, peak_memory
+from nmt.train.trainer import Trainer
+
+# What updates take at most may differ from what one step showed beforehand by so much, up and down.
+_ABOVE, _BELOW = 1.05, 0.7
+_SMALL = ["train.threads=1", "train.batch_tokens=600", "data.max_tokens=100"]
+
+
+def run(settings: Settings, results: Results, _part: str) -> None:
+    """Training first, then translation."""
+    _check_auto(settings, results)
+    _check_too_large(settings, results)
+    _check_translation(settings, results)
+
+
+def _bench(settings: Settings, folder: Path, *options: str) -> TrainingBench:
+    """A trainer of the big model; UserError where its micro-batches do not fit."""
+    given = [f"train.device={settings.device}", "train.precision=bf16", "train.shapes=fixed"]
+    vocabulary = settings.pick(None, 200)
+    subject = find_subject(settings.pick("big", "tiny"), [*given, *settings.pick([], _SMALL), *options], vocabulary)
+    with start_world(settings.device) as world:
+        subject, store = training_text(subject, BUILT_IN_LENGTHS, folder, 12, vocabulary)
+        return TrainingBench(subject, world, store)
+
+
+def _check_auto(settings: Settings, results: Results) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _bench(settings, Path(folder), "train.micro_batch_tokens=auto") as bench,
+    ):
+        chosen = bench.micro_batch_tokens
+        row = ("train.micro_batch_tokens=auto", f"a multiple of {BUDGET_STEP}")
+        results.check(*row, f"{chosen:,}", chosen > 0 and chosen % BUDGET_STEP == 0)
+        row = ("memory of five updates against what one step showed", f"{_BELOW:g} to {_ABOVE:g} times")
+        if not settings.on_gpu:
+            bench.repeat(1)
+            results.not_measured(*row, NO_GPU)
+            return
+        foreseen = _foreseen(bench.trainer)
+        torch.cuda.reset_peak_memory_stats()
+        bench.repeat(5)
+        peak, total = torch.cuda.max_memory_allocated(), torch.cuda.get_device_properties(0).total_memory
+        seen = f"{peak / foreseen:.2f} times: {_gib(peak)} of {_gib(foreseen)} foreseen; the GPU has {_gib(total)}"
+        results.check(*row, seen, _BELOW <= peak / foreseen <= _ABOVE)
+
+
+def _foreseen(trainer: Trainer) -> int:
+    """Bytes of weights and moments, and of the step whose micro-batch is as full as can be."""
+    assert trainer.shape is not None, "the recipe asks for fixed shapes"
+    device = trainer.world.device
+    batch = MicroBatchShape.of_all(trainer.shape).batch().to(device)
+
+    def step() -> None:
+        with autocast(trainer.update.precision, device):
+            loss, _ = trainer.loss(batch)
+        loss.backward()
+
+    before = torch.cuda.memory_allocated(device)
+    need = peak_memory(step, device)
+    trainer.loss.zero_grad(set_to_none=True)
+    return before + need + moments_to_come(trainer.update.optimizer)
+
+
+def _check_too_large(settings: Settings, results: Results) -> None:
+    """A micro-batch beyond all memory is refused before training, with one that would do."""
+    row = ("a micro-batch that is too large", "one line that names one that fits")
+    if not settings.on_gpu:
+        results.not_measured(*row, NO_GPU)
+        return
+    torch.cuda.empty_cache()
+    tokens = 2_000_000
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            options = f"train.batch_tokens={tokens}", f"train.micro_batch_tokens={tokens}"
+            _bench(settings, Path(folder), *options).close()
+        results.check(*row, f"{tokens:,} tokens were taken", False)
+    except UserError as error:
+        message = str(error)
+        results.check(*row, message, "\n" not in message and re.search(r"at most [1-9]\d+", message) is not None)
+
+
+def _check_translation(settings: Settings, results: Results) -> None:
+    """With half of the memory that a batch takes, translation goes on with smaller ones."""
+    row = ("translation with too little memory", "recovers, 99 % of strings the same")
+    with tempfile.TemporaryDirectory() as folder:
+        request = SearchRequest(
+            settings.pick("base", "tiny"), None, None, settings.pick(512, 8), settings.pick(None, 60), 20,
+            ["batch_tokens=16384"],
+        )  # fmt: skip
+        directory, decode, lines = model_and_sentences(request, Path(folder))
+        translator = Translator.load(directory, settings.device, "fp32", decode)
+        if not settings.on_gpu:
+            translator.translate(lines)
+            results.not_measured(*row, NO_GPU)
+            return
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        expected = translator.translate(lines)
+        peak = torch.cuda.max_memory_allocated()
+        del translator
+        torch.cuda.empty_cache()
+        translator = Translator.load(directory, settings.device, "fp32", decode)
+        failures, found = _translate_within(translator, lines, before + (peak - before) // 2)
+        equal = sum(one == other for one, other in zip(found, expected, strict=True)) / len(lines)
+        seen = f"{equal:.1%} after {failures} allocations failed; {_gib(peak - before)} for all, half of it given"
+        results.check(*row, seen, failures > 0 and equal >= 0.99)
+
+
+def _translate_within(translator: Translator, lines: Sequence[str], most_bytes: int) -> tuple[int, list[str]]:
+    """How many allocations fail where torch may allocate so much, and the translations."""
+    total = torch.cuda.get_device_properties(0).total_memory
+    failures = torch.cuda.memory_stats()["num_ooms"]
+    torch.cuda.set_per_process_memory_fraction(most_bytes / total)
+    try:
+        found = translator.translate(lines)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    return torch.cuda.memory_stats()["num_ooms"] - failures, found
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"

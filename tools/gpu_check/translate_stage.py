@@ -1,0 +1,192 @@
+"""Trains the quickstart model on the device, and translates one text by it in every precision, batch size and beam."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from bench.worker import end_with_parent
+
+from gpu_check.outcome import Results
+from gpu_check.quickstart import quickstart_recipe
+from gpu_check.settings import NO_GPU, Settings
+from nmt import pipeline
+from nmt.data.prepare import test_sets
+from nmt.decode.translator import Translator
+from nmt.evaluate.metrics import score_corpus
+from nmt.layout import list_checkpoints
+from nmt.precision import SearchPrecision
+from nmt.recipe import Recipe, UserError
+
+# Of the quickstart recipe's model; README.md has 93.
+_LEAST_BLEU = 85.0
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way of translating the text."""
+
+    device: str
+    precision: str
+    beam: int = 4
+    batch_tokens: int | None = None
+
+    def __str__(self) -> str:
+        batch = "" if self.batch_tokens is None else f", batches of {self.batch_tokens} tokens"
+        return f"{self.device} {self.precision}, beam {self.beam}{batch}"
+
+
+@dataclass(frozen=True)
+class Translated:
+    """What came out of it. BLEU with its signature."""
+
+    lines: list[str]
+    seconds: float
+    bleu: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two variants that should agree: in at least so many of the strings, and in BLEU within so much."""
+
+    one: Variant
+    other: Variant
+    strings: float
+    bleu: float
+
+
+REFERENCE = Variant("cpu", "fp32")
+
+
+def comparisons(settings: Settings) -> list[Pair]:
+    """What is compared, on the device that is checked."""
+    device = settings.device
+    fp32 = Variant(device, "fp32")
+    pairs = [
+        Pair(Variant(device, "fp32", beam), Variant("cpu", "fp32", beam), 0.99, 0.1)
+        for beam in settings.pick((4, 1, 8), (4, 1))
+    ]
+    pairs.append(Pair(Variant(device, "bf16"), fp32, 0.90, 0.5))
+    if "fp16" in get_args(SearchPrecision) and settings.on_gpu:
+        pairs.append(Pair(Variant(device, "fp16"), fp32, 0.98, 0.2))
+    pairs.append(Pair(Variant("cpu", "int8"), REFERENCE, 0.80, 1.0))
+    for tokens in settings.pick((256, 16_384), (32,)):
+        pairs.append(Pair(Variant(device, "fp32", 4, tokens), fp32, 0.995, 0.1))
+        pairs.append(Pair(Variant(device, "bf16", 4, tokens), Variant(device, "bf16"), 0.95, 0.3))
+    return pairs
+
+
+def run(settings: Settings, results: Results, _part: str) -> None:
+    """Train, translate, compare."""
+    recipe = quickstart_recipe(settings, [f"train.device={settings.device}"])
+    started = time.monotonic()
+    model = _trained_model(recipe)
+    results.note(f"Training (or what was left of it): {time.monotonic() - started:.0f} s on {settings.device}.\n")
+    test = test_sets(recipe)["heldout"]
+    found: dict[Variant, Translated | str] = {}
+    for pair in comparisons(settings):
+        for variant in (pair.one, pair.other):
+            if variant not in found:
+                found[variant] = _translate(model, variant, recipe, test.src, test.ref)
+    _show(results, found)
+    reference = found[REFERENCE]
+    assert isinstance(reference, Translated), "float32 on a CPU is everywhere"
+    if not settings.small:
+        what = f"BLEU of the model trained on {settings.device}"
+        results.check(what, f"at least {_LEAST_BLEU:g}", f"{reference.bleu:.1f}", reference.bleu >= _LEAST_BLEU)
+    for pair in comparisons(settings):
+        _check(results, pair, found)
+    _check_command(settings, results, model, test.src, found)
+
+
+def _trained_model(recipe: Recipe) -> Path:
+    """The average of the last checkpoints of a run, which goes on where it stopped."""
+    pipeline.train(recipe)
+    out = recipe.directory / "averaged"
+    if not out.exists():
+        count = min(recipe.train.average_count, len(list_checkpoints(recipe.directory)))
+        pipeline.average(recipe.directory, out, "last", count)
+    return out
+
+
+def _translate(
+    model: Path, variant: Variant, recipe: Recipe, src: Sequence[str], ref: Sequence[str]
+) -> Translated | str:
+    """What a variant gives; why it cannot be, where the device has no such arithmetic."""
+    changes: dict[str, object] = {"beam_size": variant.beam}
+    if variant.batch_tokens is not None:
+        changes["batch_tokens"] = variant.batch_tokens
+    decode = recipe.decode.model_copy(update=changes)
+    try:
+        translator = Translator.load(model, variant.device, _precision(variant.precision), decode)
+    except UserError as error:
+        return str(error)
+    translator.translate(src[:4])
+    started = time.perf_counter()
+    lines = translator.translate(src)
+    seconds = time.perf_counter() - started
+    (score,) = score_corpus(lines, [ref], ["bleu"], tgt_lang=recipe.tgt_lang)
+    return Translated(lines, seconds, score.value, score.signature)
+
+
+def _precision(name: str) -> SearchPrecision:
+    for known in get_args(SearchPrecision):
+        if known == name:
+            precision: SearchPrecision = known
+            return precision
+    raise AssertionError(f"{name} is no precision of search")
+
+
+def _check(results: Results, pair: Pair, found: dict[Variant, Translated | str]) -> None:
+    row = (f"{pair.one} against {pair.other}", f"{pair.strings:.1%} of strings, BLEU within {pair.bleu:g}")
+    one, other = found[pair.one], found[pair.other]
+    if pair.one == pair.other:
+        results.not_measured(*row, NO_GPU)
+    elif isinstance(one, str) or isinstance(other, str):
+        results.not_measured(*row, one if isinstance(one, str) else str(other))
+    else:
+        equal = share_of_equal(one.lines, other.lines)
+        distance = abs(one.bleu - other.bleu)
+        held = equal >= pair.strings and distance <= pair.bleu
+        results.check(*row, f"{equal:.1%}, BLEU {one.bleu:.2f} and {other.bleu:.2f}", held)
+
+
+def share_of_equal(lines: Sequence[str], others: Sequence[str]) -> float:
+    """How many of the lines are the same."""
+    return sum(one == other for one, other in zip(lines, others, strict=True)) / len(lines)
+
+
+def _check_command(
+    settings: Settings, results: Results, model: Path, src: Sequence[str], found: dict[Variant, Translated | str]
+) -> None:
+    """The whole command from file to file, which must give what the translator gave."""
+    wanted = found[Variant(settings.device, "fp32")]
+    assert isinstance(wanted, Translated), "float32 is everywhere"
+    folder = settings.folder("work")
+    source, out = folder / "source.txt", folder / "translation.txt"
+    source.write_text("".join(f"{line}\n" for line in src), encoding="utf-8")
+    command = [sys.executable, "-m", "nmt", "translate", str(model), str(source), "-o", str(out)]
+    command += ["--device", settings.device, "--precision", "fp32"]
+    started = time.perf_counter()
+    subprocess.run(command, check=True, preexec_fn=end_with_parent)
+    seconds = time.perf_counter() - started
+    lines = out.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    equal = share_of_equal(lines, wanted.lines)
+    results.check("nmt translate, file to file, and the translator", "100 % of lines", f"{equal:.1%}", equal == 1.0)
+    results.note(f"`nmt translate` of {len(src)} lines on {settings.device}, in all: {seconds:.1f} s.")
+
+
+def _show(results: Results, found: dict[Variant, Translated | str]) -> None:
+    rows: list[list[object]] = []
+    for variant, translated in found.items():
+        if isinstance(translated, Translated):
+            rows.append([variant, f"{translated.bleu:.2f}", f"{translated.seconds:.2f}", translated.signature])
+        else:
+            rows.append([variant, "-", "-", translated])
+    results.table("Translations of the held-out test set", ["search", "BLEU", "seconds", "signature"], rows)
