@@ -337,6 +337,4 @@ def fake_cuda(answers: Mapping[str, Answer] | None = None) -> Iterator[FakeCuda]
 
 def _forget_devices() -> None:
     """What nmt remembers of devices holds for those that there are, or for those that there are not."""
-    remembered = getattr(precision, "device_features", None)
-    if remembered is not None:
-        remembered.cache_clear()
+    precision._query_features.cache_clear()
