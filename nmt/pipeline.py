@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from nmt.checkpoint import (
     write_moving_average,
 )
 from nmt.data import prepare as preparation
+from nmt.data.fingerprint import text_identity
 from nmt.data.prepare import Prepared, TestSet, load_prepared, test_sets
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
@@ -47,7 +49,9 @@ from nmt.model.transformer import Transformer
 from nmt.plots.curves import draw_curves
 from nmt.precision import choose_precision
 from nmt.recipe import Recipe, UserError, dump_choices, dump_recipe
+from nmt.run_lock import run_lock
 from nmt.train.position import Position, require_same_run
+from nmt.train.resume import require_same_text, require_same_tokenizers
 from nmt.train.text import TrainingText, TranslateValidation, ValidationText
 from nmt.train.trainer import ModelFiles, Trainer
 
@@ -65,20 +69,20 @@ def run(recipe: Recipe) -> None:
 
     Raises UserError, or Stopped when training was asked to stop.
     """
-    with start_world(recipe.train.device) as world:
+    with start_world(recipe.train.device) as world, _writing(recipe, world):
         position = _train(recipe, world)
         world.once(lambda: _finish(recipe, world, position))
 
 
 def prepare(recipe: Recipe) -> Prepared:
     """Clean the corpora, train the tokenizer, write the token store; UserError where a run would lose its data."""
-    require_same_run(recipe)
-    return preparation.prepare(recipe)
+    with run_lock(recipe.directory):
+        return _prepare(recipe)
 
 
 def train(recipe: Recipe) -> Position:
     """Prepare if need be, then train to the end; raises UserError, or Stopped after a signal."""
-    with start_world(recipe.train.device) as world:
+    with start_world(recipe.train.device) as world, _writing(recipe, world):
         return _train(recipe, world)
 
 
@@ -129,9 +133,23 @@ def _write_average(checkpoints: Sequence[Path], kind: AverageKind, out: Path) ->
 # --- Training -------------------------------------------------------------------------------------------------------
 
 
+def _writing(recipe: Recipe, world: World) -> AbstractContextManager[None]:
+    """For the length of a `with` block no other job writes to the run; the first process sees to it."""
+    return run_lock(recipe.directory) if world.is_first else nullcontext()
+
+
+def _prepare(recipe: Recipe) -> Prepared:
+    """Prepare what is outdated; UserError where a run would lose the text or the tokenizers that it began with."""
+    require_same_run(recipe)
+    require_same_text(recipe)
+    prepared = preparation.prepare(recipe)
+    require_same_tokenizers(recipe, prepared.tokenizers)
+    return prepared
+
+
 def _train(recipe: Recipe, world: World) -> Position:
     require_same_run(recipe)
-    world.once(lambda: preparation.prepare(recipe))
+    world.once(lambda: _prepare(recipe))
     prepared = load_prepared(recipe.data_directory)
     directory, tokenizers = prepared.directory, prepared.tokenizers
     if recipe.decode.tag is not None:
@@ -171,7 +189,7 @@ def _training_text(recipe: Recipe, prepared: Prepared, world: World) -> Training
             reverse_target=data.reverse_target,
         )
     train, valid = PairStore(directory, "train"), PairStore(directory, "valid")
-    return TrainingText(train, valid, prepared.mixture(recipe), epochs)
+    return TrainingText(train, valid, prepared.mixture(recipe), epochs, text_identity(prepared.report, recipe))
 
 
 def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:

@@ -18,7 +18,7 @@ FLOORS = (
     ("recipe", "transfer"),
     ("watch", "rectangle"),
     ("special_ids",),
-    ("packed", "distributed", "precision", "logs", "layout", "allocator"),
+    ("packed", "distributed", "precision", "logs", "layout", "run_lock", "allocator"),
     ("data", "model"),
     ("checkpoint",),
     ("train", "decode"),

@@ -65,18 +65,18 @@ def read_pairs(corpus: Corpus, data: DataRecipe, src_lang: str, tgt_lang: str) -
     """
     match corpus:
         case TextCorpus():
-            return _read_text(_locate(corpus.src, data), _locate(corpus.tgt, data), data.invalid_utf8)
+            return _read_text(_find(corpus.src, data), _find(corpus.tgt, data), data.invalid_utf8)
         case TsvCorpus():
-            return _read_tsv(corpus, _locate(corpus.path, data), data.invalid_utf8)
+            return _read_tsv(corpus, _find(corpus.path, data), data.invalid_utf8)
         case SgmCorpus():
-            src = _locate(corpus.src, data)
+            src = _find(corpus.src, data)
             if corpus.tgt is None:
                 return _read_xml(src, src_lang, tgt_lang)
-            return _read_sgm(src, _locate(corpus.tgt, data), data.invalid_utf8)
+            return _read_sgm(src, _find(corpus.tgt, data), data.invalid_utf8)
         case ParquetCorpus():
-            return _read_parquet(corpus, _locate(corpus.path, data))
+            return _read_parquet(corpus, _find(corpus.path, data))
         case JsonLinesCorpus():
-            return _read_json_lines(corpus, _locate(corpus.path, data), data.invalid_utf8)
+            return _read_json_lines(corpus, _find(corpus.path, data), data.invalid_utf8)
         case HuggingFaceCorpus():
             return _read_hugging_face(corpus, data, src_lang, tgt_lang)
         case SacrebleuCorpus():
@@ -170,15 +170,15 @@ def count_pairs(corpus: Corpus, data: DataRecipe) -> int | None:
     """
     match corpus:
         case TextCorpus():
-            src, tgt = _locate(corpus.src, data), _locate(corpus.tgt, data)
+            src, tgt = _find(corpus.src, data), _find(corpus.tgt, data)
             src_count, tgt_count = count_lines(src), count_lines(tgt)
             if src_count != tgt_count:
                 raise _unequal_sides(src, src_count, tgt, tgt_count)
             return src_count
         case TsvCorpus() | JsonLinesCorpus():
-            return count_lines(_locate(corpus.path, data))
+            return count_lines(_find(corpus.path, data))
         case ParquetCorpus():
-            with _parquet_file(_locate(corpus.path, data)) as file:
+            with _parquet_file(_find(corpus.path, data)) as file:
                 return int(file.metadata.num_rows)
         case EmbeddedCorpus():
             return corpus.pairs
@@ -194,6 +194,17 @@ def count_pairs(corpus: Corpus, data: DataRecipe) -> int | None:
 def _locate(path: Path, data: DataRecipe) -> Path:
     """Where a path of the recipe leads: relative ones start from `data.root`."""
     return data.root.expanduser() / path.expanduser()
+
+
+def _find(path: Path, data: DataRecipe) -> Path:
+    """Where a file of the recipe is; UserError, which tells how its path came about, where it is not there."""
+    found = _locate(path, data)
+    if found.exists():
+        return found
+    wrong = f"cannot read {found.absolute()}: No such file"
+    if path.expanduser().is_absolute():
+        raise UserError(f"{wrong}; correct the path of the corpus")
+    raise UserError(f"{wrong}; {path} starts from data.root, which is {data.root}; correct one of them")
 
 
 @contextmanager
@@ -248,8 +259,7 @@ class _ZstdReader(io.RawIOBase):
 
 
 def _unreadable(path: Path, error: OSError) -> UserError:
-    remedy = "give a file that can be read (in a recipe, relative paths start from data.root)"
-    return UserError(f"cannot read {path}: {error.strerror or error}; {remedy}")
+    return UserError(f"cannot read {path.absolute()}: {error.strerror or error}; give a file that can be read")
 
 
 def _blocks_of_lines(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
@@ -329,7 +339,8 @@ def _sgm_segments(path: Path, invalid_utf8: InvalidUtf8) -> list[str]:
     segments = _SEGMENT.findall("\n".join(read_lines(path, invalid_utf8)))
     if not segments:
         raise UserError(f"{path} has no <seg> elements; it must be an SGM file of WMT; use kind 'text' for plain text")
-    return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), _one_line(segment).strip()) for segment in segments]
+    plain = (_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment) for segment in segments)
+    return [_one_line(segment).strip() for segment in plain]  # an entity may stand for a line feed too
 
 
 def _read_xml(path: Path, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
@@ -406,7 +417,8 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, data: DataRecipe, src_lang: st
     src_field = corpus.src_field or f"translation.{src_lang}"
     tgt_field = corpus.tgt_field or f"translation.{tgt_lang}"
     try:
-        records = iter(load_dataset(name, corpus.config, split=corpus.split, streaming=True))
+        dataset = load_dataset(name, corpus.config, split=corpus.split, revision=corpus.revision, streaming=True)
+        records = iter(dataset)
         while (record := next(records, None)) is not None:
             yield _fields(record, src_field, tgt_field, where=f"dataset {name}")
     except UserError:

@@ -1,7 +1,7 @@
 """What a prepared corpus depends on, and whether one that is there still stands for the recipe.
 
-An input file is known by its content (sha256). `stamps.json` keeps size and time of change of each, so that files
-that nobody touched need not be read again to be recognised.
+An input file is known by its content (SHA-256). `stamps.json` keeps its size, time of change and path as the recipe
+gives it, so that unchanged files need not be read again, and a file that was deleted is told from a path that is wrong.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from nmt.data.corpus import input_files, read_blocks
 from nmt.data.embedded import generate
 from nmt.data.start_from import start_models, taken_tokenizers, tokenizer_digests
+from nmt.data.store import Split
 from nmt.logs import progress, say
 from nmt.recipe import Corpus, EmbeddedCorpus, Recipe
 
@@ -50,23 +51,36 @@ def recipe_part(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def text_identity(report: dict[str, Any], recipe: Recipe) -> str:
+    """SHA-256 of all that decides the training text of a prepared corpus and its tokenizers."""
+    inputs = report["inputs"][: len(_files(recipe.data.train, recipe))]
+    known = [_of_training(report["recipe"]), inputs, report["tokenizers"]]
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def _of_training(part: dict[str, Any]) -> dict[str, Any]:
+    """Of `recipe_part`, what the validation text alone does not depend on."""
+    data = {key: value for key, value in part["data"].items() if key != "valid"}
+    return {**{key: value for key, value in part.items() if key != "model"}, "data": data}
+
+
 @dataclass(frozen=True)
 class InputFile:
-    """Content and state of an input file: sha256, size in bytes, time of change in nanoseconds."""
+    """Content and state of an input file: SHA-256, size in bytes, time of change in nanoseconds."""
 
-    name: str
+    path: Path
     size: int
     sha256: str
     changed: int
 
     def report(self) -> dict[str, str | int]:
         """What is the same wherever and whenever the file is read."""
-        return {"name": self.name, "bytes": self.size, "sha256": self.sha256}
+        return {"name": self.path.name, "bytes": self.size, "sha256": self.sha256}
 
 
 def read_inputs(recipe: Recipe) -> list[InputFile]:
     """Look at each input file, in the order of the recipe; raises UserError for one that cannot be read."""
-    files = _files(recipe)
+    files = _all_files(recipe)
     total = sum(path.stat().st_size for path in files if path.exists())
     with progress("looking at the input", total, "bytes") as bar:
         inputs: list[InputFile] = []
@@ -78,39 +92,49 @@ def read_inputs(recipe: Recipe) -> list[InputFile]:
                 digest.update(block)
                 size += len(block)
                 bar.advance(len(block))
-            inputs.append(InputFile(path.name, size, digest.hexdigest(), changed))
+            inputs.append(InputFile(path, size, digest.hexdigest(), changed))
     return inputs
 
 
 def write_stamps(inputs: Sequence[InputFile], directory: Path) -> None:
-    """Note sizes and times of change of the input files."""
-    stamps = [[file.size, file.changed] for file in inputs]
+    """Note sizes, times of change and paths of the input files."""
+    stamps = [[file.size, file.changed, str(file.path)] for file in inputs]
     (directory / _STAMPS_FILE).write_text(json.dumps(stamps) + "\n", encoding="utf-8")
 
 
-def is_current(recipe: Recipe, directory: Path) -> bool:
-    """Whether `directory` holds, whole, what the recipe would make of the input files as they are now.
+def outdated_splits(recipe: Recipe, directory: Path) -> set[Split]:
+    """The splits of `directory` that are not, whole, what the recipe makes of the input files as they are now.
 
-    Raises UserError when the model whose tokenizers the recipe takes is damaged.
+    Both where the training text or a tokenizer changed. Raises UserError when the model whose tokenizers the recipe
+    takes is damaged.
     """
     report = read_report(directory)
-    if report is None or report["recipe"] != recipe_part(recipe):
-        return False
-    gone = [path for path in (*_files(recipe), *start_models(recipe)) if not path.exists()]
+    if report is None or _of_training(report["recipe"]) != _of_training(recipe_part(recipe)):
+        return {"train", "valid"}
+    files = _all_files(recipe)
+    gone = [path for path in (*files, *start_models(recipe)) if not path.exists()]
     if gone:
-        say(f"{gone[0]} is not there any more; going on with what was prepared from it in {directory}")
-        return True
+        stamped = [stamp[2] for stamp in _read_json(directory / _STAMPS_FILE) or [] if len(stamp) > 2]
+        if gone[0] in files and stamped and str(gone[0]) not in stamped:
+            return {"train", "valid"}  # never seen there: reading it will say so
+        say(f"{gone[0].absolute()} no longer exists; using what was prepared from it in {directory}")
+        return set()
     taken = taken_tokenizers(recipe)
     if taken is not None and report["tokenizers"] != tokenizer_digests(taken):
-        return False
+        return {"train", "valid"}
+    outdated: set[Split] = set() if report["recipe"] == recipe_part(recipe) else {"valid"}
     if _read_json(directory / _STAMPS_FILE) == _stamps(recipe):
-        return True
+        return outdated
     inputs = read_inputs(recipe)
-    if report["inputs"] != [file.report() for file in inputs]:
-        return False
+    now, then = [file.report() for file in inputs], report["inputs"]
+    num_train = len(_files(recipe.data.train, recipe))
+    if now[:num_train] != then[:num_train]:
+        return {"train", "valid"}
+    if now != then:
+        return {"valid"}
     with suppress(OSError):  # A folder that may only be read is up to date all the same.
         write_stamps(inputs, directory)
-    return True
+    return outdated
 
 
 def read_report(directory: Path) -> dict[str, Any] | None:
@@ -122,19 +146,23 @@ def read_report(directory: Path) -> dict[str, Any] | None:
     return report if sizes == report["files"] else None
 
 
-def _files(recipe: Recipe) -> list[Path]:
-    corpora = (*recipe.data.train, *recipe.data.valid)
+def _files(corpora: Sequence[Corpus], recipe: Recipe) -> list[Path]:
     return [path for corpus in corpora for path in input_files(corpus, recipe.data)]
 
 
-def _stamps(recipe: Recipe) -> list[list[int]]:
-    states = [path.stat() for path in _files(recipe)]
-    return [[state.st_size, state.st_mtime_ns] for state in states]
+def _all_files(recipe: Recipe) -> list[Path]:
+    return _files((*recipe.data.train, *recipe.data.valid), recipe)
+
+
+def _stamps(recipe: Recipe) -> list[list[int | str]]:
+    return [[path.stat().st_size, path.stat().st_mtime_ns, str(path)] for path in _all_files(recipe)]
 
 
 def _portable(corpus: Corpus, exclude: set[str]) -> dict[str, Any]:
     """The options of a corpus but for some, without the place of its files on this machine."""
     values = corpus.model_dump(mode="json", exclude=exclude)
+    if values.get("revision", "") is None:
+        del values["revision"]  # What was prepared before there was such an option is still up to date.
     paths = {name for name in values if isinstance(getattr(corpus, name), Path)} | {"dataset"}
     values = {name: _portable_path(value) if name in paths and value else value for name, value in values.items()}
     if isinstance(corpus, EmbeddedCorpus):

@@ -45,7 +45,16 @@ from nmt.data.clean import DROP_REASONS, normalize
 from nmt.data.corpus import Pair, count_pairs, read_lines, read_pairs
 from nmt.data.duplicates import Bitmap, DuplicateFinder
 from nmt.data.embedded import generate
-from nmt.data.fingerprint import FORMAT, REPORT_FILE, is_current, read_inputs, read_report, recipe_part, write_stamps
+from nmt.data.fingerprint import (
+    FORMAT,
+    REPORT_FILE,
+    InputFile,
+    outdated_splits,
+    read_inputs,
+    read_report,
+    recipe_part,
+    write_stamps,
+)
 from nmt.data.packing import Mixture
 from nmt.data.parallel import map_in_order, num_cores
 from nmt.data.start_from import taken_tokenizers, tokenizer_digests
@@ -109,14 +118,18 @@ def prepare(recipe: Recipe) -> Prepared:
     The same recipe and the same input give the same bytes. Raises UserError for input that cannot be read or does not
     fit together, when nothing is left to learn from, and when the folder cannot be written.
     """
-    directory = recipe.data_directory
-    if is_current(recipe, directory):
-        say(f"{directory} is up to date")
-    else:
-        started = monotonic()
+    directory, started = recipe.data_directory, monotonic()
+    outdated = outdated_splits(recipe, directory)
+    if "train" in outdated:
         with _replacing(directory) as unfinished:
             report = _build(recipe, unfinished)
         say(_summary(report, monotonic() - started))
+    elif outdated:
+        with _replacing(directory) as unfinished:
+            report = _build_valid(recipe, directory, unfinished)
+        say(f"prepared {report['valid']['pairs']:,} other validation pairs; the training text is up to date")
+    else:
+        say(f"{directory} is up to date")
     return load_prepared(directory)
 
 
@@ -220,7 +233,7 @@ def _build(recipe: Recipe, directory: Path) -> dict[str, Any]:
     report: dict[str, Any] = {
         "format": FORMAT,
         "recipe": recipe_part(recipe),
-        "inputs": [file.report() for file in inputs],
+        "inputs": [],
         "train": {
             "pairs_read": num_read,
             "drops": {reason: drops[reason] for reason in _ALL_DROP_REASONS},
@@ -232,18 +245,47 @@ def _build(recipe: Recipe, directory: Path) -> dict[str, Any]:
             "src": train.report("src"),
             "tgt": train.report("tgt"),
         },
-        "valid": {
-            "pairs_read": valid.num_pairs + valid.drops.total(),
-            "too_long_for_model": valid.drops["too many tokens"],
-            "pairs": valid.num_pairs,
-            "src": valid.report("src"),
-            "tgt": valid.report("tgt"),
-        },
+        "valid": _valid_report(valid),
         "vocab_size": {"src": tokenizers.src.vocab_size, "tgt": tokenizers.tgt.vocab_size},
         "tokenizers": tokenizer_digests(tokenizers),
-        "files": {path.name: path.stat().st_size for path in sorted(directory.iterdir())},
     }
-    write_stamps(inputs, directory)  # Not among the files of the report: it may be written anew.
+    return _complete(report, inputs, directory)
+
+
+def _build_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, Any]:
+    """Prepare only the validation text into an empty folder, with the training text of `current`; the report."""
+    report = load_prepared(current).report
+    inputs = read_inputs(recipe)
+    for name in report["files"]:
+        if not name.startswith("valid."):
+            _link(current / name, directory / name)
+    valid = _encode_valid(recipe, directory, Tokenizers.load(directory))
+    return _complete({**report, "recipe": recipe_part(recipe), "valid": _valid_report(valid)}, inputs, directory)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make a second name for a file, or a copy where the file system has no such names."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _valid_report(valid: _SplitTotals) -> dict[str, Any]:
+    return {
+        "pairs_read": valid.num_pairs + valid.drops.total(),
+        "too_long_for_model": valid.drops["too many tokens"],
+        "pairs": valid.num_pairs,
+        "src": valid.report("src"),
+        "tgt": valid.report("tgt"),
+    }
+
+
+def _complete(report: dict[str, Any], inputs: Sequence[InputFile], directory: Path) -> dict[str, Any]:
+    """Write the report of a folder that holds everything else."""
+    files = {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
+    report |= {"inputs": [file.report() for file in inputs], "files": files}
+    write_stamps(inputs, directory)  # Not among the files of the report: it may be written again.
     (directory / REPORT_FILE).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return report
 

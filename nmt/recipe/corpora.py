@@ -126,6 +126,8 @@ class HuggingFaceCorpus(TrainingShare):
     """Configuration of the dataset (`de-en`)."""
     split: str = "train"
     """Split of the dataset."""
+    revision: str | None = None
+    """Commit, tag or branch of the dataset on the hub. Give a commit: the newest version may change between runs."""
     src_field: str | None = None
     """Field of the source sentence; by default `translation.<src_lang>`."""
     tgt_field: str | None = None

@@ -23,6 +23,7 @@ class Position:
     micro_batch_tokens:  the budget of a micro-batch; 0 before the start
     processes:           how many trained last; 0 before the start
     workload:            how evenly updates kept them busy, see `nmt.data.workload.Workload`
+    text:                the identity of the training text, see `nmt.data.fingerprint.text_identity`
     validation_due:      the run was stopped before it had validated this step
     scores:              what each validated step scored; higher is better
     loss_scale:          the state of fp16's loss scaling
@@ -39,6 +40,7 @@ class Position:
     micro_batch_tokens: int = 0
     processes: int = 0
     workload: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
     skipped: int = 0
     skipped_in_a_row: int = 0
     validation_due: bool = False

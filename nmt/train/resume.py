@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from nmt.checkpoint import Checkpoint, load_checkpoint, manifest_digest, newest_checkpoint, remove_leftovers
+from nmt.data.fingerprint import outdated_splits, read_report
+from nmt.data.tokenizer import Tokenizers
 from nmt.distributed import World
-from nmt.layout import checkpoint_directory, checkpoint_step
+from nmt.layout import checkpoint_directory, checkpoint_step, list_checkpoints
 from nmt.logs import say
 from nmt.recipe import Recipe, UserError, load_recipe
 from nmt.train.position import Position
@@ -35,6 +37,39 @@ def choose_checkpoint(run_dir: Path, world: World) -> tuple[Path, Checkpoint] | 
             "same files; put run_dir on a file system that they share"
         )
     return directory, load_checkpoint(directory)
+
+
+def require_same_text(recipe: Recipe) -> None:
+    """Raise UserError where the run has checkpoints, but its prepared training text is no longer what the recipe makes.
+
+    To be called before anything is prepared: a new tokenizer under old weights would destroy the run.
+    """
+    directory = recipe.data_directory
+    if not list_checkpoints(recipe.directory) or read_report(directory) is None:
+        return
+    if "train" in outdated_splits(recipe, directory):
+        raise UserError(_other_text(recipe, "its training text or a corpus file has changed since it was prepared"))
+
+
+def require_same_identity(recipe: Recipe, position: Position, identity: str) -> None:
+    """Raise UserError where a checkpoint was trained on another text; see `nmt.data.fingerprint.text_identity`."""
+    if position.text and identity and position.text != identity:
+        raise UserError(_other_text(recipe, "its prepared training text is not the one that the checkpoint knows"))
+
+
+def require_same_tokenizers(recipe: Recipe, tokenizers: Tokenizers) -> None:
+    """Raise UserError where the newest checkpoint of the run was trained with other tokenizers."""
+    for checkpoint in list_checkpoints(recipe.directory)[-1:]:
+        saved = {path.name: path.read_bytes() for path in checkpoint.glob("tokenizer*.model")}
+        if saved and saved != tokenizers.files():
+            raise UserError(_other_text(recipe, f"{checkpoint.name} was trained with another tokenizer"))
+
+
+def _other_text(recipe: Recipe, what: str) -> str:
+    return (
+        f"{recipe.directory} cannot be resumed: {what}; a run keeps its text and its tokenizer; restore the files, "
+        f"train under another name, or fine-tune: name=NEW train.start_from={recipe.directory}"
+    )
 
 
 def say_what_changed(recipe: Recipe, position: Position, checkpoint: Path) -> None:

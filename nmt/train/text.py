@@ -15,14 +15,16 @@ from nmt.model.transformer import Transformer
 class TrainingText:
     """What is learned from and measured on.
 
-    mixture: how many pairs of each corpus an epoch shows; None: every pair once
-    epochs:  segmentations that are sampled for every epoch; None: always those of `train`
+    mixture:  how many pairs of each corpus an epoch shows; None: every pair once
+    epochs:   segmentations that are sampled for every epoch; None: always those of `train`
+    identity: what tells it from other text, see `nmt.data.fingerprint.text_identity`; "" where that is unknown
     """
 
     train: PairStore
     valid: PairStore
     mixture: Mixture | None = None
     epochs: SampledEpochs | None = None
+    identity: str = ""
 
 
 @dataclass(frozen=True)

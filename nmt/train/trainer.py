@@ -36,7 +36,7 @@ from nmt.train.loss import TrainingLoss
 from nmt.train.moving_average import MovingAverage
 from nmt.train.optimizer import load_optimizer_tensors, optimizer_tensors
 from nmt.train.position import Position, require_same_run
-from nmt.train.resume import choose_checkpoint, say_what_changed
+from nmt.train.resume import choose_checkpoint, require_same_identity, say_what_changed
 from nmt.train.saving import BackgroundWriter
 from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.start import freeze, load_start_optimizer, load_start_weights
@@ -95,6 +95,7 @@ class Trainer:
         self.batching = Batching.choose(recipe, world, text, self.update, averages, self.position)
         if world.is_first:
             self.batching.announce(recipe, self.position)
+        self.position.text = text.identity
         self.position.processes = world.size
         self.position.micro_batch_tokens = self.batching.micro_batch_tokens
         self.position.workload = asdict(self.batching.workload)
@@ -341,6 +342,7 @@ class Trainer:
         directory, checkpoint = found
         require_same_run(self.recipe)
         self.position = Position.read(checkpoint.state, directory)
+        require_same_identity(self.recipe, self.position, self.text.identity)
         if self.world.is_first:
             say(f"resuming from {directory}")
             say_what_changed(self.recipe, self.position, directory)

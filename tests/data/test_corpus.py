@@ -287,6 +287,44 @@ def test_sgm(suffix: str, tmp_path: Path) -> None:
     assert read(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path) == expected
 
 
+def test_an_entity_for_a_line_feed_breaks_no_line(tmp_path: Path) -> None:
+    for name in ("src", "ref"):
+        write(tmp_path / f"{name}.sgm", [f"<seg id=1>{name}&#10;one&#xA;two &amp;#10; three</seg>", "<seg>last</seg>"])
+    pairs = read(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path)
+    assert pairs == [("src one two &#10; three", "ref one two &#10; three"), ("last", "last")]
+    xml = ["<dataset><doc id='a'>", "<src lang='en'><seg id='1'>a&#10;b</seg></src>"]
+    write(tmp_path / "test.xml", [*xml, "<ref lang='de'><seg id='1'>c&#10;d</seg></ref></doc></dataset>"])
+    assert read(SgmCorpus(src="test.xml"), tmp_path) == [("a b", "c d")]
+
+
+def test_a_missing_file_is_named_with_the_path_that_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tried = re.escape(str(tmp_path / "texts" / "a.en"))
+    relative = TextCorpus(src="a.en", tgt="a.de")
+    with pytest.raises(UserError, match=rf"{tried}: No such file; a\.en starts from data\.root, which is texts;"):
+        list(read_pairs(relative, recipe(Path("texts")), "en", "de"))
+    absolute = TextCorpus(src=str(tmp_path / "b.en"), tgt="a.de")
+    with pytest.raises(UserError, match=r"b\.en: No such file; correct the path of the corpus") as caught:
+        count_pairs(absolute, recipe(Path("texts")))
+    assert "data.root" not in str(caught.value)
+    with pytest.raises(UserError, match=rf"{re.escape(str(tmp_path / 'none'))}: No such file") as caught:
+        list(read_lines(Path("none")))
+    assert "data.root" not in str(caught.value)
+
+
+def test_hugging_face_takes_a_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def load_dataset(name: str, config: str | None, **options: object) -> list[object]:
+        asked.append((name, config, options))
+        return [{"translation": {"en": "a", "de": "b"}}]
+
+    monkeypatch.setattr("datasets.load.load_dataset", load_dataset)
+    corpus = HuggingFaceCorpus(dataset="wmt/wmt14", config="de-en", revision="b199e406369ec1b7634206d3ded5ba45de2fe696")
+    assert read(corpus, tmp_path) == [("a", "b")]
+    assert asked == [("wmt/wmt14", "de-en", {"split": "train", "revision": corpus.revision, "streaming": True})]
+
+
 def test_bad_sgm(tmp_path: Path) -> None:
     write(tmp_path / "src.sgm", [SGM.format(set="src", a="first", b="last")])
     write(tmp_path / "ref.sgm", ["<seg>only one</seg>"])

@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import random
 import shutil
@@ -16,6 +17,7 @@ from nmt.data import fingerprint
 from nmt.data import prepare as preparation
 from nmt.data.chunks import PAIRS_PER_CHUNK
 from nmt.data.clean import normalize
+from nmt.data.fingerprint import text_identity
 from nmt.data.prepare import load_prepared, prepare
 from nmt.data.store import PairStore
 from nmt.recipe import Recipe, UserError, dump_recipe, parse_recipe
@@ -146,8 +148,8 @@ def test_development_text_is_kept_whole(folder: Path) -> None:
 def test_same_input_gives_the_same_bytes_anywhere(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     shutil.copytree(folder / "text", elsewhere / "text")  # Keeps the times of change.
-    first, second = prepare(recipe_for(folder)), prepare(recipe_for(elsewhere))
-    assert contents(first.directory) == contents(second.directory)
+    first, second = (contents(prepare(recipe_for(place)).directory) for place in (folder, elsewhere))
+    assert {name for name in first if first[name] != second[name]} == {"stamps.json"}  # which holds paths
 
 
 def test_worker_processes_change_nothing(folder: Path) -> None:
@@ -215,7 +217,48 @@ def test_input_that_is_gone_is_not_needed(folder: Path, capsys: pytest.CaptureFi
     shutil.rmtree(folder / "text")
     prepare(recipe_for(folder))
     assert changes(directory) == before
-    assert "is not there any more" in capsys.readouterr().err
+    assert "no longer exists; using what was prepared from it" in capsys.readouterr().err
+
+
+def test_a_path_that_was_never_there_is_an_error_and_leaves_what_was_prepared(folder: Path) -> None:
+    directory = prepare(recipe_for(folder)).directory
+    before = contents(directory)
+    with pytest.raises(UserError, match=r"mistyped/train\.en"):
+        prepare(recipe_for(folder, "run", f"data.root='{folder / 'mistyped'}'"))
+    assert contents(directory) == before
+    (directory / "stamps.json").write_text("[[1, 2], [1, 2], [1, 2], [1, 2]]")  # as earlier versions wrote it
+    prepare(recipe_for(folder, "run", f"data.root='{folder / 'mistyped'}'"))
+
+
+@pytest.mark.parametrize("what", ["text", "option"])
+def test_other_validation_text_leaves_the_training_text_alone(
+    folder: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = prepare(recipe_for(folder)).directory
+    before, identity = contents(directory), text_identity(load_prepared(directory).report, recipe_for(folder))
+    recipe = recipe_for(folder, "run", *(["model.max_positions=60"] if what == "option" else []))
+    if what == "text":
+        write_corpus(folder / "text", [*sentence_pairs(200), *DIRTY], sentence_pairs(7))
+    monkeypatch.setattr(preparation, "_clean", None)  # The training text is not read.
+    report = prepare(recipe).report
+    after = contents(directory)
+    changed = {name for name in before if after.get(name) != before[name]}
+    assert {name.partition(".")[0] for name in changed} - {"stamps"} == {"valid", "prepare"}
+    assert report["valid"]["pairs_read"] == (7 if what == "text" else 26)
+    assert report["train"] == json.loads(before["prepare.json"])["train"]
+    assert text_identity(report, recipe) == identity
+    monkeypatch.undo()
+    shutil.rmtree(directory)
+    assert contents(prepare(recipe).directory) == after
+
+
+def test_what_the_training_text_depends_on_changes_its_identity(folder: Path) -> None:
+    first = recipe_for(folder)
+    identity = text_identity(prepare(first).report, first)
+    other = recipe_for(folder, "other", "data.max_tokens=30")
+    assert text_identity(prepare(other).report, other) != identity
+    write_corpus(folder / "text", sentence_pairs(200), sentence_pairs(5))
+    assert text_identity(prepare(first).report, first) != identity
 
 
 def test_damaged_folder_is_made_anew(folder: Path) -> None:

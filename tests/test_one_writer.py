@@ -1,0 +1,217 @@
+"""A run keeps its text and has one writer: changed corpora, two commands at a time, and what they leave behind."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from calling import Nmt
+
+from nmt.recipe import UserError
+from nmt.run_lock import LOCK_FILE, run_lock
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPE = """
+name = "small"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+root = "FOLDER"
+workers = 1
+max_tokens = 60
+train = [{ kind = "text", src = "train.en", tgt = "train.de" }]
+valid = [{ kind = "text", src = "valid.en", tgt = "valid.de" }]
+[tokenizer]
+vocab_size = 300
+[model]
+d_model = 16
+d_ff = 32
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+max_positions = 64
+[train]
+max_steps = 4
+batch_tokens = 300
+micro_batch_tokens = 300
+schedule = "constant"
+learning_rate = 0.01
+warmup_steps = 2
+validate_every = 4
+save_every = 2
+average_count = 1
+device = "cpu"
+threads = 1
+"""
+
+
+def write_text(folder: Path, split: str, first: int, count: int) -> None:
+    numbers = range(first, first + count)
+    (folder / f"{split}.en").write_text("".join(f"the cat sees {n} mice\n" for n in numbers))
+    (folder / f"{split}.de").write_text("".join(f"die Katze sieht {n} Mäuse\n" for n in numbers))
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    write_text(tmp_path, "train", 0, 200)
+    write_text(tmp_path, "valid", 900, 20)
+    path = tmp_path / "small.toml"
+    path.write_text(RECIPE.replace("FOLDER", str(tmp_path)))
+    return path
+
+
+def files_of(run: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(run)): path.read_bytes()
+        for path in sorted(run.rglob("*"))
+        if path.is_file() and "tensorboard" not in path.parts
+    }
+
+
+# --- The text of a run ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["train", "prepare"])
+def test_a_changed_corpus_under_a_run_is_refused_and_nothing_is_changed(
+    command: str, recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    run = tmp_path / "run"
+    assert nmt("train", recipe, f"run_dir={run}")[0] == 0
+    before = files_of(run)
+    write_text(tmp_path, "train", 0, 260)
+    status, _, err = nmt(command, recipe, f"run_dir={run}", "train.max_steps=8")
+    assert status != 0
+    assert "cannot be resumed: its training text or a corpus file has changed" in err
+    assert "train under another name, or fine-tune: name=NEW train.start_from=" in err
+    assert files_of(run) == before
+    write_text(tmp_path, "train", 0, 200)  # the same content again
+    assert nmt("train", recipe, f"run_dir={run}", "train.max_steps=8")[0] == 0
+
+
+def test_another_tokenizer_under_a_run_is_refused_though_the_prepared_text_was_deleted(
+    recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    run = tmp_path / "run"
+    assert nmt("train", recipe, f"run_dir={run}")[0] == 0
+    shutil.rmtree(run / "data")
+    assert nmt("train", recipe, f"run_dir={run}", "train.max_steps=6")[0] == 0  # the same text gives the same bytes
+    shutil.rmtree(run / "data")
+    write_text(tmp_path, "train", 300, 260)
+    status, _, err = nmt("train", recipe, f"run_dir={run}", "train.max_steps=8")
+    assert status != 0
+    assert "step-00000006 was trained with another tokenizer" in err
+
+
+def test_other_text_of_the_same_tokenizer_is_found_by_what_the_checkpoint_knows(
+    recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    first, run = tmp_path / "first", tmp_path / "run"
+    assert nmt("train", recipe, f"run_dir={first}")[0] == 0
+    taken = f"tokenizer.start_from={first}"
+    assert nmt("train", recipe, f"run_dir={run}", taken)[0] == 0
+    shutil.rmtree(run / "data")
+    write_text(tmp_path, "train", 300, 260)
+    status, _, err = nmt("train", recipe, f"run_dir={run}", taken, "train.max_steps=8")
+    assert status != 0
+    assert "not the one that the checkpoint knows" in err
+
+
+def test_other_validation_text_does_not_end_a_run(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    run = tmp_path / "run"
+    assert nmt("train", recipe, f"run_dir={run}")[0] == 0
+    write_text(tmp_path, "valid", 700, 30)
+    status, _, err = nmt("train", recipe, f"run_dir={run}", "train.max_steps=8")
+    assert status == 0
+    assert "prepared 30 other validation pairs; the training text is up to date" in err
+
+
+# --- One writer -------------------------------------------------------------------------------------------------------
+
+
+def hold(run: Path, ready: object, seconds: float) -> None:
+    with run_lock(run):
+        ready.set()  # type: ignore[attr-defined]
+        time.sleep(seconds)
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[multiprocessing.Process]:
+    """A process that writes to the run for a minute."""
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    process = context.Process(target=hold, args=(tmp_path / "run", ready, 60.0))
+    process.start()
+    assert ready.wait(20)
+    yield process
+    process.kill()
+    process.join()
+
+
+@pytest.mark.parametrize("command", ["train", "run", "prepare"])
+def test_a_run_that_another_process_writes_to_is_left_alone(
+    command: str, recipe: Path, tmp_path: Path, holder: multiprocessing.Process, nmt: Nmt
+) -> None:
+    status, _, err = nmt(command, recipe, f"run_dir={tmp_path / 'run'}")
+    assert status == 1
+    assert f"is in use by process {holder.pid} on " in err and "choose another name" in err
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK_FILE]
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(
+    recipe: Path, tmp_path: Path, holder: multiprocessing.Process, nmt: Nmt
+) -> None:
+    run = tmp_path / "run"
+    assert holder.pid is not None
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join()
+    assert (run / LOCK_FILE).exists()
+    assert nmt("prepare", recipe, f"run_dir={run}")[0] == 0
+    assert not (run / LOCK_FILE).exists()
+
+
+def test_children_do_not_hold_the_lock(tmp_path: Path) -> None:
+    with run_lock(tmp_path / "run"):
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
+        forked = os.fork()
+        if not forked:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        check = "import sys, pathlib, nmt.run_lock\nwith nmt.run_lock.run_lock(pathlib.Path(sys.argv[1])): pass"
+        subprocess.run([sys.executable, "-c", check, str(tmp_path / "run")], check=True, cwd=ROOT)
+    finally:
+        child.kill()
+        child.wait()
+        os.kill(forked, signal.SIGKILL)
+        os.waitpid(forked, 0)
+
+
+def test_what_fails_leaves_no_empty_folder(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "train.de").unlink()
+    status, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'runs' / 'new'}")
+    assert status != 0 and "train.de" in err
+    assert not (tmp_path / "runs" / "new").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write"), run_lock(tmp_path / "file" / "run"):
+        pass
+
+
+def test_two_commands_at_a_time_leave_one_run(recipe: Path, tmp_path: Path) -> None:
+    """One ends well; the other is told of it, or comes late and finds nothing to do."""
+    command = [sys.executable, "-m", "nmt", "train", str(recipe), f"run_dir={tmp_path / 'run'}", "train.max_steps=40"]
+    both = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=120)[1] for process in both]
+    assert sorted(process.returncode for process in both) in ([0, 0], [0, 1]), said
+    assert sum("is in use by process" in text or "training is complete" in text for text in said) == 1
+    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(steps) == len({*steps}) + steps.count(40) - 1
