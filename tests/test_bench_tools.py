@@ -228,6 +228,20 @@ def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert environments.find_python("nmt") == sys.executable
 
 
+def test_all_systems_can_share_one_python_and_a_folder_of_packages(
+    fake: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NMT_BENCH_CACHE", str(tmp_path))
+    monkeypatch.setenv("NMT_BENCH_SHARED", str(tmp_path))  # where the fake system lies
+    assert environments.find_python("transformers") == sys.executable
+    work = Work("train", str(tmp_path), 300)
+    for name, has_nmt in (("nmt", True), ("fake", False)):
+        path = turns._environment(name, work, {}, tmp_path)["PYTHONPATH"].split(os.pathsep)
+        assert path[0] == str(tmp_path) and (str(ROOT) in path) is has_nmt
+    one, other = {"me": "a", "other": "b"}, {"me": "b", "other": "a"}
+    assert len(hold_contest(work, ("fake", one), ("fake", other), rounds=2).ours.rates) == 2
+
+
 def test_torch_is_installed_first_and_never_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
     monkeypatch.setenv("NMT_BENCH_CACHE", str(tmp_path))
@@ -341,6 +355,25 @@ def test_the_ledger_grows_and_is_shown(tmp_path: Path) -> None:
     assert "Ratio 1.00x (0.90 to 1.10): no difference shown." in text
     assert "Ratio 1.50x (1.40 to 1.60): faster." in text
     assert text.count("###") == 3
+
+
+def test_a_note_is_kept_and_shown(tmp_path: Path) -> None:
+    ratio = Ratio(1.5, 1.4, 1.6)
+    entry = ledger.contest_entry("train-cpu-fp32", WORK, contest(ratio), "x", "Text: made up.")
+    assert entry["note"] == "Text: made up." and "note" not in noted(None, ratio)
+    assert "Ratio 1.50x (1.40 to 1.60): faster. Text: made up." in list(ledger.format_ledger([entry]))
+
+
+def test_a_ledger_is_filled_from_another_one(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    shared = ledger.figure_entry("quickstart", 2.0, "x", "")
+    ledger.add_entry(shared, here)
+    for entry in (shared, ledger.figure_entry("quickstart", 2.5, "y", "")):
+        ledger.add_entry(entry, there)
+    for _ in range(2):  # the second time there is nothing to add
+        assert main(["ledger", "--add", str(there), "--ledger", str(here)]) == 0
+        assert [entry["value"] for entry in ledger.read_ledger(here)] == [2.0, 2.5]
+    assert "2.5 min" in (here / "RESULTS.md").read_text()
 
 
 def test_each_machine_has_its_row_and_its_newest_figure() -> None:

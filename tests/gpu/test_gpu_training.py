@@ -85,7 +85,7 @@ def test_one_compiled_graph_gives_the_gradients_of_the_eager_step(
     torch._dynamo.utils.counters.clear()
     with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
         micros = [micro.batch for _ in range(3) for micro in next(batches).micro_batches]
-    found = []
+    found, losses = [], []
     for compiled in (False, True):
         with trainer_of(recipe, pairs) as trainer, torch._dynamo.config.patch(error_on_recompile=True):
             if gpu.type == "cpu":
@@ -99,11 +99,13 @@ def test_one_compiled_graph_gives_the_gradients_of_the_eager_step(
                     loss, _ = trainer.loss(batch.to(gpu))
                 (loss / batch.tgt_tokens).backward()
                 gradients.append(gradient(trainer))
+                losses.append(loss.item())
         found.append(gradients)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert len(micros) >= 6 and exact.norm() > 0
     _, eager_whole = updates(make_recipe(tmp_path / "eager", gpu, precision="bf16"), pairs)
     rounding = distance(eager_whole, exact)
+    assert losses[len(micros) :] == pytest.approx(losses[: len(micros)], rel=1e-3)
     for eager, traced in zip(*found, strict=True):
         assert distance(traced, eager) <= 4 * rounding
     torch._dynamo.reset()
