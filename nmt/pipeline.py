@@ -52,6 +52,7 @@ from nmt.recipe import Recipe, UserError, dump_choices, dump_recipe
 from nmt.run_lock import run_lock
 from nmt.train.position import Position, require_same_run
 from nmt.train.resume import require_same_text, require_same_tokenizers
+from nmt.train.start import with_start_model
 from nmt.train.text import TrainingText, TranslateValidation, ValidationText
 from nmt.train.trainer import ModelFiles, Trainer
 
@@ -69,19 +70,24 @@ def run(recipe: Recipe) -> None:
 
     Raises UserError, or Stopped when training was asked to stop.
     """
+    recipe = with_start_model(recipe)
     with start_world(recipe.train.device) as world, _writing(recipe, world):
+        require_same_run(recipe)
+        world.once(lambda: require_test_sets(recipe))
         position = _train(recipe, world)
         world.once(lambda: _finish(recipe, world, position))
 
 
 def prepare(recipe: Recipe) -> Prepared:
     """Clean the corpora, train the tokenizer, write the token store; UserError where a run would lose its data."""
+    recipe = with_start_model(recipe)
     with run_lock(recipe.directory):
         return _prepare(recipe)
 
 
 def train(recipe: Recipe) -> Position:
     """Prepare if need be, then train to the end; raises UserError, or Stopped after a signal."""
+    recipe = with_start_model(recipe)
     with start_world(recipe.train.device) as world, _writing(recipe, world):
         return _train(recipe, world)
 
@@ -131,6 +137,12 @@ def _write_average(checkpoints: Sequence[Path], kind: AverageKind, out: Path) ->
 
 
 # --- Training -------------------------------------------------------------------------------------------------------
+
+
+def require_test_sets(recipe: Recipe) -> None:
+    """Raise UserError for a test set that cannot be read or scored: before training, and not after hours of it."""
+    for test in test_sets(recipe).values():
+        score_corpus(test.ref[:1], [test.ref[:1]], recipe.evaluate.metrics, resamples=0, tgt_lang=recipe.tgt_lang)
 
 
 def _writing(recipe: Recipe, world: World) -> AbstractContextManager[None]:
@@ -352,8 +364,8 @@ def _training_facts(recipe: Recipe, world: World, position: Position, averaged: 
         world_size=position.processes or world.size,
         device=str(world.device),
         precision=choose_precision(recipe.train.precision, world.device),
-        valid_loss=position.best_validation.get("valid/nll"),
-        valid_loss_step=position.best_step or None,
+        valid_nll=position.best_validation.get("valid/nll"),
+        valid_step=position.best_step or None,
         averaged=len(averaged),
         skipped=position.skipped,
         micro_batches=work.micro_batches if work else None,

@@ -312,7 +312,7 @@ def test_another_recipe_is_refused_before_it_touches_the_run(run_dir: Path, nmt:
     before = (run_dir / "data" / "prepare.json").read_bytes(), (run_dir / "recipe.toml").read_bytes()
     status, _, err = nmt(command, run_dir.parent / "tiny.toml", f"run_dir={run_dir}", "tokenizer.vocab_size=650")
     assert status == 1
-    assert "begun with another tokenizer.vocab_size" in one_line(err)
+    assert "tokenizer.vocab_size is 650, was 700" in one_line(err)
     assert ((run_dir / "data" / "prepare.json").read_bytes(), (run_dir / "recipe.toml").read_bytes()) == before
 
 

@@ -128,10 +128,12 @@ def _updates(training: TrainingFacts) -> str:
 
 
 def _validation(training: TrainingFacts) -> str:
-    if training.valid_loss is None:
+    if training.valid_nll is None:
         return "never measured"
-    at = f" at update {training.valid_loss_step:,}" if training.valid_loss_step is not None else ""
-    return f"loss {training.valid_loss:.4f}, perplexity {training.valid_perplexity:.2f}{at}"
+    at = f" at update {training.valid_step:,}" if training.valid_step is not None else ""
+    perplexity = training.valid_perplexity or math.nan
+    shown = f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.3g}"
+    return f"nll {training.valid_nll:.4f}, perplexity {shown}{at}"
 
 
 def _data_section(data: DataFacts) -> Iterator[str]:

@@ -62,9 +62,10 @@ class DataFacts:
 class TrainingFacts:
     """How the weights were found.
 
-    seconds: training time over all sittings, without preparation; tgt_tokens: target tokens trained on, end tokens
-    included; valid_loss: best validation loss, nats per target token without label smoothing, None if never measured;
-    averaged: number of checkpoints whose mean translates the test sets; skipped: updates without a finite gradient;
+    seconds: training time over all starts, without preparation; tgt_tokens: target tokens trained on, end tokens
+    included; valid_nll: negative log-likelihood of a validation token in nats, without label smoothing, at the best
+    validation, None if never measured; averaged: number of checkpoints whose mean translates the test sets; skipped:
+    updates without a finite gradient;
     micro_batches: of an update over all processes, on average; work_share: share of the processes' work that counts,
     the rest being padding and waiting for the busiest; None where the run has noted neither.
     """
@@ -76,8 +77,8 @@ class TrainingFacts:
     world_size: int
     device: str
     precision: str
-    valid_loss: float | None
-    valid_loss_step: int | None
+    valid_nll: float | None
+    valid_step: int | None
     averaged: int
     skipped: int = 0
     micro_batches: float | None = None
@@ -91,9 +92,9 @@ class TrainingFacts:
     @property
     def valid_perplexity(self) -> float | None:
         """Perplexity of a development token at the best validation."""
-        if self.valid_loss is None:
+        if self.valid_nll is None:
             return None
-        return math.exp(self.valid_loss) if self.valid_loss < 700 else math.inf  # beyond, a float overflows
+        return math.exp(self.valid_nll) if self.valid_nll < 700 else math.inf  # beyond, a float overflows
 
 
 @dataclass(frozen=True)

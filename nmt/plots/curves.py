@@ -49,7 +49,7 @@ class _Panel:
 # The upper row shows how good the model became, the lower one how training went.
 _QUALITY = (
     _Panel(
-        "Loss (nats per target token)",
+        "Loss with label smoothing (nats per target token)",
         (
             _Line("train/loss", "training", _GREY),
             _Line("valid/loss", "validation", _BLUE, "o"),
@@ -175,7 +175,8 @@ def _draw(panel: _Panel, axes: Axes, series: Mapping[str, Points]) -> None:
     if len(lines) > 1:
         axes.legend(frameon=False, fontsize=9)
     if panel.best is not None:
-        _mark_best(axes, panel.best, *lines[0])
+        best_steps = [value for _, value in series.get("valid/best_step", [])]
+        _mark_best(axes, panel.best, *lines[0], int(best_steps[-1]) if best_steps else None)
 
 
 def _set_scales(axes: Axes, panel: _Panel, values: Sequence[float]) -> None:
@@ -201,9 +202,15 @@ def _round_numbers(lowest: float, highest: float) -> list[float]:
     return [number for number in numbers if lowest / 1.5 <= number <= highest * 1.5]
 
 
-def _mark_best(axes: Axes, best: Literal["lowest", "highest"], line: _Line, points: Points) -> None:
-    """A ring around the best point, and its value on the side where the curve does not run."""
-    step, value = (min if best == "lowest" else max)(points, key=lambda point: point[1])
+def _mark_best(
+    axes: Axes, best: Literal["lowest", "highest"], line: _Line, points: Points, best_step: int | None
+) -> None:
+    """A ring around the point of the run's best step, and its value on the side where the curve does not run.
+
+    Where the run did not note that step, or measured nothing of this panel then, it is the best point of the curve.
+    """
+    chosen = [point for point in points if point[0] == best_step] or points
+    step, value = (min if best == "lowest" else max)(chosen, key=lambda point: point[1])
     axes.plot([step], [value], marker="o", markersize=9, fillstyle="none", color=line.colour, linestyle="")
     axes.annotate(
         f"{value:.2f}",

@@ -36,6 +36,7 @@ from nmt.recipe.toml import (
     load_recipe,
     override_decode,
     parse_recipe,
+    revalidate,
 )
 
 __all__ = [
@@ -66,4 +67,5 @@ __all__ = [
     "load_recipe",
     "override_decode",
     "parse_recipe",
+    "revalidate",
 ]

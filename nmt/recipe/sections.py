@@ -162,6 +162,9 @@ class TrainRecipe(Section):
     """Factor on the paper's rate for `noam`; the peak rate for every other schedule."""
     warmup_steps: NonNegativeInt = 4_000
     """Updates of linear warm-up."""
+    schedule_start: NonNegativeInt = 0
+    """The schedule, warm-up included, begins behind this update: a warm restart (Loshchilov and Hutter 2017), for a run
+    that has ended and is to be trained further."""
     final_rate_ratio: Probability = 0.0
     """`cosine` and `linear` end at this share of the peak rate, at `max_steps`."""
     dropout_ramp_steps: NonNegativeInt = 0
@@ -229,6 +232,11 @@ class TrainRecipe(Section):
             raise ValueError(
                 "train.warmup_steps is 0, but the noam schedule divides by it; it must be at least 1; "
                 "set it to 4_000 as in the paper"
+            )
+        if self.schedule_start >= self.max_steps:
+            raise ValueError(
+                f"train.schedule_start is {self.schedule_start}; it must be less than train.max_steps "
+                f"({self.max_steps}); raise that"
             )
         if self.validate_bleu_every % self.validate_every:
             raise ValueError(

@@ -69,6 +69,14 @@ def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe"
         raise RecipeError(f"{where}: {explain(error)}") from error
 
 
+def revalidate(recipe: Recipe) -> Recipe:
+    """A recipe of which a section was replaced; raises RecipeError where its sections no longer fit together."""
+    try:
+        return Recipe.model_validate(recipe.model_dump())
+    except ValidationError as error:
+        raise RecipeError(f"recipe: {explain(error)}") from error
+
+
 def override_decode(decode: DecodeRecipe, overrides: Sequence[str]) -> DecodeRecipe:
     """Search options with some of them replaced, such as `beam_size=8`; raises RecipeError as `load_recipe` does.
 

@@ -12,6 +12,8 @@ from nmt.checkpoint import CorruptError
 from nmt.layout import list_checkpoints
 from nmt.recipe import Recipe, UserError, load_recipe
 
+_SHOWN_CHARACTERS = 80
+
 
 @dataclass
 class Position:
@@ -87,7 +89,7 @@ class Position:
 
     def note_score(self, score: float, figures: dict[str, float]) -> bool:
         """Enter what this step scored; returns whether it is the best so far."""
-        is_best = score > self.best_score
+        is_best = score > self.best_score  # never one of -inf
         self.scores[str(self.step)] = score
         self.validations_without_best = 0 if is_best else self.validations_without_best + 1
         if is_best:
@@ -105,11 +107,18 @@ def require_same_run(recipe: Recipe) -> None:
     if begun is None:
         return
     now, then = _identity(recipe), _identity(begun)
-    if differences := [key for key in now if now[key] != then[key]]:
+    differences = [f"{key} is {_shown(now[key])}, was {_shown(then[key])}" for key in now if now[key] != then[key]]
+    if differences:
         raise UserError(
-            f"{recipe.directory} holds a run that was begun with another {', '.join(differences)}; "
-            "a run goes on as it began; choose another name or run_dir, or remove that folder"
+            f"{recipe.directory} holds a run that began otherwise: {'; '.join(differences)}; these must stay; "
+            "choose another name or run_dir, or remove that folder"
         )
+
+
+def _shown(value: object) -> str:
+    """A value on one line, not too long."""
+    text = str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def _recipe_of(run_dir: Path) -> Recipe | None:

@@ -12,6 +12,10 @@ from nmt.layout import checkpoint_directory, checkpoint_step, list_checkpoints
 from nmt.logs import say
 from nmt.recipe import Recipe, UserError, load_recipe
 from nmt.train.position import Position
+from nmt.train.schedule import learning_rate
+
+# Changed options may raise the learning rate from one update to the next by so much.
+_MOST_LIFT = 2.0
 
 
 def choose_checkpoint(run_dir: Path, world: World) -> tuple[Path, Checkpoint] | None:
@@ -73,17 +77,44 @@ def _other_text(recipe: Recipe, what: str) -> str:
 
 
 def say_what_changed(recipe: Recipe, position: Position, checkpoint: Path) -> None:
-    """Tell which sizes of an update are others than when a checkpoint was saved; UserError where they must not be."""
+    """Tell each option that is another than when a checkpoint was saved; UserError for what makes no sense."""
     try:
-        before = load_recipe(checkpoint / "recipe.toml").train.batch_tokens
+        before = load_recipe(checkpoint / "recipe.toml")
     except UserError:  # written by another version, whose options this one does not know
         return
-    now = recipe.train.batch_tokens
-    if before == now:
+    now, then = _options(recipe), _options(before)
+    changed = [f"{key} is {now[key]}, was {then[key]}" for key in now if now[key] != then.get(key)]
+    if not changed:
         return
-    if position.update and not position.pair:
+    say(f"options that have changed since then: {'; '.join(changed)}")
+    if recipe.train.batch_tokens != before.train.batch_tokens and position.update and not position.pair:
         raise UserError(
-            f"train.batch_tokens is {now}, but {checkpoint} was saved within an epoch of updates of {before} tokens by "
-            f"an earlier version of nmt; it must be {before} until the epoch ends; set it to that"
+            f"train.batch_tokens is {recipe.train.batch_tokens}, but {checkpoint} was saved within an epoch of updates "
+            f"of {before.train.batch_tokens} tokens by an earlier version of nmt; it must be that until the epoch ends"
         )
-    say(f"train.batch_tokens is now {now:,}, was {before:,}; the rest of the epoch is split into updates of this size")
+    _judge_rate(recipe, before, position.step)
+
+
+def _options(recipe: Recipe) -> dict[str, object]:
+    """All options of a recipe that a run may change, by full name."""
+    sections = recipe.model_dump(mode="json", exclude={"name", "run_dir"})
+    parts = {name: part for name, part in sections.items() if isinstance(part, dict)}
+    named = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.items()}
+    return {key: value for key, value in named.items() if key not in ("data.root", "data.workers")}
+
+
+def _judge_rate(recipe: Recipe, before: Recipe, step: int) -> None:
+    """Tell how changed options change the learning rate; UserError where they would lift it again unasked."""
+    d_model, begun = recipe.model.d_model, recipe.train.schedule_start != before.train.schedule_start
+    last, following = (learning_rate(before.train, d_model, max(1, n)) for n in (step, step + 1))
+    now = learning_rate(recipe.train, d_model, step + 1)
+    if now == following or step == 0:
+        return
+    say(f"the learning rate of update {step + 1:,} is {now:.3g}; it was {last:.3g} at update {step:,}")
+    is_asked_for = begun or recipe.train.learning_rate != before.train.learning_rate
+    if now > _MOST_LIFT * last and not is_asked_for:
+        raise UserError(
+            f"update {step + 1} would have a learning rate of {now:.3g} after {last:.3g} at update {step}, because the "
+            f"schedule was made for train.max_steps={before.train.max_steps}; it must not jump so; begin the schedule "
+            f"again (train.schedule_start={step}), or start a new run from this one (train.start_from)"
+        )

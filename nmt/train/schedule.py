@@ -16,8 +16,11 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
 
     `noam` is Vaswani et al. 2017, equation 3, times `learning_rate`; the others warm up linearly to `learning_rate`
     and then decay: `inverse-sqrt` as sqrt(warmup / step); `cosine` and `linear` to `final_rate_ratio` at `max_steps`.
+    Behind `schedule_start` updates are counted from there.
     """
     warmup = max(recipe.warmup_steps, 1)
+    if step > recipe.schedule_start:
+        step -= recipe.schedule_start
     if recipe.schedule == "noam":
         return recipe.learning_rate / math.sqrt(d_model) * min(1 / math.sqrt(step), step / (warmup * math.sqrt(warmup)))
     if step < warmup:
@@ -50,7 +53,7 @@ def dropout_share(recipe: TrainRecipe, step: int) -> float:
 
 def _progress(recipe: TrainRecipe, warmup: int, step: int) -> float:
     """Share of the way from the end of warm-up to the last update."""
-    return min(1.0, (step - warmup) / max(1, recipe.max_steps - warmup))
+    return min(1.0, (step - warmup) / max(1, recipe.max_steps - recipe.schedule_start - warmup))
 
 
 def _between(recipe: TrainRecipe, share: float) -> float:

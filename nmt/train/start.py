@@ -8,15 +8,35 @@ from pathlib import Path
 import torch
 
 from nmt.checkpoint import load_tensors, read_model_recipe, read_tensors, verify_directory
-from nmt.layout import find_model
+from nmt.layout import find_model, list_checkpoints
 from nmt.model.transformer import Transformer
-from nmt.recipe import ModelRecipe, UserError
+from nmt.recipe import ModelRecipe, Recipe, UserError, revalidate
 from nmt.train.optimizer import load_optimizer_tensors
 
 _EMBEDDINGS = ("src_embedding.weight", "tgt_embedding.weight", "output_weight")
 # Options of section model that may be others than those that the weights were trained with.
 _FREE = {"dropout", "attention_dropout", "activation_dropout", "max_positions"}
 _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}
+
+
+def with_start_model(recipe: Recipe) -> Recipe:
+    """The recipe with the architecture of the model that training starts from, where section model gives no other.
+
+    The architecture is that of the run's own checkpoints where it has some. Raises UserError where there is no model,
+    and RecipeError where the other sections do not fit it.
+    """
+    start = recipe.train.start_from
+    if start is None:
+        return recipe
+    checkpoints = list_checkpoints(recipe.directory)
+    there = read_model_recipe(checkpoints[-1] if checkpoints else find_model(start))
+    given = recipe.model.model_dump(include=recipe.model.model_fields_set)
+    model = ModelRecipe.model_validate(there.model_dump() | given)
+    if differences := _differences(there, model):
+        raise UserError(
+            f"train.start_from {start}: {differences}; they must be equal; correct section model, or leave it out"
+        )
+    return revalidate(recipe.model_copy(update={"model": model}))
 
 
 def load_start_weights(model: Transformer, start_from: Path) -> Path:

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -42,7 +42,7 @@ from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.start import freeze, load_start_optimizer, load_start_weights
 from nmt.train.text import TrainingText, TranslateValidation
 from nmt.train.update import Updater
-from nmt.train.validate import validate
+from nmt.train.validate import perplexity, validate
 
 # So many updates in a row without a finite gradient, and training is beyond saving.
 MAX_SKIPPED_IN_A_ROW = 20
@@ -83,6 +83,8 @@ class Trainer:
         self._use_cpu()
         self.model = model.to(world.device)
         start = load_start_weights(self.model, recipe.train.start_from) if recipe.train.start_from else None
+        if start is not None and world.is_first:
+            say(f"the weights are those of {start}, the optimizer state is {recipe.train.start_optimizer}")
         freeze(self.model, recipe.train.freeze)
         self.model.recompute_layers(recipe.train.recompute)
         self.loss = TrainingLoss(self.model, recipe.train.label_smoothing, recipe.train.rdrop)
@@ -115,7 +117,8 @@ class Trainer:
             return position
         metrics = None
         if first:
-            metrics = MetricsWriter(self.recipe.directory, position.step, validates_again=position.validation_due)
+            again = position.validation_due or position.step == 0
+            metrics = MetricsWriter(self.recipe.directory, position.step, validates_again=again)
         bar = progress("training", recipe.max_steps, "updates", done=position.step) if first else nullcontext()
         try:
             with self.batches() as batches, stop_requests() as stop, self.writer, bar as shown:
@@ -155,6 +158,8 @@ class Trainer:
             self._validate(stop, metrics)
             self._save(interval)
             self._leave_if_stopped(stop)
+        if position.step == 0 and self.train_recipe.start_from is not None:
+            self._measure_start(stop, metrics)
         self._clock = time.perf_counter()
         while not self._finished():
             update = next(batches)
@@ -255,9 +260,9 @@ class Trainer:
         }
         shown = ""
         if sums["learned"]:  # otherwise every update of the interval was skipped
-            figures["train/loss"] = sums["loss"] / sums["learned"]
-            figures["train/perplexity"] = math.exp(min(sums["nll"] / sums["learned"], 700.0))
-            shown = f", loss {figures['train/loss']:.3f}"
+            loss, nll = sums["loss"] / sums["learned"], sums["nll"] / sums["learned"]
+            figures |= {"train/loss": loss, "train/nll": nll, "train/perplexity": perplexity(nll)}
+            shown = f", loss {loss:.3f}, nll {nll:.3f}"
         metrics.write(position.step, figures)
         bar.advance(0, f"training epoch {position.epoch + 1}{shown}, {speed:,.0f} tokens/s")
 
@@ -276,15 +281,24 @@ class Trainer:
         except _BrokenOff:
             return False
         prefix = "valid/average_" if by_average else "valid/"
-        score = -figures[f"{prefix}loss"]
+        score = -figures[f"{prefix}loss"] if math.isfinite(figures[f"{prefix}perplexity"]) else -math.inf
         if self.train_recipe.best_metric == "bleu":
             score = figures.get(f"{prefix}bleu", -math.inf)
         is_best = position.note_score(score, figures)
         position.validation_due = False
         if metrics is not None:
-            metrics.write(position.step, figures)
+            metrics.write(position.step, figures | {"valid/best_step": position.best_step})
             say(_describe(position, figures) + (" (best)" if is_best else ""))
         return position.step in position.best_steps(self.train_recipe.keep_best)
+
+    def _measure_start(self, stop: StopRequest, metrics: MetricsWriter | None) -> None:
+        """Validate the weights that training starts from; they cannot be the best, since no checkpoint holds them."""
+        with suppress(_BrokenOff):
+            figures = self._measure(stop, metrics, decodes=True)
+            if metrics is not None:
+                metrics.write(0, figures)
+                say(_describe(self.position, figures))
+        self._leave_if_stopped(stop)
 
     def _measure(self, stop: StopRequest, metrics: MetricsWriter | None, *, decodes: bool) -> dict[str, float]:
         """Loss and, where it is time and `decodes`, BLEU of the present weights; raises _BrokenOff."""
@@ -368,8 +382,8 @@ def _describe(position: Position, figures: Mapping[str, float]) -> str:
     parts = [f"step {position.step:,}", format_duration(position.seconds)]
     for prefix, name in (("valid/", "validation"), ("valid/average_", "moving average")):
         if f"{prefix}loss" in figures:
-            loss, perplexity = figures[f"{prefix}loss"], figures[f"{prefix}perplexity"]
-            parts.append(f"{name} loss {loss:.4f}, perplexity {perplexity:.3f}")
+            loss, nll, ppl = (figures[f"{prefix}{one}"] for one in ("loss", "nll", "perplexity"))
+            parts.append(f"{name} loss {loss:.4f}, nll {nll:.4f}, perplexity {ppl:.5g}")
         if f"{prefix}bleu" in figures:
             parts.append(f"BLEU {figures[f'{prefix}bleu']:.2f}")
     return ", ".join(parts)

@@ -27,8 +27,13 @@ class Validation:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean negative log-likelihood; infinite rather than an overflow."""
-        return math.exp(min(self.nll, 700.0))
+        """exp of the mean negative log-likelihood."""
+        return perplexity(self.nll)
+
+
+def perplexity(nll: float) -> float:
+    """exp(nll), or infinity where a float would overflow."""
+    return math.exp(nll) if nll < 700 else math.inf
 
 
 @torch.no_grad()

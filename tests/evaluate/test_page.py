@@ -62,8 +62,8 @@ def test_json_holds_every_fact_and_what_follows() -> None:
 
 
 def test_json_has_no_number_that_json_does_not_know() -> None:
-    tree = json.loads(format_json(with_training(valid_loss=math.nan)))
-    assert tree["training"]["valid_loss"] is None
+    tree = json.loads(format_json(with_training(valid_nll=math.nan)))
+    assert tree["training"]["valid_nll"] is None
     assert tree["training"]["valid_perplexity"] is None
 
 
@@ -81,7 +81,7 @@ def test_tables_of_the_markdown_report() -> None:
         ["time", "1 h 02 min"],
         ["speed", "2,000 target tokens a second"],
         ["computed in", "bf16 on cpu, 2 processes"],
-        ["best validation", "loss 1.2500, perplexity 3.49 at update 1,100"],
+        ["best validation", "nll 1.2500, perplexity 3.49 at update 1,100"],
         ["averaged checkpoints", "5"],
         ["seed", "17"],
         ["training pairs", "79,123 of 80,000"],
@@ -132,7 +132,7 @@ def test_updates_that_were_skipped_are_told() -> None:
 
 
 def test_what_was_never_measured_is_said_so() -> None:
-    markdown = format_markdown(with_training(valid_loss=None, valid_loss_step=None, seconds=0.0, world_size=1))
+    markdown = format_markdown(with_training(valid_nll=None, valid_step=None, seconds=0.0, world_size=1))
     assert "| best validation | never measured |" in markdown
     assert "| computed in | bf16 on cpu |" in markdown
     assert "| speed | 0 target tokens a second |" in markdown
@@ -141,8 +141,8 @@ def test_what_was_never_measured_is_said_so() -> None:
 
 def test_a_diverged_run_still_gets_its_report() -> None:
     for loss in (math.inf, math.nan, 1e6):
-        facts = with_training(valid_loss=loss)
-        assert f"loss {loss:.4f}" in format_markdown(facts)
+        facts = with_training(valid_nll=loss)
+        assert f"nll {loss:.4f}" in format_markdown(facts)
         json.loads(format_json(facts))
 
 

@@ -46,12 +46,12 @@ def test_every_curve_shows_its_numbers(tmp_path: Path, monkeypatch: pytest.Monke
     figure = drawn(monkeypatch, tmp_path)
     panels = {axes.get_title(loc="left"): axes for axes in figure.axes}
     assert list(panels) == [
-        "Loss (nats per target token)",
+        "Loss with label smoothing (nats per target token)",
         "Perplexity of a validation token",
         "Learning rate",
         "Norm of the gradient",
     ]
-    loss = panels["Loss (nats per target token)"]
+    loss = panels["Loss with label smoothing (nats per target token)"]
     assert [(list(line.get_xdata()), list(line.get_ydata())) for line in loss.lines] == [
         ([100, 200], [5.0, 4.0]),
         ([200, 300], [4.5, 4.7]),
@@ -66,6 +66,18 @@ def test_the_best_bleu_is_the_highest(tmp_path: Path, monkeypatch: pytest.Monkey
     note(tmp_path, {"step": 1, "valid/bleu": 3.0}, {"step": 2, "valid/bleu": 30.25}, {"step": 3, "valid/bleu": 29.0})
     (axes,) = drawn(monkeypatch, tmp_path).axes
     assert [text.get_text() for text in axes.texts] == ["30.25"]
+
+
+def test_all_panels_mark_the_step_that_the_run_calls_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note(
+        tmp_path,
+        {"step": 1, "valid/loss": 4.0, "valid/perplexity": 50.0, "valid/bleu": 3.0, "valid/best_step": 1},
+        {"step": 2, "valid/loss": 3.0, "valid/perplexity": 40.0, "valid/bleu": 30.25, "valid/best_step": 2},
+        {"step": 3, "valid/loss": 3.1, "valid/perplexity": 39.0, "valid/bleu": 31.0, "valid/best_step": 2},
+    )
+    _, perplexity, bleu = drawn(monkeypatch, tmp_path).axes
+    assert [text.get_text() for text in perplexity.texts] == ["40.00"]
+    assert [text.get_text() for text in bleu.texts] == ["30.25"]
 
 
 def test_a_wide_range_gets_a_logarithmic_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

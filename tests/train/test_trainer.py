@@ -194,7 +194,7 @@ def test_a_run_is_not_continued_with_another_recipe(tiny_recipe: Recipe, tiny_da
     train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
     tree = tiny_recipe.model_dump(mode="json", exclude_none=True)
     tree["model"]["d_ff"], tree["seed"] = 64, 5
-    with pytest.raises(UserError, match=r"another seed, model\.d_ff;"):
+    with pytest.raises(UserError, match=r"otherwise: seed is 5, was 1; model\.d_ff is 64, was 32;"):
         train_tiny(Recipe.model_validate(tree), tiny_data)
 
 
@@ -241,7 +241,7 @@ def test_an_update_without_finite_gradient_changes_nothing(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(update_module.Updater, "_clip_gradient", lambda self: torch.tensor(float("nan")))
-    recipe = with_train(tiny_recipe, max_steps=3, validate_every=3, save_every=3)
+    recipe = with_train(tiny_recipe, max_steps=3, validate_every=3, save_every=3, schedule="constant")
     position = train_tiny(recipe, tiny_data)
     torch.manual_seed(recipe.seed)
     fresh = dict(Transformer(recipe.model, 40, 40).named_parameters())

@@ -1,0 +1,104 @@
+"""What a command looks at before it works: test sets, metrics, the model to start from."""
+
+import json
+from pathlib import Path
+
+import pytest
+from calling import Nmt
+
+from nmt.checkpoint import read_model_recipe
+from nmt.layout import list_checkpoints
+
+RECIPE = """
+name = "small"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+root = "FOLDER"
+workers = 1
+max_tokens = 60
+train = [{ kind = "text", src = "train.en", tgt = "train.de" }]
+valid = [{ kind = "text", src = "train.en", tgt = "train.de" }]
+[data.test]
+news = { kind = "text", src = "news.en", tgt = "news.de" }
+[tokenizer]
+vocab_size = 300
+[train]
+max_steps = 2
+batch_tokens = 300
+micro_batch_tokens = 300
+learning_rate = 0.01
+validate_every = 2
+save_every = 2
+average_count = 1
+device = "cpu"
+threads = 1
+"""
+MODEL = """
+[model]
+d_model = 16
+d_ff = 32
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+max_positions = 64
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    for name, count in (("train", 200), ("news", 3)):
+        (tmp_path / f"{name}.en").write_text("".join(f"the cat sees {n} mice\n" for n in range(count)))
+        (tmp_path / f"{name}.de").write_text("".join(f"die Katze sieht {n} Mäuse\n" for n in range(count)))
+    path = tmp_path / "small.toml"
+    path.write_text(RECIPE.replace("FOLDER", str(tmp_path)) + MODEL)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("missing", "news.de: No such file"),
+        ("short", "news.en has 3 sentences and"),
+        ("empty", "data.test.news has no sentences"),
+        ("tokenizer", "tokenizer 'ja' cannot be used"),
+    ],
+)
+def test_a_test_set_that_cannot_be_scored_ends_a_run_before_it_begins(
+    change: str, message: str, recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    options = [f"run_dir={tmp_path / 'run'}"]
+    match change:
+        case "missing":
+            (tmp_path / "news.de").unlink()
+        case "short":
+            (tmp_path / "news.de").write_text("nur eine\n")
+        case "empty":
+            (tmp_path / "news.de").write_text("")
+            (tmp_path / "news.en").write_text("")
+        case "tokenizer":
+            options.append("tgt_lang=ja")
+    status, out, err = nmt("run", recipe, *options)
+    assert status != 0
+    assert message in err, err
+    assert not (tmp_path / "run").exists() and not out
+
+
+def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    first, tuned = tmp_path / "first", tmp_path / "tuned"
+    assert nmt("train", recipe, f"run_dir={first}")[0] == 0
+    plain = tmp_path / "plain.toml"
+    plain.write_text(RECIPE.replace("FOLDER", str(tmp_path)))  # no section model: else the paper's base model
+    start = f"train.start_from={first}"
+    status, _, err = nmt("train", plain, f"run_dir={tuned}", start, "model.dropout=0.3")
+    assert status == 0, err
+    found, expected = (read_model_recipe(list_checkpoints(run)[-1]) for run in (tuned, first))
+    assert found == expected.model_copy(update={"dropout": 0.3})
+    entries = [json.loads(line) for line in (tuned / "metrics.jsonl").read_text().splitlines()]
+    assert entries[0]["step"] == 0 and "valid/nll" in entries[0]
+    assert nmt("train", plain, f"run_dir={tuned}", start, "model.dropout=0.3", "train.max_steps=4")[0] == 0
+
+    status, _, err = nmt("train", plain, f"run_dir={tmp_path / 'other'}", start, "model.d_model=32")
+    assert status != 0
+    assert "model.d_model is 16 there and 32 here" in err
+    assert not (tmp_path / "other").exists()

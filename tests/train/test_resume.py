@@ -1,0 +1,109 @@
+"""What is said and refused when a run resumes with other options, and how a run starts from a model."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_tiny import metrics, train_tiny, with_train
+
+from nmt.layout import list_checkpoints
+from nmt.recipe import Recipe, UserError
+from nmt.train import trainer as trainer_module
+from nmt.train.schedule import learning_rate
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+def test_more_steps_behind_the_end_of_a_schedule_are_refused_unless_it_begins_again(
+    schedule: str, tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = with_train(tiny_recipe, schedule=schedule, max_steps=12, warmup_steps=2)
+    train_tiny(ended, tiny_data)
+    with pytest.raises(UserError, match=r"update 13 would have a learning rate of 0\.00.* after 0 .*schedule_start=12"):
+        train_tiny(with_train(ended, max_steps=24), tiny_data)
+    assert list_checkpoints(ended.directory)[-1].name == "step-00000012"
+    capsys.readouterr()
+    again = with_train(ended, max_steps=24, schedule_start=12)
+    assert train_tiny(again, tiny_data).step == 24
+    said = capsys.readouterr().err
+    assert "train.max_steps is 24, was 12; train.schedule_start is 12, was 0" in said
+    assert "the learning rate of update 13 is 0.0015; it was 0 at update 12" in said
+    rates = metrics(again, "train/learning_rate")
+    assert rates[12:] == pytest.approx(rates[:12])  # the whole schedule once more
+
+
+def test_each_changed_option_is_said_with_both_values(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = with_train(tiny_recipe, schedule="constant", max_steps=6)
+    train_tiny(recipe, tiny_data)
+    capsys.readouterr()
+    train_tiny(with_train(recipe, max_steps=9, learning_rate=0.01, clip_norm=1.0, log_every=3), tiny_data)
+    said = capsys.readouterr().err
+    for changed in ("max_steps is 9, was 6", "learning_rate is 0.01, was 0.003", "clip_norm is 1.0, was 0.0"):
+        assert f"train.{changed}" in said
+    assert "the learning rate of update 7 is 0.01; it was 0.003 at update 6" in said
+    assert "weight_decay" not in said
+
+
+def test_an_unchanged_recipe_says_nothing_of_changes(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_tiny(tiny_recipe, tiny_data)
+    shutil.rmtree(list_checkpoints(tiny_recipe.directory)[-1])
+    capsys.readouterr()
+    train_tiny(tiny_recipe, tiny_data)
+    said = capsys.readouterr().err
+    assert "options that have changed" not in said and "learning rate" not in said
+
+
+def test_the_schedule_counts_from_its_start(tiny_recipe: Recipe) -> None:
+    for schedule in ("noam", "inverse-sqrt", "cosine", "linear", "constant"):
+        whole = with_train(tiny_recipe, schedule=schedule, max_steps=30).train
+        late = with_train(tiny_recipe, schedule=schedule, max_steps=40, schedule_start=10).train
+        rates = [learning_rate(late, 16, step) for step in range(11, 41)]
+        assert rates == [learning_rate(whole, 16, step) for step in range(1, 31)]
+
+
+def test_the_weights_that_training_starts_from_are_measured_first(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_tiny(tiny_recipe, tiny_data)
+    last = metrics(tiny_recipe, "valid/nll")[-1]
+    small = {"max_steps": 2, "validate_every": 2, "save_every": 2, "start_from": str(tiny_recipe.directory)}
+    tuned = with_train(tiny_recipe, run_dir=tmp_path / "tuned", **small)
+    capsys.readouterr()
+    position = train_tiny(tuned, tiny_data)
+    assert "the weights are those of" in capsys.readouterr().err
+    entries = [json.loads(line) for line in (tuned.directory / "metrics.jsonl").read_text().splitlines()]
+    assert entries[0]["step"] == 0 and entries[0]["valid/nll"] == pytest.approx(last, rel=1e-6)
+    assert set(position.scores) == {"2"}  # no checkpoint holds those of step 0
+    shutil.rmtree(tuned.directory / "checkpoints")
+    train_tiny(tuned, tiny_data)  # killed before its first checkpoint: it is noted once
+    assert [
+        entry["step"] for entry in map(json.loads, (tuned.directory / "metrics.jsonl").read_text().splitlines())
+    ] == [entry["step"] for entry in entries]
+
+
+def test_loss_and_nll_go_by_their_names_and_the_best_step_is_noted(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    position = train_tiny(tiny_recipe, tiny_data)
+    for kind in ("train", "valid"):
+        nlls, perplexities = metrics(tiny_recipe, f"{kind}/nll"), metrics(tiny_recipe, f"{kind}/perplexity")
+        assert perplexities == pytest.approx([math.exp(nll) for nll in nlls])
+        assert nlls != metrics(tiny_recipe, f"{kind}/loss")  # which is smoothed
+    assert metrics(tiny_recipe, "valid/best_step")[-1] == position.best_step
+
+
+def test_a_perplexity_beyond_all_numbers_is_no_best(
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def diverged(*_: object) -> Any:
+        return type("Validation", (), {"loss": 800.0, "nll": 810.0, "perplexity": math.inf})
+
+    monkeypatch.setattr(trainer_module, "validate", diverged)
+    position = train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
+    assert position.best_step == 0 and position.best_validation == {}
+    said = capsys.readouterr().err
+    assert "perplexity inf" in said and "(best)" not in said
