@@ -1,20 +1,34 @@
 """Which sentences are searched together: such as are about equally long, the longest first.
 
-If memory is too small, it shows at once.
+If memory is too small, it shows at once. Then batches get smaller: see `Batching`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import torch
 
 from nmt.data.packing import plan_in_order
+from nmt.logs import say
+from nmt.recipe import UserError
 
 # A sentence counts as at least this long, since each also costs `beam_size` rows of logits at every step.
 _MIN_COST = 16
 
-Group = tuple[list[int], int]  # which sentences, and how many of them at a time
+Plan = Callable[[Sequence[int], int], "Iterator[Group]"]  # `batches` or `crowds`
+Result = TypeVar("Result")
+
+
+class Group(NamedTuple):
+    """Which sentences are searched together, how many of them at a time, and how many tokens these count as."""
+
+    sentences: list[int]
+    rows: int
+    tokens: int
 
 
 def batches(lengths: Sequence[int], budget: int) -> Iterator[Group]:
@@ -25,7 +39,7 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[Group]:
     words = np.array(lengths, dtype=np.int64) - 1  # the plan counts the end token itself
     costs = np.maximum(words, _MIN_COST - 1)
     for ids in reversed(plan_in_order(words, costs, micro_batch_tokens=budget)):
-        yield ids.tolist(), len(ids)
+        yield Group(ids.tolist(), len(ids), int(costs[ids].sum()) + len(ids))
 
 
 def crowds(lengths: Sequence[int], budget: int) -> Iterator[Group]:
@@ -33,8 +47,72 @@ def crowds(lengths: Sequence[int], budget: int) -> Iterator[Group]:
 
     Lengths are rounded up to powers of two, and so many go at a time, as `nmt.model.buffers.Shape` has them.
     """
-    costs = [max(_MIN_COST, 1 << (length - 1).bit_length()) for length in lengths]
+    costs = [max(_MIN_COST, _power_of_two(length)) for length in lengths]
     for cost in sorted(set(costs), reverse=True):
         ids = [sentence for sentence, own in enumerate(costs) if own == cost]
-        rows = 1 << (max(1, budget // cost).bit_length() - 1)
-        yield ids, min(rows, len(ids))
+        rows = min(1 << (max(1, budget // cost).bit_length() - 1), len(ids))
+        yield Group(ids, rows, _power_of_two(rows) * cost)
+
+
+def _power_of_two(number: int) -> int:
+    """The number rounded up to one."""
+    return 1 << (number - 1).bit_length()
+
+
+class Batching:
+    """Work on sentences in batches, which get smaller for good where memory is too small.
+
+    tokens: most source tokens of a batch
+    """
+
+    def __init__(self, tokens: int, device: torch.device) -> None:
+        self.tokens = tokens
+        self._device, self._has_said = device, False
+
+    def run(
+        self, plan: Plan, lengths: Sequence[int], search: Callable[[list[int], int, dict[int, Result]], None]
+    ) -> list[Result]:
+        """The results of all sentences, in their order.
+
+        lengths: (num_sentences,) tokens of each source with its end token; search: takes some sentences, how many of
+        them at a time, and where to put the result of each. Those that it has put there before memory ran out are kept,
+        the others are planned anew in batches of half the size. Raises UserError where memory is too small for one.
+        """
+        found: dict[int, Result] = {}
+        asked = self.tokens
+        while waiting := [sentence for sentence in range(len(lengths)) if sentence not in found]:
+            for group in plan([lengths[sentence] for sentence in waiting], self.tokens):
+                sentences = [waiting[place] for place in group.sentences]
+                if not self._fits(partial(search, sentences, group.rows, found), group.rows):
+                    self.tokens = group.tokens // 2
+                    break
+        if self.tokens < asked and not self._has_said:
+            self._has_said = True
+            say(
+                f"memory is too small for batches of {asked:,} source tokens (decode.batch_tokens); "
+                f"from now on they have at most {self.tokens:,}"
+            )
+        return [found[sentence] for sentence in range(len(lengths))]
+
+    def _fits(self, search: Callable[[], None], rows: int) -> bool:
+        """Search; whether memory was large enough for it."""
+        try:
+            search()
+            return True
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if rows == 1:
+                raise UserError(
+                    f"the memory of {self._device} is too small for one sentence; it must be free for this; "
+                    "end what else uses it, or lower decode.beam_size"
+                ) from error
+        # Here the error is gone, and with it the frames that held the tensors of the search.
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return False
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory is too small; on a CPU, torch raises a RuntimeError like any other."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator: " in str(error)

@@ -55,16 +55,17 @@ def sample(
     options: SearchOptions,
     sampling: SamplingOptions,
     prefixes: Sequence[Sequence[int]] | None = None,
+    finished: dict[int, list[Hypothesis]] | None = None,
 ) -> list[list[Hypothesis]]:
     """`n_best` independent translations of each source sentence, in the order of their numbers.
 
-    src and prefixes as for `beam_search`; its rules and limits hold here too. Probabilities and scores are those of the
-    model, not those that were drawn from. A translation that the rules make impossible is left out.
+    src, prefixes and finished as for `beam_search`; its rules and limits hold here too. Probabilities and scores are
+    those of the model, not those that were drawn from. A translation that the rules make impossible is left out.
     """
     if src.num_sentences == 0:
         return []
     rules = Rules(options, [length - 1 for length in src.sizes.tolist()], prefixes)
-    results: list[list[Hypothesis]] = [[] for _ in rules.limits]
+    results = {} if finished is None else finished
     sentences = list(range(src.num_sentences))  # which sentence each row of the batch is
     drawn = _Drawn.start(_decisions(src, sampling.seed, options.n_best, max(rules.limits)))
     tokens = torch.full_like(drawn.tokens[:, :, 0], BOS_ID)
@@ -90,7 +91,7 @@ def sample(
             state.keep(kept)
             drawn, tokens, index = drawn.keep(kept), tokens[kept], index[kept]
             sentences = [sentences[row] for row in staying]
-    return results
+    return [results.get(sentence, []) for sentence in range(src.num_sentences)]
 
 
 def choose(log_probs: Tensor, decisions: Tensor, sampling: SamplingOptions) -> Tensor:

@@ -136,6 +136,7 @@ def beam_search(
     prefixes: Sequence[Sequence[int]] | None = None,
     required: Sequence[Sequence[Sequence[int]]] | None = None,
     rows: int | None = None,
+    finished: dict[int, list[Hypothesis]] | None = None,
 ) -> list[list[Hypothesis]]:
     """The `n_best` best translations of each source sentence, best first, as the head of this file defines them.
 
@@ -143,14 +144,15 @@ def beam_search(
     sentence must begin with; required: the phrases, as tokens, that the translation of each must hold; rows: how many
     sentences are searched at a time, for which the model must be an `OpenModel`; by default all. A list is shorter than
     `n_best` where fewer translations are possible, and empty where rules leave none, or where the model gives no number
-    but -inf or NaN. Raises UserError for a coverage penalty with a model that has no attention to show.
+    but -inf or NaN. finished: gets the translations of each sentence, by its number, as soon as it is done; they stay
+    there after an error. Raises UserError for a coverage penalty with a model that has no attention to show.
     """
     if src.num_sentences == 0:
         return []
     device = src.tokens.device
     rules = Rules(options, [length - 1 for length in src.sizes.tolist()], prefixes, required)
     begin = partial(_Batch.start, options, rules.limits, Steering(options, src, rules.limits, required))
-    results: list[list[Hypothesis]] = [[] for _ in rules.limits]
+    results = {} if finished is None else finished
     queue = _Queue(src, rows)
     batch = begin(queue.next(busy=0), clock=0)
     state = model.start(src.some(batch.sentences), options.beam_size)
@@ -185,7 +187,7 @@ def beam_search(
                 model.join(src.some(newcomers), state, max(batch.lengths(), default=0))
                 batch = batch.joined(begin(newcomers, clock=batch.beam.clock))
         state.reorder(batch.beam.parents_in_batch())
-    return results
+    return [results[sentence] for sentence in range(src.num_sentences)]
 
 
 class _Queue:

@@ -16,7 +16,7 @@ from nmt.checkpoint import load_model
 from nmt.data.clean import UnicodeForm, normalize
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.alignment import AttendingModel, ChosenAttention, WordAligner
-from nmt.decode.batches import batches, crowds
+from nmt.decode.batches import Batching, batches, crowds
 from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, sentence_utility
 from nmt.decode.captured import CapturedModel
 from nmt.decode.ensemble import Ensemble, is_open
@@ -131,7 +131,7 @@ class Translator:
         self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, tokenizers)
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
         self._utility = None if decode.bayes_risk == "none" else sentence_utility(decode.bayes_risk)
-        self._batch_tokens = decode.batch_tokens
+        self._batching = Batching(decode.batch_tokens, device)
         self._tag = [] if decode.tag is None else [tokenizers.src.tag_id(decode.tag)]
         self._max_tokens = min(MAX_SENTENCE_TOKENS, max_positions - 1)  # the end token needs a position too
         self._device = device
@@ -340,33 +340,28 @@ class Translator:
         """Search sentences of about equal length together; see `nmt.decode.batches`."""
         lengths = [len(self._tag) + len(task.sentence) + 1 for task in tasks]
         all_may_join = self._sampling is None and self._shortlist is None and is_open(self._model)
-        found: dict[int, list[Hypothesis]] = {}
-        for ids, rows in (crowds if all_may_join else batches)(lengths, self._batch_tokens):
-            hypotheses = self._search_batch([tasks[i] for i in ids], options, rows)
-            found.update(zip(ids, hypotheses, strict=True))
-        return [found[i] for i in range(len(tasks))]
 
-    def _search_batch(self, tasks: Sequence[Task], options: SearchOptions, rows: int) -> list[list[Hypothesis]]:
-        """Search some sentences, `rows` at a time; where the GPU's memory is too small, half as many."""
+        def search(ids: list[int], rows: int, found: dict[int, list[Hypothesis]]) -> None:
+            finished: dict[int, list[Hypothesis]] = {}
+            try:
+                self._search_batch([tasks[i] for i in ids], options, rows, finished)
+            finally:
+                found |= {ids[place]: [self._as_read(one) for one in own] for place, own in finished.items()}
+
+        return self._batching.run(crowds if all_may_join else batches, lengths, search)
+
+    def _search_batch(
+        self, tasks: Sequence[Task], options: SearchOptions, rows: int, finished: dict[int, list[Hypothesis]]
+    ) -> None:
+        """Search some sentences, `rows` at a time; `finished` gets the hypotheses of each by its number."""
         model = self._model_for(tasks)
         src = PackedSequences.from_lists([[*self._tag, *task.sentence, EOS_ID] for task in tasks]).to(self._device)
-        try:
-            prefixes = [task.prefix for task in tasks]
-            if self._sampling is not None:
-                found = sample(model, src, options, self._sampling, prefixes)
-            else:
-                found = beam_search(model, src, options, prefixes, [task.required for task in tasks], rows)
-            return [[self._as_read(hypothesis) for hypothesis in hypotheses] for hypotheses in found]
-        except torch.OutOfMemoryError as error:
-            if rows == 1:
-                raise UserError(
-                    "the GPU's memory is too small for one sentence; it must be free for this; "
-                    "end what else runs on it, or lower decode.beam_size"
-                ) from error
-        half = rows // 2
-        if rows < len(tasks):
-            return self._search_batch(tasks, options, half)
-        return self._search_batch(tasks[:half], options, half) + self._search_batch(tasks[half:], options, rows - half)
+        prefixes = [task.prefix for task in tasks]
+        if self._sampling is not None:
+            found = sample(model, src, options, self._sampling, prefixes, finished)
+        else:
+            found = beam_search(model, src, options, prefixes, [task.required for task in tasks], rows, finished)
+        finished.update(enumerate(found))
 
     def _model_for(self, tasks: Sequence[Task]) -> StepModel[Any]:
         """The model; with a shortlist, restricted to the candidates of these sentences."""
@@ -395,7 +390,7 @@ class Translator:
             ChosenAttention.from_recipe(decode, attending.recipe),
             unicode_form=self._unicode_form,
             device=self._device,
-            batch_tokens=self._batch_tokens,
+            batch_tokens=decode.batch_tokens,
             tag=self._tag,
             reverse_target=self._reverse_target,
         )

@@ -202,7 +202,7 @@ class CTranslate2Translator(Translator):
                 "--engine ctranslate2 cannot see to required phrases; leave them out, or use --engine torch"
             )
         tagged = [task._replace(sentence=[*self._tag, *task.sentence]) for task in tasks]
-        found = self._engine.search(tagged, options, self._batch_tokens)
+        found = self._engine.search(tagged, options, self._batching.tokens)
         return [[self._as_read(hypothesis) for hypothesis in hypotheses] for hypotheses in found]
 
 

@@ -307,7 +307,7 @@ def test_taken_tokenizer_is_part_of_what_is_prepared(
 
     prepare(recipe_for(folder, options=taking))  # The model is gone, but its tokenizer is here.
     assert directory.stat().st_mtime_ns == made
-    assert "base is not there any more" in capsys.readouterr().err
+    assert "base no longer exists" in capsys.readouterr().err
 
     write_model(folder / "base", tokenizers[False])
     assert not prepare(recipe_for(folder, options=taking)).tokenizers.joint

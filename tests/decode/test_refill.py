@@ -238,17 +238,20 @@ def test_ensembles_take_in_sentences_if_all_members_do() -> None:
 def test_every_sentence_goes_once_with_others_of_about_its_length(lengths: list[int], budget: int) -> None:
     for plan in (batches, crowds):
         groups = list(plan(lengths, budget))
-        assert sorted(i for ids, _ in groups for i in ids) == list(range(len(lengths)))
+        assert sorted(i for group in groups for i in group.sentences) == list(range(len(lengths)))
         assert all(
-            max(lengths[i] for i in later) <= max(lengths[i] for i in ids) for (ids, _), (later, _) in pairwise(groups)
+            max(lengths[i] for i in later.sentences) <= max(lengths[i] for i in group.sentences)
+            for group, later in pairwise(groups)
         )
-        for ids, rows in groups:
+        for ids, rows, tokens in groups:
             costs = sorted(max(16, lengths[i]) for i in ids)
-            assert 1 <= rows <= len(ids) and (rows == 1 or sum(costs[-rows:]) <= budget)
-    for ids, _ in crowds(lengths, budget):
+            assert 1 <= rows <= len(ids) and (rows == 1 or sum(costs[-rows:]) <= tokens <= budget)
+            fewer = next(plan([lengths[i] for i in ids], tokens // 2))
+            assert rows == 1 or fewer.rows < rows
+    for ids, _, _ in crowds(lengths, budget):
         assert max(lengths[i] for i in ids) <= max(16, 2 * min(lengths[i] for i in ids))
 
 
 def test_a_crowd_has_as_many_rows_as_its_buffers() -> None:
-    assert list(crowds([30] * 100 + [5] * 3 + [17], 512)) == [([*range(100), 103], 16), ([100, 101, 102], 3)]
-    assert [rows for _, rows in batches([30] * 100, 512)] == [15, 17, 17, 17, 17, 17]
+    assert list(crowds([30] * 100 + [5] * 3 + [17], 512)) == [([*range(100), 103], 16, 512), ([100, 101, 102], 3, 64)]
+    assert [(rows, tokens) for _, rows, tokens in batches([30] * 100, 512)] == [(15, 450)] + [(17, 510)] * 5

@@ -1,7 +1,10 @@
 """The translator with a model that copies, so that any slip in order, cutting or joining shows; and with a real one."""
 
 import random
+import sys
+import weakref
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -15,6 +18,7 @@ from torch import Tensor
 from nmt.checkpoint import ModelFacts, load_model, model_files, model_tensors, write_directory
 from nmt.data.clean import normalize
 from nmt.data.tokenizer import Tokenizers, train_tokenizer
+from nmt.decode.batches import Batching, batches, is_out_of_memory
 from nmt.decode.search import StepModel
 from nmt.decode.translator import MAX_SENTENCE_TOKENS, Translation, Translator, cut_text
 from nmt.model.quantized import multiplies_integers
@@ -107,21 +111,35 @@ class CopyState:
         self.sentences = [self.sentences[i] for i in sentence_index.tolist()]
 
 
-class CopyModel:
-    """Says at each place what stands there in the source; `too_many` sentences at once exhaust its memory."""
+OUT_OF_MEMORY = (
+    torch.OutOfMemoryError("no"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
+    MemoryError("no"),
+)
 
-    def __init__(self, vocab: int, too_many: int = 10**9) -> None:
-        self.vocab, self.too_many = vocab, too_many
+
+class CopyModel:
+    """Says at each place what stands there in the source; `too_many` sentences at once exhaust its memory.
+
+    sure: whether it gives everything else no probability, so that a sample is the same
+    """
+
+    def __init__(
+        self, vocab: int, too_many: int = 10**9, *, error: Exception = OUT_OF_MEMORY[0], sure: bool = False
+    ) -> None:
+        self.vocab, self.too_many, self.error, self.sure = vocab, too_many, error, sure
         self.batches: list[list[int]] = []  # lengths of the sentences of each batch
+        self.refused: list[int] = []  # sentences of each batch that was too large
 
     def start(self, src: PackedSequences, beam_size: int) -> CopyState:
         if src.num_sentences >= self.too_many:
-            raise torch.OutOfMemoryError("no")
+            self.refused.append(src.num_sentences)
+            raise self.error
         self.batches.append(src.lengths.tolist())
         return CopyState(src.to_lists(), beam_size)
 
     def step(self, tokens: Tensor, state: CopyState) -> Tensor:
-        log_probs = torch.full((*tokens.shape, self.vocab), 0.1 / self.vocab).log()
+        log_probs = torch.full((*tokens.shape, self.vocab), 0.0 if self.sure else 0.1 / self.vocab).log()
         for row, sentence in enumerate(state.sentences):
             log_probs[row, :, sentence[min(state.length, len(sentence) - 1)]] = -0.1
         state.length += 1
@@ -178,13 +196,89 @@ def test_batches_are_of_similar_length_and_within_the_budget(tokenizers: Tokeniz
     assert in_order == sorted(in_order, reverse=True)
 
 
-def test_too_little_memory_halves_the_batch(tokenizers: Tokenizers) -> None:
-    model = CopyModel(tokenizers.src.vocab_size, too_many=4)
-    lines = text_lines(30)
-    assert make_translator(model, tokenizers).translate(lines) == lines
-    assert max(map(len, model.batches)) == 3
-    with pytest.raises(UserError, match=r"memory.*;.*;"):
-        make_translator(CopyModel(tokenizers.src.vocab_size, too_many=1), tokenizers).translate(["cat"])
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["cuda", "cpu", "numpy"])
+def test_too_little_memory_makes_batches_smaller_for_good(
+    tokenizers: Tokenizers, error: Exception, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = CopyModel(tokenizers.src.vocab_size, too_many=4, error=error)
+    translator = make_translator(model, tokenizers)
+    lines = ["cat"] * 32  # each counts as 16 tokens: a batch of all, half of them, ...
+    assert translator.translate(lines) == lines
+    assert model.refused == [32, 16, 8, 4]
+    assert list(map(len, model.batches)) == [2] * 16
+    for _ in range(2):
+        assert translator.translate(lines) == lines
+    assert model.refused == [32, 16, 8, 4], "what did not work is not tried again"
+    said = [line for line in capfd.readouterr().err.splitlines() if "memory is too small" in line]
+    assert len(said) == 1
+    assert "2,048" in said[0] and "at most 32" in said[0]
+
+
+def test_memory_too_small_for_one_sentence_is_an_error_of_one_line(tokenizers: Tokenizers) -> None:
+    with pytest.raises(UserError, match=r"^[^\n]*memory[^\n]*;[^\n]*;[^\n]*$"):
+        make_translator(CopyModel(tokenizers.src.vocab_size, too_many=1), tokenizers).translate(["cat"] * 3)
+
+
+def test_other_errors_are_not_taken_for_too_little_memory(tokenizers: Tokenizers) -> None:
+    model = CopyModel(tokenizers.src.vocab_size, too_many=2, error=RuntimeError("shapes do not fit"))
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        make_translator(model, tokenizers).translate(["cat"] * 3)
+    assert model.refused == [3]
+
+
+def test_this_is_what_torch_raises_where_a_cpu_has_too_little_memory() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    assert not isinstance(caught.value, torch.OutOfMemoryError)
+
+
+@pytest.mark.parametrize("sampling", [False, True])
+def test_sentences_that_were_finished_when_memory_ran_out_are_kept(tokenizers: Tokenizers, sampling: bool) -> None:
+    """Short ones finish before the step that fails, and are in no later batch."""
+
+    class Grows(CopyModel):
+        """Has too little memory for two sentences after 12 steps."""
+
+        def step(self, tokens: Tensor, state: CopyState) -> Tensor:
+            if state.length >= 12 and len(state.sentences) > 1:
+                raise torch.OutOfMemoryError("no")
+            return super().step(tokens, state)
+
+    lines = ["cat", "dog", "tree", "the old dog sees the red tree slowly. Then he said: go!", "a cat", "he"]
+    lines += ["the red cat likes the old tree quickly, Then the dog said: go!"]
+    model = Grows(tokenizers.src.vocab_size, sure=True)
+    options: dict[str, Any] = {"sampling": True, "n_best": 1} if sampling else {}
+    translator = make_translator(model, tokenizers, **options)
+    lengths = sorted(len(tokenizers.src.encode(line)) + 1 for line in lines)
+    assert lengths[-3] < 12 < lengths[-2]
+    assert translator.translate(lines) == lines
+    assert sorted(model.batches[0]) == lengths
+    assert set(chain(*model.batches[1:])) == set(lengths[-2:]), "only the two long ones are searched again"
+    assert [len(batch) for batch in model.batches[1:]] in ([1, 1], [2, 1, 1])
+
+
+def test_what_failed_is_freed_before_the_next_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tensors:
+        """What a search holds."""
+
+    held: list[weakref.ref[Tensors]] = []
+    freed: list[bool] = []
+
+    def search(sentences: list[int], rows: int, found: dict[int, int]) -> None:
+        tensors = Tensors()
+        held.append(weakref.ref(tensors))
+        if rows > 1:
+            raise torch.OutOfMemoryError("no")
+        found.update({sentence: sentence for sentence in sentences})
+
+    def empty_cache() -> None:
+        freed.append(held[-1]() is None and sys.exc_info()[1] is None)
+
+    monkeypatch.setattr("torch.cuda.empty_cache", empty_cache)
+    batching = Batching(64, torch.device("cuda", 0))
+    assert batching.run(batches, [5, 5, 5, 5], search) == [0, 1, 2, 3]
+    assert freed == [True, True]
 
 
 def test_stream_reads_no_further_than_its_window(tokenizers: Tokenizers) -> None:
@@ -212,8 +306,10 @@ def test_a_model_that_says_nan_is_an_error_of_one_line(tokenizers: Tokenizers) -
         def step(self, tokens: Tensor, state: CopyState) -> Tensor:
             return super().step(tokens, state) * float("nan")
 
-    with pytest.raises(UserError, match=r"^[^\n]*;[^\n]*;[^\n]*$"):
-        make_translator(Damaged(tokenizers.src.vocab_size), tokenizers).translate(["cat"])
+    for sampling in (False, True):
+        translator = make_translator(Damaged(tokenizers.src.vocab_size), tokenizers, sampling=sampling)
+        with pytest.raises(UserError, match=r"^[^\n]*;[^\n]*;[^\n]*$"):
+            translator.translate(["cat"])
 
 
 def test_line_breaks_spelled_in_bytes_stay_inside_the_line(tokenizers: Tokenizers) -> None:
