@@ -274,4 +274,4 @@ def test_a_run_from_right_to_left_says_so_in_its_models(folder: Path, tmp_path: 
     assert read_model_facts(tmp_path / "mean").reverse_target
     status, _, err = nmt("train", tmp_path / "tiny.toml", f"run_dir={tmp_path / 'run'}", "data.reverse_target=false")
     assert status == 1
-    assert "begun with another data.reverse_target" in one_line(err)
+    assert "data.reverse_target is False, was True" in one_line(err)

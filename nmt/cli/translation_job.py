@@ -11,7 +11,14 @@ from nmt.cli.answers import Answer, Answering, Load, answer_in_turn, answer_with
 from nmt.cli.output import Output
 from nmt.cli.records import Record, RecordWriter
 from nmt.cli.source import Source
-from nmt.cli.windows import WIDEST_WINDOW, skip_done, window_of_file, windows
+from nmt.cli.windows import (
+    TIMES_ON_A_GPU,
+    WIDEST_WINDOW,
+    WINDOW_CHARACTERS,
+    skip_done,
+    window_of_file,
+    windows,
+)
 from nmt.decode.translator import Translator
 from nmt.distributed import World, start_world
 from nmt.logs import ProgressBar, progress, say
@@ -72,11 +79,15 @@ class TranslationJob:
                 "--resume needs the same input; remove the one or correct the other"
             )
         records, pipe = self.source.records(), self.source.pipe
+        on_gpu = world.device.type == "cuda"
+        most = WINDOW_CHARACTERS * (TIMES_ON_A_GPU if on_gpu else 1)
         if pipe is None:
-            done, found = skip_done(windows(records, self.window or window_of_file(count or 0)), done)
+            size = self.window or window_of_file(count or 0, on_gpu=on_gpu)
+            done, found = skip_done(windows(records, size, most_characters=most), done)
         else:
             next(islice(records, done, done), None)
-            found = windows(records, self.window or WIDEST_WINDOW, pipe.wait, self.max_delay)
+            size = self.window or (TIMES_ON_A_GPU if on_gpu else 1) * WIDEST_WINDOW
+            found = windows(records, size, pipe.wait, self.max_delay, most_characters=most)
         if resume and world.is_first:
             self.output.cut(done)
         return done, found

@@ -16,6 +16,8 @@ from nmt.recipe import UserError
 # Lines of a window at most. A smaller file is divided into parts, so that several processes have enough to share.
 WIDEST_WINDOW, NARROWEST_WINDOW = 2_048, 256
 PARTS_OF_A_FILE = 32
+# A GPU takes batches of up to 16 times as many tokens as a CPU, and a window must hold several of them.
+TIMES_ON_A_GPU = 16
 
 # A window that holds so many characters is closed, however few its lines are: what is known of them must fit in memory.
 WINDOW_CHARACTERS = 1 << 20
@@ -23,15 +25,21 @@ WINDOW_CHARACTERS = 1 << 20
 Wait = Callable[[float], bool]
 
 
-def window_of_file(num_lines: int) -> int:
+def window_of_file(num_lines: int, *, on_gpu: bool = False) -> int:
     """How many lines of a file are translated together; the same for any number of processes."""
-    return min(max(-(-num_lines // PARTS_OF_A_FILE), NARROWEST_WINDOW), WIDEST_WINDOW)
+    times = TIMES_ON_A_GPU if on_gpu else 1
+    return min(max(-(-num_lines // PARTS_OF_A_FILE), times * NARROWEST_WINDOW), times * WIDEST_WINDOW)
 
 
 def windows(
-    records: Iterable[Record], size: int, wait: Wait | None = None, delay: float = 0.0
+    records: Iterable[Record],
+    size: int,
+    wait: Wait | None = None,
+    delay: float = 0.0,
+    *,
+    most_characters: int = WINDOW_CHARACTERS,
 ) -> Iterator[list[Record]]:
-    """The records in windows of at most `size`.
+    """The records in windows of at most `size`, closed as soon as they hold `most_characters`.
 
     wait: says whether another record, or the end, comes within so many seconds; then a window ends `delay` seconds
     after its first record too. An error of the user's ends a window as well: what stands before it is given first.
@@ -44,7 +52,7 @@ def windows(
             end = end if window else monotonic() + delay
             window.append(record)
             characters += len(record.line)
-            is_full = len(window) >= size or characters >= WINDOW_CHARACTERS
+            is_full = len(window) >= size or characters >= most_characters
             # What is there already is taken even when the time is over: it costs nothing.
             if is_full or (wait is not None and not wait(max(end - monotonic(), 0.0))):
                 yield window

@@ -28,6 +28,7 @@ from nmt.checkpoint import load_model
 from nmt.data.clean import UnicodeForm, normalize
 from nmt.data.packing import plan_in_order
 from nmt.data.tokenizer import Tokenizers
+from nmt.decode.batches import choose_batch_tokens
 from nmt.decode.words import Links, link_words, words_as_given, words_as_printed, words_of_pieces
 from nmt.distributed import choose_device
 from nmt.packed import PackedSequences
@@ -159,7 +160,7 @@ class WordAligner:
             ChosenAttention.from_recipe(options, loaded.model.recipe),
             unicode_form=cast(UnicodeForm, loaded.facts.unicode_form),
             device=place,
-            batch_tokens=options.batch_tokens,
+            batch_tokens=choose_batch_tokens(options, place, [(loaded.model.recipe, tokenizers.tgt.vocab_size)]),
             tag=() if options.tag is None else [tokenizers.src.tag_id(options.tag)],
             reverse_target=loaded.facts.reverse_target,
         )

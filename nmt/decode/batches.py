@@ -14,10 +14,20 @@ import torch
 
 from nmt.data.packing import plan_in_order
 from nmt.logs import say
-from nmt.recipe import UserError
+from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 
 # A sentence counts as at least this long, since each also costs `beam_size` rows of logits at every step.
 _MIN_COST = 16
+
+# Source tokens of a batch that are chosen automatically: on a CPU, and the most on a GPU.
+_CPU_TOKENS, _MOST_TOKENS = 2_048, 32_768
+# Share of a GPU's memory that a batch may take; the rest is for weights, scratch memory, graphs and other programs.
+_SHARE_OF_MEMORY = 0.25
+# For each source token search may hold this many positions of every hypothesis: outputs are longer than their sources,
+# and those of dead hypotheses stay.
+_POSITIONS_PER_TOKEN = 2
+# Tensors of the size of the logits that are alive at a time, and bytes of a number, of which 16-bit types need half.
+_LOGITS_ALIVE, _BYTES = 4, 4
 
 Plan = Callable[[Sequence[int], int], "Iterator[Group]"]  # `batches` or `crowds`
 Result = TypeVar("Result")
@@ -29,6 +39,29 @@ class Group(NamedTuple):
     sentences: list[int]
     rows: int
     tokens: int
+
+
+def choose_batch_tokens(decode: DecodeRecipe, device: torch.device, models: Sequence[tuple[ModelRecipe, int]]) -> int:
+    """Source tokens of a batch: those of the recipe, or what suits the device.
+
+    models: architecture and target vocabulary size of each model that searches
+    """
+    if decode.batch_tokens != "auto":
+        return decode.batch_tokens
+    if device.type != "cuda" or not models:
+        return _CPU_TOKENS
+    hypotheses = max(decode.beam_size, decode.n_best)
+    bytes_per_token = sum(_bytes_per_token(recipe, vocab, hypotheses) for recipe, vocab in models)
+    budget = _SHARE_OF_MEMORY * torch.cuda.get_device_properties(device).total_memory
+    fitting = 1 << (max(1, int(budget / bytes_per_token)).bit_length() - 1)
+    return min(max(fitting, _CPU_TOKENS), _MOST_TOKENS)
+
+
+def _bytes_per_token(recipe: ModelRecipe, vocab: int, hypotheses: int) -> float:
+    """What search holds for each source token: keys and values of memory and past, and a share of the logits."""
+    positions = 1 + _POSITIONS_PER_TOKEN * hypotheses
+    keys_values = 2 * recipe.num_decoder_layers * recipe.d_model * positions
+    return _BYTES * (keys_values + _LOGITS_ALIVE * hypotheses * vocab / _MIN_COST)
 
 
 def batches(lengths: Sequence[int], budget: int) -> Iterator[Group]:

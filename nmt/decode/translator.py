@@ -16,7 +16,7 @@ from nmt.checkpoint import load_model
 from nmt.data.clean import UnicodeForm, normalize
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.alignment import AttendingModel, ChosenAttention, WordAligner
-from nmt.decode.batches import Batching, batches, crowds
+from nmt.decode.batches import Batching, batches, choose_batch_tokens, crowds
 from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, sentence_utility
 from nmt.decode.captured import CapturedModel
 from nmt.decode.ensemble import Ensemble, is_open
@@ -34,6 +34,7 @@ from nmt.packed import PackedSequences
 from nmt.precision import SearchPrecision, choose_precision, torch_dtype
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.special_ids import EOS_ID
+from nmt.transfer import to_device
 
 MAX_SENTENCE_TOKENS = 256
 """Longer lines are cut into pieces: a model translates badly what is longer than all that it has seen in training."""
@@ -131,7 +132,10 @@ class Translator:
         self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, tokenizers)
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
         self._utility = None if decode.bayes_risk == "none" else sentence_utility(decode.bayes_risk)
-        self._batching = Batching(decode.batch_tokens, device)
+        members = model.models if isinstance(model, Ensemble) else [model]
+        known = (one.recipe for one in members if isinstance(one, Transformer | CapturedModel))
+        sized = [(recipe, tokenizers.tgt.vocab_size) for recipe in known]
+        self._batching = Batching(choose_batch_tokens(decode, device, sized), device)
         self._tag = [] if decode.tag is None else [tokenizers.src.tag_id(decode.tag)]
         self._max_tokens = min(MAX_SENTENCE_TOKENS, max_positions - 1)  # the end token needs a position too
         self._device = device
@@ -371,7 +375,7 @@ class Translator:
         preferred = [phrase for phrase, value in self._options.bias if value > 0]
         needed = [chain(task.prefix, *task.required, *preferred) for task in tasks]
         candidates = self._shortlist.candidates([task.sentence for task in tasks], needed)
-        return restrict(self._model, candidates.to(self._device))
+        return restrict(self._model, to_device(candidates, self._device))
 
     def _as_read(self, hypothesis: Hypothesis) -> Hypothesis:
         """The hypothesis in the order of reading, whatever the model's."""
@@ -390,7 +394,7 @@ class Translator:
             ChosenAttention.from_recipe(decode, attending.recipe),
             unicode_form=self._unicode_form,
             device=self._device,
-            batch_tokens=decode.batch_tokens,
+            batch_tokens=self._batching.tokens,
             tag=self._tag,
             reverse_target=self._reverse_target,
         )

@@ -338,8 +338,9 @@ class DecodeRecipe(Section):
     """A file that `nmt shortlist` made: a sentence is translated with the target pieces that it lists for those of the
     sentence, the most frequent ones, and those of its prefix and its required and preferred phrases; others count as
     impossible. Faster, and now and then another translation; an empty path switches it off. Scoring never uses it."""
-    batch_tokens: PositiveInt = 2_048
-    """Most source tokens decoded at a time (times the beam in memory)."""
+    batch_tokens: PositiveInt | Literal["auto"] = "auto"
+    """Most source tokens decoded at a time (times the beam in memory). `auto`: 2,048 on a CPU; on a GPU as many as a
+    quarter of its memory holds for this model and beam, from 2,048 to 32,768."""
 
     @model_validator(mode="after")
     def _n_best_fits_beam(self) -> DecodeRecipe:

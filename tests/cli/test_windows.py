@@ -27,6 +27,12 @@ def test_width_for_a_file(lines: int, expected: int) -> None:
     assert window_of_file(lines) == expected
 
 
+def test_a_gpu_gets_wider_windows() -> None:
+    assert [window_of_file(lines, on_gpu=True) for lines in (0, 10**6, 10**9)] == [4_096, 31_250, 32_768]
+    found = numbers(windows(records(25, text="x" * 100_000), 2_048, most_characters=10 * WINDOW_CHARACTERS))
+    assert [len(window) for window in found] == [25]
+
+
 def test_windows_are_full_and_nothing_is_read_ahead() -> None:
     asked: list[int] = []
     found = windows(records(7, asked=asked), 3)

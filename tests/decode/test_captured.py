@@ -344,7 +344,7 @@ def test_on_a_cpu_a_model_is_searched_as_it_is(model_directory: Path) -> None:
     assert isinstance(Translator.load(model_directory, device="cpu")._model, Transformer)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_graphs_on_a_gpu_give_the_same(model_directory: Path) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     assert isinstance(Translator.load(model_directory, device=str(device))._model, CapturedModel)

@@ -15,13 +15,14 @@ from test_captured import assert_same as assert_same_search
 from test_search import TableModel, assert_same, random_table, source_of
 from test_steering import prefixes, rules, some_phrases, tasks_of, usually, zeros
 
-from nmt.decode.batches import batches, crowds
+from nmt.decode.batches import batches, choose_batch_tokens, crowds
 from nmt.decode.captured import CapturedModel
 from nmt.decode.ensemble import Ensemble, is_open
 from nmt.decode.options import SearchOptions
 from nmt.decode.restricted import restrict
 from nmt.decode.search import Hypothesis, StepModel, beam_search
 from nmt.packed import PackedSequences
+from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.special_ids import BOS_ID
 
 
@@ -250,6 +251,32 @@ def test_every_sentence_goes_once_with_others_of_about_its_length(lengths: list[
             assert rows == 1 or fewer.rows < rows
     for ids, _, _ in crowds(lengths, budget):
         assert max(lengths[i] for i in ids) <= max(16, 2 * min(lengths[i] for i in ids))
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "model", "beam_size", "expected"),
+    [
+        (16, {}, 4, 8_192),  # the paper's base model on a T4
+        (16, {"d_model": 1024, "num_heads": 16}, 12, 2_048),
+        (80, {}, 4, 32_768),
+        (80, {}, 50, 4_096),
+        (2, {}, 4, 2_048),  # a little GPU may run out of memory, and then takes less
+    ],
+)
+def test_batches_are_as_large_as_a_part_of_the_gpus_memory_holds(
+    gigabytes: int, model: dict[str, int], beam_size: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Properties:
+        total_memory = gigabytes << 30
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    models, decode = [(ModelRecipe.model_validate(model), 37_000)], DecodeRecipe(beam_size=beam_size)
+    assert choose_batch_tokens(decode, torch.device("cuda", 0), models) == expected
+    assert choose_batch_tokens(decode, torch.device("cuda", 0), models * 2) <= expected
+    assert choose_batch_tokens(decode, torch.device("cpu"), models) == 2_048
+    assert choose_batch_tokens(decode, torch.device("cuda", 0), []) == 2_048
+    given = DecodeRecipe(beam_size=beam_size, batch_tokens=777)
+    assert choose_batch_tokens(given, torch.device("cuda", 0), models) == 777
 
 
 def test_a_crowd_has_as_many_rows_as_its_buffers() -> None:

@@ -140,7 +140,7 @@ def test_dropout_zeroes_attention_weights_and_scales_the_others_and_the_gradient
     torch.testing.assert_close(v.grad, received[:, :, None].expand(-1, -1, length), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="varlen attention needs a CUDA GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 def test_varlen_equals_matmul_on_a_gpu(causal: bool) -> None:
     device = torch.device("cuda")
