@@ -81,9 +81,24 @@ def require_new(directory: Path) -> None:
         raise UserError(f"{directory} exists already; it must be a new name; choose another or remove it")
 
 
+def writes_through(path: Path) -> bool:
+    """Whether a path is written to as it is, as a pipe or a device must be, and not replaced by a new file."""
+    return (path.exists() and not path.is_file() and not path.is_dir()) or path.absolute().parts[1:2] in (
+        ("dev",),
+        ("proc",),
+    )
+
+
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all, in the place of one that is there; UserError where it cannot be written."""
+    """Write a file, whole or not at all, in the place of one that is there; UserError where it cannot be written.
+
+    A symbolic link stays, and its target is replaced; what is no plain file is written to as it is.
+    """
     with _naming_disk_errors(path):
+        if writes_through(path):
+            path.write_bytes(content)
+            return
+        path = path.resolve()
         temporary = path.with_name(f".{path.name}.part-{os.getpid()}")
         try:
             _write_synced(temporary, content)

@@ -279,7 +279,7 @@ def _translator_of(model: Transformer, recipe: Recipe, prepared: Prepared, world
 def _finish(recipe: Recipe, world: World, position: Position) -> None:
     run_dir = recipe.directory
     averaged = _average_of_run(recipe)
-    translator = Translator.load(run_dir / "model", str(world.device), decode=recipe.decode)
+    translator = Translator.load(run_dir / "model", str(world.device), decode=recipe.decode.all_given())
     window = TRANSLATION_WINDOW * (TIMES_ON_A_GPU if world.device.type == "cuda" else 1)
     tests = tuple(_translate_and_score(recipe, translator, test, window) for test in test_sets(recipe).values())
     curves, notes = _draw_curves(recipe)

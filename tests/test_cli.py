@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 import sacrebleu
 from calling import Nmt, Result
 
-from nmt import Translator
-from nmt.checkpoint import read_model_facts
+import nmt as nmt_package
+from nmt import DecodeRecipe, Translator
+from nmt.checkpoint import read_model_facts, write_with_decode
 from nmt.layout import list_checkpoints
 from nmt.recipe import parse_recipe
 
@@ -129,6 +131,62 @@ def test_run_again_does_nothing_twice(run_dir: Path, nmt: Nmt) -> None:
     assert status == 0
     assert "training is complete" in err
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_translate_never_overwrites_its_input(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+    text = tmp_path / "text"
+    text.write_text("The woman buys a car.\n")
+    for option in ("-o", "--out"):
+        status, _, err = nmt("translate", run_dir, text, option, text)
+        assert status == 1 and "is the input" in one_line(err)
+    status, _, err = nmt("translate", run_dir, tmp_path / "text", "--prefixes", text, "-o", text)
+    assert status == 1 and text.read_text() == "The woman buys a car.\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+def test_least_risk_chooses_among_as_many_as_the_recipe_says(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+    """What `nmt run` reports and `nmt translate` prints are the same."""
+    risky = ["--set", "sampling=true", "--set", "bayes_risk=chrf"]
+    model = tmp_path / "model"
+    decode = read_model_facts(run_dir / "model").decode.model_copy(
+        update={"sampling": True, "bayes_risk": "chrf", "n_best": 6}
+    )
+    write_with_decode(run_dir / "model", decode, model)
+    text = tmp_path / "text"
+    text.write_text("The woman buys a car.\nThe old dog sees a house.\n")
+    status, by_recipe, err = nmt("translate", model, text)
+    assert status == 0, err
+    status, by_options, _ = nmt("translate", run_dir, text, *risky, "--n-best", 6)
+    assert status == 0 and by_options == by_recipe
+    assert Translator.load(model, "cpu").translate(text.read_text().splitlines()) == by_recipe.splitlines()
+    status, plain, _ = nmt("translate", model, text, "--set", "bayes_risk=none", "--set", "sampling=false")
+    assert status == 0 and len(plain.splitlines()) == 2
+    status, _, err = nmt("translate", run_dir, text, "--set", "bayes_risk=chrf")
+    assert status == 1 and "n_best is 1, which leaves nothing to choose from" in one_line(err)
+
+
+def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", nmt_package.__version__)
+    with pytest.raises(ValueError, match="precision must be one of auto, fp32, bf16, fp16, int8, got 'int4'"):
+        Translator.load(run_dir, precision="int4")
+    translator = Translator.load(run_dir, "cpu")
+    for call in (translator.translate, translator.translate_n_best, lambda line: next(translator.stream(line, 5))):
+        with pytest.raises(TypeError, match="lines must be a list of strings, got str; put it into a list"):
+            call("one string")
+    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
+        next(translator.stream(["a"], 0))
+
+
+def test_options_in_python_come_on_top_of_the_models(run_dir: Path) -> None:
+    own = read_model_facts(run_dir / "model").decode
+    assert own.max_extra_tokens == 5 and own.beam_size == 2  # not the defaults
+    merged = DecodeRecipe(beam_size=3).over(own)
+    assert merged == own.model_copy(update={"beam_size": 3})
+    assert DecodeRecipe().all_given().over(own) == DecodeRecipe()
+    long = "The woman buys a car and the man sees a house and the child reads a book."
+    ours = Translator.load(run_dir, "cpu", decode=DecodeRecipe(beam_size=3))
+    same = Translator.load(run_dir, "cpu", decode=merged)
+    assert ours.translate([long]) == same.translate([long])
 
 
 def test_every_kind_of_line_comes_back_as_one_line_in_order(run_dir: Path) -> None:

@@ -72,7 +72,7 @@ class DecodingBench:
             torch.set_num_threads(task.threads)
         started = perf_counter()
         self._task, self._device = task, choose_device(task.device)
-        self.translator = Translator.load(task.model, task.device, task.precision, task.decode)
+        self.translator = Translator.load(task.model, task.device, task.precision, task.decode.all_given())
         synchronize(self._device)
         self.load_seconds = perf_counter() - started
 

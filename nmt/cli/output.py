@@ -1,16 +1,18 @@
 """Where `nmt translate` writes to: standard output, or a file that takes its name when it is whole.
 
-Until then it is called `NAME.part`, and holds all that is translated so far, so that an interrupted call can be gone on
-with. Compressed it is a row of gzip members, which any program reads as one text: behind a whole one it can be cut.
+Until then it is called `NAME.part` and holds all translations so far, from which an interrupted call can resume.
+Compressed it is a row of gzip members, which any program reads as one text: behind a whole one it can be cut. A pipe or
+a device is written to as it is.
 """
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -18,6 +20,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
+from nmt.checkpoint import writes_through
 from nmt.recipe import UserError
 
 _STANDARD_OUTPUT = Path("-")
@@ -50,8 +53,15 @@ class Output:
 
     @property
     def unfinished(self) -> Path:
-        """What the file is called until it is whole."""
-        return self.path.with_name(f"{self.path.name}.part")
+        """What the file is called until it is whole; it lies beside the target of a symbolic link."""
+        place = self.path.resolve()
+        return place.with_name(f"{place.name}.part")
+
+    def require_other_than(self, inputs: Iterable[Path | None]) -> None:
+        """Raise UserError where the output is one of the files that are read, which it would overwrite."""
+        for path in inputs:
+            if path is not None and path.is_file() and self.path.exists() and self.path.samefile(path):
+                raise UserError(f"-o {self.path} is the input {path}; it must be another file; name a new one")
 
     @contextmanager
     def open(self, *, append: bool = False) -> Iterator[Sink]:
@@ -64,19 +74,28 @@ class Output:
             with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as file:
                 yield Sink(file, "standard output", is_compressed=False)
             return
+        through = writes_through(self.path)
         with _naming_errors(str(self.path)):
-            file = self.unfinished.open("ab" if append else "wb", buffering=0)
+            if self.path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if through:
+                file = self.path.open("wb", buffering=0)
+            else:
+                file = self.unfinished.open("ab" if append else "wb", buffering=0)
         with file:
             sink = Sink(file, str(self.path), self._is_compressed)
             yield sink
-            sink.finish()
-        with _naming_errors(str(self.path)):
-            self.unfinished.replace(self.path)
+            sink.finish(is_file=not through)
+        if not through:
+            with _naming_errors(str(self.path)):
+                self.unfinished.replace(self.path.resolve())
 
     def records_done(self) -> int:
         """How many records an interrupted call has surely written; UserError where none can be gone on with."""
         if self.path == _STANDARD_OUTPUT:
             raise UserError("--resume cannot go on with standard output; the output must be a file; name one by -o")
+        if writes_through(self.path):
+            raise UserError(f"--resume cannot resume {self.path}, which is no plain file; name a file by -o")
         if not self.unfinished.exists():
             return 0
         if not self.n_best:
@@ -157,12 +176,13 @@ class Sink:
         content = text.encode()
         self._write_bytes(content if self._compressor is None else self._compress(content, self._compressor))
 
-    def finish(self) -> None:
-        """See to it that all lies on the disk."""
+    def finish(self, *, is_file: bool = True) -> None:
+        """Write what is held back and, for a file, wait until it is on the disk."""
         if self._compressor is not None:
             self._write_bytes(self._compressor.flush())
-        with _naming_errors(self._name):
-            os.fsync(self._file.fileno())
+        if is_file:
+            with _naming_errors(self._name):
+                os.fsync(self._file.fileno())
 
     def _write_bytes(self, content: bytes) -> None:
         with _naming_errors(self._name):

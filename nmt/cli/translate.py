@@ -21,7 +21,7 @@ from nmt.data.parallel import num_cores
 from nmt.decode.translator import Translator
 from nmt.export.engine import CTranslate2Translator
 from nmt.layout import find_model
-from nmt.recipe import DecodeRecipe, override_decode
+from nmt.recipe import DecodeRecipe, UserError, override_decode
 
 
 class LengthPenalty(StrEnum):
@@ -145,9 +145,11 @@ def translate(
     shown = decode.n_best if decode.bayes_risk == "none" else 1
     out_format = output_format or Format.of_file(out) or layout.format
     writer = RecordWriter(layout, out_format, shown, with_scores, decode.alignments)
+    output = Output(out, shown if writer.is_numbered else 0)
+    output.require_other_than((file, prefixes, required, Path(shortlist) if shortlist else None))
     job = TranslationJob(
         source=Source.open(file, layout, invalid_utf8.value, prefixes, required),
-        output=Output(out, shown if writer.is_numbered else 0),
+        output=output,
         writer=writer,
         load=partial(_load, engine, model, device, precision, decode, tuple(ensemble or ())),
         window=window,
@@ -176,6 +178,18 @@ def _load(
 
 
 def _with_changes(decode: DecodeRecipe, named: Mapping[str, object], settings: Sequence[str]) -> DecodeRecipe:
-    """The model's own search options, one translation a line, with those of the command line in their place."""
-    given = [f"{name}={value}" for name, value in named.items() if value is not None]
-    return override_decode(decode.model_copy(update={"n_best": 1, "alignments": False}), [*settings, *given])
+    """The model's own search options with those of the command line in their place.
+
+    One translation a line, unless several are searched for or drawn to choose the best of them.
+    """
+    given = [*settings, *(f"{name}={value}" for name, value in named.items() if value is not None)]
+    chosen_names = dict(one.removeprefix("decode.").split("=", 1) for one in given if "=" in one)
+    risk = chosen_names.get("bayes_risk", decode.bayes_risk).strip("'\"")
+    own = {"alignments": False} | ({"n_best": 1} if risk == "none" else {})
+    chosen = override_decode(decode.model_copy(update=own), given)
+    if chosen.bayes_risk != "none" and chosen.n_best == 1:
+        raise UserError(
+            f"decode.bayes_risk is {chosen.bayes_risk!r}, but n_best is 1, which leaves nothing to choose from; it "
+            "must be at least 2; give e.g. --n-best 32 with --set sampling=true, or --n-best 5"
+        )
+    return chosen

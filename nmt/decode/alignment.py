@@ -153,7 +153,8 @@ class WordAligner:
         """
         place = choose_device(device)
         loaded = load_model(Path(path), place)
-        options, tokenizers = decode or loaded.facts.decode, Tokenizers.load(loaded.directory)
+        options = loaded.facts.decode if decode is None else decode.over(loaded.facts.decode)
+        tokenizers = Tokenizers.load(loaded.directory)
         return cls(
             loaded.model,
             tokenizers,

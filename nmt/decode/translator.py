@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
 import torch
 
@@ -19,6 +19,7 @@ from nmt.decode.alignment import AttendingModel, ChosenAttention, WordAligner
 from nmt.decode.batches import Batching, batches, choose_batch_tokens, crowds
 from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, sentence_utility
 from nmt.decode.captured import CapturedModel
+from nmt.decode.cutting import cut_text
 from nmt.decode.ensemble import Ensemble, is_open
 from nmt.decode.options import SearchOptions
 from nmt.decode.required import tokens_to_hold
@@ -42,13 +43,6 @@ MAX_SENTENCE_TOKENS = 256
 # All that `str.splitlines`, or a reader of the output that uses something like it, takes for the end of a line, and
 # the end of a column.
 _BREAKS = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
-
-# Where a line may be cut, best first: behind a sentence, behind a clause, between words.
-_CUTS = (
-    re.compile(r"[.!?\u2026\u061f\u0964][^\w\s]*\s+|[\u3002\uff01\uff1f][^\w\s]*"),
-    re.compile(r"[,;:\u2013\u2014\u060c]\s+|[\u3001\uff0c\uff1a\uff1b]"),
-    re.compile(r"\s+"),
-)
 
 
 @dataclass(frozen=True)
@@ -156,13 +150,15 @@ class Translator:
         device:    `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`
         precision: of the weights and all computation up to the logits: `fp32`, `bf16`, `fp16`, or `auto`, which takes
                    bf16 where it is native; `int8`, on a CPU, for products of 8-bit integers and all else in fp32
-        decode:    how to search, e.g. `DecodeRecipe(beam_size=8, n_best=3, tag="<web>")`; by default as the model's
-                   own recipe says. Its documentation is printed by `nmt config`
+        decode:    how to search, e.g. `DecodeRecipe(beam_size=8, n_best=3, tag="<web>")`; options that are not given
+                   are those of the model's own recipe. Their documentation is printed by `nmt config`
         ensemble:  further models with the same tokenizers, which decide together with the first
 
         Raises UserError, in one line that says what to do, where there is no such model or device, where a file of the
-        model is damaged, or where the tokenizers differ.
+        model is damaged, or where the tokenizers differ; ValueError for a precision that is none of these.
         """
+        if precision not in get_args(SearchPrecision):
+            raise ValueError(f"precision must be one of {', '.join(get_args(SearchPrecision))}, got {precision!r}")
         place = choose_device(device)
         loaded = [load_model(Path(one), place) for one in (path, *ensemble)]
         first, facts = loaded[0], loaded[0].facts
@@ -178,7 +174,7 @@ class Translator:
                     f"{other.directory} and {first.directory} write in opposite directions; models of an ensemble must "
                     "write in the same; let one rerank what the other writes (nmt rerank)"
                 )
-        options = decode or facts.decode
+        options = facts.decode if decode is None else decode.over(facts.decode)
         num_parameters = sum(one.model.num_parameters() for one in loaded)
         models = [_lay_out(one.model, precision, place) for one in loaded]
         # On a GPU starting the kernels of a step takes longer than the step itself: see `nmt.decode.captured`.
@@ -236,6 +232,8 @@ class Translator:
         damaged, when no translation can hold what is required, and when prefixes or required phrases are not as many
         as the lines.
         """
+        for name, given in (("lines", lines), ("prefixes", prefixes), ("required", required)):
+            _require_list(name, given)
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
         pieces_of_lines = [self._encode(line) for line in lines]
         wishes = zip(
@@ -263,7 +261,9 @@ class Translator:
         Nothing is read before the first answer is asked for, and no further than the window of the answer that is.
         Lines of a window are sorted into batches together, so a wide one is faster; one of 1 answers line by line.
         """
-        assert window > 0, "a window holds at least one line"
+        if window < 1:
+            raise ValueError(f"window must be at least 1, got {window}")
+        _require_list("lines", lines)
         source = iter(lines)
         given = None if prefixes is None else iter(prefixes)
         held = None if required is None else iter(required)
@@ -438,6 +438,12 @@ class Translator:
         ]
 
 
+def _require_list(name: str, given: object) -> None:
+    """Raise TypeError for one string where several are to be given: its letters would be taken for them."""
+    if isinstance(given, (str, bytes)):
+        raise TypeError(f"{name} must be a list of strings, got {type(given).__name__}; put it into a list")
+
+
 def _lay_out(model: Transformer, precision: SearchPrecision, device: torch.device) -> Transformer:
     """The model as search multiplies its weights fastest; UserError where the device has no such arithmetic."""
     if precision == "int8":
@@ -445,23 +451,6 @@ def _lay_out(model: Transformer, precision: SearchPrecision, device: torch.devic
     else:
         model.to(torch_dtype(choose_precision(precision, device))).freeze()
     return model
-
-
-def cut_text(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """Cut a line until every piece fits, each time as near to the middle as can be; nothing is left of an empty line.
-
-    Cuts behind sentences are preferred to cuts behind clauses, these to cuts between words, and only a line that holds
-    none of them is cut anywhere. A single character is a piece whether it fits or not.
-    """
-    text = text.strip()
-    if len(text) <= 1 or fits(text):
-        return [text] if text else []
-    middle = len(text) // 2
-    places: list[int] = []
-    for pattern in _CUTS:
-        places = places or [match.end() for match in pattern.finditer(text) if match.end() < len(text)]
-    place = min(places, key=lambda place: abs(place - middle), default=middle)
-    return cut_text(text[:place], fits) + cut_text(text[place:], fits)
 
 
 def _join(pieces: list[list[Translation]], nothing: Translation) -> list[Translation]:

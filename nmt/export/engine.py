@@ -182,7 +182,8 @@ class CTranslate2Translator(Translator):
         Raises UserError where CTranslate2 is missing, and for options that it cannot honour, all of them at once.
         """
         place = choose_device(device)
-        options = decode or read_model_facts(find_model(Path(path))).decode
+        own = read_model_facts(find_model(Path(path))).decode
+        options = own if decode is None else decode.over(own)
         refuse_options(options, ensemble, precision, place)
         conversion = find_conversion(Path(path))
         tokenizers = Tokenizers.load(conversion.model)

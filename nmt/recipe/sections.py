@@ -342,6 +342,21 @@ class DecodeRecipe(Section):
     """Most source tokens decoded at a time (times the beam in memory). `auto`: 2,048 on a CPU; on a GPU as many as a
     quarter of its memory holds for this model and beam, from 2,048 to 32,768."""
 
+    def over(self, own: DecodeRecipe) -> DecodeRecipe:
+        """These options where they were given, and those of `own` elsewhere; ValueError where they do not fit.
+
+        A narrower beam than that of `own` also limits `n_best`, unless that is given.
+        """
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        merged = own.model_dump() | given
+        if "n_best" not in given and not merged["sampling"]:
+            merged["n_best"] = min(merged["n_best"], merged["beam_size"])
+        return DecodeRecipe.model_validate(merged)
+
+    def all_given(self) -> DecodeRecipe:
+        """The same options, of which all count as given, defaults too."""
+        return self.model_copy(update=dict(self))
+
     @model_validator(mode="after")
     def _n_best_fits_beam(self) -> DecodeRecipe:
         if self.n_best > self.beam_size and not self.sampling:

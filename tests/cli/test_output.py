@@ -2,11 +2,13 @@
 
 import gzip
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from nmt import UserError
+from nmt.checkpoint import write_file
 from nmt.cli.output import Output
 
 LINES = [f"line {number} ü{'x' * (number % 50)}\n" for number in range(1, 301)]
@@ -114,3 +116,76 @@ def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         (tmp_path / "full.part").symlink_to("/dev/full")
         with pytest.raises(UserError, match=r"cannot write .*full"), Output(tmp_path / "full").open() as sink:
             sink.write("x\n")
+
+
+# --- What is no plain file --------------------------------------------------------------------------------------------
+
+
+def read_in_thread(path: Path) -> tuple[threading.Thread, list[bytes]]:
+    found: list[bytes] = []
+    thread = threading.Thread(target=lambda: found.append(path.read_bytes()), daemon=True)
+    thread.start()
+    return thread, found
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.gz"])
+def test_a_named_pipe_is_written_through_and_stays(tmp_path: Path, name: str) -> None:
+    pipe = tmp_path / name
+    os.mkfifo(pipe)
+    thread, found = read_in_thread(pipe)
+    with Output(pipe).open() as sink:
+        sink.write("one\n")
+    thread.join(20)
+    assert (gzip.decompress(found[0]) if name.endswith("gz") else found[0]) == b"one\n"
+    assert pipe.is_fifo() and [path.name for path in tmp_path.iterdir()] == [name]
+    with pytest.raises(UserError, match="no plain file"):
+        Output(pipe).records_done()
+
+
+def test_a_device_stays_a_device(tmp_path: Path) -> None:
+    device = Path("/dev/full")
+    before = device.stat()
+    with pytest.raises(UserError, match="No space left"), Output(device).open() as sink:
+        sink.write("one\n")
+    assert device.stat().st_rdev == before.st_rdev and not device.is_file()
+    with Output(Path("/dev/null")).open() as sink:
+        sink.write("one\n")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(UserError, match="disk is full"):
+        write_file(device, b"text")
+    write_file(Path("/dev/null"), b"text")
+    assert device.is_char_device() and Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_symbolic_link_stays_and_its_target_is_replaced(tmp_path: Path, exists: bool) -> None:
+    (tmp_path / "other").mkdir()
+    target, link = tmp_path / "other" / "target.txt", tmp_path / "link.txt"
+    if exists:
+        target.write_text("before")
+    link.symlink_to(target)
+    output = Output(link)
+    with output.open() as sink:
+        sink.write("one\n")
+        assert output.unfinished == target.with_name("target.txt.part")
+    assert link.is_symlink() and target.read_text() == "one\n"
+    write_file(link, b"two")
+    assert link.is_symlink() and target.read_text() == "two"
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["target.txt"]
+
+
+def test_a_folder_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Is a directory"), Output(tmp_path).open():
+        pass
+    assert not tmp_path.with_name(f"{tmp_path.name}.part").exists()
+
+
+def test_an_input_is_never_the_output(tmp_path: Path) -> None:
+    text, link = tmp_path / "text", tmp_path / "link"
+    text.write_text("one\n")
+    link.symlink_to(text)
+    for out in (text, link, tmp_path / "." / "text"):
+        with pytest.raises(UserError, match=r"is the input .*; it must be another file"):
+            Output(out).require_other_than([None, text])
+    Output(tmp_path / "new").require_other_than([None, text])
+    Output(Path("-")).require_other_than([text])

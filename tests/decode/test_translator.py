@@ -19,8 +19,9 @@ from nmt.checkpoint import ModelFacts, load_model, model_files, model_tensors, w
 from nmt.data.clean import normalize
 from nmt.data.tokenizer import Tokenizers, train_tokenizer
 from nmt.decode.batches import Batching, batches, is_out_of_memory
+from nmt.decode.cutting import cut_text
 from nmt.decode.search import StepModel
-from nmt.decode.translator import MAX_SENTENCE_TOKENS, Translation, Translator, cut_text
+from nmt.decode.translator import MAX_SENTENCE_TOKENS, Translation, Translator
 from nmt.model.quantized import multiplies_integers
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences

@@ -25,7 +25,7 @@ def model(make_model: MakeModel) -> Path:
 
 
 def both(model: Path, **decode: object) -> tuple[Translator, Translator]:
-    recipe = DecodeRecipe.model_validate({"length_penalty": "power", "max_extra_tokens": 10} | decode)
+    recipe = DecodeRecipe.model_validate({"length_penalty": "power", "max_extra_tokens": 10} | decode).all_given()
     return (
         Translator.load(model, "cpu", "fp32", recipe),
         CTranslate2Translator.load(model, "cpu", "fp32", recipe),

@@ -39,8 +39,9 @@ def test_validation_is_the_mean_over_all_tokens_without_dropout(tiny_recipe: Rec
     assert found.perplexity == pytest.approx(torch.tensor(found.nll).exp().item(), rel=1e-5)
 
 
-def test_a_hopeless_model_has_a_finite_perplexity() -> None:
-    assert Validation(loss=1e9, nll=1e9).perplexity < float("inf")
+def test_a_hopeless_model_has_an_infinite_perplexity_and_no_overflow() -> None:
+    assert Validation(loss=1e9, nll=1e9).perplexity == float("inf")
+    assert Validation(loss=600.0, nll=600.0).perplexity < float("inf")
 
 
 def test_precision_is_chosen_by_what_the_processor_has() -> None:
