@@ -60,8 +60,9 @@ from nmt.train.trainer import ModelFiles, Trainer
 TRANSLATION_WINDOW = 256
 # Development sentences that a process translates between two looks at whether training shall stop.
 VALIDATION_WINDOW = 32
-# A GPU takes batches of up to 16 times as many tokens as a CPU.
-TIMES_ON_A_GPU = 16
+VALIDATION_BATCH_TOKENS = 2_048
+# A GPU takes batches of up to 16 times as many tokens as a CPU; beside training, it has memory for a few times.
+TIMES_ON_A_GPU, VALIDATION_TIMES_ON_A_GPU = 16, 4
 SHOWN_SAMPLES = 5
 
 AverageKind = Literal["last", "best", "ema"]
@@ -235,7 +236,7 @@ def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> 
     def translate(model: Transformer, between: Callable[[], None]) -> ValidationText | None:
         translator = _translator_of(model, recipe, prepared, world)
         own: list[str] = []
-        at_a_time = VALIDATION_WINDOW * (TIMES_ON_A_GPU if world.device.type == "cuda" else 1) * world.size
+        at_a_time = VALIDATION_WINDOW * (VALIDATION_TIMES_ON_A_GPU if world.device.type == "cuda" else 1) * world.size
         for first in range(0, len(src), at_a_time):
             between()
             own += translator.translate(src[first : first + at_a_time][world.rank :: world.size])
@@ -262,10 +263,13 @@ def _validation_text(
 
 
 def _translator_of(model: Transformer, recipe: Recipe, prepared: Prepared, world: World) -> Translator:
+    decode = recipe.decode
+    if decode.batch_tokens == "auto":  # as on a CPU: here the memory of a GPU belongs to training
+        decode = decode.model_copy(update={"batch_tokens": VALIDATION_BATCH_TOKENS})
     return Translator(
         model,
         prepared.tokenizers,
-        recipe.decode,
+        decode,
         max_positions=recipe.model.max_positions,
         unicode_form=recipe.data.unicode_form,
         device=world.device,

@@ -343,6 +343,15 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
         (["model.num_heads=1000"], "model.d_model is 512; it must be a multiple of model.num_heads (1000); try 1000"),
         (["model.d_model=33", "model.num_heads=1"], "model.d_model is 33; it must be even, half sine and half cosine"),
         (["train.weight_decay=0.1"], "train.weight_decay needs decoupled decay; set train.optimizer to 'adamw'"),
+        (
+            ["data.valid=[{kind='embedded', split='valid', weight=2.0}]"],
+            "data.valid.0.weight has no effect; only training corpora have one; remove it",
+        ),
+        (
+            ["data.test={news={kind='embedded', split='test', tag='<web>'}}"],
+            "data.test.news.tag has no effect; only training corpora have one; remove it, and set decode.tag",
+        ),
+        (["train.schedule_start=100_000"], "train.schedule_start is 100000; it must be less than train.max_steps"),
         (["train.warmup_steps=0"], "train.warmup_steps is 0, but the noam schedule divides by it; it must be"),
         (["train.validate_bleu_every=1500"], "train.validate_bleu_every is 1500; it must be a multiple of"),
         (["train.best_metric=bleu"], "train.best_metric is 'bleu'; BLEU must then be measured at every validation;"),

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -37,17 +38,19 @@ def main() -> None:
     row(f"{'search':<10}{'program':<24}{'lines':>6}{'equal':>9}{'BLEU':>9}{'seconds':>9}")
     for beam_size in (1, given.beam_size):
         decode = DecodeRecipe(beam_size=beam_size, length_penalty="power", length_alpha=given.length_alpha)
+        decode = decode.all_given()  # the other programs know nothing of the model's own options
         compare(given.model, src, ref, decode, given.hf_lines)
 
 
 def compare(model: Path, src: list[str], ref: list[str], decode: DecodeRecipe, hf_lines: int) -> None:
     """The rows of one kind of search."""
     ours = Translator.load(model, "cpu", "fp32", decode)
-    reference = show("nmt fp32", decode, ours.translate, src, ref, None)
+    shown = partial(show, lowercase=ours.lowercases)
+    reference = shown("nmt fp32", decode, ours.translate, src, ref, None)
     apart: list[float] = []
     for precision in ("fp32", "int8"):
         engine = CTranslate2Translator.load(model, "cpu", precision, decode)  # type: ignore[arg-type]
-        show(f"ctranslate2 {precision}", decode, engine.translate, src, ref, reference)
+        shown(f"ctranslate2 {precision}", decode, engine.translate, src, ref, reference)
         pairs = zip(ours.translate_n_best(src[:200]), engine.translate_n_best(src[:200]), strict=True)
         apart.append(max((abs(a.score - b.score) for [a], [b] in pairs if same(a, b)), default=0.0))
     row(f"{'':<10}largest difference of scores of equal translations: fp32 {apart[0]:.2g}, int8 {apart[1]:.2g}")
@@ -55,7 +58,7 @@ def compare(model: Path, src: list[str], ref: list[str], decode: DecodeRecipe, h
         notes = export_model(model, Path(folder) / "export", ExportOptions("huggingface", sample=src[:hf_lines]))
         row(f"{'':<10}huggingface: {notes[-1]}")
         translate = huggingface_translator(Path(folder) / "export", decode)
-        show("huggingface", decode, translate, src[:hf_lines], ref[:hf_lines], reference)
+        shown("huggingface", decode, translate, src[:hf_lines], ref[:hf_lines], reference)
 
 
 def row(text: str) -> None:
@@ -86,14 +89,21 @@ def huggingface_translator(directory: Path, decode: DecodeRecipe) -> Translate:
 
 
 def show(
-    name: str, decode: DecodeRecipe, translate: Translate, src: list[str], ref: list[str], reference: list[str] | None
+    name: str,
+    decode: DecodeRecipe,
+    translate: Translate,
+    src: list[str],
+    ref: list[str],
+    reference: list[str] | None,
+    *,
+    lowercase: bool,
 ) -> list[str]:
-    """Translate, print a row, and return the translations."""
+    """Translate, print a row, and return the translations; lowercase: whether BLEU ignores case."""
     started = time.perf_counter()
     found = translate(src)
     seconds = time.perf_counter() - started
     equal = 100 * sum(a == b for a, b in zip(found, reference or found, strict=False)) / len(found)
-    bleu = BLEU().corpus_score(found, [ref]).score
+    bleu = BLEU(lowercase=lowercase).corpus_score(found, [ref]).score
     row(f"beam {decode.beam_size:<5}{name:<24}{len(src):>6}{equal:>8.1f}%{bleu:>9.2f}{seconds:>9.1f}")
     return found
 

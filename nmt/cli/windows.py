@@ -16,8 +16,9 @@ from nmt.recipe import UserError
 # Lines of a window at most. A smaller file is divided into parts, so that several processes have enough to share.
 WIDEST_WINDOW, NARROWEST_WINDOW = 2_048, 256
 PARTS_OF_A_FILE = 32
-# A GPU takes batches of up to 16 times as many tokens as a CPU, and a window must hold several of them.
-TIMES_ON_A_GPU = 16
+# A GPU takes batches of up to 16 times as many tokens as a CPU, and a window of a large file must hold several of them.
+# Of a small file, there must still be one for each of several GPUs.
+TIMES_ON_A_GPU, PARTS_ON_A_GPU = 16, 16
 
 # A window that holds so many characters is closed, however few its lines are: what is known of them must fit in memory.
 WINDOW_CHARACTERS = 1 << 20
@@ -27,8 +28,8 @@ Wait = Callable[[float], bool]
 
 def window_of_file(num_lines: int, *, on_gpu: bool = False) -> int:
     """How many lines of a file are translated together; the same for any number of processes."""
-    times = TIMES_ON_A_GPU if on_gpu else 1
-    return min(max(-(-num_lines // PARTS_OF_A_FILE), times * NARROWEST_WINDOW), times * WIDEST_WINDOW)
+    parts, times = (PARTS_ON_A_GPU, TIMES_ON_A_GPU) if on_gpu else (PARTS_OF_A_FILE, 1)
+    return min(max(-(-num_lines // parts), NARROWEST_WINDOW), times * WIDEST_WINDOW)
 
 
 def windows(

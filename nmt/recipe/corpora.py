@@ -55,7 +55,9 @@ class TrainingShare(Section):
     """What every kind of corpus can say of its part in training; it has no meaning for development and test text."""
 
     weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
-    """How often its pairs are shown in an epoch, relative to other corpora; see `data.temperature`."""
+    """An epoch shows its pairs in proportion to weight times size, and as many pairs in all as there are. Of two
+    corpora of one size with weights 4 and 1, it shows each pair of the first 1.6 times, of the other 0.4 times. See
+    `data.temperature`."""
     tag: Annotated[str | None, AfterValidator(_not_reserved)] = Field(default=None, pattern=TAG_PATTERN)
     """A token such as `<web>` put before each source sentence, so that the model can tell the corpora apart."""
 

@@ -53,6 +53,20 @@ class DataRecipe(Section):
     workers: NonNegativeInt = 0
     """Processes that clean and encode text; 0 means one for each processor core."""
 
+    @model_validator(mode="after")
+    def _only_training_is_mixed(self) -> DataRecipe:
+        others = {f"data.valid.{place}": corpus for place, corpus in enumerate(self.valid)}
+        others |= {f"data.test.{name}": corpus for name, corpus in self.test.items()}
+        for name, corpus in others.items():
+            if corpus.weight != 1.0:
+                raise ValueError(f"{name}.weight has no effect; only training corpora have one; remove it")
+            if corpus.tag is not None:
+                raise ValueError(
+                    f"{name}.tag has no effect; only training corpora have one; remove it, and set decode.tag to "
+                    "translate with a tag"
+                )
+        return self
+
 
 class TokenizerRecipe(Section):
     """The SentencePiece subword model."""
@@ -191,8 +205,9 @@ class TrainRecipe(Section):
     threads: NonNegativeInt = 0
     """Processor threads of the computation on a CPU; 0 shares the cores evenly among the processes."""
     compile: bool = False
-    """Compile with torch.compile: faster steps after a wait of a minute or so. One GPU in bf16 or fp16 gets one graph
-    of model and loss (not with R-Drop or attention dropout), everything else a graph for each kind of layer."""
+    """Compile with torch.compile: faster steps after a wait of a minute or so. One GPU of compute capability 8.0 or
+    higher in bf16 or fp16 gets one graph of model and loss (not with R-Drop or attention dropout), everything else a
+    graph for each kind of layer."""
     shapes: Literal["auto", "packed", "fixed"] = "auto"
     """Micro-batches as large as their sentences are, or all padded to one size, which of WMT14 in updates of 25,000 are
     0.2 % more target and 2.2 % more source tokens. `auto` pads where that one graph is compiled, which needs it."""
