@@ -351,6 +351,13 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
             ["data.test={news={kind='embedded', split='test', tag='<web>'}}"],
             "data.test.news.tag has no effect; only training corpora have one; remove it, and set decode.tag",
         ),
+        (
+            ["decode.temperature=0.5"],
+            "decode.temperature has no effect on a search; it needs decode.sampling; set that",
+        ),
+        (["decode.top_k=5"], "decode.top_k has no effect on a search"),
+        (["decode.top_p=0.5"], "decode.top_p has no effect on a search"),
+        (["decode.min_p=0.5"], "decode.min_p has no effect on a search"),
         (["train.schedule_start=100_000"], "train.schedule_start is 100000; it must be less than train.max_steps"),
         (["train.warmup_steps=0"], "train.warmup_steps is 0, but the noam schedule divides by it; it must be"),
         (["train.validate_bleu_every=1500"], "train.validate_bleu_every is 1500; it must be a multiple of"),

@@ -388,6 +388,17 @@ class DecodeRecipe(Section):
                 f"decode.beam_size is {self.beam_size}; it must be a multiple of decode.num_groups "
                 f"({self.num_groups}); try {math.ceil(self.beam_size / self.num_groups) * self.num_groups}"
             )
+        drawn = {
+            "temperature": self.temperature != 1.0,
+            "top_k": self.top_k > 0,
+            "top_p": self.top_p < 1.0,
+            "min_p": self.min_p > 0,
+        }
+        if not self.sampling and any(drawn.values()):
+            name = next(name for name, given in drawn.items() if given)
+            raise ValueError(
+                f"decode.{name} has no effect on a search; it needs decode.sampling; set that to true, or remove {name}"
+            )
         searched = {
             "coverage_penalty": self.coverage_penalty > 0,
             "num_groups": self.num_groups > 1,
