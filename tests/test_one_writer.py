@@ -109,6 +109,22 @@ def test_another_tokenizer_under_a_run_is_refused_though_the_prepared_text_was_d
     assert "step-00000006 was trained with another tokenizer" in err
 
 
+@pytest.mark.parametrize("name", ["tokenizer.model", "manifest.json"])
+def test_a_damaged_tokenizer_in_a_checkpoint_is_no_other_tokenizer(
+    name: str, recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    run = tmp_path / "run"
+    assert nmt("train", recipe, f"run_dir={run}")[0] == 0
+    damaged = run / "checkpoints" / "step-00000004" / name
+    content = bytearray(damaged.read_bytes())
+    place = content.find(b'"sha256": "') + 20 if name == "manifest.json" else len(content) // 2
+    content[place] = content[place] ^ 1
+    damaged.write_bytes(content)
+    status, _, err = nmt("train", recipe, f"run_dir={run}")
+    assert status == 0, err
+    assert "set aside as corrupt-step-00000004" in err
+
+
 def test_other_text_of_the_same_tokenizer_is_found_by_what_the_checkpoint_knows(
     recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:

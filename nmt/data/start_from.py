@@ -23,7 +23,7 @@ def taken_tokenizers(recipe: Recipe) -> Tokenizers | None:
     Raises UserError when there is no model, when its tokenizers are missing or are not the files that were saved, and
     when the recipe names two models of different tokenizers.
     """
-    taken = [_verified_tokenizers(find_model(path)) for path in start_models(recipe)]
+    taken = [verified_tokenizers(find_model(path)) for path in start_models(recipe)]
     if any(tokenizers.files() != taken[0].files() for tokenizers in taken):
         wrong = f"tokenizer.start_from ({recipe.tokenizer.start_from}) has other tokenizers than train.start_from"
         raise UserError(
@@ -37,7 +37,8 @@ def tokenizer_digests(tokenizers: Tokenizers) -> dict[str, str]:
     return {name: hashlib.sha256(content).hexdigest() for name, content in tokenizers.files().items()}
 
 
-def _verified_tokenizers(directory: Path) -> Tokenizers:
+def verified_tokenizers(directory: Path) -> Tokenizers:
+    """The tokenizers of a model directory; UserError where they are not the files that were saved."""
     manifest = directory / "manifest.json"
     try:
         entries = json.loads(manifest.read_bytes()).items()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nmt.checkpoint import Checkpoint, load_checkpoint, manifest_digest, newest_checkpoint, remove_leftovers
 from nmt.data.fingerprint import outdated_splits, read_report
+from nmt.data.start_from import verified_tokenizers
 from nmt.data.tokenizer import Tokenizers
 from nmt.distributed import World
 from nmt.layout import checkpoint_directory, checkpoint_step, list_checkpoints
@@ -62,11 +63,18 @@ def require_same_identity(recipe: Recipe, position: Position, identity: str) -> 
 
 
 def require_same_tokenizers(recipe: Recipe, tokenizers: Tokenizers) -> None:
-    """Raise UserError where the newest checkpoint of the run was trained with other tokenizers."""
-    for checkpoint in list_checkpoints(recipe.directory)[-1:]:
-        saved = {path.name: path.read_bytes() for path in checkpoint.glob("tokenizer*.model")}
-        if saved and saved != tokenizers.files():
+    """Raise UserError where the newest checkpoint with whole tokenizer files was trained with other tokenizers.
+
+    A damaged checkpoint says nothing here; it is found when the run resumes.
+    """
+    for checkpoint in reversed(list_checkpoints(recipe.directory)):
+        try:
+            saved = verified_tokenizers(checkpoint)
+        except UserError:
+            continue
+        if saved.files() != tokenizers.files():
             raise UserError(_other_text(recipe, f"{checkpoint.name} was trained with another tokenizer"))
+        return
 
 
 def _other_text(recipe: Recipe, what: str) -> str:
