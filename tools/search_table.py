@@ -95,9 +95,8 @@ def searches(model: Path, other: Path | None, device: str) -> list[Search]:
 
 def load(search: Search, device: str) -> Callable[[Sequence[str]], list[list[str]]]:
     """What translates lines; of each it gives the best translation, or all of them for the oracle to choose from."""
-    decode = DecodeRecipe.model_validate(
-        {"beam_size": 5, "length_penalty": "power", "length_alpha": 1.0} | search.options
-    )
+    options = {"beam_size": 5, "length_penalty": "power", "length_alpha": 1.0} | search.options
+    decode = DecodeRecipe.model_validate(options).all_given()  # the same for every model
     first, *others = search.models
     translator = Translator.load(first, device, search.precision, decode, others)
     if search.oracle:

@@ -46,7 +46,7 @@ def test_transformers_loads_it_and_translates_the_same(
     batch = tokenizer(lines, padding=True, return_tensors="pt")
     limits = {"max_length": 24}  # theirs is one for all sentences
     for beam_size, least in ((1, 0.97), (4, 0.8)):  # random weights are easily led elsewhere by another rule to stop
-        decode = DecodeRecipe(beam_size=beam_size, length_penalty="power", length_alpha=1.0)
+        decode = DecodeRecipe(beam_size=beam_size, length_penalty="power", length_alpha=1.0).all_given()
         ours = Translator.load(model, "cpu", "fp32", decode).translate_n_best(lines)
         ids = theirs.generate(**batch, **limits, num_beams=beam_size)
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
