@@ -98,6 +98,13 @@ def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path:
     assert entries[0]["step"] == 0 and "valid/nll" in entries[0]
     assert nmt("train", plain, f"run_dir={tuned}", start, "model.dropout=0.3", "train.max_steps=4")[0] == 0
 
+    damaged = list_checkpoints(tuned)[-1] / "model.toml"
+    damaged.write_text("damaged")
+    resumed = ("train", plain, f"run_dir={tuned}", start, "model.dropout=0.3", "train.max_steps=4")
+    status, _, err = nmt(*resumed)
+    assert status == 0, err
+    assert "set aside as corrupt-step-00000004" in err
+
     status, _, err = nmt("train", plain, f"run_dir={tmp_path / 'other'}", start, "model.d_model=32")
     assert status != 0
     assert "model.d_model is 16 there and 32 here" in err

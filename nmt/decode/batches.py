@@ -109,7 +109,7 @@ class Batching:
 
         lengths: (num_sentences,) tokens of each source with its end token; search: takes some sentences, how many of
         them at a time, and where to put the result of each. Those that it has put there before memory ran out are kept,
-        the others are planned anew in batches of half the size. Raises UserError where memory is too small for one.
+        the others are planned again in batches of half the size. Raises UserError where memory is too small for one.
         """
         found: dict[int, Result] = {}
         asked = self.tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -22,14 +23,13 @@ _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _E
 def with_start_model(recipe: Recipe) -> Recipe:
     """The recipe with the architecture of the model that training starts from, where section model gives no other.
 
-    The architecture is that of the run's own checkpoints where it has some. Raises UserError where there is no model,
-    and RecipeError where the other sections do not fit it.
+    Where that model no longer exists, the run's own checkpoints tell. Raises UserError where there is neither, and
+    RecipeError where the other sections do not fit the architecture.
     """
     start = recipe.train.start_from
     if start is None:
         return recipe
-    checkpoints = list_checkpoints(recipe.directory)
-    there = read_model_recipe(checkpoints[-1] if checkpoints else find_model(start))
+    there = _architecture(start, recipe.directory)
     given = recipe.model.model_dump(include=recipe.model.model_fields_set)
     model = ModelRecipe.model_validate(there.model_dump() | given)
     if differences := _differences(there, model):
@@ -37,6 +37,17 @@ def with_start_model(recipe: Recipe) -> Recipe:
             f"train.start_from {start}: {differences}; they must be equal; correct section model, or leave it out"
         )
     return revalidate(recipe.model_copy(update={"model": model}))
+
+
+def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
+    """That of the model to start from, or else of the newest checkpoint of the run that can be read."""
+    try:
+        return read_model_recipe(find_model(start))
+    except UserError:
+        for checkpoint in reversed(list_checkpoints(run_dir)):
+            with suppress(UserError):
+                return read_model_recipe(checkpoint)
+        raise
 
 
 def load_start_weights(model: Transformer, start_from: Path) -> Path:
