@@ -50,6 +50,7 @@ from nmt.plots.curves import draw_curves
 from nmt.precision import choose_precision
 from nmt.recipe import Recipe, UserError, dump_choices, dump_recipe
 from nmt.run_lock import run_lock
+from nmt.train.disk import require_disk_space
 from nmt.train.position import Position, require_same_run
 from nmt.train.resume import require_same_text, require_same_tokenizers
 from nmt.train.start import with_start_model
@@ -164,6 +165,7 @@ def _prepare(recipe: Recipe) -> Prepared:
 
 def _train(recipe: Recipe, world: World) -> Position:
     require_same_run(recipe)
+    world.once(lambda: require_disk_space(recipe, recipe.tokenizer.vocab_size))
     world.once(lambda: _prepare(recipe))
     prepared = load_prepared(recipe.data_directory)
     directory, tokenizers = prepared.directory, prepared.tokenizers

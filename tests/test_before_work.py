@@ -1,13 +1,17 @@
 """What a command looks at before it works: test sets, metrics, the model to start from."""
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from calling import Nmt
 
 from nmt.checkpoint import read_model_recipe
 from nmt.layout import list_checkpoints
+from nmt.recipe import load_recipe
+from nmt.train.disk import checkpoint_bytes, model_bytes
 
 RECIPE = """
 name = "small"
@@ -109,3 +113,23 @@ def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path:
     assert status != 0
     assert "model.d_model is 16 there and 32 here" in err
     assert not (tmp_path / "other").exists()
+
+
+def test_checkpoints_that_the_disk_cannot_hold_end_a_run_before_it_begins(
+    recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = load_recipe(recipe, [f"run_dir={tmp_path / 'run'}"])
+    size = checkpoint_bytes(plan, 300)
+    needed = 7 * size + model_bytes(plan, 300)  # keep_last 5, keep_best 1, and the one that is being written
+    for free, status in ((needed - 1, 1), (needed, 0)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        found, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'run'}")
+        assert found == status, err
+        assert ("lower train.keep_last" in err) == bool(status), err
+        assert (tmp_path / "run").exists() != bool(status)
+
+    (saved,) = list_checkpoints(tmp_path / "run")
+    tensors = sum((saved / name).stat().st_size for name in ("model.safetensors", "optimizer.safetensors"))
+    assert size <= tensors <= size + 20_000  # names, shapes and Adam's step counters besides
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - size))
+    assert nmt("train", recipe, f"run_dir={tmp_path / 'run'}", "train.max_steps=4")[0] == 0  # what is there counts

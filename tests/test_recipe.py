@@ -31,6 +31,7 @@ from nmt.recipe import (
     override_decode,
     parse_recipe,
 )
+from nmt.recipe.corpora import CORPUS_KINDS
 
 RECIPES = sorted((Path(__file__).resolve().parents[1] / "recipes").glob("*.toml"))
 SECTIONS = [item for item in vars(recipe_room).values() if isinstance(item, type) and issubclass(item, Section)]
@@ -248,27 +249,32 @@ def test_a_later_override_wins_and_overrides_reach_sections_that_the_file_lacks(
         ("train.max_steps", "override 'train.max_steps' has no value; it must look like train.max_steps=1000"),
         ("=5", "override '=5' has no value; it must look like train.max_steps=1000"),
         ("name.x=5", "override 'name.x=5': 'name' is not a section; run `nmt config` to see the options"),
-        ("train.max_step=5", "recipe: unknown option 'train.max_step'; did you mean 'max_steps'?"),
-        ("train.max_steps=many", "recipe: train.max_steps = 'many'; it must be a whole number"),
-        ("train.max_steps=1.5", "recipe: train.max_steps = 1.5; it must be a whole number"),
-        ("train.compile=maybe", "recipe: train.compile = 'maybe'; it must be true or false"),
-        ("train.learning_rate=[]", "recipe: train.learning_rate = []; it must be a number"),
-        ("data.root=7", "recipe: data.root = 7; it must be text in quotes"),
-        ("train.average_count=true", "recipe: train.average_count = 'true'; it must be a whole number"),
-        ("train.learning_rate=false", "recipe: train.learning_rate = 'false'; it must be a number"),
-        ("train.micro_batch_tokens=true", "recipe: train.micro_batch_tokens = 'true'; it must be a whole number or "),
-        ("train.micro_batch_tokens=-4", "recipe: train.micro_batch_tokens = -4; it must be greater than 0 or 'auto'"),
-        ("train.freeze=encoder", "recipe: train.freeze = 'encoder'; it must be a list in brackets"),
-        ("train.adam_betas=[0.9,0.9,0.9]", "recipe: train.adam_betas = [0.9, 0.9, 0.9]; it must have 2 parts at most"),
-        ("train=3", "recipe: train = 3; it must be a section of options"),
-        ("decode.bias=3", "recipe: decode.bias = 3; it must be a table such as { name = value }"),
-        ("decode.bias={a='x'}", "recipe: decode.bias.a = 'x'; it must be a number"),
-        ("data.train=[]", "recipe: data.train = []; it must have 1 or more parts"),
-        ('name="a/b"', "recipe: name = 'a/b'; it must be of letters, digits, '.', '_' and '-', the first of them"),
-        ("tgt_lang=German", "recipe: tgt_lang = 'German'; it must be an ISO 639 code of two or three small letters"),
+        ("train.max_step=5", "unknown option 'train.max_step'; did you mean 'max_steps'?"),
+        ("train.lr=1", "unknown option 'train.lr'; did you mean 'learning_rate'?"),
+        ("lr=1", "unknown option 'lr'; did you mean 'train.learning_rate'?"),
+        ("max_steps=1", "unknown option 'max_steps'; did you mean 'train.max_steps'?"),
+        ("train.beam_size=1", "unknown option 'train.beam_size'; did you mean 'decode.beam_size'?"),
+        ("data.test.t={kind='text',lr=1}", "option 'data.test.t.src' is missing"),
+        ("train.max_steps=many", "train.max_steps = 'many'; it must be a whole number"),
+        ("train.max_steps=1.5", "train.max_steps = 1.5; it must be a whole number"),
+        ("train.compile=maybe", "train.compile = 'maybe'; it must be true or false"),
+        ("train.learning_rate=[]", "train.learning_rate = []; it must be a number"),
+        ("data.root=7", "data.root = 7; it must be text in quotes"),
+        ("train.average_count=true", "train.average_count = 'true'; it must be a whole number"),
+        ("train.learning_rate=false", "train.learning_rate = 'false'; it must be a number"),
+        ("train.micro_batch_tokens=true", "train.micro_batch_tokens = 'true'; it must be a whole number or "),
+        ("train.micro_batch_tokens=-4", "train.micro_batch_tokens = -4; it must be greater than 0 or 'auto'"),
+        ("train.freeze=encoder", "train.freeze = 'encoder'; it must be a list in brackets"),
+        ("train.adam_betas=[0.9,0.9,0.9]", "train.adam_betas = [0.9, 0.9, 0.9]; it must have 2 parts at most"),
+        ("train=3", "train = 3; it must be a section of options"),
+        ("decode.bias=3", "decode.bias = 3; it must be a table such as { name = value }"),
+        ("decode.bias={a='x'}", "decode.bias.a = 'x'; it must be a number"),
+        ("data.train=[]", "data.train = []; it must have 1 or more parts"),
+        ('name="a/b"', "name = 'a/b'; it must be of letters, digits, '.', '_' and '-', the first of them"),
+        ("tgt_lang=German", "tgt_lang = 'German'; it must be an ISO 639 code of two or three small letters"),
         (
             'data.train=[{kind="text",src="a",tgt="b",tag="web"}]',
-            "recipe: data.train.0.tag = 'web'; it must be a word in angle",
+            "data.train.0.tag = 'web'; it must be a word in angle",
         ),
     ],
 )
@@ -277,8 +283,16 @@ def test_overrides_that_do_not_work_are_explained(override: str, message: str) -
 
 
 def test_what_follows_from_another_error_is_not_told() -> None:
-    told = "recipe: data.train.0 = 3; it must be a table such as { name = value }"
+    told = "data.train.0 = 3; it must be a table such as { name = value }"
     assert message_for(SMALL, "data.train=[3]") == told  # and not that the list is too short without it
+
+
+def test_an_override_is_not_blamed_on_the_recipe() -> None:
+    wrong = SMALL + "[train]\nmax_step = 1"
+    assert message_for(wrong, "seed=x", "decode.lr=1", "train.batch_tokens=1") == (
+        "seed = 'x'; it must be a whole number | unknown option 'decode.lr'; did you mean 'train.learning_rate'? "
+        "| recipe: unknown option 'train.max_step'; did you mean 'max_steps'?"
+    )
 
 
 @pytest.mark.parametrize(
@@ -380,7 +394,7 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
     ],
 )
 def test_choices_that_do_not_fit_together_are_refused(overrides: list[str], message: str) -> None:
-    assert message_for(SMALL, *overrides).startswith("recipe: " + message)
+    assert message_for(SMALL, *overrides).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -414,7 +428,8 @@ def test_a_missing_option_is_named(name: str) -> None:
     lines = [line for line in SMALL.splitlines() if not line.startswith(name)]
     text = "\n".join(lines) if name != "data" else "\n".join(lines[:3])
     assert name in tree
-    assert message_for(text) == f"recipe: option '{name}' is missing; it has no default"
+    what = "section [data] is missing; every recipe needs one" if name == "data" else f"option '{name}' is missing"
+    assert message_for(text).startswith(f"recipe: {what}")
 
 
 def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
@@ -479,3 +494,13 @@ def test_a_tag_must_not_be_a_special_token() -> None:
     message = message_for(SMALL, "data.train=[{kind='embedded', tag='<s>'}]")
     assert "'<s>' is a piece of every vocabulary already" in message
     assert "\n" not in message
+
+
+def test_config_documents_every_kind_of_corpus() -> None:
+    text = describe_recipe(parse_recipe(SMALL))
+    for kind, section in CORPUS_KINDS.items():
+        (line,) = [line for line in text.splitlines() if line.startswith(f'#   kind = "{kind}":')]
+        own = section.model_fields.keys() - {"kind", "weight", "tag"}
+        assert all(re.search(rf"[ ,]{name}\b", line) for name in own), line
+    assert '#   kind = "tsv": path*, src_column = 0, tgt_column = 1\n' in text
+    assert "#   Training corpora of every kind: weight = 1.0, tag\n" in text

@@ -7,19 +7,16 @@ become spaces when it is normalised): a reader that breaks lines there loses the
 from __future__ import annotations
 
 import gzip
-import html
 import io
 import json
 import logging
 import lzma
-import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, assert_never
-from xml.etree import ElementTree
 
 import pyarrow.parquet
 import zstandard
@@ -29,6 +26,7 @@ from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt.data.clean import valid_unicode
 from nmt.data.embedded import generate
+from nmt.data.wmt_files import sgm_segments, xml_pairs
 from nmt.recipe import (
     Corpus,
     DataRecipe,
@@ -53,9 +51,6 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 20
 _RECORDS_PER_BATCH = 4096
 _LINES_AT_ONCE = 1024
-_SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
-# Only with a semicolon: `html.unescape` alone would also find entities in a bare `&` ("R&notes").
-_ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
 
 
 def read_pairs(corpus: Corpus, data: DataRecipe, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
@@ -175,7 +170,9 @@ def count_pairs(corpus: Corpus, data: DataRecipe) -> int | None:
             if src_count != tgt_count:
                 raise _unequal_sides(src, src_count, tgt, tgt_count)
             return src_count
-        case TsvCorpus() | JsonLinesCorpus():
+        case TsvCorpus():
+            return max(count_lines(_find(corpus.path, data)) - corpus.has_header, 0)
+        case JsonLinesCorpus():
             return count_lines(_find(corpus.path, data))
         case ParquetCorpus():
             with _parquet_file(_find(corpus.path, data)) as file:
@@ -321,13 +318,29 @@ def _read_text(src: Path, tgt: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair
 
 
 def _read_tsv(corpus: TsvCorpus, path: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
-    needed = max(corpus.src_column, corpus.tgt_column) + 1
-    for number, line in enumerate(read_lines(path, invalid_utf8), start=1):
+    lines = enumerate(read_lines(path, invalid_utf8), start=1)
+    header = next(lines, (1, ""))[1].removesuffix("\r").split("\t") if corpus.has_header else []
+    src, tgt = (_column_number(column, header, path) for column in (corpus.src_column, corpus.tgt_column))
+    needed = max(src, tgt) + 1
+    for number, line in lines:
         columns = line.split("\t")
         if len(columns) < needed:
             found = f"{path}, line {number} has {len(columns)} columns"
-            raise UserError(f"{found}; it must have at least {needed}; mend the line, or src_column and tgt_column")
-        yield columns[corpus.src_column], columns[corpus.tgt_column]
+            raise UserError(f"{found}; it must have at least {needed}; correct the line, or src_column and tgt_column")
+        yield columns[src], columns[tgt]
+
+
+def _column_number(column: int | str, header: Sequence[str], path: Path) -> int:
+    """The number of a column, counted from 0; raises UserError for a name that the header does not have once."""
+    if isinstance(column, int):
+        return column
+    if header.count(column) != 1:
+        names = ", ".join(map(repr, header))
+        raise UserError(
+            f"{path}, line 1 has {header.count(column)} columns {column!r}; its columns are {names}; "
+            "correct src_column and tgt_column, or give numbers counted from 0"
+        )
+    return header.index(column)
 
 
 def _read_sgm(src: Path, tgt: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
@@ -335,43 +348,13 @@ def _read_sgm(src: Path, tgt: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]
 
 
 def _sgm_segments(path: Path, invalid_utf8: InvalidUtf8) -> list[str]:
-    """The segments of one SGM file; WMT's files are no well-formed SGML, so they are searched rather than parsed."""
-    segments = _SEGMENT.findall("\n".join(read_lines(path, invalid_utf8)))
-    if not segments:
-        raise UserError(f"{path} has no <seg> elements; it must be an SGM file of WMT; use kind 'text' for plain text")
-    plain = (_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment) for segment in segments)
-    return [_one_line(segment).strip() for segment in plain]  # an entity may stand for a line feed too
+    return [_one_line(segment).strip() for segment in sgm_segments("\n".join(read_lines(path, invalid_utf8)), path)]
 
 
 def _read_xml(path: Path, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
-    """A WMT test set in XML: documents with one <src> and one or more <ref>, aligned by the ids of their segments."""
-    try:
-        with _decompressed(path) as file:
-            documents = list(ElementTree.parse(file).getroot().iter("doc"))
-    except ElementTree.ParseError as error:
-        raise UserError(f"{path} is not well-formed XML ({error}); mend it, or give a pair of .sgm files") from error
-    found_any = False
-    for document in documents:
-        src, ref = _xml_segments(document, "src", src_lang), _xml_segments(document, "ref", tgt_lang)
-        found_any = found_any or bool(src)
-        if src.keys() != ref.keys():
-            where = f"{path}, document {document.get('id')!r}"
-            wrong = f"has {len(src)} source and {len(ref)} reference segments in {src_lang} and {tgt_lang}"
-            raise UserError(f"{where} {wrong}; both must have the same ids; check the file and the languages")
-        yield from ((src[key], ref[key]) for key in src)
-    if not found_any:
-        raise UserError(
-            f"{path} has no <src> segments in {src_lang!r}; it must be an XML test set of WMT; check src_lang"
-        )
-
-
-def _xml_segments(document: ElementTree.Element, tag: str, lang: str) -> dict[str, str]:
-    """The segments of the first text of that kind and language in a document, by their ids."""
-    for text in document.iter(tag):
-        if text.get("lang", lang) == lang:
-            segments = {seg.get("id", str(number)): seg for number, seg in enumerate(text.iter("seg"), start=1)}
-            return {key: _one_line("".join(seg.itertext())).strip() for key, seg in segments.items()}
-    return {}
+    with _decompressed(path) as file:
+        for src, tgt in xml_pairs(file, path, src_lang, tgt_lang):
+            yield _one_line(src).strip(), _one_line(tgt).strip()
 
 
 def _read_parquet(corpus: ParquetCorpus, path: Path) -> Iterator[Pair]:

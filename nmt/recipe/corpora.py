@@ -78,10 +78,15 @@ class TsvCorpus(TrainingShare):
     kind: Literal["tsv"] = "tsv"
     path: Path
     """The file, plain or compressed."""
-    src_column: NonNegativeInt = 0
-    """Column of the source sentence, counted from 0."""
-    tgt_column: NonNegativeInt = 1
-    """Column of the target sentence, counted from 0."""
+    src_column: NonNegativeInt | str = 0
+    """Column of the source sentence: a number counted from 0, or a name in the first line, which then is a header."""
+    tgt_column: NonNegativeInt | str = 1
+    """Column of the target sentence, likewise."""
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line holds names of columns and not a pair."""
+        return isinstance(self.src_column, str) or isinstance(self.tgt_column, str)
 
 
 class SgmCorpus(TrainingShare):

@@ -14,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from nmt.recipe.corpora import CORPUS_KINDS, TAG_PATTERN, Corpus, Section
+from nmt.recipe.corpora import CORPUS_KINDS, TAG_PATTERN, Corpus, Section, TrainingShare
 from nmt.recipe.errors import RecipeError
-from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, DecodeRecipe, Recipe
+from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, DataRecipe, DecodeRecipe, Recipe
 
 # What values pydantic calls valid, by its names of what is wrong with others.
 _KINDS = {
@@ -66,7 +66,7 @@ def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe"
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
-        raise RecipeError(f"{where}: {explain(error)}") from error
+        raise RecipeError(_explain_with_origin(error, overrides, where)) from error
 
 
 def revalidate(recipe: Recipe) -> Recipe:
@@ -114,8 +114,11 @@ def dump_choices(recipe: Recipe) -> str:
     return tomli_w.dumps(tree)
 
 
-def _corpus_choices(corpus: Corpus) -> dict[str, Any]:
-    return {"kind": corpus.kind, **corpus.model_dump(mode="json", exclude_defaults=True, exclude_none=True)}
+def _corpus_choices(corpus: Corpus | TrainingShare) -> dict[str, Any]:
+    return {
+        "kind": type(corpus).model_fields["kind"].default,
+        **corpus.model_dump(mode="json", exclude_defaults=True, exclude_none=True),
+    }
 
 
 def describe_recipe(recipe: Recipe) -> str:
@@ -144,11 +147,26 @@ def _apply_override(tree: dict[str, Any], override: str, example: str = "train.m
 
 def explain(error: ValidationError) -> str:
     """What pydantic found wrong with a recipe or one of its sections, on one line."""
-    return " | ".join(_explain(error))
+    return " | ".join(phrase for _, phrase in _explain(error))
 
 
-def _explain(error: ValidationError) -> Iterator[str]:
-    """One phrase for each option that pydantic found wrong, with the nearest right name for an unknown one."""
+def _explain_with_origin(error: ValidationError, overrides: Sequence[str], where: str) -> str:
+    """What pydantic found wrong, on one line; `where` the recipe stands precedes what no override is to blame for."""
+    keys = [override.partition("=")[0].strip() for override in overrides]
+    given, written = [], []
+    for option, phrase in _explain(error):
+        is_given = any(_encloses(option, key) or _encloses(key, option) for key in keys)
+        (given if is_given else written).append(phrase)
+    return " | ".join(given + ([f"{where}: {' | '.join(written)}"] if written else []))
+
+
+def _encloses(outer: str, inner: str) -> bool:
+    """Whether an option is another one, or a section that holds it; the whole recipe is ""."""
+    return not outer or f"{inner}.".startswith(f"{outer}.")
+
+
+def _explain(error: ValidationError) -> Iterator[tuple[str, str]]:
+    """Each option that pydantic found wrong, as it is written, and what is wrong with it."""
     problems = error.errors()
     places = [problem["loc"] for problem in problems]
     of_options: dict[str, list[ErrorDetails]] = {}
@@ -157,7 +175,7 @@ def _explain(error: ValidationError) -> Iterator[str]:
         if not any(other[: len(place)] == place and other != place for other in places):  # else it follows from those
             of_options.setdefault(".".join(_written_names(place)), []).append(problem)
     for where, of_option in of_options.items():
-        yield _explain_option(where, of_option)
+        yield where, _explain_option(where, of_option)
 
 
 def _explain_option(where: str, problems: Sequence[ErrorDetails]) -> str:
@@ -166,15 +184,32 @@ def _explain_option(where: str, problems: Sequence[ErrorDetails]) -> str:
     if problem["type"] in ("union_tag_not_found", "union_tag_invalid"):
         return f"{where}.kind is {problem['input'].get('kind')!r}; it must be one of {', '.join(CORPUS_KINDS)}"
     if problem["type"] == "extra_forbidden":
-        known = _known_names(problem["loc"][:-1])
-        near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(known)}"
-        return f"unknown option {where!r}; {hint}"
+        return f"unknown option {where!r}; {_suggest(problem['loc'])}"
+    if problem["type"] == "missing" and _is_section(_annotation(problem["loc"])):
+        return f"section [{where}] is missing; every recipe needs one; recipes/quickstart.toml is an example"
     if problem["type"] == "missing":
         return f"option {where!r} is missing; it has no default"
     if problem["type"] == "value_error":
         return problem["msg"].removeprefix("Value error, ")
     return f"{where} = {problem['input']!r}; it must {' or '.join(map(_wanted, problems)).replace(' or be ', ' or ')}"
+
+
+def _suggest(location: Sequence[str | int]) -> str:
+    """What a user may have meant by an unknown option: one of the same section, or else one of another section."""
+    section, name = location[:-1], str(location[-1])
+    if near := _nearest(name, _known_names(section)):
+        return f"did you mean {near!r}?"
+    for other in Recipe.model_fields if section in [(one,) for one in Recipe.model_fields] or not section else ():
+        if _is_section(_annotation((other,))) and (near := _nearest(name, _known_names((other,)), similarity=0.8)):
+            return f"did you mean {f'{other}.{near}'!r}?"
+    return f"known options: {', '.join(_known_names(section))}"
+
+
+def _nearest(name: str, known: Sequence[str], similarity: float = 0.5) -> str | None:
+    """The option whose name is most similar, or of which `name` is the initials (`lr`, `learning_rate`)."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=similarity)
+    initials = [option for option in known if "".join(word[0] for word in option.split("_")) == name and "_" in option]
+    return next(iter(near + initials), None)
 
 
 def _wanted(problem: ErrorDetails) -> str:
@@ -208,9 +243,13 @@ def _annotation(location: Sequence[str | int]) -> Any:
     for part in location:
         if part in CORPUS_KINDS:
             annotation = CORPUS_KINDS[str(part)]
-        elif isinstance(annotation, type) and issubclass(annotation, BaseModel) and part in annotation.model_fields:
+        elif _is_section(annotation) and part in annotation.model_fields:
             annotation = annotation.model_fields[str(part)].annotation
     return annotation
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _known_names(location: Sequence[str | int]) -> list[str]:
@@ -227,11 +266,34 @@ def _describe_section(section: Section, prefix: str) -> Iterator[str]:
         yield f"# {(type(section).__doc__ or '').splitlines()[0]}"
         yield f"[{prefix}]"
     for name, field in simple.items():
+        if isinstance(section, DataRecipe) and name == "train":
+            yield from _describe_corpora()
         yield from _describe_option(name, field, getattr(section, name))
     for name in fields:
         value = getattr(section, name)
         if isinstance(value, Section):
             yield from _describe_section(value, f"{prefix}.{name}" if prefix else name)
+
+
+def _describe_corpora() -> Iterator[str]:
+    """A comment for each kind of corpus: what it is, its own options, and those that every training corpus has."""
+    yield "# A corpus is one of these, `*` marks options without a default:"
+    for kind, section in CORPUS_KINDS.items():
+        own = {name: field for name, field in section.model_fields.items() if name not in TrainingShare.model_fields}
+        options = ", ".join(_describe_key(name, field) for name, field in own.items() if name != "kind")
+        yield f"#   kind = {_toml_value(kind)}: {options}"
+        yield f"#     {' '.join((section.__doc__ or '').split())}"
+    shared = ", ".join(_describe_key(name, field) for name, field in TrainingShare.model_fields.items())
+    yield f"#   Training corpora of every kind: {shared}"
+    for name, field in TrainingShare.model_fields.items():
+        yield f"#     {name}: {' '.join((field.description or '').split())}"
+
+
+def _describe_key(name: str, field: FieldInfo) -> str:
+    """An option of a corpus with its default, such as `split = "train"`."""
+    if field.is_required():
+        return f"{name}*"
+    return name if field.default is None else f"{name} = {_toml_value(field.default)}"
 
 
 def _describe_option(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
@@ -251,6 +313,8 @@ def _toml_value(value: Any) -> str:
     match value:
         case bool():
             return "true" if value else "false"
+        case TrainingShare():
+            return _toml_value(_corpus_choices(value))
         case Section():
             return _toml_value(value.model_dump(mode="json", exclude_none=True))
         case dict():

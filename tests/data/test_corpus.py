@@ -213,6 +213,20 @@ def test_tsv(tmp_path: Path) -> None:
     one_line_error(corpus, tmp_path, r"pairs\.tsv, line 2 has 2 columns; it must have at least 3")
 
 
+def test_tsv_with_a_header(tmp_path: Path) -> None:
+    rows = [f"{number}\t{tgt}\t{src}" for number, (src, tgt) in enumerate(zip(SRC, TGT, strict=True))]
+    write(tmp_path / "pairs.tsv", ["id\tGerman\tEnglish", *rows])
+    for src_column in ("English", 2):  # one name is enough for the first line to be a header
+        corpus = TsvCorpus(path="pairs.tsv", src_column=src_column, tgt_column="German")
+        assert read(corpus, tmp_path) == list(zip(SRC, TGT, strict=True))
+        assert count_pairs(corpus, recipe(tmp_path)) == len(SRC)
+    missing = TsvCorpus(path="pairs.tsv", src_column="French", tgt_column="German")
+    one_line_error(missing, tmp_path, r"pairs\.tsv, line 1 has 0 columns 'French'; its columns are 'id', 'German', 'En")
+    write(tmp_path / "pairs.tsv", [])
+    assert count_pairs(missing, recipe(tmp_path)) == 0
+    one_line_error(missing, tmp_path, r"pairs\.tsv, line 1 has 0 columns 'French'")
+
+
 @pytest.mark.parametrize("suffix", COMPRESSORS)
 def test_json_lines(suffix: str, tmp_path: Path) -> None:
     records = [{"translation": {"en": src, "de": tgt}, "id": 7} for src, tgt in zip(SRC, TGT, strict=True)]

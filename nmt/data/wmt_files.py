@@ -1,0 +1,60 @@
+"""WMT test sets in SGM and XML: their segments as text, in order."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+from nmt.recipe import UserError
+
+_SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
+# Only with a semicolon: `html.unescape` alone would also find entities in a bare `&` ("R&notes").
+_ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
+
+
+def sgm_segments(text: str, path: Path) -> list[str]:
+    """The segments of one SGM file; WMT's files are no well-formed SGML, so they are searched rather than parsed.
+
+    A segment may hold line feeds. Raises UserError, which names `path`, where there is none.
+    """
+    segments = _SEGMENT.findall(text)
+    if not segments:
+        raise UserError(f"{path} has no <seg> elements; it must be an SGM file of WMT; use kind 'text' for plain text")
+    return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment) for segment in segments]
+
+
+def xml_pairs(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str) -> Iterator[tuple[str, str]]:
+    """The pairs of an XML file: documents with one <src> and one or more <ref>, aligned by the ids of their segments.
+
+    A segment may hold line feeds. Raises UserError, which names `path`, for XML that is malformed or not aligned.
+    """
+    try:
+        documents = list(ElementTree.parse(file).getroot().iter("doc"))
+    except ElementTree.ParseError as error:
+        raise UserError(f"{path} is not well-formed XML ({error}); correct it, or give a pair of .sgm files") from error
+    found_any = False
+    for document in documents:
+        src, ref = _segments_by_id(document, "src", src_lang), _segments_by_id(document, "ref", tgt_lang)
+        found_any = found_any or bool(src)
+        if src.keys() != ref.keys():
+            where = f"{path}, document {document.get('id')!r}"
+            wrong = f"has {len(src)} source and {len(ref)} reference segments in {src_lang} and {tgt_lang}"
+            raise UserError(f"{where} {wrong}; both must have the same ids; check the file and the languages")
+        yield from ((src[key], ref[key]) for key in src)
+    if not found_any:
+        raise UserError(
+            f"{path} has no <src> segments in {src_lang!r}; it must be an XML test set of WMT; check src_lang"
+        )
+
+
+def _segments_by_id(document: ElementTree.Element, tag: str, lang: str) -> dict[str, str]:
+    """The segments of the first text of that tag and language in a document, by their ids."""
+    for text in document.iter(tag):
+        if text.get("lang", lang) == lang:
+            segments = {seg.get("id", str(number)): seg for number, seg in enumerate(text.iter("seg"), start=1)}
+            return {key: "".join(seg.itertext()) for key, seg in segments.items()}
+    return {}
