@@ -153,7 +153,8 @@ def explain(error: ValidationError) -> str:
 def _explain_with_origin(error: ValidationError, overrides: Sequence[str], where: str) -> str:
     """What pydantic found wrong, on one line; `where` the recipe stands precedes what no override is to blame for."""
     keys = [override.partition("=")[0].strip() for override in overrides]
-    given, written = [], []
+    given: list[str] = []
+    written: list[str] = []
     for option, phrase in _explain(error):
         is_given = any(_encloses(option, key) or _encloses(key, option) for key in keys)
         (given if is_given else written).append(phrase)
