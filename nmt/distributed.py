@@ -20,15 +20,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from nmt.recipe import UserError
+from nmt.recipe import OrderlyEnd, UserError
 from nmt.watch import Watch
 
 WATCH_SECONDS = 60.0
 TIMEOUT_SECONDS = 600.0
-
-
-class OrderlyEnd(Exception):  # noqa: N818 - not an error
-    """Base of the exceptions by which all processes leave at the same step, as after a signal to stop."""
 
 
 @dataclass(frozen=True)

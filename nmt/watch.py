@@ -30,7 +30,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined] # public, says torch's manual
 
-from nmt.recipe import UserError
+from nmt.recipe import JobEnded, UserError
 
 LONGEST_INTERVAL = 1.0  # seconds between two heartbeats, where the patience allows it
 FAREWELL_SECONDS = 5.0  # how long a process may take to end by itself once there is a verdict
@@ -45,10 +45,6 @@ LOOKS_TO_SPREAD_A_VERDICT = 3
 NO_VERDICT = "none"
 LEFT = "left"
 AGAIN = "start the same command again, and it goes on from the last checkpoint"
-
-
-class JobEnded(UserError):  # noqa: N818 - the error was another one, here or elsewhere
-    """The job of several processes ends, and why was said on stderr: there is nothing to add."""
 
 
 @dataclass

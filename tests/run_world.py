@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from nmt.distributed import OrderlyEnd, World, start_world
-from nmt.recipe import UserError
+from nmt.distributed import World, start_world
+from nmt.recipe import OrderlyEnd, UserError
 from nmt.watch import JobEnded
 
 LINES = [["Guten Tag", "", "zwei\u2028Zeilen \ud800"], [], ["日本語"]]

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer.main
 
-from nmt.cli.program import app
+from nmt.cli.program import COMMANDS
 from nmt.export.packages import is_installed
 from nmt.recipe import parse_recipe
 
@@ -34,8 +33,7 @@ def nmt_commands() -> list[list[str]]:
 
 @pytest.mark.parametrize("words", nmt_commands(), ids=" ".join)
 def test_every_command_parses_and_its_recipes_exist(words: list[str]) -> None:
-    group = typer.main.get_command(app)
-    command = group.commands[words[0]]  # type: ignore[attr-defined]
+    command = COMMANDS[words[0]].load(words[0])
     if hasattr(command, "commands"):
         words = words[1:]
         command = command.commands[words[0]]

@@ -9,27 +9,80 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from importlib import metadata
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from nmt.cli import bench, plot
-from nmt.cli.align import align
-from nmt.cli.compare import compare
-from nmt.cli.evaluate import evaluate
-from nmt.cli.export import export, import_model
-from nmt.cli.recipes import average, config, prepare, run, train
-from nmt.cli.rerank import rerank
-from nmt.cli.score import score
-from nmt.cli.shortlist import shortlist
-from nmt.cli.translate import translate
 from nmt.logs import console, say
-from nmt.recipe import RecipeError, UserError
-from nmt.train.signals import Stopped
-from nmt.watch import JobEnded
+from nmt.recipe import JobEnded, OrderlyEnd, RecipeError, UserError
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that is imported when it is called, since some of them import packages that take seconds.
+
+    attribute: the function in the module, or the group of commands
+    summary:   what `nmt --help` says of it
+    """
+
+    module: str
+    attribute: str
+    summary: str
+
+    def load(self, name: str) -> Any:
+        """The command as typer runs it, under the name that the user types."""
+        loaded: typer.Typer | Callable[..., None] = getattr(import_module(self.module), self.attribute)
+        if isinstance(loaded, typer.Typer):
+            return typer.main.get_group(loaded)
+        alone = typer.Typer(add_completion=False)
+        alone.command(name)(loaded)
+        return typer.main.get_command(alone)
+
+
+# In the order of `nmt --help`.
+COMMANDS = {
+    "run": Command("nmt.cli.recipes", "run", "Train a model by a recipe, translate its test sets and report."),
+    "prepare": Command("nmt.cli.recipes", "prepare", "Clean the corpora, train the tokenizer, write the token store."),
+    "train": Command("nmt.cli.recipes", "train", "Train, resuming from the newest checkpoint of the run."),
+    "average": Command("nmt.cli.recipes", "average", "Average several checkpoints into one model."),
+    "config": Command("nmt.cli.recipes", "config", "Print a recipe with all its options and what they mean."),
+    "translate": Command("nmt.cli.translate", "translate", "Translate text, line by line."),
+    "score": Command("nmt.cli.score", "score", "Print the log-probability of given translations."),
+    "align": Command("nmt.cli.align", "align", "Align the words of given sentence pairs."),
+    "rerank": Command("nmt.cli.rerank", "rerank", "Rerank n-best lists by the scores of several models."),
+    "shortlist": Command("nmt.cli.shortlist", "shortlist", "Make a lexical shortlist for faster translation."),
+    "evaluate": Command("nmt.cli.evaluate", "evaluate", "Score translations against references, as sacreBLEU does."),
+    "compare": Command("nmt.cli.compare", "compare", "Test whether systems differ from a baseline."),
+    "export": Command("nmt.cli.export", "export", "Write a model for CTranslate2 or for transformers."),
+    "import": Command("nmt.cli.export", "import_model", "Make a model of a Marian model of transformers."),
+    "plot": Command("nmt.cli.plot", "app", "Draw training curves and attention."),
+    "bench": Command("nmt.cli.bench", "app", "Measure how fast this machine trains and translates."),
+}
+
+
+class Program(TyperGroup):
+    """The group of all commands, which only knows their names and summaries and imports the one that is called."""
+
+    def __init__(self, **options: Any) -> None:
+        summaries = [TyperCommand(name, help=command.summary) for name, command in COMMANDS.items()]
+        super().__init__(**options | {"commands": summaries})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, in the order of the help."""
+        return list(COMMANDS)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The name and the command that the arguments call, and the other arguments."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, COMMANDS[str(name)].load(str(name)), rest
+
 
 app = typer.Typer(
+    cls=Program,
     help="The encoder-decoder Transformer for machine translation: train, translate, score.",
     no_args_is_help=True,
     add_completion=False,
@@ -53,28 +106,6 @@ def options(
     """What precedes a command."""
 
 
-# In the order of `nmt --help`.
-for command in (
-    run,
-    prepare,
-    train,
-    average,
-    config,
-    translate,
-    score,
-    align,
-    rerank,
-    shortlist,
-    evaluate,
-    compare,
-    export,
-):
-    app.command()(command)
-app.command("import")(import_model)
-app.add_typer(plot.app, name="plot")
-app.add_typer(bench.app, name="bench")
-
-
 def main() -> None:
     """Run the command line and exit; every error that a user can cause is one line on stderr."""
     try:
@@ -87,9 +118,9 @@ def main() -> None:
         sys.exit(1)
     except UserError as error:
         sys.exit(_fail(str(error), 1))
-    except Stopped as stopped:
-        say(str(stopped))
-        sys.exit(stopped.status)
+    except OrderlyEnd as end:
+        say(str(end))
+        sys.exit(end.status)
     except KeyboardInterrupt:
         sys.exit(_fail("interrupted", 130))
     except BrokenPipeError:  # the reader of our output has gone, as `head` does

@@ -17,7 +17,7 @@ from nmt.recipe.corpora import (
     TextCorpus,
     TsvCorpus,
 )
-from nmt.recipe.errors import RecipeError, UserError
+from nmt.recipe.errors import JobEnded, OrderlyEnd, RecipeError, UserError
 from nmt.recipe.sections import (
     DataRecipe,
     DecodeRecipe,
@@ -46,9 +46,11 @@ __all__ = [
     "EmbeddedCorpus",
     "EvaluateRecipe",
     "HuggingFaceCorpus",
+    "JobEnded",
     "JsonLinesCorpus",
     "Metric",
     "ModelRecipe",
+    "OrderlyEnd",
     "ParquetCorpus",
     "Recipe",
     "RecipeError",

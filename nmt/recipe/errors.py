@@ -7,3 +7,16 @@ class UserError(Exception):
 
 class RecipeError(UserError):
     """A recipe that cannot be read or does not make sense."""
+
+
+class JobEnded(UserError):  # noqa: N818 - the error was another one, in this process or another
+    """A job of several processes ends for a reason that stderr already says."""
+
+
+class OrderlyEnd(Exception):  # noqa: N818 - not an error
+    """All processes leave at the same step, as after a signal to stop.
+
+    status: exit status of the process
+    """
+
+    status = 0

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from nmt.distributed import OrderlyEnd
+from nmt.recipe import OrderlyEnd
 
 # Exit statuses by convention: 128 + signal number, and Slurm's early warning counts as a request to terminate.
 EXIT_STATUS = {signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGINT: 130}

@@ -16,7 +16,7 @@ from nasty_lines import as_bytes, nasty_lines
 from nmt import cli
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["nmt.cli.program"])
+PROCESSES.set_forkserver_preload(["nmt.cli.translate"])
 
 
 def run_rank(arguments: list[str], variables: dict[str, str], err: Path) -> None:

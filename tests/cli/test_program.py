@@ -1,6 +1,8 @@
 """What the program says when the system refuses something."""
 
 import errno
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from calling import Nmt, one_line
 
 from nmt import pipeline
+from nmt.cli.program import COMMANDS
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "quickstart.toml"
 
@@ -76,3 +79,23 @@ def test_an_interrupt_is_one_line(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(pipeline, "prepare", interrupt)
     status, _, _ = nmt("prepare", str(RECIPE))
     assert status == 130
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_loads_under_its_name_and_explains_itself(name: str, nmt: Nmt) -> None:
+    status, out, err = nmt(name, "--help")
+    assert (status, err) == (0, "")
+    assert f"Usage: nmt {name}" in out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["trane"]])
+def test_what_needs_no_command_imports_none(arguments: list[str]) -> None:
+    program = (
+        "import sys; from nmt import cli; sys.argv[0] = 'nmt'\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'pyarrow', 'sacrebleu', 'matplotlib', 'transformers'} & sys.modules.keys()\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
