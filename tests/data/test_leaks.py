@@ -1,0 +1,212 @@
+"""Sentences that occur in the training text are found: planted ones, in every kind of corpus, whatever their form."""
+
+import json
+import random
+import string
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt.data.leaks import (
+    LeakCount,
+    LeakFinder,
+    SearchedSet,
+    describe_place,
+    normal_forms,
+    search_training_text,
+    searched_sets,
+)
+from nmt.recipe import Recipe, parse_recipe
+
+LETTERS = string.ascii_lowercase + "äöüßéñçøåœ"
+PUNCTUATION = (
+    ".,;:!?-\u2013\u2014\u2026\"'\u201e\u201c\u201d\u201a\u2018\u2019\u00ab\u00bb()[]/\u00bf\u00a1\u00b7`\u00b4_*&"
+)
+SPACES = " \t\u00a0\u2009\u3000\u200b\u00ad"
+
+
+def sentences(rng: random.Random, count: int) -> list[str]:
+    """Distinct sentences of words of random letters."""
+    words = ["".join(rng.choices(LETTERS, k=rng.randint(2, 9))) for _ in range(5_000)]
+    made = {f"{' '.join(rng.choices(words, k=rng.randint(4, 20))).capitalize()}.": None for _ in range(count)}
+    assert len(made) == count
+    return list(made)
+
+
+def varied(line: str, rng: random.Random) -> str:
+    """The same sentence with other case, punctuation or spacing, and sometimes all of them."""
+    changed = line
+    while changed == line:
+        if rng.random() < 0.5:
+            changed = rng.choice([str.upper, str.lower, str.title, str.swapcase])(changed)
+        if rng.random() < 0.5:
+            words = changed.strip(".").split(" ")
+            changed = " ".join(word + rng.choice(["", "", "", *PUNCTUATION]) for word in words)
+        if rng.random() < 0.5:
+            places = [place for place, character in enumerate(changed) if character == " "]
+            place = rng.choice(places) if places else 0
+            changed = changed[:place] + "".join(rng.choices(SPACES, k=rng.randint(0, 3))) + changed[place + 1 :]
+    return changed
+
+
+def found_in(sets: Sequence[SearchedSet], *corpora: Sequence[tuple[str, str]]) -> LeakFinder:
+    finder = LeakFinder(sets)
+    for place, corpus in enumerate(corpora):
+        for start in range(0, len(corpus), 1_000):
+            finder.look(place, corpus[start : start + 1_000])
+    return finder
+
+
+def test_all_of_500_planted_sentences_are_found_and_no_others() -> None:
+    rng = random.Random(1)
+    text = sentences(rng, 2 * 32_000)
+    pairs = list(zip(text[::2], text[1::2], strict=True))
+    test, train = pairs[:2_000], pairs[2_000:]
+    exact, near = dict.fromkeys(range(0, 1_000, 4)), dict.fromkeys(range(1, 1_000, 4))
+    for line in (*exact, *near):
+        src, tgt = test[line] if line in exact else (varied(side, rng) for side in test[line])
+        place = rng.randrange(len(train))
+        train[place:place] = [{0: (src, tgt), 1: (src, train[place][1]), 2: (train[place][0], tgt)}[line // 4 % 3]]
+    (result,) = found_in([SearchedSet("t", *map(list, zip(*test, strict=True)))], train).leaks()
+    exactly = {leak.line - 1 for leak in result.leaks if leak.kind == "exact"}
+    nearly = {leak.line - 1 for leak in result.leaks if leak.kind == "near"}
+    assert (len(exact), len(near)) == (250, 250)
+    assert exactly == set(exact), "every exact one, and no false alarm among 1,500 other sentences"
+    assert nearly == set(near), "recall of near ones 100 %, and no false alarm"
+    for leak in result.leaks:
+        side = int(leak.part == "reference")
+        assert train[leak.number - 1][side] == leak.found
+        assert (leak.found == test[leak.line - 1][side]) == (leak.kind == "exact")
+        assert leak.part == ("both", "source", "reference")[(leak.line - 1) // 4 % 3]
+    counts = result.counts()
+    assert counts.any == LeakCount(250, 250) and counts.clean == len(result.clean()) == 1_500
+    assert counts.source.exact + counts.reference.exact - counts.both.exact == 250
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("It's mine!", "its MINE"),
+        ("It\u00b4s mine", "It's mine"),
+        ("Straße", "STRASSE"),
+        ("e\u0301cole", "École"),
+        ("ﬁne", "Fine"),
+        ("\uff26\uff55\uff4c\uff4c\u3000\uff57\uff49\uff44\uff54\uff48\uff01", "full width"),
+        ("„So“, sagte er …", '"So", sagte er...'),
+        ("a\u00a0b\u200bc\u00add", "abcd"),
+        ("ΣΊΣΥΦΟΣ", "Σίσυφος"),
+        ("trailing \r", "trailing"),
+    ],
+)
+def test_case_punctuation_spacing_and_unicode_form_do_not_count(one: str, other: str) -> None:
+    assert normal_forms([one]) == normal_forms([other])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("a b", "a c"), ("schon", "schön"), ("C++", "C"), ("5 €", "5 $"), ("कि", "की"), ("a", "a b")]
+)
+def test_letters_marks_digits_and_symbols_count(one: str, other: str) -> None:
+    assert normal_forms([one]) != normal_forms([other])
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\n"))))
+def test_a_line_has_one_form_whatever_stands_beside_it(lines: list[str]) -> None:
+    assert normal_forms(lines) == [form for line in lines for form in normal_forms([line])]
+
+
+def test_sides_are_told_apart_from_pairs() -> None:
+    one = SearchedSet("t", ["one", "two", "three", "", "?", "four"], ["eins", "zwei", "drei", "leer", "!", "vier"])
+    first = [("One.", "Eins."), ("one", "x"), ("two", "x"), ("", ""), ("!", "?"), ("...", "zwei")]
+    second = [("x", "eins"), ("one  ", "eins\r"), ("Three", "drei")]
+    (result,) = found_in([one], first, second).leaks()
+    rows = [(leak.line, leak.part, leak.kind, leak.corpus, leak.number, leak.times) for leak in result.leaks]
+    assert rows == [
+        (1, "both", "exact", 1, 2, 2),  # it stands for its source and its reference, which occur exactly too
+        (2, "source", "exact", 0, 3, 1),
+        (2, "reference", "exact", 0, 6, 1),
+        (3, "reference", "exact", 1, 3, 1),  # of the pair, only one side occurs exactly
+        (3, "both", "near", 1, 3, 1),
+    ]
+    counts = result.counts()
+    assert (counts.source, counts.reference) == (LeakCount(2, 1), LeakCount(3, 0))
+    assert (counts.both, counts.any, counts.clean) == (LeakCount(1, 1), LeakCount(3, 0), 3)
+    assert result.clean() == [3, 4, 5]
+
+
+def test_the_same_sentence_may_be_in_several_sets_and_several_times() -> None:
+    sets = [SearchedSet("a", ["One!", "one"], ["x", "y"]), SearchedSet("b", ["z", "ONE"], ["x", "y"])]
+    first, second = found_in(sets, [("one", ""), ("One!", "")]).leaks()
+    assert [(leak.line, leak.kind, leak.number, leak.times) for leak in first.leaks] == [
+        (1, "exact", 2, 2),
+        (2, "exact", 1, 2),
+    ]
+    assert [(leak.line, leak.kind, leak.number, leak.times) for leak in second.leaks] == [(2, "near", 1, 2)]
+
+
+def recipe_for(folder: Path, train: str) -> Recipe:
+    (folder / "test.tsv").write_text("the cat\tdie Katze\nthe dog\tder Hund\n", encoding="utf-8")
+    other = '{kind = "tsv", path = "test.tsv"}'
+    text = f'data = {{train = [{train}], valid = [{other}], test = {{pets = {other}}}, root = "{folder}"}}'
+    return parse_recipe(f'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n{text}')
+
+
+PAIRS = [("a tree", "ein Baum"), ("The cat.", "x"), ("y", "Der Hund!"), ("the cat", "die Katze")]
+
+
+def write_corpora(folder: Path) -> dict[str, tuple[str, list[str]]]:
+    """Corpora of several kinds with PAIRS in them: by kind the section of a recipe, and where the leaks are."""
+    sides = list(zip(*PAIRS, strict=True))
+    for side, name in zip(sides, ("en", "de"), strict=True):
+        (folder / name).write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
+        segments = "".join(f"<seg id='{n}'>{line}</seg>\n" for n, line in enumerate(side, 1))
+        (folder / f"{name}.sgm").write_text(segments, encoding="utf-8")
+    (folder / "t.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in PAIRS), encoding="utf-8")
+    records = "\n".join(json.dumps({"s": src, "t": tgt}) + "\n" for src, tgt in PAIRS)  # empty lines between them
+    (folder / "t.jsonl").write_text(records, encoding="utf-8")
+    segment = [f"{name}, segment {n}" for name, n in (("en.sgm", 4), ("de.sgm", 3))]
+    return {
+        "text": ('{kind = "text", src = "en", tgt = "de"}', ["en:4", "de:3"]),
+        "sgm": ('{kind = "sgm", src = "en.sgm", tgt = "de.sgm"}', segment),
+        "tsv": ('{kind = "tsv", path = "t.tsv"}', ["t.tsv:4", "t.tsv:3"]),
+        "jsonl": (
+            '{kind = "jsonl", path = "t.jsonl", src_field = "s", tgt_field = "t"}',
+            ["t.jsonl, record 4", "t.jsonl, record 3"],
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", ["text", "sgm", "tsv", "jsonl"])
+def test_places_name_file_and_line(kind: str, tmp_path: Path) -> None:
+    train, places = write_corpora(tmp_path)[kind]
+    recipe = recipe_for(tmp_path, train)
+    finder = LeakFinder(searched_sets(recipe))
+    search_training_text(recipe, finder)
+    assert finder.num_read == {0: 4}
+    test, valid = finder.leaks()
+    assert (test.name, valid.name, test.leaks) == ("data.test.pets", "data.valid.0", valid.leaks)
+    assert [(leak.line, leak.part, leak.kind, leak.times) for leak in test.leaks] == [
+        (1, "both", "exact", 1),
+        (2, "reference", "near", 1),
+    ]
+    assert [describe_place(leak, recipe.data) for leak in test.leaks] == [f"{tmp_path}/{place}" for place in places]
+
+
+def test_test_sentences_of_the_built_in_corpus_are_not_in_its_training_text() -> None:
+    corpora = ", ".join(
+        f'{split} = {{kind = "embedded", split = "{split}", pairs = 300}}' for split in ("test", "nested")
+    )
+    train, valid = '{kind = "embedded", pairs = 3000}', '{kind = "embedded", split = "valid", pairs = 100}'
+    data = f"data = {{train = [{train}], valid = [{valid}], test = {{{corpora}}}}}"
+    recipe = parse_recipe(f'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n{data}')
+    finder = LeakFinder(searched_sets(recipe))
+    search_training_text(recipe, finder)
+    assert {one.name: one.counts().source for one in finder.leaks()} == dict.fromkeys(
+        ["data.test.test", "data.test.nested", "data.valid.0"], LeakCount(0, 0)
+    )
+    finder.look(0, [(finder.sets[0].src[7], "")])
+    leak = finder.leaks()[0].leaks[-1]
+    assert (leak.line, leak.part, leak.kind) == (8, "source", "exact")
+    assert describe_place(leak, recipe.data) == "embedded train, pair 3001"
