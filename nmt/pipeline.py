@@ -23,6 +23,8 @@ from nmt.checkpoint import (
 )
 from nmt.data import prepare as preparation
 from nmt.data.fingerprint import text_identity
+from nmt.data.leak_record import begin_search, read_leaks, record_leaks
+from nmt.data.leaks import SetLeaks
 from nmt.data.prepare import Prepared, TestSet, load_prepared, test_sets
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
@@ -30,7 +32,7 @@ from nmt.data.workload import Workload
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
 from nmt.distributed import World, start_world
-from nmt.evaluate.metrics import score_by_group, score_corpus
+from nmt.evaluate.metrics import Score, score_by_group, score_corpus
 from nmt.evaluate.page import write_report
 from nmt.evaluate.report import (
     DataFacts,
@@ -158,8 +160,10 @@ def _prepare(recipe: Recipe) -> Prepared:
     """Prepare what is outdated; UserError where a run would lose the text or the tokenizers that it began with."""
     require_same_run(recipe)
     require_same_text(recipe)
-    prepared = preparation.prepare(recipe)
+    search = begin_search(recipe)
+    prepared = preparation.prepare(recipe, None if search is None else search.look)
     require_same_tokenizers(recipe, prepared.tokenizers)
+    record_leaks(recipe, prepared.report, search)
     return prepared
 
 
@@ -287,13 +291,17 @@ def _finish(recipe: Recipe, world: World, position: Position) -> None:
     averaged = _average_of_run(recipe)
     translator = Translator.load(run_dir / "model", str(world.device), decode=recipe.decode.all_given())
     window = TRANSLATION_WINDOW * (TIMES_ON_A_GPU if world.device.type == "cuda" else 1)
-    tests = tuple(_translate_and_score(recipe, translator, test, window) for test in test_sets(recipe).values())
+    leaks = read_leaks(run_dir)
+    tests = tuple(
+        _translate_and_score(recipe, translator, test, window, leaks.get(f"data.test.{name}"))
+        for name, test in test_sets(recipe).items()
+    )
     curves, notes = _draw_curves(recipe)
     facts = RunFacts(
         name=recipe.name,
         summary=summarize(recipe),
         seed=recipe.seed,
-        data=DataFacts.from_prepare_report(load_prepared(recipe.data_directory).report),
+        data=DataFacts.from_prepare_report(load_prepared(recipe.data_directory).report, _valid_leaks(leaks)),
         parameters=translator.num_parameters,
         training=_training_facts(recipe, world, position, averaged),
         tests=tests,
@@ -307,6 +315,12 @@ def _finish(recipe: Recipe, world: World, position: Position) -> None:
     markdown, _ = write_report(facts, run_dir)
     print(markdown.read_text(encoding="utf-8"))  # noqa: T201 - the report is the result of the command
     say(f"report: {markdown}, model: {run_dir / 'model'}")
+
+
+def _valid_leaks(leaks: Mapping[str, SetLeaks]) -> int | None:
+    """How many development pairs are in the training text; None if unknown."""
+    of_valid = [found.counts() for name, found in leaks.items() if name.startswith("data.valid.")]
+    return sum(counts.sentences - counts.clean for counts in of_valid) if of_valid else None
 
 
 def _draw_curves(recipe: Recipe) -> tuple[str | None, tuple[str, ...]]:
@@ -338,8 +352,10 @@ def _average_of_run(recipe: Recipe) -> list[Path]:
     return chosen
 
 
-def _translate_and_score(recipe: Recipe, translator: Translator, test: TestSet, window: int) -> ScoredTestSet:
-    """Translate a test set into `translations/<name>.<lang>` of the run directory, and score it."""
+def _translate_and_score(
+    recipe: Recipe, translator: Translator, test: TestSet, window: int, leaks: SetLeaks | None
+) -> ScoredTestSet:
+    """Translate a test set into `translations/<name>.<lang>` of the run directory; score it and its clean sentences."""
     started = time.perf_counter()
     lines: list[str] = []
     with progress(f"translating {test.name}", len(test.src), "sentences") as bar:
@@ -351,15 +367,22 @@ def _translate_and_score(recipe: Recipe, translator: Translator, test: TestSet, 
     out.mkdir(exist_ok=True)
     (out / f"{test.name}.{recipe.tgt_lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     options: dict[str, Any] = {"tgt_lang": recipe.tgt_lang, "lowercase": translator.lowercases}
+
+    def score(places: Sequence[int]) -> tuple[Score, ...]:
+        metrics, resamples = recipe.evaluate.metrics, recipe.evaluate.resamples
+        refs = [[test.ref[place] for place in places]]
+        return tuple(score_corpus([lines[place] for place in places], refs, metrics, resamples=resamples, **options))
+
+    clean = [] if leaks is None else leaks.clean()
     return ScoredTestSet(
         name=test.name,
         sentences=len(test.src),
         seconds=seconds,
-        scores=tuple(
-            score_corpus(lines, [test.ref], recipe.evaluate.metrics, resamples=recipe.evaluate.resamples, **options)
-        ),
+        scores=score(range(len(lines))),
         groups=tuple(score_by_group(lines, [test.ref], test.phenomena, **options)) if test.phenomena else (),
         samples=choose_samples(test.src, test.ref, lines, recipe.evaluate.samples),
+        leaks=None if leaks is None else leaks.counts(),
+        clean_scores=score(clean) if 0 < len(clean) < len(lines) else (),
     )
 
 

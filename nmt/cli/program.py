@@ -50,6 +50,7 @@ COMMANDS = {
     "train": Command("nmt.cli.recipes", "train", "Train, resuming from the newest checkpoint of the run."),
     "average": Command("nmt.cli.recipes", "average", "Average several checkpoints into one model."),
     "config": Command("nmt.cli.recipes", "config", "Print a recipe with all its options and what they mean."),
+    "leaks": Command("nmt.cli.leaks", "leaks", "List the test sentences that occur in the training text."),
     "translate": Command("nmt.cli.translate", "translate", "Translate text, line by line."),
     "score": Command("nmt.cli.score", "score", "Print the log-probability of given translations."),
     "align": Command("nmt.cli.align", "align", "Align the words of given sentence pairs."),

@@ -19,8 +19,8 @@ from functools import cache
 from re import Pattern
 from typing import Literal, assert_never
 
-from nmt.data.chunks import in_chunks
 from nmt.data.corpus import Pair, input_files, read_pairs
+from nmt.data.corpus_chunks import read_chunks
 from nmt.logs import progress
 from nmt.recipe import (
     DataRecipe,
@@ -260,10 +260,8 @@ def searched_sets(recipe: Recipe) -> list[SearchedSet]:
 def search_training_text(recipe: Recipe, finder: LeakFinder) -> None:
     """Show the finder all training text of a recipe; raises UserError for what cannot be read."""
     with progress("searching the training text", None, "pairs") as bar:
-        for place, corpus in enumerate(recipe.data.train):
-            for chunk in in_chunks(read_pairs(corpus, recipe.data, recipe.src_lang, recipe.tgt_lang)):
-                finder.look(place, chunk)
-                bar.advance(len(chunk))
+        for _, chunk in read_chunks(recipe.data.train, recipe, finder.look):
+            bar.advance(len(chunk))
 
 
 def describe_place(leak: Leak, data: DataRecipe) -> str:

@@ -36,13 +36,13 @@ from nmt.data.chunks import (
     PairEncoder,
     StoredForm,
     decompress_pairs,
-    in_chunks,
     read_frames,
     unpack,
     write_frame,
 )
 from nmt.data.clean import DROP_REASONS, normalize
 from nmt.data.corpus import Pair, count_pairs, read_lines, read_pairs
+from nmt.data.corpus_chunks import Look, read_chunks
 from nmt.data.duplicates import Bitmap, DuplicateFinder
 from nmt.data.embedded import generate
 from nmt.data.fingerprint import (
@@ -112,17 +112,18 @@ class Prepared:
         return Mixture.from_weights(sizes, [corpus.weight for corpus in recipe.data.train], recipe.data.temperature)
 
 
-def prepare(recipe: Recipe) -> Prepared:
+def prepare(recipe: Recipe, look: Look | None = None) -> Prepared:
     """Make the folder `recipe.data_directory`, or leave it as it is when it is up to date.
 
-    The same recipe and the same input give the same bytes. Raises UserError for input that cannot be read or does not
-    fit together, when nothing is left to learn from, and when the folder cannot be written.
+    Where the training text is read for that, `look` is shown its pairs, as they are in their files. The same recipe and
+    the same input give the same bytes. Raises UserError for input that cannot be read or does not fit together, when
+    nothing is left to learn from, and when the folder cannot be written.
     """
     directory, started = recipe.data_directory, monotonic()
     outdated = outdated_splits(recipe, directory)
     if "train" in outdated:
         with _replacing(directory) as unfinished:
-            report = _build(recipe, unfinished)
+            report = _build(recipe, unfinished, look)
         say(_summary(report, monotonic() - started))
     elif outdated:
         with _replacing(directory) as unfinished:
@@ -215,13 +216,13 @@ class _SplitTotals:
         }
 
 
-def _build(recipe: Recipe, directory: Path) -> dict[str, Any]:
+def _build(recipe: Recipe, directory: Path, look: Look | None) -> dict[str, Any]:
     """Prepare into an empty folder; the report."""
     taken = _take_tokenizers(recipe, directory)
     total = _count_pairs(recipe)
     inputs = read_inputs(recipe)
     workers = recipe.data.workers or (1 if total is not None and total < _FEW_PAIRS else num_cores())
-    cleaned = _clean(recipe, directory, total, workers, encodes=taken is not None)
+    cleaned = _clean(recipe, directory, total, workers, look, encodes=taken is not None)
     num_read = cleaned.num_read.total()
     _require_pairs(cleaned.kept.num_kept, num_read, cleaned.drops)
     tokenizers = taken or _train_tokenizers(recipe, directory, cleaned.kept)
@@ -297,14 +298,9 @@ def _count_pairs(recipe: Recipe) -> int | None:
     return sum(train) if len(train) == len(recipe.data.train) else None
 
 
-def _chunks(corpora: Sequence[Corpus], recipe: Recipe) -> Iterator[tuple[int, list[Pair]]]:
-    """The pairs of the corpora, one corpus after the other: chunks of one each, with its place."""
-    for place, corpus in enumerate(corpora):
-        for chunk in in_chunks(read_pairs(corpus, recipe.data, recipe.src_lang, recipe.tgt_lang)):
-            yield place, chunk
-
-
-def _clean(recipe: Recipe, directory: Path, total: int | None, workers: int, *, encodes: bool) -> _Cleaned:
+def _clean(
+    recipe: Recipe, directory: Path, total: int | None, workers: int, look: Look | None, *, encodes: bool
+) -> _Cleaned:
     """First pass: normalise and filter all training text, perhaps encode it too, and find the repeated pairs."""
     data = recipe.data
     cleaner = partial(ChunkCleaner, data, recipe.src_lang, recipe.tgt_lang, directory if encodes else None)
@@ -316,7 +312,7 @@ def _clean(recipe: Recipe, directory: Path, total: int | None, workers: int, *, 
         DuplicateFinder(directory) as duplicates,
         progress("cleaning and encoding" if encodes else "cleaning", total, "pairs") as bar,
     ):
-        for chunk in map_in_order(cleaner, _chunks(data.train, recipe), workers):
+        for chunk in map_in_order(cleaner, read_chunks(data.train, recipe, look), workers):
             write_frame(frames, chunk.frame)
             duplicates.add(chunk.hashes)
             drops.update(chunk.drops)
@@ -391,7 +387,7 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
         (directory / _VALID_TGT_FILE).open("w", encoding="utf-8", newline="\n") as tgt_file,
         _pair_writer(directory, "valid", tokenizers) as writer,
     ):
-        for place, chunk in _chunks(recipe.data.valid, recipe):
+        for place, chunk in read_chunks(recipe.data.valid, recipe):
             src_file.writelines(f"{src}\n" for src, _ in chunk)
             tgt_file.writelines(f"{tgt}\n" for _, tgt in chunk)
             encoded = stored(place, *encode([(normalize(src, form), normalize(tgt, form)) for src, tgt in chunk]))

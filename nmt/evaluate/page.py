@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from nmt.data.leaks import LeakCounts
 from nmt.evaluate.metrics import GroupScore
 from nmt.evaluate.report import DataFacts, RunFacts, ScoredTestSet, TrainingFacts
-from nmt.evaluate.result_tables import metric_heading, score_cell, score_notes
+from nmt.evaluate.result_tables import LEAK_HEADER, NEARLY, leak_rows, metric_heading, score_cell, score_notes
 from nmt.evaluate.tables import escape_markdown, markdown_rows
 from nmt.logs import format_duration
 
@@ -48,13 +49,12 @@ def _test_section(test: ScoredTestSet) -> Iterator[str]:
     rate = f", {test.sentences / test.seconds:,.1f} a second" if test.seconds else ""
     yield f"## Test set {escape_markdown(test.name)}: {test.sentences:,} sentences{rate}"
     yield ""
-    yield from markdown_rows(
-        ("metric", "score", "signature"),
-        ((metric_heading(score.name), score_cell(score), f"`{score.signature}`") for score in test.scores),
-    )
-    for note in score_notes(test.scores):
+    yield from _score_table(test)
+    for note in score_notes((*test.scores, *test.clean_scores)):
         yield ""
         yield escape_markdown(note)
+    yield ""
+    yield from _leaks(test.leaks)
     for score in test.scores:
         if score.detail:
             yield ""
@@ -62,6 +62,30 @@ def _test_section(test: ScoredTestSet) -> Iterator[str]:
     if test.groups:
         yield ""
         yield from _group_table(test.groups)
+
+
+def _score_table(test: ScoredTestSet) -> Iterator[str]:
+    """The scores of all sentences, and beside them of those that are not in the training text where others are."""
+    columns = {"score": test.scores}
+    if test.leaks is not None and test.clean_scores:
+        columns = {f"all {test.sentences:,}": test.scores, f"clean {test.leaks.clean:,}": test.clean_scores}
+    rows = (
+        (metric_heading(of_all.name), *map(score_cell, scores), f"`{of_all.signature}`")
+        for of_all, scores in zip(test.scores, zip(*columns.values(), strict=True), strict=True)
+    )
+    return markdown_rows(("metric", *columns, "signature"), rows)
+
+
+def _leaks(counts: LeakCounts | None) -> Iterator[str]:
+    if counts is None:
+        yield "It is unknown which of its sentences are in the training text, which could not be searched."
+        return
+    if counts.clean == counts.sentences:
+        yield f"None of its sentences is in the training text, exactly or nearly. {NEARLY}"
+        return
+    yield from markdown_rows(("in the training text", *LEAK_HEADER), leak_rows(counts))
+    yield ""
+    yield f"{NEARLY} Of a clean sentence, neither side is there. `nmt leaks RECIPE` lists the others."
 
 
 def _samples_section(test: ScoredTestSet) -> Iterator[str]:
@@ -144,10 +168,14 @@ def _data_section(data: DataFacts) -> Iterator[str]:
             "training pairs": f"{data.train_pairs:,} of {data.train_read:,}",
             **{f"dropped: {escape_markdown(reason)}": f"{count:,}" for reason, count in data.dropped.items() if count},
             "training tokens": f"{data.src_tokens:,} source, {data.tgt_tokens:,} target",
-            "development pairs": f"{data.valid_pairs:,}",
+            "development pairs": f"{data.valid_pairs:,}{_valid_leaks(data)}",
             "vocabulary": f"{data.src_vocab_size:,} source, {data.tgt_vocab_size:,} target pieces",
         }
     )
+
+
+def _valid_leaks(data: DataFacts) -> str:
+    return f", {data.valid_leaks:,} of them in the training text" if data.valid_leaks is not None else ""
 
 
 def _recipe_section(facts: RunFacts) -> Iterator[str]:

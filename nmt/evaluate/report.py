@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from nmt.data.leaks import LeakCounts
 from nmt.evaluate.metrics import GroupScore, Score
 from nmt.recipe import Recipe
 
@@ -31,6 +32,7 @@ class DataFacts:
 
     train_read: training pairs found; train_pairs: of these, kept; dropped: the others, counted by reason
     valid_pairs: development pairs; src_tokens, tgt_tokens: subword tokens of the kept training pairs
+    valid_leaks: development pairs of which a side occurs in the training text, exactly or nearly; None if unknown
     """
 
     train_read: int
@@ -41,10 +43,11 @@ class DataFacts:
     tgt_tokens: int
     src_vocab_size: int
     tgt_vocab_size: int
+    valid_leaks: int | None = None
 
     @classmethod
-    def from_prepare_report(cls, report: Mapping[str, Any]) -> DataFacts:
-        """The facts in a parsed `prepare.json`."""
+    def from_prepare_report(cls, report: Mapping[str, Any], valid_leaks: int | None = None) -> DataFacts:
+        """The facts in a parsed `prepare.json`, and what was found in the development text."""
         train, vocab_size = report["train"], report["vocab_size"]
         return cls(
             train_read=train["pairs_read"],
@@ -55,6 +58,7 @@ class DataFacts:
             tgt_tokens=train["tgt"]["tokens"],
             src_vocab_size=vocab_size["src"],
             tgt_vocab_size=vocab_size["tgt"],
+            valid_leaks=valid_leaks,
         )
 
 
@@ -111,6 +115,8 @@ class ScoredTestSet:
     """One test set: its scores, scores by phenomenon where sentences are labelled, and a few translations.
 
     seconds: time to translate all of its `sentences`
+    leaks: how many of them occur in the training text; None if unknown
+    clean_scores: the scores of the others; empty where there are none or all
     """
 
     name: str
@@ -119,6 +125,8 @@ class ScoredTestSet:
     scores: tuple[Score, ...]
     groups: tuple[GroupScore, ...] = ()
     samples: tuple[Sample, ...] = ()
+    leaks: LeakCounts | None = None
+    clean_scores: tuple[Score, ...] = ()
 
 
 @dataclass(frozen=True)

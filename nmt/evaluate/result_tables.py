@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from nmt.data.leaks import LeakCounts
 from nmt.evaluate.breakdown import WordScore
 from nmt.evaluate.differences import Difference
 from nmt.evaluate.metrics import GroupScore, Score
@@ -29,6 +30,40 @@ def score_cell(score: Score) -> str:
     digits = 4 if score.name == "comet" else 2
     interval = "" if score.interval is None else f" ± {score.interval:.{digits}f}"
     return f"{score.value:.{digits}f}{interval}"
+
+
+LEAK_HEADER = ("source", "reference", "both, in one pair", "any of these")
+NEARLY = "Nearly: only case, punctuation, spacing or Unicode form differ."
+
+
+def leak_rows(counts: LeakCounts) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Numbers of test sentences in the training text under `LEAK_HEADER`: a line of exact ones, a line of near ones."""
+    parts = counts.source, counts.reference, counts.both, counts.any
+    return (
+        ("exactly", *(f"{part.exact:,}" for part in parts)),
+        ("nearly", *(f"{part.near:,}" for part in parts)),
+    )
+
+
+def leak_table(sets: Mapping[str, LeakCounts]) -> Table:
+    """How many sentences of each set are in the training text, by what of them is there."""
+    rows = []
+    for name, counts in sets.items():
+        exact, near = leak_rows(counts)
+        rows += [(name, f"{counts.sentences:,}", *exact, f"{counts.clean:,}"), ("", "", *near, "")]
+    return Table(
+        title="",
+        columns="lrlrrrrr",
+        header=("", "sentences", "in the training text", *LEAK_HEADER, "clean"),
+        rows=tuple(rows),
+        notes=(NEARLY,),
+    )
+
+
+def leak_list_table(rows: Sequence[tuple[str, ...]]) -> Table:
+    """Each leak: the place of the sentence, what of it is found and how, where first, how often, and both texts."""
+    header = ("sentence", "found", "how", "first place in the training text", "pairs", "test text", "training text")
+    return Table(title="", columns="llllrpp", header=header, rows=tuple(rows))
 
 
 def score_notes(scores: Sequence[Score]) -> tuple[str, ...]:

@@ -1,0 +1,105 @@
+"""`nmt leaks` lists the test sentences that are in the training text, by file and line."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from calling import Nmt, one_line
+
+RECIPE = """
+name = "small"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+root = "FOLDER"
+train = [
+    { kind = "text", src = "first.en.gz", tgt = "first.de" },
+    { kind = "tsv", path = "second.tsv" },
+]
+valid = [{ kind = "tsv", path = "valid.tsv" }]
+[data.test]
+news = { kind = "text", src = "news.en", tgt = "news.de" }
+other = { kind = "tsv", path = "other.tsv" }
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    files = {
+        "first.de": "Ein Baum.\nDie Katze.\nJa.\nJa.\n",
+        "second.tsv": "A dog!\tEin Hund!\nYes.\tSicher.\n",
+        "valid.tsv": "a DOG\tDer Hund\n",
+        "news.en": "A tree.\nThe  cat\nYes.\nA dog\nNew.\n",
+        "news.de": "Ein Baum.\nDie Katze?\nJa!\nEin Hund\nNeu.\n",
+        "other.tsv": "Nothing\tNichts\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "first.en.gz").write_bytes(gzip.compress(b"A tree.\nThe cat.\nYes.\nyes\n"))
+    path = tmp_path / "small.toml"
+    path.write_text(RECIPE.replace("FOLDER", str(tmp_path)))
+    return path
+
+
+def test_counts_and_places(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    status, out, err = nmt("leaks", recipe)
+    assert (status, err) == (0, "")
+    counts, listed = out.split("\n\n")[0], out.split("\n\n")[1:]
+    assert [line.split() for line in counts.splitlines()[1:]] == [
+        ["data.test.news", "5", "exactly", "2", "1", "1", "2", "1"],
+        ["nearly", "2", "3", "3", "2"],
+        ["data.test.other", "1", "exactly", "0", "0", "0", "0", "1"],
+        ["nearly", "0", "0", "0", "0"],
+        ["data.valid.0", "1", "exactly", "0", "0", "0", "0", "0"],
+        ["nearly", "1", "0", "0", "1"],
+    ]
+    rows = [line.split() for line in "\n\n".join(listed).splitlines() if line.startswith("data.")]
+    assert [row[:5] for row in rows] == [
+        ["data.test.news:1", "both", "exactly", f"{tmp_path}/first.en.gz:1", "1"],
+        ["data.test.news:2", "both", "nearly", f"{tmp_path}/first.en.gz:2", "1"],
+        ["data.test.news:3", "source", "exactly", f"{tmp_path}/first.en.gz:3", "3"],
+        ["data.test.news:3", "both", "nearly", f"{tmp_path}/first.en.gz:3", "2"],
+        ["data.test.news:4", "both", "nearly", f"{tmp_path}/second.tsv:1", "1"],
+        ["data.valid.0:1", "source", "nearly", f"{tmp_path}/second.tsv:1", "1"],
+    ]
+    assert rows[0][5:] == ["A", "tree."]
+    assert rows[4][5:] == ["A", "dog", "A", "dog!"]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_json_holds_everything(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    status, out, _ = nmt("leaks", recipe, "--format", "json")
+    assert status == 0
+    news, other, valid = json.loads(out)["sets"]
+    assert (news["name"], news["sentences"], news["clean"], other["leaks"]) == ("data.test.news", 5, 1, [])
+    assert news["any"] == {"exact": 2, "near": 2}
+    assert valid["leaks"] == [
+        {
+            "line": 1,
+            "part": "source",
+            "kind": "near",
+            "text": "a DOG",
+            "place": f"{tmp_path}/second.tsv:1",
+            "found": "A dog!",
+            "times": 1,
+        }
+    ]
+
+
+def test_options_replace_the_recipes_and_wrong_ones_are_one_line(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    _, out, _ = nmt("leaks", recipe, "data.test={}", "--format", "json")
+    assert [found["name"] for found in json.loads(out)["sets"]] == ["data.valid.0"]
+    (tmp_path / "first.de").write_text("Ein Baum.\n")
+    status, _, err = nmt("leaks", recipe)
+    assert status == 1 and "first.en.gz has 4 sentences and" in one_line(err)
+    (tmp_path / "news.de").unlink()
+    status, _, err = nmt("leaks", recipe)
+    assert status == 1 and "news.de: No such file" in one_line(err)
+    status, _, err = nmt("leaks", tmp_path / "none.toml")
+    assert status == 2 and "cannot read recipe" in one_line(err)
+
+
+def test_a_list_without_leaks_is_not_printed(recipe: Path, nmt: Nmt) -> None:
+    _, out, _ = nmt("leaks", recipe, "data.train=[{kind='embedded', pairs=20}]")
+    assert out.count("\n\n") == 1 and "None" not in out and "Nearly:" in out

@@ -1,0 +1,134 @@
+"""The first page of a report says what of its test sets is in the training text, and how the rest scores."""
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from calling import Nmt
+from test_before_work import MODEL, RECIPE
+
+from nmt.evaluate.metrics import score_corpus
+
+OPTIONS = ["evaluate.resamples=0", "train.max_steps=2", 'evaluate.metrics=["bleu", "chrf"]']
+
+
+def write(folder: Path, name: str, numbers: Iterable[int]) -> None:
+    numbers = list(numbers)
+    (folder / f"{name}.en").write_text("".join(f"the cat sees {n} mice\n" for n in numbers))
+    (folder / f"{name}.de").write_text("".join(f"die Katze sieht {n} Mäuse\n" for n in numbers))
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """200 training pairs; of 12 test pairs, one is among them, one nearly, one source and one reference."""
+    write(tmp_path, "train", range(200))
+    write(tmp_path, "news", [7, *range(1_000, 1_011)])
+    for side, near, alone in (("en", "The cat sees 8 mice!", 2), ("de", "Die Katze sieht 8 Mäuse.", 3)):
+        lines = (tmp_path / f"news.{side}").read_text().splitlines()
+        lines[1] = near
+        lines[alone] = (tmp_path / f"train.{side}").read_text().splitlines()[20]
+        (tmp_path / f"news.{side}").write_text("".join(f"{line}\n" for line in lines))
+    write(tmp_path, "valid", [3, 2_000, 2_001])
+    path = tmp_path / "small.toml"
+    corpora = RECIPE.replace("FOLDER", str(tmp_path)).replace(
+        'valid = [{ kind = "text", src = "train.en", tgt = "train.de" }]',
+        'valid = [{ kind = "text", src = "valid.en", tgt = "valid.de" }]',
+    )
+    path.write_text(corpora + MODEL)
+    return path
+
+
+def test_a_report_tells_leaks_and_scores_the_clean_rest(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    run = tmp_path / "run"
+    status, out, err = nmt("run", recipe, f"run_dir={run}", *OPTIONS)
+    assert status == 0, err
+    assert "data.test.news: of 12 sentences, 3 occur in the training text exactly and 1 nearly" in err
+    report = json.loads((run / "report.json").read_text())
+    (test,) = report["tests"]
+    assert test["leaks"] == {
+        "sentences": 12,
+        "source": {"exact": 2, "near": 1},
+        "reference": {"exact": 2, "near": 1},
+        "both": {"exact": 1, "near": 1},
+        "any": {"exact": 3, "near": 1},
+    }
+    assert report["data"]["valid_leaks"] == 1
+    lines = (run / "translations" / "news.de").read_text().splitlines()
+    references = (tmp_path / "news.de").read_text().splitlines()
+    expected = score_corpus(lines[4:], [references[4:]], ["bleu", "chrf"], tgt_lang="de")
+    assert [(score["value"], score["signature"]) for score in test["clean_scores"]] == [
+        (score.value, score.signature) for score in expected
+    ]
+    first_page, _, _ = out.partition("## Training")
+    assert "| in the training text | source | reference | both, in one pair | any of these |" in first_page
+    assert "| exactly | 2 | 2 | 1 | 3 |" in first_page
+    assert "| nearly | 1 | 1 | 1 | 1 |" in first_page
+    assert "| metric | all 12 | clean 8 | signature |" in first_page
+    assert "| development pairs | 3, 1 of them in the training text |" in out
+
+
+def test_the_training_text_is_read_once_for_each_test_set(
+    recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    options = [f"run_dir={run}", *OPTIONS]
+    reads: list[int] = []
+    monkeypatch.setattr("nmt.data.leak_record.search_training_text", lambda recipe, finder: reads.append(1))
+    assert nmt("prepare", recipe, *options)[0] == 0
+    written = (run / "leaks.json").read_text()
+    assert {found["name"]: len(found["leaks"]) for found in json.loads(written)["sets"]} == {
+        "data.test.news": 4,
+        "data.valid.0": 1,
+    }
+    assert nmt("run", recipe, *options)[0] == 0
+    assert reads == [] and (run / "leaks.json").read_text() == written
+    (run / "leaks.json").write_text(written[:100])  # cut short
+    monkeypatch.undo()
+    assert nmt("run", recipe, *options)[0] == 0
+    assert (run / "leaks.json").read_text() == written
+    write(tmp_path, "news", [4, 3_000])
+    _, out, err = nmt("run", recipe, *options)
+    assert "data.test.news: of 2 sentences, 1 occur in the training text exactly and 0 nearly" in err
+    assert "| exactly | 1 | 1 | 1 | 1 |" in out
+
+
+def test_a_clean_test_set_is_said_to_be_clean(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    write(tmp_path, "news", [3_000, 3_001])
+    status, out, err = nmt("run", recipe, f"run_dir={tmp_path / 'run'}", *OPTIONS)
+    assert status == 0 and "data.test.news" not in err
+    assert "None of its sentences is in the training text, exactly or nearly" in out
+    assert "| metric | score | signature |" in out
+
+
+def test_a_test_set_without_clean_sentences_gets_no_second_score(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    write(tmp_path, "news", [3, 4])
+    _, out, _ = nmt("run", recipe, f"run_dir={tmp_path / 'run'}", *OPTIONS)
+    assert "| exactly | 2 | 2 | 2 | 2 |" in out
+    assert "| metric | score | signature |" in out
+
+
+def test_text_that_is_gone_leaves_it_open_and_ends_no_run(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    options = [f"run_dir={tmp_path / 'run'}", *OPTIONS]
+    assert nmt("prepare", recipe, *options)[0] == 0
+    known = (tmp_path / "run" / "leaks.json").read_text()
+    for side in ("en", "de"):
+        (tmp_path / f"train.{side}").unlink()
+    status, out, err = nmt("run", recipe, *options)
+    assert status == 0, err
+    assert "| exactly | 2 | 2 | 1 | 3 |" in out  # known from before
+    write(tmp_path, "news", [4, 3_000])
+    status, out, err = nmt("run", recipe, *options)
+    assert status == 0
+    assert "warning: test sentences are not looked for in the training text: cannot read" in err
+    assert "It is unknown which of its sentences are in the training text" in out
+    assert known and not (tmp_path / "run" / "leaks.json").exists()
+
+
+def test_a_test_set_that_cannot_be_read_does_not_stop_preparation(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "news.de").unlink()
+    status, _, err = nmt("prepare", recipe, f"run_dir={tmp_path / 'run'}")
+    assert status == 0
+    assert "warning: test sentences are not looked for in the training text: " in err
+    shutil.rmtree(tmp_path / "run")
