@@ -38,7 +38,7 @@ from nmt.recipe import TrainRecipe, UserError
 _REPORT_FILE = "epoch.json"
 
 # Grows when the same recipe and corpus would be segmented in another way than before.
-_FORMAT = 1
+_FORMAT = 2
 _PAIRS_PER_SHARD = 1024
 
 # So many of them, spread over the corpus, tell how much longer sampled text is.

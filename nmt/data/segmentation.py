@@ -1,7 +1,8 @@
 """Other segmentations of sentences that are given as token ids: BPE-dropout and unigram sampling, in NumPy.
 
 SentencePiece samples too, but what it draws in one process cannot be drawn again in another, whatever the seed (seen in
-version 0.2.3). Here all is a pure function of the model, the sentences and the generator of random numbers.
+version 0.2.3), and it never tries a dropped merge of bpe again, which makes text longer than BPE-dropout does. Here all
+is a pure function of the model, the sentences and the generator of random numbers.
 
 Sentences are spelled out in symbols: pieces of one character, and those tokens that stay whole (user symbols, bytes).
 The symbols of all sentences lie end to end, cut up into words that no token reaches beyond, and all words are put
@@ -28,8 +29,9 @@ _NEVER = np.iinfo(np.int64).max
 class SubwordSampler:
     """Draws segmentations of text in the pieces of a vocabulary.
 
-    With bpe, each merge is left out with probability `alpha` (BPE-dropout, Provilkov et al. 2020). With unigram, all
-    segmentations are possible, each one as probable as the power `alpha` of its probability says (Kudo 2018).
+    With bpe, each possible merge is dropped with probability `alpha` at each step (BPE-dropout, Provilkov et al. 2020).
+    With unigram, all segmentations are possible; each one's probability is proportional to the power `alpha` of that in
+    the model (Kudo 2018).
     """
 
     def __init__(self, vocabulary: Vocabulary, alpha: float) -> None:
@@ -75,69 +77,69 @@ def reverse_each(tokens: Tokens, lengths: NDArray[np.integer[Any]]) -> Tokens:
 
 
 class _DroppingMerges:
-    """Joins the neighbours of best score, again and again, but leaves out each joint with a certain probability.
+    """Merges the best pair of neighbors in every word, step by step, but drops merges at random: BPE-dropout.
 
-    A pair that was left out comes up again only when one of the two is another by then.
+    Every possible merge is dropped with probability `alpha` at every step; a dropped one may be applied at the next. A
+    word is done when it has no merge, or when all of them are dropped. Source: Provilkov et al. 2020, algorithm 1.
     """
 
     def __init__(self, vocabulary: Vocabulary, alpha: float) -> None:
         self._alpha = alpha
         ids = {piece: i for i, piece in enumerate(vocabulary.pieces) if vocabulary.ordinary[i]}
-        joints = [
+        merges = [
             (ids[piece[:cut]], ids[piece[cut:]], i)
             for piece, i in ids.items()
             for cut in range(1, len(piece))
             if piece[:cut] in ids and piece[cut:] in ids
         ]
-        self._joints = _Table(joints)
-        self._nothing = len(vocabulary.pieces)  # In place of a token that is not there; it joins with none.
+        self._merges = _Table(merges)
+        self._nothing = len(vocabulary.pieces)  # In place of a token that is not there; it merges with none.
         _, ranks = np.unique(-np.array(vocabulary.scores), return_inverse=True)
-        self._ranks = np.append(ranks.astype(np.int64), -1)  # The last one is for no joint.
+        self._ranks = np.append(ranks.astype(np.int64), -1)  # The last one is for no merge.
 
     def __call__(self, symbols: Ints, starts: Ints, random: np.random.Generator) -> tuple[NDArray[np.bool_], Ints]:
         """The place of each token's first symbol, as a mask `(total,)`, and the tokens at these places."""
         total = len(symbols)
-        nowhere = total  # The place of the neighbour of who has none.
+        nowhere = total  # The place of the neighbor of a token that has none.
         tokens = np.append(symbols, self._nothing)
         right, left = np.minimum(np.arange(1, total + 2), nowhere), np.arange(-1, total)
         right[starts[1:] - 1] = nowhere
         left[starts] = nowhere
-        joint = np.full(total + 1, -1)
-        order = np.full(total + 1, _NEVER)  # Of the joints, the lowest first: by rank, then from left to right.
+        merged = np.full(total + 1, -1)  # What a token and its right neighbor become.
+        order = np.full(total + 1, _NEVER)  # Of the merges, the lowest first: by rank, then from left to right.
 
         def look_up(places: Ints) -> None:
-            joint[places] = self._joints.find(tokens[places], tokens[right[places]])
-            rank = self._ranks[joint[places]]
+            merged[places] = self._merges.find(tokens[places], tokens[right[places]])
+            rank = self._ranks[merged[places]]
             order[places] = np.where(rank >= 0, rank * (total + 1) + places, _NEVER)
 
         look_up(np.arange(total))
         kept = np.ones(total, dtype=np.bool_)
-        for place in _first_of_each(order, starts, total):
-            is_left_out = random.random(len(place)) < self._alpha
-            order[place[is_left_out]] = _NEVER
-            grown = place[~is_left_out]
-            gone = right[grown]
-            tokens[grown] = joint[grown]
+        for place in self._best_of_each(order, starts, total, random):
+            gone = right[place]
+            tokens[place] = merged[place]
             order[gone] = _NEVER
             kept[gone] = False
-            right[grown] = right[gone]
-            left[right[gone]] = grown
-            look_up(grown)
-            look_up(left[grown])
+            right[place] = right[gone]
+            left[right[gone]] = place
+            look_up(np.concatenate([place, left[place]]))
         return kept, tokens[:total]
 
+    def _best_of_each(self, order: Ints, starts: Ints, total: int, random: np.random.Generator) -> Iterator[Ints]:
+        """The place of the best merge in each word that is left when some are dropped, until all words are done.
 
-def _first_of_each(order: Ints, starts: Ints, total: int) -> Iterator[Ints]:
-    """The place of the lowest order in each word, as long as there is one; the caller changes `order` meanwhile."""
-    sizes = np.diff(np.append(starts, total))
-    places = np.arange(total)
-    while len(places):
-        first = np.minimum.reduceat(order[places], np.cumsum(sizes) - sizes)
-        goes_on = first != _NEVER
-        if not goes_on.all():
-            places, sizes, first = places[np.repeat(goes_on, sizes)], sizes[goes_on], first[goes_on]
-        if len(first):
-            yield first % (total + 1)
+        The caller changes `order` meanwhile.
+        """
+        sizes = np.diff(np.append(starts, total))
+        places = np.arange(total)
+        while len(places):
+            remaining = np.where(random.random(len(places)) < self._alpha, _NEVER, order[places])
+            best = np.minimum.reduceat(remaining, np.cumsum(sizes) - sizes)
+            goes_on = best != _NEVER
+            if not goes_on.all():
+                places, sizes, best = places[np.repeat(goes_on, sizes)], sizes[goes_on], best[goes_on]
+            if len(best):
+                yield best % (total + 1)
 
 
 class _SampledPaths:

@@ -191,8 +191,8 @@ class TrainRecipe(Section):
     pulled together; their paper uses 5 for translation. Twice the work."""
     subword_sampling: Probability = 0.0
     """Subword regularisation: new segmentations of the training text in every epoch. For bpe the probability with which
-    a merge is left out (BPE-dropout, Provilkov et al. 2020, who use 0.1); for unigram the exponent of the sampling
-    (Kudo 2018, who uses 0.1 to 0.5). 0 keeps the one best segmentation."""
+    each possible merge is dropped at each step (BPE-dropout, Provilkov et al. 2020, who use 0.1); for unigram the
+    exponent of the sampling (Kudo 2018, who uses 0.1 to 0.5). 0 keeps the one best segmentation."""
     subword_sampling_sides: Literal["both", "src", "tgt"] = "both"
     """Which side is sampled."""
     clip_norm: NonNegativeFloat = 0.0

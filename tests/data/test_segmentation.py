@@ -3,7 +3,7 @@ import random
 import re
 from collections import Counter
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -115,37 +115,52 @@ def test_without_chance_it_is_the_segmentation_of_sentencepiece(tokenizers: dict
         assert sum(scores[i] for i in drawn) == pytest.approx(sum(scores[i] for i in best), abs=1e-3)
 
 
-def bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float) -> Counter[tuple[str, ...]]:
-    """The probability of every segmentation, by following both ways at each merge."""
+def scores_of(vocabulary: Vocabulary) -> dict[str, float]:
     known = zip(vocabulary.pieces, vocabulary.scores, vocabulary.ordinary, strict=True)
-    score_of = {piece: score for piece, score, is_ordinary in known if is_ordinary}
+    return {piece: score for piece, score, is_ordinary in known if is_ordinary}
+
+
+def possible_merges(parts: tuple[str, ...], score_of: dict[str, float]) -> list[tuple[float, int]]:
+    """Priority (lowest first) and position of every pair of neighbors that is a piece."""
+    return [(-score_of[a + b], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in score_of]
+
+
+def merge(parts: tuple[str, ...], i: int) -> tuple[str, ...]:
+    return (*parts[:i], parts[i] + parts[i + 1], *parts[i + 2 :])
+
+
+def draw_bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float, choice: random.Random) -> tuple[str, ...]:
+    """Algorithm 1 of Provilkov et al. 2020: at every step every merge may be dropped; none left is the end."""
+    score_of, parts = scores_of(vocabulary), tuple(word)
+    while True:
+        merges = [found for found in possible_merges(parts, score_of) if choice.random() >= alpha]
+        if not merges:
+            return parts
+        parts = merge(parts, min(merges)[1])
+
+
+def bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float) -> Counter[tuple[str, ...]]:
+    """The probability of every segmentation, by algorithm 1 with every set of dropped merges at every step."""
+    score_of = scores_of(vocabulary)
 
     @cache
-    def outcomes(parts: tuple[str, ...], left_out: frozenset[tuple[int, int, int]]) -> Counter[tuple[str, ...]]:
-        starts = [len("".join(parts[:i])) for i in range(len(parts) + 1)]
-        joints = [
-            (-score_of[a + b], i)
-            for i, (a, b) in enumerate(pairwise(parts))
-            if a + b in score_of and tuple(starts[i : i + 3]) not in left_out
-        ]
-        if not joints:
-            return Counter({parts: 1.0})
-        _, i = min(joints)
-        merged = outcomes((*parts[:i], parts[i] + parts[i + 1], *parts[i + 2 :]), left_out)
-        skipped = outcomes(parts, left_out | {tuple(starts[i : i + 3])})
+    def outcomes(parts: tuple[str, ...]) -> Counter[tuple[str, ...]]:
         total: Counter[tuple[str, ...]] = Counter()
-        for outcome, share in ((merged, 1 - alpha), (skipped, alpha)):
-            for segmentation, probability in outcome.items():
+        merges = possible_merges(parts, score_of)
+        for is_dropped in product((True, False), repeat=len(merges)):
+            share = math.prod(alpha if dropped else 1 - alpha for dropped in is_dropped)
+            remaining = [found for found, dropped in zip(merges, is_dropped, strict=True) if not dropped]
+            following = outcomes(merge(parts, min(remaining)[1])) if remaining else {parts: 1.0}
+            for segmentation, probability in following.items():
                 total[segmentation] += share * probability
         return total
 
-    return outcomes(tuple(word), frozenset())
+    return outcomes(tuple(word))
 
 
 def unigram_sampling(vocabulary: Vocabulary, word: str, alpha: float) -> Counter[tuple[str, ...]]:
     """The probability of every segmentation, by listing them all."""
-    known = zip(vocabulary.pieces, vocabulary.scores, vocabulary.ordinary, strict=True)
-    score_of = {piece: score for piece, score, is_ordinary in known if is_ordinary}
+    score_of = scores_of(vocabulary)
 
     def ways(rest: str) -> list[tuple[str, ...]]:
         cuts = [cut for cut in range(1, len(rest) + 1) if rest[:cut] in score_of]
@@ -172,8 +187,17 @@ def test_segmentations_come_with_their_probabilities(word: str, alpha: float, to
         assert drawn[segmentation] / count == pytest.approx(probability, abs=5 * deviation + 1 / count)
 
 
-def test_there_are_as_many_tokens_as_sentencepiece_draws(tokenizer: Tokenizer) -> None:
-    texts = sentences(2000)
+def test_there_are_as_many_tokens_as_algorithm_1_draws(tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer, choice, texts = tokenizers["bpe"], random.Random(3), sentences(500)
+    vocabulary = tokenizer.vocabulary()
+    words = [f"\u2581{word}" for text in texts for word in text.split()]
+    theirs = sum(len(draw_bpe_dropout(vocabulary, word, 0.1, choice)) for word in words)
+    ours = sum(map(len, resegment(vocabulary, 0.1, [tokenizer.encode(text) for text in texts])))
+    assert ours == pytest.approx(theirs, rel=0.01)
+
+
+def test_there_are_as_many_tokens_as_sentencepiece_draws(tokenizers: dict[str, Tokenizer]) -> None:
+    texts, tokenizer = sentences(2000), tokenizers["unigram"]
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     theirs = sum(len(processor.encode(text, enable_sampling=True, alpha=0.2, nbest_size=-1)) for text in texts)
     ours = sum(map(len, resegment(tokenizer.vocabulary(), 0.2, [tokenizer.encode(text) for text in texts])))
