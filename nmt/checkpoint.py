@@ -20,6 +20,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from nmt.layout import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
+from nmt.logs import say
 from nmt.model.transformer import Transformer
-from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
+from nmt.recipe import DecodeRecipe, ModelRecipe, UserError, drop_removed
 
 MANIFEST = "manifest.json"
 AVERAGE = "average.safetensors"
@@ -278,6 +280,7 @@ def _read_model_toml(path: Path) -> tuple[ModelRecipe, ModelFacts]:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
         if tree["format"] != FORMAT:
             raise UserError(f"{path} has format {tree['format']}; this version reads format {FORMAT}; update nmt")
+        _say_ignored(path, tuple(drop_removed(tree)))
         facts = ModelFacts(
             src_lang=tree["languages"]["src"],
             tgt_lang=tree["languages"]["tgt"],
@@ -291,6 +294,13 @@ def _read_model_toml(path: Path) -> tuple[ModelRecipe, ModelFacts]:
         return ModelRecipe.model_validate(tree["model"]), facts
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, ValidationError) as error:
         raise CorruptError(f"{path} is not a readable model description; copy the model directory again") from error
+
+
+@cache
+def _say_ignored(path: Path, options: tuple[str, ...]) -> None:
+    """Say once which options of a model of an earlier version no longer exist, if there are any."""
+    if options:
+        say(f"{path}: {', '.join(options)} no longer exists; it is ignored")
 
 
 # --- Checkpoints ------------------------------------------------------------------------------------------------------

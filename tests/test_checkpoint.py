@@ -75,6 +75,22 @@ def test_a_loaded_model_says_what_the_saved_one_said(tmp_path: Path, tying: str)
     assert (tmp_path / "m" / "tokenizer.model").read_bytes() == b"t"
 
 
+@pytest.mark.parametrize(("value", "said"), [("0.0", 0), ("0.2", 1)])
+def test_a_model_that_names_a_removed_option_still_loads(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], value: str, said: int
+) -> None:
+    write_model(tmp_path / "new", seed=1)
+    names = ("model.safetensors", "model.toml", "tokenizer.model")
+    files = {name: (tmp_path / "new" / name).read_bytes() for name in names}
+    old = files["model.toml"].replace(b"[decode]\n", b"[decode]\ncoverage_penalty = %s\n" % value.encode())
+    assert old != files["model.toml"]
+    write_directory(tmp_path / "old", files | {"model.toml": old})
+    for _ in range(2):
+        assert load_model(tmp_path / "old", CPU).facts == FACTS
+    lines = [line for line in capfd.readouterr().err.splitlines() if "coverage_penalty" in line]
+    assert len(lines) == said, "it is said once, and only where the option had an effect"
+
+
 def test_find_model_takes_a_model_a_checkpoint_or_a_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     write_run(run, [5, 10])

@@ -304,7 +304,7 @@ def test_search_can_be_steered(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert status == 1
     assert "has 1 lines and" in one_line(err)
 
-    wishes = ["coverage_penalty=0.2", "num_groups=2", "bias={ Heute = 9.0 }", "require=['schnell']"]
+    wishes = ["num_groups=2", "bias={ Heute = 9.0 }", "require=['schnell']"]
     settings = [word for wish in wishes for word in ("--set", wish)]
     status, out, _ = nmt("translate", run_dir, tmp_path / "in.txt", "--beam-size", 4, *settings)
     assert status == 0

@@ -28,6 +28,7 @@ from nmt.recipe import (
     dump_choices,
     dump_recipe,
     load_recipe,
+    load_saved_recipe,
     override_decode,
     parse_recipe,
 )
@@ -299,6 +300,10 @@ def test_an_override_is_not_blamed_on_the_recipe() -> None:
     ("override", "message"),
     [
         ("decode.x=1", "unknown option 'decode.x'; known options: beam_size, length_penalty,"),
+        (
+            "coverage_penalty=0.2",
+            "unknown option 'decode.coverage_penalty'; the coverage penalty was removed because it lowers BLEU; leave",
+        ),
         ("decode.beam_siz=1", "unknown option 'decode.beam_siz'; did you mean 'beam_size'?"),
         ("beam_siz=1", "unknown option 'decode.beam_siz'; did you mean 'beam_size'?"),
         ("sampling", "override 'sampling' has no value; it must look like beam_size=8"),
@@ -315,6 +320,19 @@ def test_overrides_of_the_search_alone_are_explained_by_the_names_that_were_give
 def test_options_of_the_search_have_the_names_that_they_have_in_a_recipe_too(override: str) -> None:
     before = DecodeRecipe(n_best=2)
     assert override_decode(before, [override]) == before.model_copy(update={"beam_size": 9})
+
+
+def test_a_saved_recipe_may_name_options_that_were_removed_since(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    for value in ("0.0", "0.2"):
+        path.write_text(dump_recipe(parse_recipe(SMALL)).replace("[decode]", f"[decode]\ncoverage_penalty = {value}"))
+        assert load_saved_recipe(path) == parse_recipe(SMALL)
+        with pytest.raises(RecipeError, match="the coverage penalty was removed"):
+            load_recipe(path)
+    for damaged in ("decode = 3", "name = ", "[decode]\nx = 1"):
+        path.write_text(damaged)
+        with pytest.raises(RecipeError, match=r"^[^\n]*;[^\n]*;[^\n]*$"):
+            load_saved_recipe(path)
 
 
 # --- Errors -----------------------------------------------------------------------------------------------------------

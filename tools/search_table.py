@@ -69,7 +69,6 @@ def searches(model: Path, other: Path | None, device: str) -> list[Search]:
         Search("beam 5, n^0.6", alone, {"length_alpha": 0.6}),
         Search("beam 5, ((5+n)/6)^0.6", alone, {"length_penalty": "gnmt", "length_alpha": 0.6}),
         Search("beam 5, ((5+n)/6)^1", alone, {"length_penalty": "gnmt"}),
-        Search("beam 5, coverage 0.2", alone, {"coverage_penalty": 0.2}),
         Search("beam 10, oracle of 10", alone, ten_best, oracle=True),
         Search("beam 10, least risk of 10, chrF", alone, ten_best | {"bayes_risk": "chrf"}),
         Search("beam 10, least risk of 10, BLEU", alone, ten_best | {"bayes_risk": "bleu"}),

@@ -119,12 +119,6 @@ def _take_step(model: Transformer, buffers: Buffers) -> None:
     """A step from tokens to `hidden`. Nothing in it is known to the host alone, and done twice it is as done once."""
     positions = buffers.positions[:, None].expand_as(buffers.tokens)
     buffers.hidden.copy_(model.decoder.step(model.tgt_embedding(buffers.tokens, positions), buffers))
-    last = buffers.layers[-1]
-    assert last.memory_queries is not None, "every layer looks at the memory"
-    buffers.queries.copy_(last.memory_queries)
-    for layer in buffers.layers:
-        layer.memory_queries = None  # nothing may hold what lies in the memory that recordings share
-    last.memory_queries = buffers.queries
 
 
 @dataclass
@@ -133,7 +127,6 @@ class StaticState:
 
     step:    the last one, or the one that comes first
     rows:    (sentences,) int64
-    src_len: tokens of the longest source sentence there was
     search:  the number of the search
     steps:   the most that any of the sentences may have taken
     end:     where in the ring the next step begins, but for whole rounds
@@ -141,7 +134,6 @@ class StaticState:
 
     step: _Step
     rows: Tensor
-    src_len: int
     search: int
     steps: int = 0
     end: int = 0
@@ -159,20 +151,13 @@ class StaticState:
         """See `DecoderState.keep`; it moves nothing yet."""
         self.rows = self.rows.index_select(0, sentence_index)
 
-    @torch.inference_mode()
-    def attention(self) -> Tensor:
-        """See `DecoderState.attention`."""
-        buffers = self.step.buffers
-        return buffers.layers[-1].attention(buffers.memory_bias)[..., : self.src_len].index_select(0, self.rows)
-
 
 class CapturedModel:
     """A Transformer for search, the decoder's steps of which are recorded; the results are those of the Transformer.
 
     It has one set of buffers, so that there can be one search at a time: `start` ends the one before. They stay when
-    the search is over, or has failed for want of memory; one of half the sentences fits into them. With a shortlist or
-    a coverage penalty it searches as ever, and words are aligned by the Transformer itself. The weights must stay where
-    they are.
+    the search is over, or has failed for want of memory; one of half the sentences fits into them. With a shortlist
+    it searches as ever, and words are aligned by the Transformer itself. The weights must stay where they are.
     """
 
     def __init__(self, model: Transformer, recorder: Recorder | None = None) -> None:
@@ -193,7 +178,7 @@ class CapturedModel:
         rows = torch.arange(src.num_sentences, device=src.tokens.device)
         step.buffers.clear()
         step.buffers.put(encoded, rows)
-        return StaticState(step, rows, src.max_length, self._searches)
+        return StaticState(step, rows, self._searches)
 
     @torch.inference_mode()
     def join(self, src: PackedSequences, state: StaticState, steps: int) -> None:
@@ -207,7 +192,7 @@ class CapturedModel:
         busy = torch.zeros(state.step.shape.rows, dtype=torch.int64, device=state.rows.device)
         free = busy.index_fill_(0, state.rows, 1).argsort(stable=True)[: src.num_sentences]
         state.step.buffers.put(encoded, free)
-        state.rows, state.src_len = torch.cat([state.rows, free]), max(state.src_len, src.max_length)
+        state.rows = torch.cat([state.rows, free])
 
     @torch.inference_mode()
     def step(self, tokens: Tensor, state: StaticState) -> Tensor:

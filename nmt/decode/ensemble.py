@@ -10,7 +10,7 @@ from typing import Any, Literal, assert_never
 import torch
 from torch import Tensor
 
-from nmt.decode.search import OpenModel, StepModel, StepState, attention_of
+from nmt.decode.search import OpenModel, StepModel, StepState
 from nmt.packed import PackedSequences
 
 EnsembleMean = Literal["linear", "log"]
@@ -31,10 +31,6 @@ class EnsembleState:
         """See `StepState.keep`."""
         for member in self.members:
             member.keep(sentence_index)
-
-    def attention(self) -> Tensor:
-        """See `AttentiveState.attention`: the mean over the members; UserError where one of them has none to show."""
-        return torch.stack([attention_of(member) for member in self.members]).mean(dim=0)
 
 
 def is_open(model: StepModel[Any] | None) -> bool:

@@ -41,8 +41,6 @@ class SearchOptions:
     """No output holds a sequence of so many tokens twice; 0 allows it."""
     forbidden: tuple[tuple[int, ...], ...] = ()
     """Sequences of tokens that no output holds."""
-    coverage_beta: float = 0.0
-    """Weight of the coverage penalty, see `nmt.decode.coverage`; 0 switches it off."""
     bias: tuple[tuple[tuple[int, ...], float], ...] = ()
     """Sequences of tokens with what they add to the log-probability in ranking, see `nmt.decode.bias`."""
     num_groups: int = 1
@@ -65,10 +63,9 @@ class SearchOptions:
                 f"the beam of {self.beam_size} cannot be shared by {self.num_groups} groups; all must be of one size; "
                 "change one of them"
             )
-        if not (self.coverage_beta >= 0.0 and self.diversity_strength >= 0.0):
+        if not self.diversity_strength >= 0.0:
             raise UserError(
-                f"the weight of coverage is {self.coverage_beta} and that of diversity {self.diversity_strength}; "
-                "neither may be negative; 0 switches it off"
+                f"the strength of diversity is {self.diversity_strength}; it must be at least 0; 0 switches it off"
             )
 
     @classmethod
@@ -95,7 +92,6 @@ class SearchOptions:
             min_length_ratio=recipe.min_length_ratio,
             no_repeat_ngram=recipe.no_repeat_ngram,
             forbidden=tuple(tuple(sequence) for sequence in forbidden if sequence),
-            coverage_beta=recipe.coverage_penalty,
             bias=tuple((tuple(sequence), value) for sequence, value in bias if sequence),
             num_groups=recipe.num_groups,
             diversity_strength=recipe.diversity_strength,

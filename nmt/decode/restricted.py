@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 from torch import Tensor
 
 from nmt.decode.ensemble import Ensemble
-from nmt.decode.search import State, StepModel, StepState, attention_of
+from nmt.decode.search import State, StepModel, StepState
 from nmt.packed import PackedSequences
 
 
@@ -80,10 +80,6 @@ class RestrictedState:
             self.union = None
         else:
             self.union.foreign = self.union.foreign.index_select(0, sentence_index)
-
-    def attention(self) -> Tensor:
-        """See `AttentiveState.attention`; UserError where the model has none to show."""
-        return attention_of(self.inner)
 
 
 class Restricted:

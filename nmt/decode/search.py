@@ -3,7 +3,7 @@
 The loop is `beam_search`. What it does, exactly:
 
 Score   log_prob / length_penalty(n), where n counts the end token. Higher is better. A bias (`nmt.decode.bias`) counts
-        as log-probability, and a coverage penalty (`nmt.decode.coverage`) is added.
+        as log-probability.
 Step    Of all extensions of a sentence's live hypotheses by one token, the 2 * beam_size best are taken: the most
         probable, bias included, where required phrases and groups do not say otherwise. Those that end compete by score
         for the n_best finished places; the best beam_size of the others live on. At most beam_size of them can end, so
@@ -47,7 +47,6 @@ from nmt.decode.options import SearchOptions
 from nmt.decode.rules import Rows, Rules
 from nmt.decode.steering import Steering, rows_of
 from nmt.packed import PackedSequences
-from nmt.recipe import UserError
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.transfer import to_device, to_lists
 
@@ -68,17 +67,6 @@ class StepState(Protocol):
 
     def keep(self, sentence_index: Tensor) -> None:
         """Only these sentences stay in the batch, in this order; (kept,) int64; none, where others join at once."""
-
-
-@runtime_checkable
-class AttentiveState(StepState, Protocol):
-    """A state that can say where the model looks, which nothing but a coverage penalty asks for."""
-
-    def attention(self) -> Tensor:
-        """Where the last step looked, asked for before any reorder or keep: (batch, beam, src_len) float32.
-
-        Each row sums to 1; src_len is that of the batch that `start` was given, with 0 behind the end of a source.
-        """
 
 
 State = TypeVar("State", bound=StepState)
@@ -114,7 +102,7 @@ class Hypothesis:
     """A finished translation of one sentence.
 
     tokens:          without begin and end token
-    score:           what translations are ordered by: log_prob / length penalty, with bias and coverage where in use
+    score:           what translations are ordered by: log_prob / length penalty, with bias where in use
     log_prob:        natural logarithm of its probability under the model, end token included
     token_log_probs: of each token and of the end token; they sum to log_prob
     """
@@ -145,7 +133,7 @@ def beam_search(
     sentences are searched at a time, for which the model must be an `OpenModel`; by default all. A list is shorter than
     `n_best` where fewer translations are possible, and empty where rules leave none, or where the model gives no number
     but -inf or NaN. finished: gets the translations of each sentence, by its number, as soon as it is done; they stay
-    there after an error. Raises UserError for a coverage penalty with a model that has no attention to show.
+    there after an error.
     """
     if src.num_sentences == 0:
         return []
@@ -163,8 +151,6 @@ def beam_search(
         beam.clock += 1
         lengths = beam.lengths()
         rules.apply(log_probs, batch.rows(lengths), beam.outputs)
-        if steering.needs_attention:
-            steering.look(attention_of(state))
         log_probs = log_probs.reshape(*beam.log_prob.shape, -1)  # (rows, width, vocab), a row for each group
         best = steering.best_extensions(beam.log_prob, log_probs, lengths)
         beam.finish(best, lengths, steering.scores(best, lengths))
@@ -206,16 +192,6 @@ class _Queue:
         if free < min(len(self._waiting), max(1, self._rows // _WORTH_JOINING)):
             return []
         return [self._waiting.pop() for _ in range(min(free, len(self._waiting)))]
-
-
-def attention_of(state: StepState) -> Tensor:
-    """Where the last step looked, see `AttentiveState.attention`; UserError from a state that does not say."""
-    if not isinstance(state, AttentiveState):
-        raise UserError(
-            "this kind of model does not say where it looks; a coverage penalty needs that; "
-            "set decode.coverage_penalty to 0"
-        )
-    return state.attention()
 
 
 @dataclass(frozen=True)

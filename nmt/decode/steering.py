@@ -1,4 +1,4 @@
-"""How hypotheses rank, score and bound each other: length penalty, coverage, bias, required phrases, groups.
+"""How hypotheses rank, score and bound each other: length penalty, bias, required phrases, groups.
 
 Everything here has a row for each group of each sentence, and a place for each hypothesis of the group. An option that
 is off has no part in it, and costs nothing.
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from nmt.decode.bias import Bias
-from nmt.decode.coverage import Coverage
 from nmt.decode.extensions import Extensions, best_extensions, best_of_groups
 from nmt.decode.options import SearchOptions, length_penalty
 from nmt.decode.required import Required
@@ -40,7 +39,6 @@ class Steering:
         self._penalty = to_device(penalties, device)
         row_limits = to_device(limits, device).repeat_interleave(groups)
         self._penalty_at_limit = self._penalty[row_limits]  # (rows,)
-        self._coverage = Coverage.start(options.coverage_beta, src, groups, width) if options.coverage_beta else None
         self._bias = Bias.start(options.bias, len(row_limits), width, device) if options.bias else None
         self._required = None
         if required is not None and any(any(phrases) for phrases in required):
@@ -51,16 +49,6 @@ class Steering:
     def device(self) -> torch.device:
         """Where the model is."""
         return self._penalty.device
-
-    @property
-    def needs_attention(self) -> bool:
-        """Whether `look` must be told where each step has looked."""
-        return self._coverage is not None
-
-    def look(self, attention: Tensor) -> None:
-        """Where the last step has looked, (batch, beam, src_len)."""
-        assert self._coverage is not None
-        self._coverage = self._coverage.look(attention)
 
     def best_extensions(self, log_prob: Tensor, next_log_probs: Tensor, lengths: Tensor) -> Extensions:
         """The best extensions to `lengths` tokens (rows,). log_prob: (rows, width); next_log_probs: (..., vocab)."""
@@ -78,15 +66,10 @@ class Steering:
         merits = best.log_probs
         if self._bias is not None:
             merits = merits + self._bias.earned.float().gather(1, best.parents)
-        scores = merits / self._penalty[lengths][:, None]
-        if self._coverage is not None:
-            scores = scores + self._coverage.penalty().gather(1, best.parents)
-        return scores
+        return merits / self._penalty[lengths][:, None]
 
     def follow(self, parents: Tensor, tokens: Tensor) -> None:
         """The live hypotheses now extend `parents` by `tokens`, both (rows, width)."""
-        if self._coverage is not None:
-            self._coverage = self._coverage.follow(parents)
         if self._bias is not None:
             self._bias = self._bias.follow(parents, tokens)
         if self._required is not None:
@@ -95,9 +78,9 @@ class Steering:
     def reach(self, log_prob: Tensor, lengths: Tensor) -> Tensor:
         """The highest score that a live hypothesis of `lengths` tokens can still come to, both (rows,).
 
-        Log-probability only falls, a bias can at most add what is left of it, and coverage adds nothing above 0. What
-        is below 0 gains most by the penalty at the limit, what is above 0 by the nearest. Each step of this reasoning
-        holds for rounded numbers too, since rounding keeps order.
+        Log-probability only falls, and a bias can at most add what is left of it. What is below 0 gains most by the
+        penalty at the limit, what is above 0 by the nearest. Each step of this reasoning holds for rounded numbers too,
+        since rounding keeps order.
         """
         if self._bias is None:
             return log_prob.amax(dim=1) / self._penalty_at_limit
@@ -109,7 +92,6 @@ class Steering:
         index = rows_of(sentences, self._groups)
         own = copy(self)
         own._penalty_at_limit = self._penalty_at_limit[index]
-        own._coverage = None if self._coverage is None else self._coverage.of(index)
         own._bias = None if self._bias is None else self._bias.of(index)
         own._required = None if self._required is None else self._required.of(index)
         return own
@@ -118,8 +100,6 @@ class Steering:
         """With other sentences of the same search behind these."""
         all_of_them = copy(self)
         all_of_them._penalty_at_limit = torch.cat([self._penalty_at_limit, others._penalty_at_limit])
-        if self._coverage is not None and others._coverage is not None:
-            all_of_them._coverage = self._coverage.joined(others._coverage)
         if self._bias is not None and others._bias is not None:
             all_of_them._bias = self._bias.joined(others._bias)
         if self._required is not None and others._required is not None:

@@ -222,8 +222,6 @@ def refuse_options(
         )
     if decode.sampling:
         problems.append("sampling (its draws depend on more than seed and line)")
-    if decode.coverage_penalty:
-        problems.append("a coverage penalty (it has none that is counted alike)")
     if decode.num_groups > 1:
         problems.append("groups of the beam")
     if decode.bias:

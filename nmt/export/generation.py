@@ -19,7 +19,6 @@ _NEVER = [PAD_ID, UNK_ID, BOS_ID]
 _LOST = (
     "max_length_ratio",
     "min_length_ratio",
-    "coverage_penalty",
     "num_groups",
     "require",
     "bias",

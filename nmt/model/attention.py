@@ -293,14 +293,13 @@ class MultiHeadAttention(nn.Module):
         projected = self._project(x, "qkv")
         return self._merge(_attend_stored(projected[:, :, 0], past.append(projected[:, :, 1:]), bias))
 
-    def step_cross(self, x: Tensor, memory: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Attention of all hypotheses of a sentence to its memory, which is stored once for them; and their queries.
+    def step_cross(self, x: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
+        """Attention of all hypotheses of a sentence to its memory, which is stored once for them.
 
-        x: (batch, hypotheses, d_model); memory: (2, batch, num_heads, src_len, d_head); bias: (batch, 1, 1, src_len).
-        Returns (batch, hypotheses, d_model) and (batch, hypotheses, num_heads, d_head).
+        x: (batch, hypotheses, d_model) -> the same shape; memory: (2, batch, num_heads, src_len, d_head); bias: (batch,
+        1, 1, src_len).
         """
-        queries = self._project(x, "q").squeeze(2)
-        return self._merge(_attend_stored(queries, memory, bias)), queries
+        return self._merge(_attend_stored(self._project(x, "q").squeeze(2), memory, bias))
 
     def stored_memory(self, memory: Tensor, layout: PackedSequences) -> Tensor:
         """Keys and values of the encoder's output for `step_cross`, a row for each sentence; (total, d_model)."""

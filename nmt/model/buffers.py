@@ -72,7 +72,6 @@ class Buffers:
     positions:   (rows,) int64, the steps that each has taken
     where:       (beam,) int64, the places of the past that the step fills
     hidden:      (rows, beam, d_model), what the step gives
-    queries:     (rows, beam, num_heads, d_head), with which the last layer looked at the memory
     memory_bias: (rows, 1, 1, src_len) and
     past_bias:   (rows, 1, beam, places), as in `DecoderState`
     layers:      their pasts and memories
@@ -82,7 +81,6 @@ class Buffers:
     positions: Tensor
     where: Tensor
     hidden: Tensor
-    queries: Tensor
     memory_bias: Tensor
     past_bias: Tensor
     layers: list[LayerState[StaticCache]]
@@ -172,7 +170,6 @@ def tensor_sizes(recipe: ModelRecipe, shape: Shape) -> Sizes:
         "positions": (rows,),
         "where": (beam,),
         "hidden": (rows, beam, recipe.d_model),
-        "queries": (rows, beam, num_heads, d_head),
         "memory_bias": (rows, 1, 1, src_len),
         "past_bias": (rows, 1, beam, places),
     }

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from nmt.model.attention import KeyValueCache, MultiHeadAttention, Past, scaled_dot_product
+from nmt.model.attention import KeyValueCache, MultiHeadAttention, Past
 from nmt.model.frozen import FrozenLinear
 from nmt.model.layers import FeedForward, Residual, final_norm
 from nmt.packed import PackedSequences
@@ -24,20 +24,11 @@ AnyPast = TypeVar("AnyPast", bound=Past)
 class LayerState(Generic[AnyPast]):
     """What one decoder layer remembers during search: its own past, and the memory.
 
-    memory:         (2, batch, num_heads, padded src_len, d_head), keys and values, never copied for each hypothesis
-    memory_queries: (batch, hypotheses, num_heads, d_head), with which the last step looked; None before the first
+    memory: (2, batch, num_heads, padded src_len, d_head), keys and values, never copied for each hypothesis
     """
 
     past: AnyPast
     memory: Tensor
-    memory_queries: Tensor | None = None
-
-    def attention(self, memory_bias: Tensor) -> Tensor:
-        """Where the last step looked, the mean over the heads: (batch, hypotheses, padded src_len) float32."""
-        queries, keys = self.memory_queries, self.memory[0]
-        assert queries is not None, "there has been no step yet"
-        _, weights = scaled_dot_product(queries.transpose(1, 2).to(keys.dtype), keys, keys, memory_bias)
-        return weights.mean(dim=1).float()
 
 
 class StepMemory(Protocol):
@@ -63,7 +54,6 @@ class DecoderState:
 
     memory_bias: (batch, 1, 1, padded src_len), -inf behind the end of a source sentence
     past_bias:   (batch, 1, beam, room), 0 at the places of the past that are a hypothesis's own, else -inf
-    src_len:     tokens of the longest source sentence there was
     places:      of the past; the first step takes one, each later one as many as there are hypotheses
     length:      steps so far
     """
@@ -71,7 +61,6 @@ class DecoderState:
     layers: list[LayerState[KeyValueCache]]
     memory_bias: Tensor
     past_bias: Tensor
-    src_len: int
     places: int = 0
     length: int = 0
 
@@ -92,14 +81,6 @@ class DecoderState:
     def reorder(self, beam_index: Tensor) -> None:
         """Hypothesis j of sentence b continues what hypothesis `beam_index[b, j]` was; beam_index: (batch, beam)."""
         self.past_bias = self.past_bias.gather(2, beam_index[:, None, :, None].expand_as(self.past_bias))
-
-    def attention(self) -> Tensor:
-        """Where the last step looked: (batch, beam, src_len) float32, the mean over the heads of the last layer.
-
-        To be asked for before any `reorder` or `keep`, which leave it as it is.
-        """
-        mean = self.layers[-1].attention(self.memory_bias)[..., : self.src_len]
-        return mean.expand(-1, self.past_bias.shape[2], -1)
 
     def keep(self, sentence_index: Tensor) -> None:
         """Only these sentences stay in the batch, in this order; sentence_index: (kept,)."""
@@ -143,13 +124,8 @@ class DecoderLayer(nn.Module):
 
     def step(self, x: Tensor, state: LayerState[Any], past_bias: Tensor, memory_bias: Tensor) -> Tensor:
         """One position of every hypothesis. x: (batch, beam, d_model) -> the same shape."""
-
-        def attend_memory(h: Tensor) -> Tensor:
-            out, state.memory_queries = self.cross_attention.step_cross(h, state.memory, memory_bias)
-            return out
-
         x = self.attention_residual(x, lambda h: self.attention.step(h, state.past, past_bias))
-        x = self.cross_attention_residual(x, attend_memory)
+        x = self.cross_attention_residual(x, lambda h: self.cross_attention.step_cross(h, state.memory, memory_bias))
         out: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return out
 
@@ -195,7 +171,7 @@ class Decoder(nn.Module):
         layers = [LayerState(KeyValueCache(like=stored), stored) for stored in memories]
         memory_bias = src.padding_bias[:, None, None, :].to(memories[0].dtype)
         past_bias = memory_bias.new_empty(src.num_sentences, 1, beam_size, 0)
-        return DecoderState(layers, memory_bias, past_bias, src.max_length)
+        return DecoderState(layers, memory_bias, past_bias)
 
     def step(self, x: Tensor, state: StepMemory) -> Tensor:
         """One position further. x: (batch, beam, d_model), the embedded last tokens -> the same shape.

@@ -290,9 +290,6 @@ class DecodeRecipe(Section):
     """Divisor of the log-probability: ((5+n)/6)^alpha (the paper), n^alpha (fairseq, CTranslate2), or 1."""
     length_alpha: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
     """Exponent of the length penalty."""
-    coverage_penalty: Strength = 0.0
-    """Weight of the coverage penalty (Wu et al. 2016, equation 14, who use 0.2): translations that leave source tokens
-    without attention score lower. 0 switches it off."""
     num_groups: PositiveInt = 1
     """Diverse beam search (Vijayakumar et al. 2018): this many groups share the beam and choose unlike each other; must
     divide `beam_size`. Of `n_best` translations the first come one from each group."""
@@ -400,7 +397,6 @@ class DecodeRecipe(Section):
                 f"decode.{name} has no effect on a search; it needs decode.sampling; set that to true, or remove {name}"
             )
         searched = {
-            "coverage_penalty": self.coverage_penalty > 0,
             "num_groups": self.num_groups > 1,
             "require": bool(self.require),
             "bias": bool(self.bias),

@@ -18,6 +18,9 @@ from nmt.recipe.corpora import CORPUS_KINDS, TAG_PATTERN, Corpus, Section, Train
 from nmt.recipe.errors import RecipeError
 from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, DataRecipe, DecodeRecipe, Recipe
 
+# Options that are gone, with the reason. Models and checkpoints of earlier versions still name them.
+_REMOVED = {"decode.coverage_penalty": "the coverage penalty was removed because it lowers BLEU"}
+
 # What values pydantic calls valid, by its names of what is wrong with others.
 _KINDS = {
     "bool_parsing": "true or false",
@@ -53,6 +56,27 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     except UnicodeDecodeError as error:
         raise RecipeError(f"recipe {path} is not UTF-8 text; save it as UTF-8") from error
     return parse_recipe(text, overrides, where=str(path))
+
+
+def load_saved_recipe(path: Path) -> Recipe:
+    """The recipe that a run saved, perhaps with an earlier version; see `load_recipe` and `drop_removed`."""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        drop_removed(tree)
+        return Recipe.model_validate(tree)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
+        raise RecipeError(f"{path} is not a readable recipe; it must be as it was saved; copy it again") from error
+
+
+def drop_removed(tree: dict[str, Any]) -> list[str]:
+    """Drop the options of a saved recipe that no longer exist, in place; returns those that had an effect."""
+    had_effect = []
+    for name in _REMOVED:
+        section, key = name.split(".")
+        options = tree.get(section)
+        if isinstance(options, dict) and options.pop(key, None):
+            had_effect.append(name)
+    return had_effect
 
 
 def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe") -> Recipe:
@@ -184,6 +208,8 @@ def _explain_option(where: str, problems: Sequence[ErrorDetails]) -> str:
     problem = problems[0]
     if problem["type"] in ("union_tag_not_found", "union_tag_invalid"):
         return f"{where}.kind is {problem['input'].get('kind')!r}; it must be one of {', '.join(CORPUS_KINDS)}"
+    if where in _REMOVED:
+        return f"unknown option {where!r}; {_REMOVED[where]}; leave it out"
     if problem["type"] == "extra_forbidden":
         return f"unknown option {where!r}; {_suggest(problem['loc'])}"
     if problem["type"] == "missing" and _is_section(_annotation(problem["loc"])):

@@ -10,7 +10,7 @@ from typing import Any
 
 from nmt.checkpoint import CorruptError
 from nmt.layout import list_checkpoints
-from nmt.recipe import Recipe, UserError, load_recipe
+from nmt.recipe import Recipe, UserError, load_saved_recipe
 
 _SHOWN_CHARACTERS = 80
 
@@ -125,7 +125,7 @@ def _recipe_of(run_dir: Path) -> Recipe | None:
     """The recipe of the newest checkpoint, unverified; None where none can be read."""
     for checkpoint in reversed(list_checkpoints(run_dir)):
         try:
-            return load_recipe(checkpoint / "recipe.toml")
+            return load_saved_recipe(checkpoint / "recipe.toml")
         except UserError:
             continue
     return None

@@ -11,7 +11,7 @@ from nmt.data.tokenizer import Tokenizers
 from nmt.distributed import World
 from nmt.layout import checkpoint_directory, checkpoint_step, list_checkpoints
 from nmt.logs import say
-from nmt.recipe import Recipe, UserError, load_recipe
+from nmt.recipe import Recipe, UserError, load_saved_recipe
 from nmt.train.position import Position
 from nmt.train.schedule import learning_rate
 
@@ -87,7 +87,7 @@ def _other_text(recipe: Recipe, what: str) -> str:
 def say_what_changed(recipe: Recipe, position: Position, checkpoint: Path) -> None:
     """Tell each option that is another than when a checkpoint was saved; UserError for what makes no sense."""
     try:
-        before = load_recipe(checkpoint / "recipe.toml")
+        before = load_saved_recipe(checkpoint / "recipe.toml")
     except UserError:  # written by another version, whose options this one does not know
         return
     now, then = _options(recipe), _options(before)

@@ -2,58 +2,16 @@
 
 import itertools
 import math
-import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
-from test_search import Prefix, PrefixState, Scored, Table, TableModel, reference_penalty
-from torch import Tensor, tensor
+from test_search import Prefix, Scored, Table, reference_penalty
 
 from nmt.decode.options import SearchOptions
-from nmt.packed import PackedSequences
 from nmt.special_ids import EOS_ID
 
 NEG_INF = float("-inf")
-
-Attention = Callable[[Prefix, Prefix], list[float]]  # (source, prefix) -> how much each source token is looked at
-
-
-def random_attention(seed: int) -> Attention:
-    """A distribution drawn afresh for every source and prefix, somewhere sharp and nowhere 0."""
-
-    @cache
-    def attention(source: Prefix, prefix: Prefix) -> list[float]:
-        rng = random.Random(repr((seed, "attention", source, prefix)))
-        weights = [rng.random() ** 4 + 0.01 for _ in source]
-        return [weight / sum(weights) for weight in weights]
-
-    return attention
-
-
-class AttentivePrefixState(PrefixState):
-    def __init__(self, sources: list[Prefix], beam_size: int, attention: Attention) -> None:
-        super().__init__(sources, beam_size)
-        self.table, self.src_len = attention, max(map(len, sources))
-
-    def attention(self) -> Tensor:
-        rows = [
-            [self.table(source, prefix[1:]) for prefix in prefixes]
-            for source, prefixes in zip(self.sources, self.prefixes, strict=True)
-        ]
-        return tensor([[[*row, *[0.0] * (self.src_len - len(row))] for row in beam] for beam in rows])
-
-
-class AttentiveTableModel(TableModel):
-    """A table that also says where it looks."""
-
-    def __init__(self, table: Table, attention: Attention) -> None:
-        super().__init__(table)
-        self.attention = attention
-
-    def start(self, src: PackedSequences, beam_size: int) -> AttentivePrefixState:
-        return AttentivePrefixState([tuple(sentence) for sentence in src.to_lists()], beam_size, self.attention)
 
 
 @dataclass(frozen=True)
@@ -61,7 +19,6 @@ class Task:
     """One sentence and all that decides on its outputs."""
 
     table: Table
-    attention: Attention
     source: Prefix
     options: SearchOptions
     prefix: Prefix = ()
@@ -104,7 +61,7 @@ class Task:
     def score(self, tokens: Prefix) -> float:
         """Of a whole output."""
         merit = sum(self.log_probs(tokens)) + self.bias(tokens)
-        return merit / reference_penalty(len(tokens) + 1, self.options) + self.coverage(tokens)
+        return merit / reference_penalty(len(tokens) + 1, self.options)
 
     def bias(self, tokens: Prefix) -> float:
         return sum(value * min(count(phrase, tokens), 1 if value > 0 else 99) for phrase, value in self.options.bias)
@@ -113,14 +70,6 @@ class Task:
         """For what has been begun of the preferred phrases that the output does not hold yet."""
         open_ones = [(p, value) for p, value in self.options.bias if value > 0 and not count(p, tokens)]
         return max((value * begun(phrase, tokens) / len(phrase) for phrase, value in open_ones), default=0.0)
-
-    def coverage(self, tokens: Prefix) -> float:
-        if not self.options.coverage_beta:
-            return 0.0
-        steps = [self.attention(self.source, tokens[:i]) for i in range(len(tokens) + 1)]
-        looks = [sum(step[place] for step in steps) for place in range(len(self.source) - 1)]
-        least = 1.1754943508222875e-38
-        return self.options.coverage_beta * sum(math.log(min(max(look, least), 1.0)) for look in looks)
 
     def missing(self, tokens: Prefix) -> int:
         """Tokens of required phrases still to come, where the one begun goes on."""

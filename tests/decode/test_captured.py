@@ -23,7 +23,7 @@ from nmt.decode.ensemble import Ensemble
 from nmt.decode.options import SearchOptions
 from nmt.decode.restricted import restrict
 from nmt.decode.sampling import SamplingOptions, sample
-from nmt.decode.search import Hypothesis, StepModel, attention_of, beam_search
+from nmt.decode.search import Hypothesis, StepModel, beam_search
 from nmt.decode.translator import Translation, Translator
 from nmt.model.buffers import Arena, Shape, Sizes
 from nmt.model.transformer import Transformer
@@ -95,7 +95,6 @@ def test_steps_equal_the_transformers(seed: int, sentences: int, beam: int, step
         for _ in range(steps):
             expected, found = model.advance(tokens, states[0]), captured.advance(tokens, states[1])
             torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-12)
-            torch.testing.assert_close(attention_of(states[1]), attention_of(states[0]), rtol=0.0, atol=1e-6)
             if left > 1 and rng.random() < 0.3:
                 rows = torch.tensor(rng.sample(range(left), k=rng.randint(1, left - 1)))
                 left = len(rows)
@@ -111,7 +110,7 @@ def fill_idle_rows(state: StaticState, value: float) -> None:
     """Spoil all that lies beyond the rows in use."""
     buffers, used = state.step.buffers, len(state.rows)
     assert state.rows.tolist() == list(range(used)) and used < state.step.shape.rows
-    numbers = [buffers.memory_bias, buffers.past_bias, buffers.hidden, buffers.queries]
+    numbers = [buffers.memory_bias, buffers.past_bias, buffers.hidden]
     for tensor in [*numbers, *(part for layer in buffers.layers for part in (layer.past.stored, layer.memory))]:
         tensor[used:] = value
     buffers.tokens[used:] = VOCAB - 1
@@ -162,7 +161,7 @@ def test_results_are_fresh_and_search_may_write_into_them() -> None:
 
 def addresses(state: StaticState) -> list[int]:
     buffers = state.step.buffers
-    names = ("tokens", "where", "hidden", "queries", "memory_bias", "past_bias")
+    names = ("tokens", "where", "hidden", "memory_bias", "past_bias")
     layers = [part for layer in buffers.layers for part in (layer.past.stored, layer.memory)]
     return [part.data_ptr() for part in [*(getattr(buffers, name) for name in names), *layers]]
 
@@ -204,7 +203,6 @@ def test_nothing_of_a_search_waits_for_the_device(monkeypatch: pytest.MonkeyPatc
         state.reorder(torch.zeros(len(state.rows), beam, dtype=torch.int64, device=device))
     assert len(recorder.recorded) > 1
     assert found.is_meta and found.shape == (2, beam, VOCAB)
-    assert state.attention().is_meta and state.attention().shape == (2, beam, src.max_length)
     with pytest.raises((NotImplementedError, RuntimeError), match="meta"):  # what anything that waits would have raised
         found.sum().item()
 
@@ -223,7 +221,6 @@ SEARCHES = {
     "greedy": SearchOptions(beam_size=1, max_extra_tokens=12),
     "beam": SearchOptions(beam_size=5, n_best=3, max_extra_tokens=12),
     "groups": SearchOptions(beam_size=4, n_best=4, num_groups=2, max_extra_tokens=12),
-    "coverage": SearchOptions(beam_size=3, n_best=2, coverage_beta=0.4, max_extra_tokens=12),
     "long": SearchOptions(beam_size=4, max_extra_tokens=50, min_tokens=50),
 }
 
@@ -266,7 +263,7 @@ def test_ensembles_and_shortlists_find_the_same(
     for members in (models, [CapturedModel(model, Rehearsing()) for model in models]):
         model = combine(members)
         model = restrict(model, allowed) if with_shortlist else model
-        both.append(beam_search(model, src, SearchOptions(n_best=2, coverage_beta=0.2, max_extra_tokens=12)))
+        both.append(beam_search(model, src, SearchOptions(n_best=2, max_extra_tokens=12)))
     assert_same(*both)
 
 

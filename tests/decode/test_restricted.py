@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_search import TableModel, random_table
 from torch import Tensor
 
 from nmt.decode.ensemble import Ensemble, EnsembleMean
@@ -19,7 +18,7 @@ from nmt.decode.sampling import SamplingOptions, sample
 from nmt.decode.search import Hypothesis, StepModel, beam_search
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
-from nmt.recipe import ModelRecipe, UserError
+from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
 
 VOCAB = 30
@@ -86,7 +85,6 @@ SEARCHES: dict[str, Callable[[StepModel[Any], PackedSequences], list[list[Hypoth
     "beam": lambda model, src: beam_search(model, src, OPTIONS),
     "greedy": lambda model, src: beam_search(model, src, replace(OPTIONS, beam_size=1, n_best=1)),
     "groups": lambda model, src: beam_search(model, src, replace(OPTIONS, num_groups=2)),
-    "coverage": lambda model, src: beam_search(model, src, replace(OPTIONS, coverage_beta=0.3)),
     "samples": lambda model, src: sample(model, src, OPTIONS, SamplingOptions(seed=3, top_p=0.9)),
 }
 
@@ -168,17 +166,3 @@ def test_the_projection_is_that_of_the_candidates_left() -> None:
     for log_probs, own in ((first, candidates), (second, candidates[[0, 1, 3]]), (third, candidates[[3, 0]])):
         assert torch.equal(log_probs.isfinite(), own[:, None].expand(-1, 2, -1))
         assert log_probs.exp().sum(dim=-1).flatten().tolist() == pytest.approx([1.0] * 2 * len(own), abs=1e-5)
-
-
-def test_a_model_without_attention_to_show_is_refused_as_ever() -> None:
-    class Blind(TableModel):
-        def advance(self, tokens: Tensor, state: Any) -> Tensor:
-            return super().step(tokens, state)
-
-        def logits_of(self, pieces: Tensor) -> Callable[[Tensor], Tensor]:
-            return lambda hidden: hidden[..., pieces]
-
-    restricted = restrict(Blind(random_table(0, 4)), torch.ones(1, 8, dtype=torch.bool))
-    assert len(beam_search(restricted, pack([[5, EOS_ID]]), SearchOptions())[0]) == 1
-    with pytest.raises(UserError, match="where it looks"):
-        beam_search(restricted, pack([[5, EOS_ID]]), SearchOptions(coverage_beta=0.2))

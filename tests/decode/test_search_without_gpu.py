@@ -103,7 +103,6 @@ PLAIN: dict[str, dict[str, Any]] = {
     "no n-gram twice": {"no_repeat_ngram": 3},
     "no token twice": {"no_repeat_ngram": 1},
     "forbidden": {"forbidden": ((5,), (6, 7), (8, 9, 10), (11,))},
-    "coverage": {"coverage_beta": 0.3},
     "bias": {"bias": (((5, 6), 1.5), ((7,), -2.0))},
 }
 EVERYTHING: dict[str, Any] = {name: value for options in PLAIN.values() for name, value in options.items()} | {
@@ -150,7 +149,7 @@ def test_sentences_that_join_are_not_waited_for(model: str, options: str, rows: 
 
 @pytest.mark.parametrize("mean", ["linear", "log"])
 def test_an_ensemble_waits_no_more_than_one_model(mean: Any) -> None:
-    options = SearchOptions(max_extra_tokens=9, coverage_beta=0.2)
+    options = SearchOptions(max_extra_tokens=9)
     mode, script = run(options, lambda make: Ensemble([make(), make()], mean))
     assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_search import AttentiveTableModel, Task, beam_outputs, best_outputs, random_attention
-from test_search import Prefix, alphas, assert_same, penalties, random_table, source_of, zeros
+from plain_search import Task, beam_outputs, best_outputs
+from test_search import Prefix, TableModel, alphas, assert_same, penalties, random_table, source_of, zeros
 
 from nmt.decode.options import SearchOptions
 from nmt.decode.search import Hypothesis, beam_search
@@ -26,7 +26,6 @@ some_phrases = st.one_of(st.just(()), st.lists(phrases, max_size=2).map(tuple))
 prefixes = st.one_of(st.just(()), st.lists(st.sampled_from(WORDS), max_size=2).map(tuple))
 worths = st.sampled_from((-2.0, -0.3, 0.5, 1.7, 6.0))
 biases = st.one_of(st.just(()), st.lists(st.tuples(phrases, worths), max_size=3).map(tuple))
-betas = st.sampled_from((0.0, 0.2, 1.5))
 
 
 def usually(off: Any, on: Any) -> st.SearchStrategy[Any]:
@@ -45,7 +44,6 @@ rules = st.fixed_dictionaries(
         "min_length_ratio": usually(0.0, st.sampled_from((0.5, 1.5))),
         "no_repeat_ngram": usually(0, st.integers(1, 3)),
         "forbidden": some_phrases,
-        "coverage_beta": betas,
         "bias": biases,
     }
 )
@@ -54,16 +52,16 @@ rules = st.fixed_dictionaries(
 def tasks_of(
     seed: int, lengths: Sequence[int], zeros: float, words: int, options: SearchOptions, wishes: Sequence[Any]
 ) -> list[Task]:
-    table, attention = random_table(seed, words, zeros), random_attention(seed)
+    table = random_table(seed, words, zeros)
     return [
-        Task(table, attention, source_of(length, name), options, *wish)
+        Task(table, source_of(length, name), options, *wish)
         for name, (length, wish) in enumerate(zip(lengths, wishes, strict=False))
     ]
 
 
 def search_together(tasks: Sequence[Task]) -> list[list[Hypothesis]]:
     """All tasks, which have the table and the options in common, as one batch."""
-    model = AttentiveTableModel(tasks[0].table, tasks[0].attention)
+    model = TableModel(tasks[0].table)
     sources = PackedSequences.from_lists([task.source for task in tasks])
     prefixes, required = [task.prefix for task in tasks], [task.required for task in tasks]
     return beam_search(model, sources, tasks[0].options, prefixes, required)
@@ -124,12 +122,11 @@ def test_equals_a_plain_beam_that_never_stops_early_with_all_options(
 # --- Nothing beside a sentence changes its result ---------------------------------------------------------------------
 
 COMPANY: list[dict[str, Any]] = [
-    {"coverage_beta": 0.4},
     {"bias": (((4, 5), 2.0), ((6,), -1.1), ((5,), 0.7))},
     {"num_groups": 2, "diversity_strength": 0.8},
     {"num_groups": 4},
     {"beam_size": 1, "n_best": 1},
-    {"coverage_beta": 0.3, "bias": (((4,), 1.3),), "num_groups": 2, "no_repeat_ngram": 2, "forbidden": ((7, 7),)},
+    {"bias": (((4,), 1.3),), "num_groups": 2, "no_repeat_ngram": 2, "forbidden": ((7, 7),)},
 ]
 
 
@@ -178,8 +175,8 @@ def test_no_live_hypothesis_can_come_higher_than_it_is_said_to() -> None:
 
 
 def test_the_options_of_the_recipe_arrive() -> None:
-    recipe = DecodeRecipe(beam_size=6, coverage_penalty=0.2, num_groups=3, diversity_strength=0.7)
-    expected = SearchOptions(6, coverage_beta=0.2, num_groups=3, diversity_strength=0.7, bias=(((4, 5), -1.0),))
+    recipe = DecodeRecipe(beam_size=6, num_groups=3, diversity_strength=0.7)
+    expected = SearchOptions(6, num_groups=3, diversity_strength=0.7, bias=(((4, 5), -1.0),))
     assert SearchOptions.from_recipe(recipe, bias=[([4, 5], -1.0), ([], 3.0)]) == expected
 
 
@@ -188,9 +185,8 @@ def test_the_options_of_the_recipe_arrive() -> None:
     [
         {"beam_size": 4, "num_groups": 3},
         {"num_groups": 0},
-        {"coverage_beta": -0.1},
-        {"coverage_beta": math.nan},
         {"diversity_strength": -1.0},
+        {"diversity_strength": math.nan},
         {"length_alpha": 11.0},
     ],
 )
@@ -205,10 +201,9 @@ def test_options_that_make_no_sense_together_are_refused(wrong: dict[str, Any]) 
         {"beam_size": 4, "num_groups": 3},
         {"sampling": True, "require": ["word"]},
         {"sampling": True, "bias": {"word": 1.0}},
-        {"sampling": True, "coverage_penalty": 0.1},
         {"bias": {"word": math.nan}},
         {"bias": {"word": 1e300}},
-        {"coverage_penalty": 1e300},
+        {"diversity_strength": 1e300},
         {"length_alpha": 10.5},
     ],
 )
