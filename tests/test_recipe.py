@@ -239,6 +239,25 @@ def test_overrides_of_each_type(override: str, expected: object) -> None:
     assert type(value) is type(expected)
 
 
+@pytest.mark.parametrize(
+    ("override", "phrase"),
+    [
+        ("bias.bicycle=1", "bicycle"),
+        ("decode.bias.bicycle = 1", "bicycle"),
+        ("bias.Dr. Smith=1", "Dr. Smith"),
+        ('bias."Dr. Smith"=1', "Dr. Smith"),
+        ("bias.'Dr. \"S.\"' = 1", 'Dr. "S."'),
+        ("bias.E=mc2=1", "E=mc2"),
+        ('bias." = "=1', " = "),
+    ],
+)
+def test_a_phrase_of_the_bias_may_hold_dots_spaces_and_equals_signs(override: str, phrase: str) -> None:
+    before = DecodeRecipe(bias={"a": 2.0})
+    assert override_decode(before, [override]).bias == {"a": 2.0, phrase: 1.0}
+    whole = override if override.startswith("decode.") else f"decode.{override}"
+    assert parse_recipe(SMALL, [whole]).decode.bias == {phrase: 1.0}
+
+
 def test_a_later_override_wins_and_overrides_reach_sections_that_the_file_lacks() -> None:
     recipe = parse_recipe(SMALL, ["seed=3", "seed=4", "decode.beam_size=9"])
     assert (recipe.seed, recipe.decode.beam_size) == (4, 9)
@@ -270,6 +289,10 @@ def test_a_later_override_wins_and_overrides_reach_sections_that_the_file_lacks(
         ("train=3", "train = 3; it must be a section of options"),
         ("decode.bias=3", "decode.bias = 3; it must be a table such as { name = value }"),
         ("decode.bias={a='x'}", "decode.bias.a = 'x'; it must be a number"),
+        ("decode.bias.Dr. Smith=x", "decode.bias.Dr. Smith = 'x'; it must be a number"),
+        ('decode.bias."Dr. Smith"=x', "decode.bias.Dr. Smith = 'x'; it must be a number"),
+        ("decode.bias.Dr. Smith", "override 'decode.bias.Dr. Smith' has no value; it must look like"),
+        ('decode.bias."Dr. =1', "override 'decode.bias.\"Dr. =1': \"Dr. has no closing quote; close it"),
         ("data.train=[]", "data.train = []; it must have 1 or more parts"),
         ('name="a/b"', "name = 'a/b'; it must be of letters, digits, '.', '_' and '-', the first of them"),
         ("tgt_lang=German", "tgt_lang = 'German'; it must be an ISO 639 code of two or three small letters"),

@@ -75,7 +75,7 @@ Resume = Annotated[bool, typer.Option("--resume", help=_RESUME)]
 _TAG = "Tag of a training corpus, such as <web>, to translate in its manner."
 _ENSEMBLE = "A further model that decides with the first; give it again for several."
 _SHORTLIST = "File of `nmt shortlist`: consider only what it lists, which is faster. An empty name: consider all."
-_SET = "Any other option of section decode: sampling=true, no_repeat_ngram=4, ..."
+_SET = "Any other option of section decode: sampling=true, no_repeat_ngram=4, 'bias.Dr. Smith=1', ..."
 
 BeamSize = Annotated[int | None, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy.")]
 Penalty = Annotated[LengthPenalty | None, typer.Option(help="Divisor of the log-probability.")]

@@ -37,6 +37,8 @@ _KINDS = {
     "model_type": "a section of options",
     "model_attributes_type": "a table such as { name = value }",
 }
+# The table whose keys are phrases, which hold dots and spaces, and not names of options.
+_PHRASES = ("decode", "bias")
 _PATTERNS = {
     NAME_PATTERN: "of letters, digits, '.', '_' and '-', the first of them a letter or a digit",
     LANGUAGE_PATTERN: "an ISO 639 code of two or three small letters, such as 'de'",
@@ -106,10 +108,9 @@ def override_decode(decode: DecodeRecipe, overrides: Sequence[str]) -> DecodeRec
 
     An option may also be called as in a recipe, and as errors call it: `decode.beam_size=8`.
     """
-    section = decode.model_dump(mode="json", exclude_none=True)
-    tree = {"decode": section}
+    tree = {"decode": decode.model_dump(mode="json", exclude_none=True)}
     for override in overrides:
-        _apply_override(section, override.removeprefix("decode."), example="beam_size=8")
+        _apply_override(tree, override.removeprefix("decode."), example="beam_size=8", section="decode.")
     try:
         return _DecodeSection.model_validate(tree).decode
     except ValidationError as error:
@@ -150,23 +151,42 @@ def describe_recipe(recipe: Recipe) -> str:
     return "\n".join(_describe_section(recipe, prefix="")) + "\n"
 
 
-def _apply_override(tree: dict[str, Any], override: str, example: str = "train.max_steps=1000") -> None:
-    """Set `section.key=value` in the tree; the value is read as TOML, and as a plain string where it is not TOML."""
+def _apply_override(
+    tree: dict[str, Any], override: str, example: str = "train.max_steps=1000", section: str = ""
+) -> None:
+    """Set `section.key=value` in the tree; the value is read as TOML, and as a plain string where it is not TOML.
+
+    section: put before the key, with a dot at its end
+    """
     key, equals, raw = override.partition("=")
     if not equals or not key:
         raise RecipeError(f"override {override!r} has no value; it must look like {example}")
-    *sections, name = key.strip().split(".")
-    for section in sections:
-        inner = tree.setdefault(section, {})
+    *sections, name = f"{section}{key.strip()}".split(".")
+    if tuple(sections[:2]) == _PHRASES:
+        sections, (name, raw) = sections[:2], _phrase_and_value(override)
+    for section_name in sections:
+        inner = tree.setdefault(section_name, {})
         if not isinstance(inner, dict):
             raise RecipeError(
-                f"override {override!r}: {section!r} is not a section; run `nmt config` to see the options"
+                f"override {override!r}: {section_name!r} is not a section; run `nmt config` to see the options"
             )
         tree = inner
     try:
         tree[name] = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         tree[name] = raw
+
+
+def _phrase_and_value(override: str) -> tuple[str, str]:
+    """The phrase, as it is or quoted as in TOML, and the value of an override such as `bias.Dr. Smith=1`."""
+    key, _, raw = override.rpartition("=")  # The value is a number; the phrase may hold an equals sign.
+    phrase = key.partition("bias.")[2].strip()
+    if not phrase.startswith(('"', "'")):
+        return phrase, raw
+    try:
+        return str(tomllib.loads(f"phrase = {phrase}")["phrase"]), raw
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"override {override!r}: {phrase} has no closing quote; close it, or leave it out") from error
 
 
 def explain(error: ValidationError) -> str:
@@ -177,6 +197,7 @@ def explain(error: ValidationError) -> str:
 def _explain_with_origin(error: ValidationError, overrides: Sequence[str], where: str) -> str:
     """What pydantic found wrong, on one line; `where` the recipe stands precedes what no override is to blame for."""
     keys = [override.partition("=")[0].strip() for override in overrides]
+    keys = ["decode.bias" if key.startswith("decode.bias.") else key for key in keys]  # its phrases may be quoted
     given: list[str] = []
     written: list[str] = []
     for option, phrase in _explain(error):
