@@ -10,6 +10,7 @@ from typing import Literal, assert_never
 from nmt.recipe import DecodeRecipe, UserError
 
 LengthPenalty = Literal["gnmt", "power", "none"]
+StopRule = Literal["exact", "first", "patience"]
 
 # With a larger exponent the penalty of a long output would leave the range of float32.
 MOST_LENGTH_ALPHA = 10.0
@@ -27,6 +28,10 @@ class SearchOptions:
     """Divisor of the log-probability, see `length_penalty`."""
     length_alpha: float = 0.6
     """Exponent of the length penalty, from 0 to `MOST_LENGTH_ALPHA`."""
+    stop: StopRule = "exact"
+    """When a sentence is done, see `nmt.decode.search`."""
+    patience: float = 1.0
+    """With `stop` "patience": how many times the beam size hypotheses must have ended."""
     max_extra_tokens: int = 50
     """Longest output: this many tokens more than the input."""
     max_tokens: int | None = None
@@ -68,6 +73,13 @@ class SearchOptions:
                 f"the strength of diversity is {self.diversity_strength}; it must be at least 0; 0 switches it off"
             )
 
+    @property
+    def ends_wanted(self) -> int | None:
+        """How many hypotheses of a group must have ended for it to be done; None where their number does not matter."""
+        if self.stop == "exact":
+            return None
+        return max(1, round(self.beam_size // self.num_groups * (self.patience if self.stop == "patience" else 1.0)))
+
     @classmethod
     def from_recipe(
         cls,
@@ -85,6 +97,8 @@ class SearchOptions:
             n_best=recipe.n_best,
             length_penalty=recipe.length_penalty,
             length_alpha=recipe.length_alpha,
+            stop=recipe.stop,
+            patience=recipe.patience,
             max_extra_tokens=recipe.max_extra_tokens,
             max_tokens=min((n for n in (max_tokens, recipe.max_tokens) if n is not None), default=None),
             max_length_ratio=math.inf if recipe.max_length_ratio is None else recipe.max_length_ratio,

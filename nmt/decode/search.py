@@ -15,7 +15,10 @@ Limit   An output has at most max_extra_tokens tokens more than the source, at m
 Stop    A sentence is done when no live hypothesis can overtake its worst kept finished one any more. Log-probability
         only falls and the penalty only grows, so a live hypothesis reaches at most log_prob / penalty at the limit;
         `Steering.reach` says why that holds with every option. So a beam that never drops a hypothesis finds the true
-        optimum.
+        optimum. That is the rule `exact`. With `first`, a sentence is also done when as many hypotheses as the beam is
+        wide have ended, as in fairseq and CTranslate2; with `patience`, so many times that number (Kasai et al. 2022).
+        With these two only an extension counts as an end that is among the best beam_size, and with groups each group
+        takes no further ones when it has its number.
 Rules   What else an output must not hold is in `nmt.decode.rules`. A rule makes extensions impossible; those that it
         leaves keep their true log-probability. What it must hold, and how the beam makes room for it, is in
         `nmt.decode.required`.
@@ -258,6 +261,7 @@ class _Beam:
     Finished hypotheses, best first; a place that holds none has score -inf:
       scores:           (rows, kept) float32
       ends:             (rows, kept) int64, length * width + place of the hypothesis that ended
+      ended:            (rows,) int64, how many have ended, kept or not
     History, from which outputs are read backwards in the end; what happened at step t is entry (t - 1) % room:
       parents:          (rows, room, width) int64, place in the row one token earlier
       tokens:           (rows, room, width) int64, the newest token
@@ -266,11 +270,13 @@ class _Beam:
     """
 
     num_groups: int
+    ends_wanted: int | None
     clock: int
     began: Tensor
     log_prob: Tensor
     scores: Tensor
     ends: Tensor
+    ended: Tensor
     parents: Tensor
     tokens: Tensor
     token_log_probs: Tensor
@@ -287,11 +293,13 @@ class _Beam:
         floats = torch.zeros(rows, room, width, device=device)
         return cls(
             num_groups=options.num_groups,
+            ends_wanted=options.ends_wanted,
             clock=clock,
             began=torch.full((rows,), clock, device=device),
             log_prob=log_prob,
             scores=scores,
             ends=torch.zeros(scores.shape, dtype=torch.int64, device=device),
+            ended=torch.zeros(rows, dtype=torch.int64, device=device),
             parents=integers,
             tokens=integers + BOS_ID,
             token_log_probs=floats,
@@ -317,8 +325,13 @@ class _Beam:
 
     def finish(self, best: Extensions, lengths: Tensor, scores: Tensor) -> None:
         """Let those extensions to `lengths` that end compete for the finished places; of equals the earlier wins."""
+        width = self.log_prob.shape[1]
         scores = scores.masked_fill(best.tokens != EOS_ID, _IMPOSSIBLE)
-        ends = lengths[:, None] * self.log_prob.shape[1] + best.parents
+        if self.ends_wanted is not None:
+            scores[:, width:] = _IMPOSSIBLE
+            scores.masked_fill_(self.has_enough()[:, None], _IMPOSSIBLE)
+            self.ended = self.ended + (scores > _IMPOSSIBLE).sum(dim=1)
+        ends = lengths[:, None] * width + best.parents
         all_scores, order = torch.cat([self.scores, scores], dim=1).sort(dim=1, descending=True, stable=True)
         kept = self.scores.shape[1]
         self.scores = all_scores[:, :kept]
@@ -335,7 +348,15 @@ class _Beam:
 
     def is_done(self, reach: Tensor) -> Tensor:
         """Whether nothing can change any more, (batch,) bool, where no live hypothesis exceeds `reach`, (rows,)."""
-        return (reach <= self.scores[:, -1]).view(-1, self.num_groups).all(dim=1)
+        is_done = reach <= self.scores[:, -1]
+        if self.ends_wanted is not None:
+            is_done |= self.has_enough()
+        return is_done.view(-1, self.num_groups).all(dim=1)
+
+    def has_enough(self) -> Tensor:
+        """Whether as many hypotheses have ended as the rule of stopping asks for, (rows,) bool."""
+        assert self.ends_wanted is not None
+        return self.ended >= self.ends_wanted
 
     def parents_in_batch(self) -> Tensor:
         """The parents of the live hypotheses by their place in the sentence, (batch, beam) int64."""

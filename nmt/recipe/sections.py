@@ -290,6 +290,12 @@ class DecodeRecipe(Section):
     """Divisor of the log-probability: ((5+n)/6)^alpha (the paper), n^alpha (fairseq, CTranslate2), or 1."""
     length_alpha: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
     """Exponent of the length penalty."""
+    stop: Literal["exact", "first", "patience"] = "exact"
+    """When the search for a sentence ends: `exact`, when nothing can overtake the best any more; `first`, already when
+    as many hypotheses as the beam is wide have ended, as in fairseq and CTranslate2; `patience`, when `patience` times
+    as many have (Kasai et al. 2022)."""
+    patience: PositiveFloat = 1.0
+    """With `stop` = "patience": how many times the beam size hypotheses must end; 1 is the same as `first`."""
     num_groups: PositiveInt = 1
     """Diverse beam search (Vijayakumar et al. 2018): this many groups share the beam and choose unlike each other; must
     divide `beam_size`. Of `n_best` translations the first come one from each group."""
@@ -396,7 +402,12 @@ class DecodeRecipe(Section):
             raise ValueError(
                 f"decode.{name} has no effect on a search; it needs decode.sampling; set that to true, or remove {name}"
             )
+        if self.patience != 1.0 and self.stop != "patience":
+            raise ValueError(
+                f"decode.patience has no effect with decode.stop {self.stop!r}; set stop to 'patience', or remove it"
+            )
         searched = {
+            "stop": self.stop != "exact",
             "num_groups": self.num_groups > 1,
             "require": bool(self.require),
             "bias": bool(self.bias),

@@ -1,4 +1,4 @@
-"""What search must find, written down plainly: one sentence at a time, in double precision, without stopping early."""
+"""What search must find, written down plainly: one sentence at a time, in double precision."""
 
 import itertools
 import math
@@ -111,16 +111,20 @@ def beam_outputs(task: Task) -> list[Scored]:
     width = options.beam_size // options.num_groups
     groups: list[list[Live]] = [[(0.0, ())] for _ in range(options.num_groups)]
     ended: list[list[Scored]] = [[] for _ in groups]
+    wanted = {"exact": math.inf, "first": width, "patience": max(1, round(width * options.patience))}[options.stop]
     for length in range(1, task.longest + 2):
         taken: Counter[int] = Counter()
         for number, live in enumerate(groups):
             found = sorted(candidates(task, live, taken, width), key=lambda candidate: -candidate[0])
             chosen = list(allot(task, found, length))[: 2 * width if width > 1 else 1]
-            for _, log_prob, (*tokens, token) in chosen:
-                if token == EOS_ID:
+            is_open = len(ended[number]) < wanted
+            for place, (_, log_prob, (*tokens, token)) in enumerate(chosen):
+                if token == EOS_ID and is_open and (options.stop == "exact" or place < width):
                     ended[number].append((task.score(tuple(tokens)), log_prob, tuple(tokens)))
             groups[number] = [(log_prob, t) for _, log_prob, t in chosen if t[-1] != EOS_ID][:width]
             taken.update(tokens[-1] for _, tokens in groups[number])
+        if all(len(group) >= wanted for group in ended):
+            break
     kept = [sorted(group, reverse=True)[: min(options.n_best, width)] for group in ended]
     return draw(kept, options.n_best)
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_search import AttentivePrefixState, AttentiveTableModel, Task, beam_outputs, random_attention
+from plain_search import Task, beam_outputs
 from test_captured import SEARCHES, Rehearsing, draw_sources, make_model
 from test_captured import assert_same as assert_same_search
-from test_search import TableModel, assert_same, random_table, source_of
-from test_steering import prefixes, rules, some_phrases, tasks_of, usually, zeros
+from test_search import PrefixState, TableModel, assert_same, random_table, source_of
+from test_steering import prefixes, rules, some_phrases, stops, tasks_of, usually, zeros
 
 from nmt.decode.batches import batches, choose_batch_tokens, crowds
 from nmt.decode.captured import CapturedModel
@@ -26,19 +26,19 @@ from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.special_ids import BOS_ID
 
 
-class OpenTableModel(AttentiveTableModel):
+class OpenTableModel(TableModel):
     """A table that takes in sentences at any time, and writes down how many came and how many there were."""
 
-    def start(self, src: PackedSequences, beam_size: int) -> AttentivePrefixState:
+    def start(self, src: PackedSequences, beam_size: int) -> PrefixState:
         self.arrived = [src.sizes.tolist()]
         self.oldest = [0]
-        return OpenState([tuple(sentence) for sentence in src.to_lists()], beam_size, self.attention)
+        return OpenState([tuple(sentence) for sentence in src.to_lists()], beam_size)
 
-    def join(self, src: PackedSequences, state: AttentivePrefixState, steps: int) -> None:
+    def join(self, src: PackedSequences, state: PrefixState, steps: int) -> None:
         assert src.max_length <= max(self.arrived[0]) and src.num_sentences
         assert steps == max((len(beam[0]) for beam in state.prefixes), default=0)
         self.arrived.append(src.sizes.tolist())
-        newcomers = OpenState([tuple(sentence) for sentence in src.to_lists()], 1, self.attention)
+        newcomers = OpenState([tuple(sentence) for sentence in src.to_lists()], 1)
         state.sources += newcomers.sources
         width = len(state.prefixes[0]) if state.prefixes else self.width
         state.prefixes += [beam * width for beam in newcomers.prefixes]
@@ -48,7 +48,7 @@ class OpenTableModel(AttentiveTableModel):
         return super().step(tokens, state)
 
 
-class OpenState(AttentivePrefixState):
+class OpenState(PrefixState):
     def keep(self, sentence_index: torch.Tensor) -> None:
         kept = sentence_index.tolist()
         assert len(kept) < len(self.sources)
@@ -57,7 +57,7 @@ class OpenState(AttentivePrefixState):
 
 
 def search(tasks: Sequence[Task], rows: int) -> tuple[list[list[Hypothesis]], OpenTableModel]:
-    model = OpenTableModel(tasks[0].table, tasks[0].attention)
+    model = OpenTableModel(tasks[0].table)
     src = PackedSequences.from_lists([task.source for task in tasks])
     wishes = [task.prefix for task in tasks], [task.required for task in tasks]
     return beam_search(model, src, tasks[0].options, *wishes, rows=rows), model
@@ -93,7 +93,7 @@ def test_it_finds_what_a_plain_beam_finds_with_all_options(
 ) -> None:
     n_best = data.draw(st.integers(1, width * groups))
     chosen["max_extra_tokens"] += data.draw(st.integers(0, 4))
-    options = SearchOptions(beam_size=width * groups, n_best=n_best, num_groups=groups, **chosen)
+    options = SearchOptions(beam_size=width * groups, n_best=n_best, num_groups=groups, **chosen, **data.draw(stops))
     tasks = tasks_of(seed, lengths, zeros, words, options, wishes)
     found, model = search(tasks, rows)
     for task, of_one in zip(tasks, found, strict=True):
@@ -107,9 +107,7 @@ def test_it_finds_what_a_plain_beam_finds_with_all_options(
 def test_places_that_are_free_are_taken() -> None:
     """All rows but those of the end are in use, and few sentences are read alone."""
     options = SearchOptions(beam_size=2, max_extra_tokens=20)
-    tasks = [
-        Task(random_table(5, 6), random_attention(5), source_of(length % 5, length), options) for length in range(80)
-    ]
+    tasks = [Task(random_table(5, 6), source_of(length % 5, length), options) for length in range(80)]
     together, model = search(tasks, rows=80)
     refilled, open_model = search(tasks, rows=8)
     assert [[h.tokens for h in of_one] for of_one in refilled] == [[h.tokens for h in of_one] for of_one in together]
@@ -123,7 +121,7 @@ def test_places_that_are_free_are_taken() -> None:
 
 def test_one_row_takes_one_sentence_after_the_other() -> None:
     options = SearchOptions(beam_size=3, max_extra_tokens=3)
-    tasks = [Task(random_table(2, 4), random_attention(2), source_of(n, n), options) for n in (3, 0, 4)]
+    tasks = [Task(random_table(2, 4), source_of(n, n), options) for n in (3, 0, 4)]
     found, model = search(tasks, rows=1)
     assert model.arrived == [[5], [4], [1]]
     for task, of_one in zip(tasks, found, strict=True):

@@ -49,6 +49,11 @@ rules = st.fixed_dictionaries(
 )
 
 
+stops = st.sampled_from(
+    ({}, {"stop": "first"}, {"stop": "patience", "patience": 0.5}, {"stop": "patience", "patience": 2.0})
+)
+
+
 def tasks_of(
     seed: int, lengths: Sequence[int], zeros: float, words: int, options: SearchOptions, wishes: Sequence[Any]
 ) -> list[Task]:
@@ -98,7 +103,7 @@ def test_a_beam_that_drops_nothing_finds_the_true_optimum_with_all_options(
     chosen=rules,
     wishes=st.lists(st.tuples(prefixes, some_phrases), min_size=4, max_size=4),
 )
-def test_equals_a_plain_beam_that_never_stops_early_with_all_options(
+def test_equals_a_plain_beam_with_all_options(
     seed: int,
     lengths: list[int],
     zeros: float,
@@ -111,7 +116,7 @@ def test_equals_a_plain_beam_that_never_stops_early_with_all_options(
     wishes: list[Any],
 ) -> None:
     n_best = data.draw(st.integers(1, width * groups))
-    given_options = {"num_groups": groups, "diversity_strength": strength, **chosen}
+    given_options = {"num_groups": groups, "diversity_strength": strength, **chosen, **data.draw(stops)}
     given_options["max_extra_tokens"] += data.draw(st.integers(0, 4))
     options = SearchOptions(beam_size=width * groups, n_best=n_best, **given_options)
     tasks = tasks_of(seed, lengths, zeros, words, options, wishes)
@@ -125,6 +130,8 @@ COMPANY: list[dict[str, Any]] = [
     {"bias": (((4, 5), 2.0), ((6,), -1.1), ((5,), 0.7))},
     {"num_groups": 2, "diversity_strength": 0.8},
     {"num_groups": 4},
+    {"stop": "first"},
+    {"stop": "patience", "patience": 1.5, "num_groups": 2},
     {"beam_size": 1, "n_best": 1},
     {"bias": (((4,), 1.3),), "num_groups": 2, "no_repeat_ngram": 2, "forbidden": ((7, 7),)},
 ]
