@@ -53,12 +53,12 @@ def _test_section(test: ScoredTestSet) -> Iterator[str]:
     for note in score_notes((*test.scores, *test.clean_scores)):
         yield ""
         yield escape_markdown(note)
-    yield ""
-    yield from _leaks(test.leaks)
     for score in test.scores:
         if score.detail:
             yield ""
             yield f"{score.name}: {score.detail}"
+    yield ""
+    yield from _leaks(test.leaks)
     if test.groups:
         yield ""
         yield from _group_table(test.groups)
@@ -85,7 +85,7 @@ def _leaks(counts: LeakCounts | None) -> Iterator[str]:
         return
     yield from markdown_rows(("in the training text", *LEAK_HEADER), leak_rows(counts))
     yield ""
-    yield f"{NEARLY} Of a clean sentence, neither side is there. `nmt leaks RECIPE` lists the others."
+    yield f"{NEARLY} Clean sentences have neither side there. `nmt leaks RECIPE` lists the others."
 
 
 def _samples_section(test: ScoredTestSet) -> Iterator[str]:

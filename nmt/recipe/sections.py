@@ -29,7 +29,8 @@ class DataRecipe(Section):
     valid: tuple[Corpus, ...] = Field(min_length=1)
     """Development text: chooses the best checkpoint, never reported as a result. It is not filtered."""
     test: dict[str, Corpus] = Field(default_factory=dict)
-    """Test sets by name; translated and scored at the end of `nmt run`, never looked at before."""
+    """Test sets by name; translated and scored at the end of `nmt run`; before that, only looked for in the training
+    text."""
     unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
     """Unicode normalisation of all text, also at translation."""
     invalid_utf8: Literal["error", "replace"] = "error"
