@@ -11,13 +11,9 @@ Corpora stay apart on their way: they lie in the store one after the other, and 
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
@@ -55,6 +51,7 @@ from nmt.data.fingerprint import (
     recipe_part,
     write_stamps,
 )
+from nmt.data.folder import link_or_copy, replacing
 from nmt.data.packing import Mixture
 from nmt.data.parallel import map_in_order, num_cores
 from nmt.data.start_from import taken_tokenizers, tokenizer_digests
@@ -122,11 +119,11 @@ def prepare(recipe: Recipe, look: Look | None = None) -> Prepared:
     directory, started = recipe.data_directory, monotonic()
     outdated = outdated_splits(recipe, directory)
     if "train" in outdated:
-        with _replacing(directory) as unfinished:
+        with replacing(directory) as unfinished:
             report = _build(recipe, unfinished, look)
         say(_summary(report, monotonic() - started))
     elif outdated:
-        with _replacing(directory) as unfinished:
+        with replacing(directory) as unfinished:
             report = _build_valid(recipe, directory, unfinished)
         say(f"prepared {report['valid']['pairs']:,} other validation pairs; the training text is up to date")
     else:
@@ -259,17 +256,9 @@ def _build_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, An
     inputs = read_inputs(recipe)
     for name in report["files"]:
         if not name.startswith("valid."):
-            _link(current / name, directory / name)
+            link_or_copy(current / name, directory / name)
     valid = _encode_valid(recipe, directory, Tokenizers.load(directory))
     return _complete({**report, "recipe": recipe_part(recipe), "valid": _valid_report(valid)}, inputs, directory)
-
-
-def _link(source: Path, target: Path) -> None:
-    """Make a second name for a file, or a copy where the file system has no such names."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def _valid_report(valid: _SplitTotals) -> dict[str, Any]:
@@ -439,52 +428,3 @@ def _summary(report: dict[str, Any], seconds: float) -> str:
         f"prepared {train['pairs']:,} of {train['pairs_read']:,} training pairs ({tokens} tokens; dropped: {dropped}) "
         f"and {report['valid']['pairs']:,} development pairs in {speed}"
     )
-
-
-# --- The folder -----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _replacing(directory: Path) -> Iterator[Path]:
-    """An empty folder beside `directory` that takes its place at the end of the block, and goes if the block fails.
-
-    What was killed on its way leaves only the folder beside, which the next call removes. Raises UserError when the
-    system does not let it write, and when `directory` is anything else than a prepared corpus.
-    """
-    unfinished, replaced = (directory.with_name(f".{directory.name}.{state}") for state in ("unfinished", "replaced"))
-    try:
-        if directory.exists() and not (directory / REPORT_FILE).exists() and any(directory.iterdir()):
-            raise UserError(f"{directory} is there but is no prepared corpus; it must not be overwritten; move it away")
-        _remove(unfinished)
-        _remove(replaced)
-        unfinished.mkdir(parents=True)
-        yield unfinished
-        _flush_to_disk(unfinished)
-        if directory.exists():
-            directory.rename(replaced)
-        unfinished.rename(directory)
-        _remove(replaced)
-    except OSError as error:
-        raise UserError(_explain(directory, error)) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _remove(directory: Path) -> None:
-    if directory.exists():
-        shutil.rmtree(directory)
-
-
-def _flush_to_disk(directory: Path) -> None:
-    """Wait until everything is on the disk: the name must not outlive the content when the power goes."""
-    for path in directory.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-
-
-def _explain(directory: Path, error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        needs = "preparation needs about as much room as the uncompressed text"
-        return f"the disk of {directory} is full; {needs}; make room or set run_dir to another disk"
-    where = f"cannot write {directory}: {error.strerror or error}"
-    return f"{where}; the folder must be writable; change its permissions or set run_dir"

@@ -10,7 +10,6 @@ of fixed size, and each side of a shard has a generator of its own.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
@@ -28,6 +27,7 @@ from typing import Literal, assert_never, cast
 
 import numpy as np
 
+from nmt.data.folder import explain_disk_error, flush_to_disk, link_or_copy
 from nmt.data.parallel import map_in_order, num_cores
 from nmt.data.segmentation import Ints, SubwordSampler, Tokens, gather, reverse_each
 from nmt.data.store import PairStore, PairWriter, Side, SideStore
@@ -189,12 +189,12 @@ class SampledEpochs:
                 self._share_done = (number // len(self._sides)) * _PAIRS_PER_SHARD / len(self._base)
         for source in self._directory.glob("train.*.npy"):
             if not (directory / source.name).exists():
-                _link(source, directory / source.name)
+                link_or_copy(source, directory / source.name)
         for path in directory.iterdir():
-            _flush_to_disk(path)
+            flush_to_disk(path)
         report = {"made_from": self._origin, "epoch": epoch, "bytes": _sizes(directory)}
         (directory / _REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        _flush_to_disk(directory / _REPORT_FILE)
+        flush_to_disk(directory / _REPORT_FILE)
 
     def _shards(self, epoch: int) -> Iterator[_Shard]:
         for number, start in enumerate(range(0, len(self._base), _PAIRS_PER_SHARD)):
@@ -323,27 +323,14 @@ def _side_of(store: PairStore, side: Side) -> SideStore:
 # --- The folder of an epoch -------------------------------------------------------------------------------------------
 
 
-def _link(source: Path, target: Path) -> None:
-    """The same file under another name, or a copy where the file system knows no such thing."""
-    try:
-        target.hardlink_to(source)
-    except OSError:
-        shutil.copyfile(source, target)
-
-
 def _sizes(directory: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in sorted(directory.glob("*.npy"))}
 
 
-def _flush_to_disk(path: Path) -> None:
-    """Wait until a file is on the disk: the name of its folder must not outlive it when the power goes."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def _explain(directory: Path, error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        needs = "subword sampling needs room for the tokens of the corpus three more times"
-        return f"the disk of {directory} is full; {needs}; make room, or set train.subword_sampling to 0"
-    where = f"cannot write {directory}: {error.strerror or error}"
-    return f"{where}; the folder must be writable; change its permissions or set run_dir"
+    return explain_disk_error(
+        directory,
+        error,
+        needs="subword sampling needs room for the tokens of the corpus three more times",
+        or_else="set train.subword_sampling to 0",
+    )
