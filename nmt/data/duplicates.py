@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 _NUM_BUCKETS = 64
 _ENTRY = np.dtype([("hash", np.uint64), ("pair", np.uint64)])
 
+# Counting needs a byte of memory for each of so many pairs.
+_PAIRS_PER_STEP = 1 << 20
+
 
 class Bitmap:
     """One bit for each pair: whether it is kept; all are at first. `num_kept` counts them."""
@@ -27,6 +30,11 @@ class Bitmap:
         start, stop, _ = places.indices(self._length)
         bits = np.unpackbits(self._bits[start // 8 : -(-stop // 8)], bitorder="little")
         return bits[start % 8 :][: stop - start].astype(np.bool_)
+
+    def count(self, start: int, stop: int) -> int:
+        """How many pairs from `start` to `stop` are kept."""
+        steps = range(start, stop, _PAIRS_PER_STEP)
+        return sum(int(self[step : min(step + _PAIRS_PER_STEP, stop)].sum()) for step in steps)
 
     def clear(self, pairs: NDArray[np.integer[Any]]) -> None:
         """Mark pairs `(n,)`, all different and kept until now, as not kept."""

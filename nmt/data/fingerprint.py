@@ -33,8 +33,9 @@ _SAMPLE_PAIRS = 200
 def recipe_part(recipe: Recipe) -> dict[str, Any]:
     """Those options that decide what the prepared corpus looks like, as JSON values.
 
-    Where files lie does not: `data.root` is left out and absolute paths are cut down to the name. Nor does how often
-    the pairs of a corpus are shown, nor, when the tokenizers are taken from a model, how others would be trained.
+    Where files lie does not: `data.root` is left out and absolute paths are cut down to the name. How often the pairs
+    of a corpus are shown decides what the tokenizers are trained on; when they are taken from a model, neither that nor
+    how others would be trained counts.
     """
     data = recipe.data.model_dump(mode="json", exclude={"root", "train", "valid", "test", "temperature", "workers"})
     if not recipe.data.reverse_target:
@@ -48,7 +49,24 @@ def recipe_part(recipe: Recipe) -> dict[str, Any]:
         "data": data,
         "tokenizer": "taken" if start_models(recipe) else trained,
         "model": {"max_positions": recipe.model.max_positions},
+        "mixture": None if start_models(recipe) else _mixture(recipe),
     }
+
+
+def known_part(recipe: Recipe, report: dict[str, Any]) -> dict[str, Any]:
+    """`recipe_part` as far as a report tells it; those of earlier versions tell nothing of the mixture.
+
+    Their tokenizers do not depend on it.
+    """
+    unknown = {"mixture"} - report["recipe"].keys()
+    return {key: value for key, value in recipe_part(recipe).items() if key not in unknown}
+
+
+def _mixture(recipe: Recipe) -> dict[str, Any] | None:
+    """How training corpora are mixed; None where an epoch shows every pair once, whatever their sizes."""
+    weights = [corpus.weight for corpus in recipe.data.train]
+    levels = len(weights) > 1 and recipe.data.temperature != 1.0
+    return {"weights": weights, "temperature": recipe.data.temperature} if levels or len(set(weights)) > 1 else None
 
 
 def text_identity(report: dict[str, Any], recipe: Recipe) -> str:
@@ -59,9 +77,10 @@ def text_identity(report: dict[str, Any], recipe: Recipe) -> str:
 
 
 def _of_training(part: dict[str, Any]) -> dict[str, Any]:
-    """Of `recipe_part`, what the validation text alone does not depend on."""
+    """Of `recipe_part`, what the training text depends on; without a mixture as earlier versions wrote it."""
     data = {key: value for key, value in part["data"].items() if key != "valid"}
-    return {**{key: value for key, value in part.items() if key != "model"}, "data": data}
+    others = {key: value for key, value in part.items() if key != "model" and value is not None}
+    return {**others, "data": data}
 
 
 @dataclass(frozen=True)
@@ -109,7 +128,7 @@ def outdated_splits(recipe: Recipe, directory: Path) -> set[Split]:
     takes is damaged.
     """
     report = read_report(directory)
-    if report is None or _of_training(report["recipe"]) != _of_training(recipe_part(recipe)):
+    if report is None or _of_training(report["recipe"]) != _of_training(known_part(recipe, report)):
         return {"train", "valid"}
     files = _all_files(recipe)
     gone = [path for path in (*files, *start_models(recipe)) if not path.exists()]
@@ -122,7 +141,7 @@ def outdated_splits(recipe: Recipe, directory: Path) -> set[Split]:
     taken = taken_tokenizers(recipe)
     if taken is not None and report["tokenizers"] != tokenizer_digests(taken):
         return {"train", "valid"}
-    outdated: set[Split] = set() if report["recipe"] == recipe_part(recipe) else {"valid"}
+    outdated: set[Split] = set() if report["recipe"] == known_part(recipe, report) else {"valid"}
     if _read_json(directory / _STAMPS_FILE) == _stamps(recipe):
         return outdated
     inputs = read_inputs(recipe)

@@ -1,10 +1,10 @@
 """Preparation: from the corpora of a recipe to a tokenizer and a token store.
 
 Two passes over the training text. The first cleans it and writes it, compressed, to disk; then repeated pairs are found
-and the tokenizer is trained on an even sample; the second pass encodes. Both are shared out among processes, and none
-needs more memory for a larger corpus, but for one bit a pair. When the tokenizer is taken from a model, the first pass
-encodes already, and the second has only to leave out what is repeated or too long. All is built in a folder of its own
-that takes its name when it is complete.
+and the tokenizer is trained on an even sample of what an epoch shows; the second pass encodes. Both are shared among
+processes, and none needs more memory for a larger corpus, but for one bit a pair. When the tokenizer is taken from a
+model, the first pass encodes already, and the second has only to leave out what is repeated or too long. All is
+built in a folder of its own that takes its name when it is complete.
 
 Corpora stay apart on their way: they lie in the store one after the other, and the report says how many pairs each has.
 """
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import compress
+from itertools import accumulate, compress, pairwise, repeat
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -45,6 +45,7 @@ from nmt.data.fingerprint import (
     FORMAT,
     REPORT_FILE,
     InputFile,
+    known_part,
     outdated_splits,
     read_inputs,
     read_report,
@@ -105,8 +106,7 @@ class Prepared:
 
     def mixture(self, recipe: Recipe) -> Mixture:
         """How often an epoch of the recipe, which this was prepared with, shows the pairs of each training corpus."""
-        sizes = [corpus["pairs"] for corpus in self.report["train"]["corpora"]]
-        return Mixture.from_weights(sizes, [corpus.weight for corpus in recipe.data.train], recipe.data.temperature)
+        return _mixture(recipe, [corpus["pairs"] for corpus in self.report["train"]["corpora"]])
 
 
 def prepare(recipe: Recipe, look: Look | None = None) -> Prepared:
@@ -161,6 +161,11 @@ def tag_ids(recipe: Recipe, tokenizer: Tokenizer) -> dict[int, int]:
     return {place: ids[tag] for place, tag in tags.items()}
 
 
+def _mixture(recipe: Recipe, sizes: Sequence[int]) -> Mixture:
+    """How often an epoch shows the pairs of each training corpus, where they have so many."""
+    return Mixture.from_weights(sizes, [corpus.weight for corpus in recipe.data.train], recipe.data.temperature)
+
+
 def _test_set(name: str, corpus: Corpus, recipe: Recipe) -> TestSet:
     if isinstance(corpus, EmbeddedCorpus):
         made = list(generate(corpus.split, corpus.pairs, corpus.seed))
@@ -176,9 +181,16 @@ def _test_set(name: str, corpus: Corpus, recipe: Recipe) -> TestSet:
 
 @dataclass
 class _Cleaned:
-    """What the first pass found: pairs read of each corpus, drops, and which of the clean pairs are not repeated."""
+    """What the first pass found.
+
+    num_read: pairs of each corpus
+    num_kept: those of them that are clean and no repetitions
+    drops:    how many of the others there are, by reason
+    kept:     which of the clean pairs, in their order, are no repetitions
+    """
 
     num_read: Counter[int]
+    num_kept: list[int]
     drops: Counter[str]
     kept: Bitmap
 
@@ -222,7 +234,7 @@ def _build(recipe: Recipe, directory: Path, look: Look | None) -> dict[str, Any]
     cleaned = _clean(recipe, directory, total, workers, look, encodes=taken is not None)
     num_read = cleaned.num_read.total()
     _require_pairs(cleaned.kept.num_kept, num_read, cleaned.drops)
-    tokenizers = taken or _train_tokenizers(recipe, directory, cleaned.kept)
+    tokenizers = taken or _train_tokenizers(recipe, directory, cleaned)
     train = _encode_train(recipe, directory, cleaned.kept, tokenizers, workers, encoded=taken is not None)
     drops = cleaned.drops + train.drops
     _require_pairs(train.num_pairs, num_read, drops)
@@ -258,7 +270,8 @@ def _build_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, An
         if not name.startswith("valid."):
             link_or_copy(current / name, directory / name)
     valid = _encode_valid(recipe, directory, Tokenizers.load(directory))
-    return _complete({**report, "recipe": recipe_part(recipe), "valid": _valid_report(valid)}, inputs, directory)
+    part = known_part(recipe, report)
+    return _complete({**report, "recipe": part, "valid": _valid_report(valid)}, inputs, directory)
 
 
 def _valid_report(valid: _SplitTotals) -> dict[str, Any]:
@@ -294,7 +307,7 @@ def _clean(
     data = recipe.data
     cleaner = partial(ChunkCleaner, data, recipe.src_lang, recipe.tgt_lang, directory if encodes else None)
     num_read: Counter[int] = Counter()
-    num_clean = 0
+    num_clean = [0] * len(data.train)
     drops: Counter[str] = Counter()
     with (
         _frames_file(directory).open("wb") as frames,
@@ -306,11 +319,12 @@ def _clean(
             duplicates.add(chunk.hashes)
             drops.update(chunk.drops)
             num_read[chunk.frame.corpus] += chunk.num_read
-            num_clean += chunk.frame.num_pairs
+            num_clean[chunk.frame.corpus] += chunk.frame.num_pairs
             bar.advance(chunk.num_read)
-        kept = duplicates.first_occurrences() if data.drop_duplicates else Bitmap(num_clean)
-    drops["duplicate"] = num_clean - kept.num_kept
-    return _Cleaned(num_read, drops, kept)
+        kept = duplicates.first_occurrences() if data.drop_duplicates else Bitmap(sum(num_clean))
+    drops["duplicate"] = sum(num_clean) - kept.num_kept
+    bounds = pairwise(accumulate(num_clean, initial=0))
+    return _Cleaned(num_read, [kept.count(start, stop) for start, stop in bounds], drops, kept)
 
 
 def _take_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers | None:
@@ -323,21 +337,31 @@ def _take_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers | None:
     return tokenizers
 
 
-def _train_tokenizers(recipe: Recipe, directory: Path, kept: Bitmap) -> Tokenizers:
-    wanted = min(recipe.tokenizer.training_pairs, kept.num_kept)
+def _train_tokenizers(recipe: Recipe, directory: Path, cleaned: _Cleaned) -> Tokenizers:
+    wanted = min(recipe.tokenizer.training_pairs, cleaned.kept.num_kept)
     say(f"training the tokenizer on {wanted:,} pairs")
     tags = (corpus.tag for corpus in recipe.data.train if corpus.tag is not None)
-    return train_tokenizers(partial(_even_sample, directory, kept, wanted), recipe.tokenizer, directory, tuple(tags))
+    sample = partial(_even_sample, directory, cleaned.kept, _mixture(recipe, cleaned.num_kept), wanted)
+    return train_tokenizers(sample, recipe.tokenizer, directory, tuple(tags))
 
 
-def _even_sample(directory: Path, kept: Bitmap, wanted: int) -> Iterator[Pair]:
-    """So many of the kept pairs, at even distances."""
-    seen = 0
+def _even_sample(directory: Path, kept: Bitmap, mixture: Mixture, wanted: int) -> Iterator[Pair]:
+    """So many pairs, at even distances in an epoch of the mixture, which shows a pair several times or not at all.
+
+    The epoch is taken as if each pair of a corpus were shown the same fraction of times.
+    """
+    total, starts = sum(mixture.shares), list(accumulate(mixture.shares, initial=0))
+    seen: Counter[int] = Counter()
     for frame, mask in _kept_frames(directory, kept):
+        start, share, size = starts[frame.corpus], mixture.shares[frame.corpus], mixture.sizes[frame.corpus]
         for pair in compress(decompress_pairs(frame), mask):
-            if (seen + 1) * wanted // kept.num_kept > seen * wanted // kept.num_kept:
-                yield pair
-            seen += 1
+            # The pair fills the epoch from `start + seen * share / size` on, a length of `share / size`.
+            first, last = (
+                (start * size + place * share) * wanted // (size * total)
+                for place in (seen[frame.corpus], seen[frame.corpus] + 1)
+            )
+            yield from repeat(pair, last - first)
+            seen[frame.corpus] += 1
 
 
 def _encode_train(

@@ -56,8 +56,8 @@ class TrainingShare(Section):
 
     weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     """An epoch shows its pairs in proportion to weight times size, and as many pairs in all as there are. Of two
-    corpora of one size with weights 4 and 1, it shows each pair of the first 1.6 times, of the other 0.4 times. See
-    `data.temperature`."""
+    corpora of one size with weights 4 and 1, it shows each pair of the first 1.6 times, of the other 0.4 times; a
+    tokenizer is trained on pairs in the same proportion. See `data.temperature`."""
     tag: Annotated[str | None, AfterValidator(_not_reserved)] = Field(default=None, pattern=TAG_PATTERN)
     """A token such as `<web>` put before each source sentence, so that the model can tell the corpora apart."""
 

@@ -89,7 +89,8 @@ class TokenizerRecipe(Section):
     start_from: Path | None = None
     """A model directory whose subword model is taken instead of training one; `train.start_from` implies it."""
     training_pairs: PositiveInt = 2_000_000
-    """At most this many pairs, spread evenly over the corpus, train the subword model."""
+    """At most this many pairs, spread evenly over the corpora in the proportion in which an epoch shows them, train the
+    subword model."""
 
 
 class ModelRecipe(Section):

@@ -1,5 +1,6 @@
 """Training text from several corpora: tags, counts and weights; and a tokenizer that is taken from a model."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from nmt.checkpoint import write_directory
+from nmt.data.fingerprint import text_identity
 from nmt.data.loader import TrainingBatches
 from nmt.data.packing import Mixture
 from nmt.data.prepare import Prepared, prepare, tag_ids
@@ -219,11 +221,96 @@ def test_mixture_of_a_recipe(folder: Path) -> None:
     assert prepared.mixture(levelled) == Mixture((30, 20, 10), (20, 20, 20))
 
 
-def test_weights_do_not_prepare_anew(folder: Path) -> None:
+def letters(alphabet: str, count: int) -> Pairs:
+    """Pairs of which no two are equal, in these 10 letters."""
+    words = [" ".join(alphabet[int(digit)] * 3 for digit in f"{n:03d}") for n in range(count)]
+    return [(word, f"{word} {word}") for word in words]
+
+
+def tokenizer_sample(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Pairs:
+    """What `prepare` trains the tokenizer on."""
+    samples: list[Pairs] = []
+
+    def spy(sample: Any, *arguments: Any) -> Tokenizers:
+        samples.append(list(sample()))
+        return train_tokenizers(sample, *arguments)
+
+    monkeypatch.setattr("nmt.data.prepare.train_tokenizers", spy)
+    prepare(recipe)
+    return samples[0]
+
+
+@pytest.mark.parametrize("training_pairs", [100, 470, 10_000])
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (4.0, 1.0), (0.25, 1.0), (1.0, 40.0)])
+def test_the_tokenizer_learns_from_the_mixture(
+    folder: Path, weights: tuple[float, float], training_pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpora = {"first": letters("abcdefghij", 400), "second": letters("klmnopqrst", 100)}
+    for name, pairs in corpora.items():
+        write_text(folder, name, [*pairs, *pairs[:50]])  # The repeated ones count for nothing.
+    sections = [f"{name},weight={weight}" for name, weight in zip(corpora, weights, strict=True)]
+    recipe = recipe_for(folder, *sections, options=(f"tokenizer.training_pairs={training_pairs}",))
+    sample, total = tokenizer_sample(recipe, monkeypatch), min(training_pairs, 500)
+    assert len(sample) == total
+    mixture = Mixture.from_weights([400, 100], weights, temperature=1.0)
+    for pairs, share in zip(corpora.values(), mixture.shares, strict=True):
+        counts = [sample.count(pair) for pair in pairs]
+        assert sum(counts) == pytest.approx(total * share / 500, abs=1)
+        assert max(counts) - min(counts) <= 1, "each pair counts as much as any other of its corpus"
+
+
+def test_without_weights_the_sample_is_evenly_spread_over_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [pair for name in ("news", "web", "talks") for pair in CORPORA[name] if pair[1] != "gut"]
+    unique = [(src.strip(), tgt.strip()) for src, tgt in dict.fromkeys(pairs)]
+    options = ("tokenizer.training_pairs=7", "tokenizer.vocab_size=290")
+    sample = tokenizer_sample(recipe_for(folder, options=options), monkeypatch)
+    assert sample == [pair for i, pair in enumerate(unique) if (i + 1) * 7 // 61 > i * 7 // 61]
+    equal = recipe_for(folder, "news,weight=3.0", "web,weight=3.0", "talks,weight=3.0", run="equal", options=options)
+    assert tokenizer_sample(equal, monkeypatch) == sample
+
+
+def modified(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in [directory, *directory.iterdir()]}
+
+
+def test_weights_prepare_anew_where_the_tokenizer_is_trained(folder: Path) -> None:
     directory = prepare(recipe_for(folder)).directory
-    before = {path.name: path.stat().st_mtime_ns for path in [directory, *directory.iterdir()]}
-    prepare(recipe_for(folder, "news,weight=3.0", "web", "talks", options=("data.temperature=5.0",)))
-    assert {path.name: path.stat().st_mtime_ns for path in [directory, *directory.iterdir()]} == before
+    first, before = contents(directory), modified(directory)
+    prepare(recipe_for(folder, "news,weight=3.0", "web,weight=3.0", "talks,weight=3.0"))
+    assert modified(directory) == before, "the mixture is the same"
+    weighted = recipe_for(folder, "news,weight=30.0", "web", "talks")
+    assert contents(prepare(weighted).directory)["tokenizer.model"] != first["tokenizer.model"]
+    before = modified(directory)
+    prepare(weighted)
+    assert modified(directory) == before
+    prepare(recipe_for(folder, options=("data.temperature=5.0",)))
+    assert modified(directory) != before
+    assert contents(prepare(recipe_for(folder)).directory) == first
+
+
+def test_weights_do_not_prepare_anew_where_the_tokenizer_is_taken(
+    folder: Path, tokenizers: dict[bool, Tokenizers]
+) -> None:
+    taking = (f"tokenizer.start_from='{write_model(folder / 'base', tokenizers[True])}'",)
+    directory = prepare(recipe_for(folder, options=taking)).directory
+    before = modified(directory)
+    prepare(recipe_for(folder, "news,weight=3.0", "web", "talks", options=(*taking, "data.temperature=5.0")))
+    assert modified(directory) == before
+
+
+def test_what_an_earlier_version_prepared_with_weights_is_up_to_date(folder: Path) -> None:
+    recipe = recipe_for(folder, "news,weight=30.0", "web", "talks")
+    prepared = prepare(recipe)
+    report = prepared.report
+    del report["recipe"]["mixture"]
+    (prepared.directory / "prepare.json").write_text(json.dumps(report))
+    before, identity = modified(prepared.directory), text_identity(report, recipe)
+    assert text_identity(prepare(recipe).report, recipe) == identity
+    assert modified(prepared.directory) == before
+    write_text(folder, "valid", sentence_pairs(400, 5))
+    assert text_identity(prepare(recipe).report, recipe) == identity
+    prepare(recipe)
+    assert modified(prepared.directory)["train.src.tokens.npy"] == before["train.src.tokens.npy"]
 
 
 def test_tags_prepare_anew(folder: Path) -> None:
