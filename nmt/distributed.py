@@ -44,6 +44,11 @@ class World:
         """Whether this is the process that writes files and talks."""
         return self.rank == 0
 
+    @property
+    def is_first_of_machine(self) -> bool:
+        """Whether this is the process that reads for all of its machine what they must not all read."""
+        return self.size == 1 or _local_rank() == 0
+
     def arrive(self) -> None:
         """Note that this process has come to where the others wait for it, so that one that hangs can be named.
 

@@ -172,6 +172,7 @@ def _train(recipe: Recipe, world: World) -> Position:
     world.once(lambda: require_disk_space(recipe, recipe.tokenizer.vocab_size))
     world.once(lambda: _prepare(recipe))
     prepared = load_prepared(recipe.data_directory)
+    verify_text(prepared, world)
     directory, tokenizers = prepared.directory, prepared.tokenizers
     if recipe.decode.tag is not None:
         tokenizers.src.tag_id(recipe.decode.tag)  # that there is none must not show only when training is over
@@ -194,6 +195,18 @@ def _train(recipe: Recipe, world: World) -> Position:
         translate_validation=_validation_translator(recipe, prepared, world),
     )
     return trainer.run()
+
+
+def verify_text(prepared: Prepared, world: World) -> None:
+    """Compare the prepared text with its checksums, on one process of each machine, before training reads it.
+
+    Raises UserError where a file is damaged.
+    """
+    if world.is_first and not prepared.has_checksums:
+        say(f"{prepared.directory} was prepared by an earlier version, without checksums; only sizes are verified")
+    if world.is_first_of_machine:
+        prepared.verify()
+    world.wait_for_all()
 
 
 def _training_text(recipe: Recipe, prepared: Prepared, world: World) -> TrainingText:

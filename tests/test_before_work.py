@@ -1,4 +1,4 @@
-"""What a command looks at before it works: test sets, metrics, the model to start from."""
+"""What a command looks at before it works: test sets, metrics, the prepared text, the model to start from."""
 
 import json
 import shutil
@@ -6,11 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from calling import Nmt
 
+from nmt import pipeline
 from nmt.checkpoint import read_model_recipe
+from nmt.distributed import World
 from nmt.layout import list_checkpoints
-from nmt.recipe import load_recipe
+from nmt.recipe import UserError, load_recipe
 from nmt.train.disk import checkpoint_bytes, model_bytes
 
 RECIPE = """
@@ -86,6 +89,69 @@ def test_a_test_set_that_cannot_be_scored_ends_a_run_before_it_begins(
     assert status != 0
     assert message in err, err
     assert not (tmp_path / "run").exists() and not out
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_one_flipped_bit_in_the_prepared_text_is_refused(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    data = tmp_path / "run" / "data"
+    train = ("train", recipe, f"run_dir={tmp_path / 'run'}")
+    assert nmt("prepare", *train[1:])[0] == 0
+    files = sorted(path for path in data.iterdir() if path.suffix in (".npy", ".txt"))
+    assert len(files) == 10
+    for path in files:
+        flip_a_bit(path)
+        status, _, err = nmt(*train)
+        assert status == 1
+        assert f"nmt: {path} is damaged: its SHA-256 is not the one in prepare.json; " in err.splitlines()[-1]
+        assert err.endswith(f"remove {data}, then rerun: the text is prepared again\n")
+        assert not list_checkpoints(tmp_path / "run")
+        flip_a_bit(path)
+    assert nmt(*train)[0] == 0
+    flip_a_bit(files[0])
+    assert nmt(*train, "train.max_steps=4")[0] == 1, "a resume verifies too"
+    shutil.rmtree(data)
+    assert nmt(*train, "train.max_steps=4")[0] == 0
+
+
+def test_preparing_other_validation_text_does_not_hide_damage(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    train = ("train", recipe, f"run_dir={tmp_path / 'run'}")
+    assert nmt("prepare", *train[1:])[0] == 0
+    flip_a_bit(tmp_path / "run" / "data" / "train.tgt.tokens.npy")
+    status, _, err = nmt(*train, "data.valid=[{kind='text',src='news.en',tgt='news.de'}]")
+    assert status == 1
+    assert "train.tgt.tokens.npy is damaged" in err
+
+
+def test_text_that_an_earlier_version_prepared_is_not_verified(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    train = ("train", recipe, f"run_dir={tmp_path / 'run'}")
+    assert nmt("prepare", *train[1:])[0] == 0
+    path = tmp_path / "run" / "data" / "prepare.json"
+    report = json.loads(path.read_text())
+    del report["sha256"]
+    path.write_text(json.dumps(report))
+    status, _, err = nmt(*train)
+    assert status == 0
+    assert err.count("was prepared by an earlier version, without checksums; only sizes are verified") == 1
+
+
+def test_one_process_of_a_machine_verifies(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = pipeline.prepare(load_recipe(recipe, [f"run_dir={tmp_path / 'run'}"]))
+    flip_a_bit(prepared.directory / "train.src.tokens.npy")
+    cpu = torch.device("cpu")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    for rank in (0, 2):  # of two machines
+        with pytest.raises(UserError, match="is damaged"):
+            pipeline.verify_text(prepared, World(rank, 4, cpu))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    for rank in (1, 3):
+        pipeline.verify_text(prepared, World(rank, 4, cpu))
+    with pytest.raises(UserError, match="is damaged"):
+        pipeline.verify_text(prepared, World(0, 1, cpu))
 
 
 def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:

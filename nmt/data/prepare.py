@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, compress, pairwise, repeat
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.checksums import damaged_files, sha256_of
 from nmt.data.chunks import (
     ChunkCleaner,
     ChunkEncoder,
@@ -103,6 +104,19 @@ class Prepared:
         """The development text as it stands in the corpus, pairs too long for the model included."""
         src, tgt = (list(read_lines(self.directory / name)) for name in (_VALID_SRC_FILE, _VALID_TGT_FILE))
         return TestSet("valid", src, tgt)
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether `verify` can tell; not for a corpus that an earlier version prepared."""
+        return "sha256" in self.report
+
+    def verify(self) -> None:
+        """Read all files; raises UserError for one that is not, bit for bit, what was prepared."""
+        if damaged := damaged_files(self.directory, self.report.get("sha256", {})):
+            raise UserError(
+                f"{damaged[0]} is damaged: its SHA-256 is not the one in {REPORT_FILE}; each file must be as it was "
+                f"prepared; remove {self.directory}, then rerun: the text is prepared again"
+            )
 
     def mixture(self, recipe: Recipe) -> Mixture:
         """How often an epoch of the recipe, which this was prepared with, shows the pairs of each training corpus."""
@@ -270,8 +284,9 @@ def _build_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, An
         if not name.startswith("valid."):
             link_or_copy(current / name, directory / name)
     valid = _encode_valid(recipe, directory, Tokenizers.load(directory))
-    part = known_part(recipe, report)
-    return _complete({**report, "recipe": part, "valid": _valid_report(valid)}, inputs, directory)
+    known = {name: digest for name, digest in report.get("sha256", {}).items() if not name.startswith("valid.")}
+    changed = {"recipe": known_part(recipe, report), "valid": _valid_report(valid)}
+    return _complete({**report, **changed}, inputs, directory, known)
 
 
 def _valid_report(valid: _SplitTotals) -> dict[str, Any]:
@@ -284,10 +299,18 @@ def _valid_report(valid: _SplitTotals) -> dict[str, Any]:
     }
 
 
-def _complete(report: dict[str, Any], inputs: Sequence[InputFile], directory: Path) -> dict[str, Any]:
-    """Write the report of a folder that holds everything else."""
-    files = {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
-    report |= {"inputs": [file.report() for file in inputs], "files": files}
+def _complete(
+    report: dict[str, Any], inputs: Sequence[InputFile], directory: Path, known: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Write the report of a folder that holds everything else; `known` is the SHA-256 of some of its files."""
+    paths = sorted(directory.iterdir())
+    known = known or {}
+    digests = {**known, **sha256_of([path for path in paths if path.name not in known])}
+    report |= {
+        "inputs": [file.report() for file in inputs],
+        "files": {path.name: path.stat().st_size for path in paths},
+        "sha256": {path.name: digests[path.name] for path in paths},
+    }
     write_stamps(inputs, directory)  # Not among the files of the report: it may be written again.
     (directory / REPORT_FILE).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return report

@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Literal, assert_never, cast
+from typing import Any, Literal, assert_never, cast
 
 import numpy as np
 
+from nmt.data.checksums import damaged_files, sha256_of
 from nmt.data.folder import explain_disk_error, flush_to_disk, link_or_copy
 from nmt.data.parallel import map_in_order, num_cores
 from nmt.data.segmentation import Ints, SubwordSampler, Tokens, gather, reverse_each
@@ -192,7 +193,8 @@ class SampledEpochs:
                 link_or_copy(source, directory / source.name)
         for path in directory.iterdir():
             flush_to_disk(path)
-        report = {"made_from": self._origin, "epoch": epoch, "bytes": _sizes(directory)}
+        digests = sha256_of(sorted(directory.glob("*.npy")))
+        report = {"made_from": self._origin, "epoch": epoch, "bytes": _sizes(directory), "sha256": digests}
         (directory / _REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         flush_to_disk(directory / _REPORT_FILE)
 
@@ -220,18 +222,16 @@ class SampledEpochs:
 
         Only sizes are looked at: the bytes went to the disk before the folder took its name.
         """
-        try:
-            report = json.loads((directory / _REPORT_FILE).read_text(encoding="utf-8"))
-            expected = {"made_from": self._origin, "epoch": report["epoch"], "bytes": _sizes(directory)}
-            return bool(report == expected and directory == self._path(report["epoch"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
+        report = _read_report(directory)
+        told = {"epoch": report.get("epoch"), "sha256": report.get("sha256")}
+        expected = {"made_from": self._origin, "bytes": _sizes(directory), **told}
+        return report == expected and directory == self._path(report["epoch"])
 
     def _remove_leftovers(self) -> None:
-        """Remove what a killed run left half made, and what was made from something else."""
+        """Remove what a killed run left half made or was damaged since, and what was made from something else."""
         try:
             for path in self._folder.glob("*"):
-                if not self._is_whole(path):
+                if not self._is_whole(path) or damaged_files(path, _read_report(path)["sha256"]):
                     shutil.rmtree(path)
         except OSError as error:
             raise UserError(_explain(self._folder, error)) from error
@@ -321,6 +321,15 @@ def _side_of(store: PairStore, side: Side) -> SideStore:
 
 
 # --- The folder of an epoch -------------------------------------------------------------------------------------------
+
+
+def _read_report(directory: Path) -> dict[str, Any]:
+    """What `epoch.json` says; nothing where it cannot be read."""
+    try:
+        report = json.loads((directory / _REPORT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return report if isinstance(report, dict) else {}
 
 
 def _sizes(directory: Path) -> dict[str, int]:

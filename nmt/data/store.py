@@ -2,6 +2,8 @@
 
 A side of a split is two files. `tokens` holds all sentences end to end, `offsets` says where each one starts and, as
 its last entry, where the last one ends. Begin and end tokens are not stored; `nmt.data.loader` adds them.
+
+To open a store verifies only that its files fit together; `Prepared.verify` compares them with their checksums.
 """
 
 from __future__ import annotations

@@ -346,7 +346,7 @@ def test_what_is_whole_is_used_again(bpe_corpus: Path, sample: Sample, monkeypat
     assert to_lists(again.store(0).src) == expected
 
 
-@pytest.mark.parametrize("spoil", ["truncated", "other epoch", "no report", "other report"])
+@pytest.mark.parametrize("spoil", ["truncated", "flipped bit", "other epoch", "no report", "other report"])
 def test_what_is_not_whole_is_made_anew(spoil: str, bpe_corpus: Path, sample: Sample) -> None:
     first_epoch(sample(bpe_corpus))
     directory = bpe_corpus / "epochs" / "epoch-0"
@@ -355,6 +355,10 @@ def test_what_is_not_whole_is_made_anew(spoil: str, bpe_corpus: Path, sample: Sa
         case "truncated":
             with (directory / "train.src.tokens.npy").open("r+b") as file:
                 file.truncate(200)
+        case "flipped bit":
+            content = bytearray(expected["train.src.tokens.npy"])
+            content[-1] ^= 1
+            (directory / "train.src.tokens.npy").write_bytes(content)
         case "other epoch":
             shutil.rmtree(bpe_corpus / "epochs" / "epoch-1", ignore_errors=True)
             directory.rename(bpe_corpus / "epochs" / "epoch-1")

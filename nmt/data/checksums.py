@@ -1,0 +1,42 @@
+"""The SHA-256 of each file of prepared text: a flipped bit in an array of token ids reads without complaint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from nmt.data.parallel import num_cores
+from nmt.logs import progress
+from nmt.recipe import UserError
+
+
+def sha256_of(paths: Sequence[Path]) -> dict[str, str]:
+    """The SHA-256 of files of one folder, by name, in the same order; UserError for one that cannot be read.
+
+    Several files are read at a time, because a fast disk gives more bytes than one core hashes.
+    """
+    digests: dict[str, str] = {}
+    with (
+        progress("computing checksums", sum(path.stat().st_size for path in paths), "bytes") as bar,
+        ThreadPoolExecutor(num_cores()) as threads,
+    ):
+        for path, digest in zip(paths, threads.map(_sha256, paths), strict=True):
+            digests[path.name] = digest
+            bar.advance(path.stat().st_size)
+    return digests
+
+
+def damaged_files(directory: Path, expected: Mapping[str, str]) -> list[Path]:
+    """The files of a folder whose SHA-256 is another than expected; UserError for one that cannot be read."""
+    found = sha256_of([directory / name for name in expected])
+    return [directory / name for name, digest in expected.items() if found[name] != digest]
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; prepared text must be readable; restore it") from error
