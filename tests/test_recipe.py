@@ -397,6 +397,14 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
         (["model.num_heads=7"], "model.d_model is 512; it must be a multiple of model.num_heads (7); try 504"),
         (["model.num_heads=1000"], "model.d_model is 512; it must be a multiple of model.num_heads (1000); try 1000"),
         (["model.d_model=33", "model.num_heads=1"], "model.d_model is 33; it must be even, half sine and half cosine"),
+        (
+            ["model.num_decoder_layers=2", "decode.alignment_layer=9"],
+            "decode.alignment_layer is 9; a decoder of 2 layers has layers 0 to 1; choose one of them",
+        ),
+        (
+            ["decode.alignment_heads=[0, 8]"],
+            "decode.alignment_heads names head 8; a layer of 8 heads has heads 0 to 7; choose of them",
+        ),
         (["train.weight_decay=0.1"], "train.weight_decay needs decoupled decay; set train.optimizer to 'adamw'"),
         (
             ["data.valid=[{kind='embedded', split='valid', weight=2.0}]"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, assert_never
@@ -29,14 +29,15 @@ class Format(StrEnum):
     def of_file(cls, path: Path) -> Format | None:
         """The format that the end of a file's name tells, such as `.tsv` or `.jsonl.gz`; None where it tells none."""
         endings = [ending for ending in path.suffixes[-2:] if ending not in (".gz", ".xz", ".zst")]
-        return {".tsv": cls.tsv, ".jsonl": cls.jsonl}.get(endings[-1]) if endings else None
+        formats = {".txt": cls.text, ".tsv": cls.tsv, ".jsonl": cls.jsonl, ".json": cls.jsonl}
+        return formats.get(endings[-1]) if endings else None
 
 
 @dataclass(frozen=True)
 class Record:
     """One line of the input.
 
-    number:   of the line, from 1
+    number:   of the record, from 1: that of its line, where no header stands before it
     text:     what is to be translated
     line:     all that stands on the line, without its line feed
     prefix:   what the translation must begin with
@@ -54,38 +55,84 @@ class Record:
 class Layout:
     """Where the text stands in each line.
 
-    column: of TSV, counted from 0; field: of JSON Lines, a dot steps into a nested object
+    column: of TSV, counted from 0, or its name in the header
+    field:  of JSON Lines, a dot steps into a nested object
+    header: whether the first line of TSV names the columns
+    names:  what it names them; None until it is read
     """
 
     format: Format
-    column: int = 0
+    column: int | str = 0
     field: str = "text"
+    header: bool = False
+    names: tuple[str, ...] | None = None
+
+    def with_header(self, line: str | None, name: str) -> Layout:
+        """The layout of an input `name` whose header is `line`; None where it has no line.
+
+        Raises UserError where two columns have one name, and where there is no such column.
+        """
+        if line is None:
+            raise UserError(
+                f"{name} is empty; --header needs a first line with the names of the columns; check the file"
+            )
+        names = tuple(line.removesuffix("\r").split("\t"))
+        for column in names:
+            if names.count(column) > 1:
+                raise UserError(
+                    f"{name}, line 1 names two columns {column!r}; each needs a name of its own; rename one of them"
+                )
+        if isinstance(self.column, str) and self.column not in names:
+            raise UserError(
+                f"{name}, line 1 has no column {self.column!r}; there are {', '.join(map(repr, names))}; "
+                "correct --column"
+            )
+        position = names.index(self.column) if isinstance(self.column, str) else self.column
+        self._check_columns(names, position, f"{name}, line 1")
+        return replace(self, column=position, names=names)
 
     def read(self, line: str, number: int, name: str) -> Record:
         """The record of a line of the input `name`; raises UserError when it holds no text in that place.
 
-        A line of JSON Lines that holds nothing but space is a record without text.
+        number: of the record, from 1. A line of JSON Lines that holds nothing but space is a record without text.
         """
-        where = f"{name}, line {number}"
+        where = f"{name}, line {number + (self.names is not None)}"
         match self.format:
             case Format.text:
                 return Record(number, line, line)
             case Format.tsv:
                 line = line.removesuffix("\r")  # which would end up before the last column
-                columns = line.split("\t")
-                if self.column >= len(columns):
-                    raise UserError(
-                        f"{where} has {len(columns)} columns; --column {self.column}, counted from 0, needs "
-                        f"{self.column + 1} or more; mend the line, or name another column"
-                    )
-                return Record(number, columns[self.column], line)
+                return Record(number, self._text_of_columns(line.split("\t"), where), line)
             case Format.jsonl:
                 if not line.strip():
                     return Record(number, "", line)
+                if number == 1 and line.lstrip().startswith("["):
+                    raise UserError(
+                        f"{where} begins an array; JSON Lines have one object a line; "
+                        f"convert it: jq -c '.[]' {name} > {Path(name).stem}.jsonl"
+                    )
                 text = text_field(parse_json(line, where), self.field, where, "mend it, or correct --field")
                 return Record(number, text, line)
             case _:
                 assert_never(self.format)
+
+    def _text_of_columns(self, columns: Sequence[str], where: str) -> str:
+        assert isinstance(self.column, int), "the header has told where a named column is"
+        self._check_columns(columns, self.column, where)
+        if self.names is not None and len(columns) != len(self.names):
+            raise UserError(
+                f"{where} has {len(columns)} columns and the header {len(self.names)}; they must be as many; "
+                "correct the line"
+            )
+        return columns[self.column]
+
+    @staticmethod
+    def _check_columns(columns: Sequence[str], position: int, where: str) -> None:
+        if position >= len(columns):
+            raise UserError(
+                f"{where} has {len(columns)} columns; --column {position}, counted from 0, needs "
+                f"{position + 1} or more; correct the line, or name another column"
+            )
 
 
 @dataclass(frozen=True)
@@ -106,6 +153,16 @@ class RecordWriter:
     def is_numbered(self) -> bool:
         """Whether a record may be several lines, each of which begins with its number."""
         return self.format is Format.text and self.n_best > 1
+
+    @property
+    def header(self) -> str:
+        """The line that names the columns of the output, closed by a line feed; nothing where the input has none."""
+        if self.format is not Format.tsv or self.layout.names is None:
+            return ""
+        kinds = [*(["score"] if self.with_scores else []), "translation"]
+        kinds += ["alignment"] if self.with_alignments else []
+        added = [kind if rank == 1 else f"{kind}_{rank}" for rank in range(1, self.n_best + 1) for kind in kinds]
+        return "\t".join([*self.layout.names, *added]) + "\n"
 
     def write(self, record: Record, translations: Sequence[Translation]) -> str:
         """The lines of a record, each closed by a line feed."""
@@ -149,11 +206,16 @@ class RecordWriter:
             fields["n_best"] = [_fields(one) for one in translations[: self.n_best]]
         match self.layout.format:
             case Format.text:
-                return _dump({self.layout.field: record.line} | fields) + "\n"
+                return _dump(_with_results(_nested(self.layout.field, record.line), self.layout.field, fields)) + "\n"
             case Format.tsv:
-                return _dump({"columns": record.line.split("\t")} | fields) + "\n"
+                columns = record.line.split("\t")
+                names = self.layout.names
+                return (
+                    _dump({"columns": columns if names is None else dict(zip(names, columns, strict=True))} | fields)
+                    + "\n"
+                )
             case Format.jsonl:
-                return (_extended(record.line, fields) if record.line.strip() else "") + "\n"
+                return (_extended(record.line, self.layout.field, fields) if record.line.strip() else "") + "\n"
             case _:
                 assert_never(self.layout.format)
 
@@ -172,16 +234,37 @@ def _fields(translation: Translation) -> dict[str, Any]:
     return fields
 
 
-def _extended(line: str, fields: dict[str, Any]) -> str:
-    """An object in JSON with further fields, which replace those of the same names.
+def _nested(path: str, value: Any) -> dict[str, Any]:
+    """An object with a value at a dotted path."""
+    name, dot, rest = path.partition(".")
+    return {name: _nested(rest, value) if dot else value}
+
+
+def _extended(line: str, path: str, fields: dict[str, Any]) -> str:
+    """The object on a line of JSON, whose text is at `path`, with the fields of its translation.
 
     Where there are none of the same name the line stays as it is, so that no number is rounded and no escape lost.
     """
     given = json.loads(line)
     if not given.keys().isdisjoint(fields):
-        return _dump(given | fields)
+        return _dump(_with_results(given, path, fields))
     body = line.strip()[:-1].rstrip()
     return f"{body}{', ' if given else ''}{_dump(fields)[1:]}"
+
+
+def _with_results(given: dict[str, Any], path: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """An object with further fields, which replace those of the same names.
+
+    They must not replace the object that holds the text, as with `translation.en`: then they go beside the text.
+    """
+    name, dot, _ = path.partition(".")
+    return _beside(given, path, fields) if dot and name in fields else given | fields
+
+
+def _beside(given: dict[str, Any], path: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """An object with further fields beside the one at the dotted path, in the same inner object."""
+    name, dot, rest = path.partition(".")
+    return given | ({name: _beside(given[name], rest, fields)} if dot else fields)
 
 
 def _dump(value: dict[str, Any]) -> str:

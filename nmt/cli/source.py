@@ -8,6 +8,7 @@ import select
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 
@@ -44,16 +45,21 @@ class Source:
         prefixes: Path | None = None,
         required: Path | None = None,
     ) -> Source:
-        """Of a file, a named pipe, or `-` for standard input; raises UserError where it cannot be opened."""
+        """Of a file, a named pipe, or `-` for standard input; raises UserError where it cannot be opened.
+
+        A header is read at once: the layout of the source knows its names.
+        """
         source = cls(path, layout, invalid_utf8, prefixes, required)
         if path == _STANDARD_INPUT:
-            return replace(source, pipe=PipeLines(_standard_input(), source.name))
-        if path.exists() and not path.is_file() and not path.is_dir():
+            source = replace(source, pipe=PipeLines(_standard_input(), source.name))
+        elif path.exists() and not path.is_file() and not path.is_dir():
             try:
-                return replace(source, pipe=PipeLines(os.open(path, os.O_RDONLY), source.name))
+                source = replace(source, pipe=PipeLines(os.open(path, os.O_RDONLY), source.name))
             except OSError as error:
                 raise UserError(f"cannot read {path}: {error.strerror}; give a file that can be read") from error
-        return source
+        if not layout.header:
+            return source
+        return replace(source, layout=layout.with_header(next(source._lines(), None), source.name))
 
     @property
     def name(self) -> str:
@@ -86,18 +92,21 @@ class Source:
 
         Raises UserError, with the number of the line, for one that holds no text where it should, or is not UTF-8.
         """
-        if self.pipe is None:
-            lines = read_lines(self.path, self.invalid_utf8)
-        else:
-            lines = decode_lines(self.pipe, self.name, self.invalid_utf8)
         records: Iterator[Record] = (
-            self.layout.read(line, number, self.name) for number, line in enumerate(lines, start=1)
+            self.layout.read(line, number, self.name) for number, line in enumerate(self._lines(), start=1)
         )
         if self.prefixes is not None:
             records = self._beside(records, self.prefixes, lambda record, line: replace(record, prefix=line))
         if self.required is not None:
             records = self._beside(records, self.required, _requiring)
         return records
+
+    def _lines(self) -> Iterator[str]:
+        """The lines, but the header once it is known."""
+        has_read_header = self.layout.names is not None
+        if self.pipe is None:
+            return islice(read_lines(self.path, self.invalid_utf8), int(has_read_header), None)
+        return decode_lines(self.pipe, self.name, self.invalid_utf8, first=1 + has_read_header)
 
     def _beside(self, records: Iterator[Record], path: Path, add: Callable[[Record, str], Record]) -> Iterator[Record]:
         """Each record with what the line beside it says."""

@@ -42,9 +42,10 @@ class InvalidUtf8(StrEnum):
 # --- Input and output -------------------------------------------------------------------------------------------------
 
 _INPUT = "Text to translate, plain or compressed (.gz, .xz, .zst); - is standard input."
-_INPUT_FORMAT = "How the text lies in FILE: by default as the name ends (.tsv, .jsonl), else text, one sentence a line."
-_COLUMN = "TSV: column of the text, counted from 0."
-_FIELD = "JSON Lines: field of the text; a dot steps into an object."
+_INPUT_FORMAT = "Format of FILE. By default as its name ends (.tsv, .jsonl, .json, .txt), else one sentence a line."
+_COLUMN = "TSV: column of the text, counted from 0, or its name in the header. [default: 0]"
+_HEADER = "TSV: the first line names the columns. A --column by name implies it."
+_FIELD = "JSON Lines: field of the text; a dot steps into an object. [default: text]"
 _INVALID_UTF8 = "Bytes that are not UTF-8: stop at them, or put U+FFFD in their place."
 _PREFIXES = "What each translation must begin with, line by line."
 _REQUIRED = "Phrases that each translation must hold, line by line, with tabs between."
@@ -59,8 +60,9 @@ _RESUME = "Go on with what an interrupted call has left beside the output file."
 
 File = Annotated[Path, typer.Argument(help=_INPUT)]
 InputFormat = Annotated[Format | None, typer.Option(help=_INPUT_FORMAT)]
-Column = Annotated[int, typer.Option(min=0, help=_COLUMN)]
-Field = Annotated[str, typer.Option(help=_FIELD)]
+Column = Annotated[str | None, typer.Option(help=_COLUMN)]
+Header = Annotated[bool, typer.Option("--header", help=_HEADER)]
+Field = Annotated[str | None, typer.Option(help=_FIELD)]
 OnInvalidUtf8 = Annotated[InvalidUtf8, typer.Option(help=_INVALID_UTF8)]
 Prefixes = Annotated[Path | None, typer.Option("--prefixes", help=_PREFIXES)]
 Required = Annotated[Path | None, typer.Option("--required", help=_REQUIRED)]
@@ -106,8 +108,9 @@ def translate(
     model: ModelArgument,
     file: File = Path("-"),
     input_format: InputFormat = None,
-    column: Column = 0,
-    field: Field = "text",
+    column: Column = None,
+    header: Header = False,
+    field: Field = None,
     invalid_utf8: OnInvalidUtf8 = InvalidUtf8.error,
     prefixes: Prefixes = None,
     required: Required = None,
@@ -141,14 +144,16 @@ def translate(
     named["shortlist"] = None if shortlist is None else json.dumps(shortlist, ensure_ascii=False)  # as TOML has strings
     named["alignments"] = "true" if with_alignments else None
     decode = _with_changes(read_model_facts(find_model(model)).decode, named, settings or ())
-    layout = Layout(input_format or Format.of_file(file) or Format.text, column, field)
+    in_format = input_format or Format.of_file(file) or Format.text
+    out_format = output_format or Format.of_file(out) or in_format
+    layout = _layout(file, in_format, out_format, column, header, field)
     shown = decode.n_best if decode.bayes_risk == "none" else 1
-    out_format = output_format or Format.of_file(out) or layout.format
-    writer = RecordWriter(layout, out_format, shown, with_scores, decode.alignments)
+    source = Source.open(file, layout, invalid_utf8.value, prefixes, required)
+    writer = RecordWriter(source.layout, out_format, shown, with_scores, decode.alignments)
     output = Output(out, shown if writer.is_numbered else 0)
     output.require_other_than((file, prefixes, required, Path(shortlist) if shortlist else None))
     job = TranslationJob(
-        source=Source.open(file, layout, invalid_utf8.value, prefixes, required),
+        source=source,
         output=output,
         writer=writer,
         load=partial(_load, engine, model, device, precision, decode, tuple(ensemble or ())),
@@ -157,6 +162,26 @@ def translate(
         processes=processes or num_cores(),
     )
     job.run(device, resume=resume)
+
+
+def _layout(
+    file: Path, in_format: Format, out_format: Format, column: str | None, header: bool, field: str | None
+) -> Layout:
+    """Where the text stands; BadParameter for an option that would have no effect."""
+    is_read = f"{file} is read as {in_format.value}"
+    for option, given in (("--column", column is not None), ("--header", header)):
+        if given and in_format is not Format.tsv:
+            raise typer.BadParameter(f"{option} is of TSV input; {is_read}; leave it out, or give --input-format tsv")
+    has_field = in_format is Format.jsonl or (in_format is Format.text and out_format is Format.jsonl)
+    if field is not None and not has_field:
+        raise typer.BadParameter(
+            f"--field is of JSON Lines; {is_read} and written as {out_format.value}; leave it out, or give "
+            "--input-format jsonl"
+        )
+    position = column if column is None or not column.lstrip("-").isdecimal() else int(column)
+    if isinstance(position, int) and position < 0:
+        raise typer.BadParameter(f"--column is {column}; it must be a number from 0 or a name of the header")
+    return Layout(in_format, position or 0, field or "text", header or isinstance(position, str))
 
 
 def _load(
@@ -187,6 +212,9 @@ def _with_changes(decode: DecodeRecipe, named: Mapping[str, object], settings: S
     risk = chosen_names.get("bayes_risk", decode.bayes_risk).strip("'\"")
     own = {"alignments": False} | ({"n_best": 1} if risk == "none" else {})
     chosen = override_decode(decode.model_copy(update=own), given)
+    for name in chosen_names:
+        if name.startswith("alignment_") and not chosen.alignments:
+            raise typer.BadParameter(f"{name} has no effect without --with-alignments; add that, or leave it out")
     if chosen.bayes_risk != "none" and chosen.n_best == 1:
         raise UserError(
             f"decode.bayes_risk is {chosen.bayes_risk!r}, but n_best is 1, which leaves nothing to choose from; it "

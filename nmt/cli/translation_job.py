@@ -105,6 +105,8 @@ class TranslationJob:
             self.output.open(append=append) as sink,
             _translation_bar(count, self.source.is_terminal, done) as bar,
         ):
+            if self.writer.header and not done:
+                sink.write(self.writer.header)
             for answer in answers:
                 sink.write(answer.text)
                 lines_cut += answer.lines_cut

@@ -85,13 +85,15 @@ def read_pairs(corpus: Corpus, data: DataRecipe, src_lang: str, tgt_lang: str) -
 def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error") -> Iterator[str]:
     """The lines of a UTF-8 file without their line feeds, decompressed if need be; a byte order mark is dropped.
 
-    Raises UserError for a file that cannot be read or is damaged, and, with file and line number, for bytes that are
-    not UTF-8, unless they are to be replaced by U+FFFD, and for a line too long to be text.
+    Raises UserError for a file that cannot be read, is damaged or is UTF-16, and, with file and line number, for bytes
+    that are not UTF-8, unless they are to be replaced by U+FFFD, and for a line too long to be text.
     """
     errors = "replace" if invalid_utf8 == "replace" else "strict"
     first = 1
     with _decompressed(path) as file:
         for block in _blocks_of_lines(file, str(path)):
+            if first == 1:
+                _refuse_utf16(block, str(path))
             text = block.removeprefix(_BYTE_ORDER_MARK) if first == 1 else block
             lines: Iterable[str]
             try:
@@ -112,6 +114,7 @@ def decode_lines(
     for number, line in enumerate(lines, start=first):
         raw = line.removesuffix(b"\n")
         if number == 1:
+            _refuse_utf16(raw, name)
             raw = raw.removeprefix(_BYTE_ORDER_MARK)
         try:
             yield raw.decode("utf-8", "replace" if invalid_utf8 == "replace" else "strict")
@@ -119,6 +122,12 @@ def decode_lines(
             found = f"{name}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8"
             remedy = "convert it (iconv -t UTF-8), or have such bytes replaced (data.invalid_utf8, --invalid-utf8)"
             raise UserError(f"{found}; text must be UTF-8; {remedy}") from error
+
+
+def _refuse_utf16(start: bytes, name: str) -> None:
+    """Raise UserError for text that begins with the byte order mark of UTF-16."""
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UserError(f"{name} is UTF-16; nmt reads UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
 
 
 def line_too_long(name: str, number: int) -> UserError:

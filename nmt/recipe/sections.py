@@ -461,6 +461,17 @@ class Recipe(Section):
                 "tokenizer.joint is false, but three-way tied embeddings need one vocabulary; "
                 "set tokenizer.joint to true or model.tied_embeddings to 'decoder'"
             )
+        layers, heads = self.model.num_decoder_layers, self.model.num_heads
+        if self.decode.alignment_layer is not None and self.decode.alignment_layer >= layers:
+            raise ValueError(
+                f"decode.alignment_layer is {self.decode.alignment_layer}; a decoder of {layers} layers has layers 0 "
+                f"to {layers - 1}; choose one of them"
+            )
+        if too_high := [head for head in self.decode.alignment_heads if head >= heads]:
+            raise ValueError(
+                f"decode.alignment_heads names head {too_high[0]}; a layer of {heads} heads has heads 0 to "
+                f"{heads - 1}; choose of them"
+            )
         tags = {*self.tokenizer.user_symbols, *(corpus.tag for corpus in self.data.train)}
         takes_tokenizer = self.tokenizer.start_from is not None or self.train.start_from is not None
         if self.decode.tag not in {None, *tags} and not takes_tokenizer:

@@ -1,6 +1,7 @@
 """Lines of every format in, lines of every format out, and nothing lost on the way."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,10 @@ ODD_JSON = [
         ("a.b.tsv.gz", Format.tsv),
         ("a.jsonl", Format.jsonl),
         ("a.jsonl.zst", Format.jsonl),
-        ("a.txt", None),
-        ("a.tsv.txt", None),
+        ("a.json", Format.jsonl),
+        ("a.txt", Format.text),
+        ("a.tsv.txt.gz", Format.text),
+        ("a.de", None),
         ("a.gz", None),
         ("tsv", None),
         ("-", None),
@@ -83,6 +86,30 @@ def test_a_line_without_text_is_one_line_that_names_it(layout: Layout, line: str
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
     str(caught.value).encode()
+
+
+def test_a_header_names_the_columns() -> None:
+    named = Layout(Format.tsv, column="en", header=True)
+    layout = named.with_header("id\ten\tde\r", "in")
+    assert (layout.column, layout.names) == (1, ("id", "en", "de"))
+    assert layout.read("7\ta dog\tein Hund", 1, "in") == Record(1, "a dog", "7\ta dog\tein Hund")
+    assert Layout(Format.tsv, column=2, header=True).with_header("id\ten\tde", "in").column == 2
+    for header, expected in (
+        (None, "in is empty; --header needs a first line with the names of the columns"),
+        ("id\tde", "in, line 1 has no column 'en'; there are 'id', 'de'; correct --column"),
+        ("en\ten", "in, line 1 names two columns 'en'; each needs a name of its own"),
+    ):
+        with pytest.raises(UserError, match=re.escape(expected)):
+            named.with_header(header, "in")
+    with pytest.raises(UserError, match="in, line 1 has 2 columns; --column 2"):
+        Layout(Format.tsv, column=2, header=True).with_header("id\ten", "in")
+    with pytest.raises(UserError, match="in, line 9 has 2 columns and the header 3; they must be as many"):
+        layout.read("7\ta dog", 8, "in")
+
+
+def test_an_array_is_no_json_lines() -> None:
+    with pytest.raises(UserError, match=r"in, line 1 begins an array; .* jq -c '\.\[\]' in > in\.jsonl"):
+        JSONL.read(' [{"page": 1},', 1, "in")
 
 
 # --- Out --------------------------------------------------------------------------------------------------------------
@@ -158,3 +185,32 @@ def test_a_blank_line_of_json_lines_stays_one() -> None:
     nothing = [Translation("", 0.0, 0.0, [])]
     assert RecordWriter(JSONL, Format.jsonl).write(JSONL.read(" ", 1, "in"), nothing) == "\n"
     assert RecordWriter(JSONL, Format.tsv).write(JSONL.read("", 1, "in"), nothing) == "\t\n"
+
+
+def test_results_stand_beside_the_text_where_its_path_begins_with_the_name_of_one() -> None:
+    layout = Layout(Format.jsonl, field="translation.en")
+    line = '{"id": 1, "translation": {"en": "a dog", "de": "der Hund", "score": 3}, "score": 7}'
+    written = json.loads(write(layout, Format.jsonl, line))
+    assert written["id"] == 1 and written["score"] == 7
+    inner = written["translation"]
+    assert (inner["en"], inner["de"]) == ("a dog", "der Hund")
+    assert (inner["translation"], inner["score"]) == ("ein Hund", -0.25)
+    assert json.loads(write(layout, Format.jsonl, '{"translation": {"en": "a dog"}}'))["translation"]["en"] == "a dog"
+
+
+def test_a_dotted_field_of_plain_text_is_an_object_in_an_object() -> None:
+    written = json.loads(write(Layout(Format.text, field="page.text"), Format.jsonl, "a dog"))
+    assert written["page"] == {"text": "a dog"} and written["translation"] == "ein Hund"
+    written = json.loads(write(Layout(Format.text, field="translation.en"), Format.jsonl, "a dog"))
+    assert written["translation"]["en"] == "a dog" and written["translation"]["translation"] == "ein Hund"
+
+
+def test_a_header_stays_and_names_what_is_added() -> None:
+    layout = Layout(Format.tsv, 1, header=True).with_header("id\ten", "in")
+    assert RecordWriter(layout, Format.tsv).header == "id\ten\ttranslation\n"
+    several = RecordWriter(layout, Format.tsv, n_best=2, with_scores=True, with_alignments=True)
+    added = "score\ttranslation\talignment\tscore_2\ttranslation_2\talignment_2"
+    assert several.header == f"id\ten\t{added}\n"
+    assert RecordWriter(layout, Format.text).header == RecordWriter(TSV, Format.tsv).header == ""
+    assert RecordWriter(layout, Format.jsonl).header == ""
+    assert json.loads(write(layout, Format.jsonl, "1\ta dog"))["columns"] == {"id": "1", "en": "a dog"}

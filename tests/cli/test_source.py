@@ -126,6 +126,26 @@ def test_a_named_pipe_is_read_once_as_it_comes(tmp_path: Path) -> None:
     writer.join()
 
 
+def test_a_header_is_no_record(pipe: tuple[int, int], tmp_path: Path) -> None:
+    layout = Layout(Format.tsv, column="en", header=True)
+    content = b"\xef\xbb\xbfid\ten\n1\tone\n2\ttwo\n3\tthree\tx\n"
+    (tmp_path / "in.tsv").write_bytes(content)
+    (tmp_path / "prefixes").write_text("eins\nzwei\ndrei\n")
+    os.mkfifo(tmp_path / "fifo")
+    threading.Thread(target=lambda: (tmp_path / "fifo").write_bytes(content), daemon=True).start()
+    for path in (tmp_path / "in.tsv", tmp_path / "fifo"):
+        source = Source.open(path, layout, "error", tmp_path / "prefixes")
+        assert source.layout.names == ("id", "en")
+        records = source.records()
+        found = [next(records) for _ in range(2)]
+        assert [(record.number, record.text, record.prefix) for record in found] == [
+            (1, "one", "eins"),
+            (2, "two", "zwei"),
+        ]
+        with pytest.raises(UserError, match="line 4 has 3 columns and the header 2"):
+            next(records)
+
+
 # --- Files ------------------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +175,18 @@ def test_what_is_wrong_with_a_file_shows_before_any_work(tmp_path: Path) -> None
         open_file(tmp_path / "none").check()
     with pytest.raises(UserError, match="cannot read"):
         open_file(tmp_path).check()
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("invalid_utf8", ["error", "replace"])
+def test_utf16_is_named(tmp_path: Path, encoding: str, invalid_utf8: corpus.InvalidUtf8) -> None:
+    content = "\ufeffa dog\n\u0a0a\n".encode(encoding)
+    (tmp_path / "in").write_bytes(content)
+    os.mkfifo(tmp_path / "fifo")
+    threading.Thread(target=lambda: (tmp_path / "fifo").write_bytes(content), daemon=True).start()
+    for name in ("in", "fifo"):
+        with pytest.raises(UserError, match=f"{name} is UTF-16; .* iconv -f UTF-16 -t UTF-8"):
+            list(Source.open(tmp_path / name, TEXT, invalid_utf8).records())
 
 
 def test_each_line_has_its_prefix(tmp_path: Path) -> None:

@@ -140,7 +140,16 @@ def test_formats_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, t
     ("name", "content", "options", "expected"),
     [
         ("in.jsonl", b'{"text": "a"}\n{"body": "b"}\n', (), "in.jsonl, line 2 has no field 'text'"),
-        ("in.jsonl", b"[1\n", (), "in.jsonl, line 1 is not JSON"),
+        ("in.jsonl", b"{1\n", (), "in.jsonl, line 1 is not JSON"),
+        ("in.json", b'[{"text": "a"}]', (), "in.json, line 1 begins an array"),
+        ("in.txt", "a\n".encode("utf-16"), (), "in.txt is UTF-16; nmt reads UTF-8"),
+        (
+            "in.txt",
+            b"a\n",
+            ("--set", "alignment_layer=9", "--with-alignments"),
+            "alignment_layer is 9; the decoder has layers 0 to 0",
+        ),
+        ("in.tsv", b"", ("--header",), "in.tsv is empty; --header needs a first line"),
         ("in.tsv", b"a\tb\nc\n", ("--column", 1), "in.tsv, line 2 has 1 columns"),
         ("in.txt", b"a\n\xff\n", (), "in.txt, line 2: byte 0xff is not UTF-8"),
         ("in.txt", b"a\n", ("-o", "out.zst"), "out.zst cannot be written"),
@@ -156,6 +165,52 @@ def test_what_is_wrong_is_said_in_one_line_before_any_work(
     assert (status, out) == (1, "")
     assert expected in one_line(err)
     assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("in.txt", ("--column", 0), "--column is of TSV input; in.txt is read as text"),
+        ("in.jsonl", ("--column", 1), "--column is of TSV input; in.jsonl is read as jsonl"),
+        ("in.txt", ("--header",), "--header is of TSV input; in.txt is read as text"),
+        ("in.txt", ("--field", "text"), "--field is of JSON Lines; in.txt is read as text and written as text"),
+        ("in.tsv", ("--field", "a", "--output-format", "jsonl"), "--field is of JSON Lines; in.tsv is read as tsv"),
+        ("in.tsv", ("--column", "-1"), "--column is -1; it must be a number from 0 or a name of the header"),
+        ("in.txt", ("--set", "alignment_heads=[0]"), "alignment_heads has no effect without --with-alignments"),
+    ],
+)
+def test_an_option_without_effect_is_an_error(
+    model: Path, nmt: Nmt, tmp_path: Path, name: str, options: tuple[object, ...], expected: str
+) -> None:
+    (tmp_path / name).write_text("a dog\n")
+    status, out, err = nmt("translate", model, tmp_path / name, *options)
+    assert (status, out) == (2, "")
+    assert expected in one_line(err).replace(f"{tmp_path}/", "")
+
+
+def test_a_table_with_a_header(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
+    translations = nmt("translate", model, sentences)[1].splitlines()
+    rows = [f"{number}\t{text}" for number, text in enumerate(SENTENCES)]
+    (tmp_path / "in.tsv").write_text("\n".join(["id\ten", *rows]))
+    command = ("translate", model, tmp_path / "in.tsv", "--column", "en", "--window", 6)
+    status, out, err = nmt(*command)
+    assert status == 0, err
+    expected = ["id\ten\ttranslation", *map("\t".join, zip(rows, translations, strict=True))]
+    assert out.splitlines() == expected
+    assert nmt(*command, "-o", tmp_path / "out.txt")[0] == 0
+    assert (tmp_path / "out.txt").read_text().splitlines() == translations
+    listed = nmt(*command, "--n-best", 2, "--output-format", "text")[1].splitlines()
+    assert {line.split("\t")[0] for line in listed} == {str(number) for number in range(1, 21)}
+
+
+def test_the_end_of_the_outputs_name_decides_its_format(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_text('{"text": "the old dog"}\n')
+    expected = Translator.load(model, "cpu").translate(["the old dog"])
+    for name in ("out.txt", "out.json", "out.de"):
+        assert nmt("translate", model, tmp_path / "in.json", "-o", tmp_path / name)[0] == 0
+    assert (tmp_path / "out.txt").read_text().splitlines() == expected
+    for name in ("out.json", "out.de"):
+        assert json.loads((tmp_path / name).read_text())["translation"] == expected[0]
 
 
 def test_bad_bytes_can_be_replaced(model: Path, nmt: Nmt, tmp_path: Path) -> None:
