@@ -139,8 +139,9 @@ class Layout:
 class RecordWriter:
     """What is written for each record.
 
-    layout: of the input, all of which stays where the output format has room for it
-    n_best: how many translations are written of each, where there are as many
+    layout:   of the input, all of which stays where the output format has room for it
+    n_best:   how many translations are written of each, where there are as many
+    distinct: whether a translation is left out whose text a better one has, in other tokens
     """
 
     layout: Layout
@@ -148,6 +149,7 @@ class RecordWriter:
     n_best: int = 1
     with_scores: bool = False
     with_alignments: bool = False
+    distinct: bool = False
 
     @property
     def is_numbered(self) -> bool:
@@ -166,6 +168,11 @@ class RecordWriter:
 
     def write(self, record: Record, translations: Sequence[Translation]) -> str:
         """The lines of a record, each closed by a line feed."""
+        if self.distinct:
+            first_of_text: dict[str, Translation] = {}
+            for one in translations:
+                first_of_text.setdefault(one.text, one)
+            translations = list(first_of_text.values())
         match self.format:
             case Format.text:
                 return self._text(record, translations)

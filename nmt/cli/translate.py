@@ -74,6 +74,10 @@ Resume = Annotated[bool, typer.Option("--resume", help=_RESUME)]
 
 # --- Search -----------------------------------------------------------------------------------------------------------
 
+_DISTINCT = (
+    "Of equal texts in an n-best list keep the best, and look for others in the whole beam; there may be fewer than N. "
+    "By default in text and TSV, but not of samples."
+)
 _TAG = "Tag of a training corpus, such as <web>, to translate in its manner."
 _ENSEMBLE = "A further model that decides with the first; give it again for several."
 _SHORTLIST = "File of `nmt shortlist`: consider only what it lists, which is faster. An empty name: consider all."
@@ -83,6 +87,7 @@ BeamSize = Annotated[int | None, typer.Option(min=1, help="Hypotheses kept at ea
 Penalty = Annotated[LengthPenalty | None, typer.Option(help="Divisor of the log-probability.")]
 LengthAlpha = Annotated[float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")]
 NBest = Annotated[int | None, typer.Option(min=1, help="Translations per line; as text: number, score and text.")]
+Distinct = Annotated[bool | None, typer.Option("--distinct/--no-distinct", help=_DISTINCT)]
 Tag = Annotated[str | None, typer.Option(help=_TAG)]
 Others = Annotated[list[Path] | None, typer.Option("--ensemble", help=_ENSEMBLE)]
 ShortlistFile = Annotated[str | None, typer.Option("--shortlist", metavar="FILE", help=_SHORTLIST)]
@@ -123,6 +128,7 @@ def translate(
     length_penalty: Penalty = None,
     length_alpha: LengthAlpha = None,
     n_best: NBest = None,
+    distinct: Distinct = None,
     tag: Tag = None,
     ensemble: Others = None,
     shortlist: ShortlistFile = None,
@@ -149,7 +155,10 @@ def translate(
     layout = _layout(file, in_format, out_format, column, header, field)
     shown = decode.n_best if decode.bayes_risk == "none" else 1
     source = Source.open(file, layout, invalid_utf8.value, prefixes, required)
-    writer = RecordWriter(source.layout, out_format, shown, with_scores, decode.alignments)
+    only_distinct = _only_distinct(distinct, shown, out_format, decode)
+    writer = RecordWriter(source.layout, out_format, shown, with_scores, decode.alignments, only_distinct)
+    if only_distinct and not decode.sampling:
+        decode = decode.model_copy(update={"n_best": decode.beam_size})
     output = Output(out, shown if writer.is_numbered else 0)
     output.require_other_than((file, prefixes, required, Path(shortlist) if shortlist else None))
     job = TranslationJob(
@@ -182,6 +191,15 @@ def _layout(
     if isinstance(position, int) and position < 0:
         raise typer.BadParameter(f"--column is {column}; it must be a number from 0 or a name of the header")
     return Layout(in_format, position or 0, field or "text", header or isinstance(position, str))
+
+
+def _only_distinct(given: bool | None, shown: int, out_format: Format, decode: DecodeRecipe) -> bool:
+    """Whether an n-best list holds each text once; samples, and objects that show the tokens, may hold one twice."""
+    if given is not None and shown == 1:
+        option = "--distinct" if given else "--no-distinct"
+        raise typer.BadParameter(f"{option} has no effect on one translation a line; add --n-best, or leave it out")
+    by_default = out_format is not Format.jsonl and not decode.sampling
+    return shown > 1 and (by_default if given is None else given)
 
 
 def _load(

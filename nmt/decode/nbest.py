@@ -1,4 +1,7 @@
-"""The n best translations of a text as a file: number of the line, score and translation, with tabs between them."""
+"""The n best translations of a text as a file: number of the line, score and translation, with tabs between them.
+
+Lines count from 1, as everywhere in this program; in lists of Moses they count from 0.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ def read_n_best(lines: Iterable[str], where: str) -> list[list[Candidate]]:
     lists: list[list[Candidate]] = []
     for place, line in enumerate(lines, start=1):
         number, score, text = _columns(line, f"{where}, line {place},")
+        if place == 1 and number == 0:
+            raise UserError(f"{where} counts from 0, as Moses does; lists of nmt count from 1; add 1 to each number")
         if number == len(lists) + 1:
             lists.append([])
         elif number != len(lists) or not lists:
@@ -45,6 +50,11 @@ def write_n_best(number: int, candidates: Iterable[Candidate]) -> list[str]:
 
 def _columns(line: str, where: str) -> tuple[int, float, str]:
     columns = line.split("\t")
+    if " ||| " in line and len(columns) == 1:
+        raise UserError(
+            f"{where} is of Moses' form; it must be number, score and text with tabs between them, counted from 1; "
+            "write it by nmt translate --n-best"
+        )
     try:
         number, score, text = int(columns[0]), float(columns[1]), columns[2]
     except (ValueError, IndexError):

@@ -138,6 +138,18 @@ def test_columns_are_kept_and_their_number_is_the_same_for_all() -> None:
     assert few == "\t\t-0.2500\tein Hund\t\t\t\t\n"
 
 
+def test_of_equal_texts_the_best_stays() -> None:
+    again = Translation("ein Hund", -0.5, -1.5, ["▁ein", "▁H", "und"], [-0.5, -0.4, -0.3, -0.3])
+    found, record = [BEST, again, SECOND], TSV.read("1\ta dog", 7, "in")
+    text = RecordWriter(TSV, Format.text, n_best=2, distinct=True)
+    assert text.write(record, found) == "7\t-0.2500\tein Hund\n7\t-0.7500\tder Hund\n"
+    assert text.write(record, [BEST, again]) == "7\t-0.2500\tein Hund\n"
+    columns = RecordWriter(TSV, Format.tsv, n_best=3, distinct=True)
+    assert columns.write(record, found) == "1\ta dog\tein Hund\tder Hund\t\n"
+    written = json.loads(RecordWriter(TSV, Format.jsonl, n_best=2, distinct=True).write(record, found))
+    assert [one["translation"] for one in written["n_best"]] == ["ein Hund", "der Hund"]
+
+
 def test_alignments_stand_behind_each_translation() -> None:
     record = TSV.read("1\ta", 7, "in")
     text = RecordWriter(TSV, Format.text, n_best=2, with_alignments=True).write(record, [BEST, SECOND])

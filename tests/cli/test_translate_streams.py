@@ -203,6 +203,30 @@ def test_a_table_with_a_header(model: Path, nmt: Nmt, sentences: Path, tmp_path:
     assert {line.split("\t")[0] for line in listed} == {str(number) for number in range(1, 21)}
 
 
+def test_lists_of_the_best_hold_no_text_twice(model: Path, nmt: Nmt, sentences: Path) -> None:
+    # A model that ends each translation after few bytes, most of which say nothing and are all read as U+FFFD.
+    command = ("translate", model, sentences, "--beam-size", 12, "--set", "max_length_ratio=0.1")
+    status, out, err = nmt(*command, "--n-best", 12, "--no-distinct")
+    assert status == 0, err
+    everything = [line.split("\t") for line in out.splitlines()]
+    assert len(everything) == 12 * len(SENTENCES)
+    expected = []
+    for number in range(1, len(SENTENCES) + 1):
+        best_of_text = {text: score for own, score, text in reversed(everything) if own == str(number)}
+        in_order = sorted(best_of_text.items(), key=lambda one: -float(one[1]))
+        expected += [f"{number}\t{score}\t{text}" for text, score in in_order]
+    assert len(expected) < len(everything)
+    distinct = nmt(*command, "--n-best", 12)[1].splitlines()
+    assert sorted(distinct) == sorted(expected)
+    few = nmt(*command, "--n-best", 2)[1].splitlines()
+    numbers = [line.split("\t")[0] for line in distinct]
+    assert few == [line for place, line in enumerate(distinct) if numbers[:place].count(numbers[place]) < 2]
+    assert nmt(*command, "--n-best", 2, "--output-format", "jsonl")[1].count('"score"') == 3 * len(SENTENCES)
+    status, _, err = nmt(*command, "--distinct")
+    assert status == 2
+    assert "--distinct has no effect on one translation" in one_line(err)
+
+
 def test_the_end_of_the_outputs_name_decides_its_format(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in.json").write_text('{"text": "the old dog"}\n')
     expected = Translator.load(model, "cpu").translate(["the old dog"])
