@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from nmt.cli.scored_text import (
+    ChrfLowercaseOption,
     Format,
     FormatOption,
     LangOption,
@@ -19,6 +20,7 @@ from nmt.cli.scored_text import (
     TestSetOption,
     TokenizeOption,
     echo_found,
+    hint_at_case,
     make_scorers,
     read_scored_text,
     read_systems,
@@ -38,6 +40,7 @@ def compare(
     lang: LangOption = None,
     tokenize: TokenizeOption = None,
     lowercase: LowercaseOption = False,
+    chrf_lowercase: ChrfLowercaseOption = False,
     resamples: Annotated[
         int, typer.Option(min=0, help="Resamples of the paired bootstrap; 0 leaves it out, and the intervals.")
     ] = 1000,
@@ -53,8 +56,9 @@ def compare(
     nmt compare --ref news.de base.de big.de
     """
     text = read_scored_text(ref, None, test_set, lang_pair)
-    scorers = make_scorers(metrics, lang, text, tokenize, lowercase)
+    scorers = make_scorers(metrics, lang, text, tokenize, lowercase=lowercase, chrf_lowercase=chrf_lowercase)
     systems = read_systems([baseline, *others], text)
+    hint_at_case(systems, text, scorers)
     for name, lines in list(systems.items())[1:]:
         if lines == systems[str(baseline)]:
             say(f"warning: {name} says word for word what the baseline says; its p-values mean nothing")

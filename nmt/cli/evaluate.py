@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from nmt.cli.scored_text import (
+    ChrfLowercaseOption,
     Format,
-    FormatOption,
     LangOption,
     LangPairOption,
     LowercaseOption,
@@ -24,12 +24,13 @@ from nmt.cli.scored_text import (
     TestSetOption,
     TokenizeOption,
     echo_found,
+    hint_at_case,
     make_scorers,
     read_scored_text,
     read_systems,
 )
 from nmt.data.corpus import read_lines
-from nmt.evaluate.breakdown import count_words, length_classes, read_word_counts, score_words
+from nmt.evaluate.breakdown import WordScore, count_words, length_classes, read_word_counts, score_words
 from nmt.evaluate.comet import comet_scores
 from nmt.evaluate.differences import widest_differences
 from nmt.evaluate.findings import Findings
@@ -49,6 +50,7 @@ def evaluate(
     lang: LangOption = None,
     tokenize: TokenizeOption = None,
     lowercase: LowercaseOption = False,
+    chrf_lowercase: ChrfLowercaseOption = False,
     confidence: Annotated[
         bool, typer.Option("--confidence", help="Add 95 % intervals by bootstrap, seeded by SACREBLEU_SEED.")
     ] = False,
@@ -70,35 +72,56 @@ def evaluate(
     comet: Annotated[
         str | None, typer.Option(metavar="COMMAND", help="Add COMET by this comet-score program; needs --src.")
     ] = None,
-    output: FormatOption = Format.text,
-    as_json: Annotated[bool, typer.Option("--json", help="The scores alone as JSON, in full precision.")] = False,
+    output: Annotated[
+        Format | None, typer.Option("--format", help="text, markdown or latex; json for everything in full precision.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The scores by system as JSON; with a breakdown, the same as --format json.")
+    ] = False,
 ) -> None:
     """Score translations: one line for each system, and the signature of each figure.
 
     nmt evaluate --ref news.de base.de big.de --lang de --metrics bleu,chrf,bleu-compound-split --confidence
     """
+    if as_json and output is not None:
+        raise typer.BadParameter("--json and --format are mutually exclusive; give one of them")
     text = read_scored_text(ref, src, test_set, lang_pair)
-    scorers = make_scorers(metrics, lang, text, tokenize, lowercase)
+    scorers = make_scorers(metrics, lang, text, tokenize, lowercase=lowercase, chrf_lowercase=chrf_lowercase)
     systems = read_systems(hypotheses, text)
-    if differences and len(systems) != 2:
-        raise UserError(f"--differences is about two systems; there are {len(systems)}; give two files")
-    scores = _score(systems, text, scorers, resamples if confidence else 0, comet)
-    if as_json:
-        typer.echo(json.dumps({name: [asdict(score) for score in found] for name, found in scores.items()}, indent=1))
-        return
-    findings = Findings(scores)
+    hint_at_case(systems, text, scorers)
+    _require_two(systems, differences)
+    findings = Findings(_score(systems, text, scorers, resamples if confidence else 0, comet))
+    ignores_case = lowercase or chrf_lowercase
     if by_length:
-        findings = replace(findings, by_length=_by_length(systems, text, scorers))
+        findings = replace(findings, by_length=_by_length(systems, text, scorers, ignores_case))
     if train_tgt or word_counts:
         words, meaning = bleu_words(tgt_lang=lang or text.tgt_lang or "en", tokenize=tokenize, lowercase=lowercase)
-        seen = _frequencies(train_tgt or [], word_counts, words)
-        by_frequency = {name: score_words(lines, text.streams[0], seen, words) for name, lines in systems.items()}
+        by_frequency = _by_frequency(systems, text, _frequencies(train_tgt or [], word_counts, words), words)
         findings = replace(findings, by_frequency=by_frequency, words=meaning)
     if differences:
-        first, second = systems.values()
-        ahead, behind = widest_differences(first, second, text.streams, text.source, differences)
-        findings = replace(findings, ahead=ahead, behind=behind)
-    echo_found(findings.document(), findings.tables(), output)
+        findings = _with_differences(findings, systems, text, differences, ignores_case)
+    _echo(findings, output, as_json)
+
+
+def _echo(findings: Findings, output: Format | None, as_json: bool) -> None:
+    document = findings.document()
+    if as_json and len(document) == 1:
+        typer.echo(json.dumps(document["systems"], indent=1, ensure_ascii=False))
+    else:
+        echo_found(document, findings.tables(), output or (Format.json if as_json else Format.text))
+
+
+def _require_two(systems: Systems, differences: int) -> None:
+    if differences and len(systems) != 2:
+        raise UserError(f"--differences is about two systems; there are {len(systems)}; give two files")
+
+
+def _with_differences(
+    findings: Findings, systems: Systems, text: ScoredText, number: int, ignores_case: bool
+) -> Findings:
+    first, second = systems.values()
+    ahead, behind = widest_differences(first, second, text.streams, text.source, number, lowercase=ignores_case)
+    return replace(findings, ahead=ahead, behind=behind)
 
 
 def _score(
@@ -118,9 +141,20 @@ def _score(
     }
 
 
-def _by_length(systems: Systems, text: ScoredText, scorers: Sequence[Scorer]) -> dict[str, list[GroupScore]]:
+def _by_length(
+    systems: Systems, text: ScoredText, scorers: Sequence[Scorer], ignores_case: bool
+) -> dict[str, list[GroupScore]]:
     classes = length_classes(_source(text, "--by-length"))
-    return {name: score_groups(lines, text.streams, classes, scorers) for name, lines in systems.items()}
+    return {
+        name: score_groups(lines, text.streams, classes, scorers, lowercase=ignores_case)
+        for name, lines in systems.items()
+    }
+
+
+def _by_frequency(
+    systems: Systems, text: ScoredText, frequencies: Counter[str], words: Callable[[str], list[str]]
+) -> dict[str, list[WordScore]]:
+    return {name: score_words(lines, text.streams[0], frequencies, words) for name, lines in systems.items()}
 
 
 def _frequencies(

@@ -42,7 +42,11 @@ TokenizeOption = Annotated[
         "which is 13a for most."
     ),
 ]
-LowercaseOption = Annotated[bool, typer.Option("--lowercase", help="Ignore case in bleu, chrf and chrf++.")]
+LowercaseOption = Annotated[bool, typer.Option("--lowercase", help="Ignore case in bleu, as sacreBLEU's -lc does.")]
+ChrfLowercaseOption = Annotated[
+    bool,
+    typer.Option("--chrf-lowercase", help="Ignore case in chrf and chrf++, as sacreBLEU's option of that name does."),
+]
 
 
 class Format(StrEnum):
@@ -118,7 +122,7 @@ def read_systems(files: Sequence[Path], text: ScoredText) -> dict[str, list[str]
 
 
 def make_scorers(
-    metrics: str, lang: str | None, text: ScoredText, tokenize: str | None, lowercase: bool
+    metrics: str, lang: str | None, text: ScoredText, tokenize: str | None, *, lowercase: bool, chrf_lowercase: bool
 ) -> list[Scorer]:
     """The scorers of a comma-separated list of metrics; UserError for an unknown one or a missing language."""
     names = list(dict.fromkeys(name.strip() for name in metrics.split(",") if name.strip()))
@@ -130,7 +134,33 @@ def make_scorers(
             raise UserError(
                 f"{name} has rules for each language; it must know the target language; give --lang, such as --lang de"
             )
-    return [make_scorer(name, tgt_lang=language or "en", tokenize=tokenize, lowercase=lowercase) for name in names]
+    return [
+        make_scorer(
+            name,
+            tgt_lang=language or "en",
+            tokenize=tokenize,
+            lowercase=chrf_lowercase if name.startswith("chrf") else lowercase,
+        )
+        for name in names
+    ]
+
+
+def hint_at_case(systems: Mapping[str, Sequence[str]], text: ScoredText, scorers: Sequence[Scorer]) -> None:
+    """Say which systems write all in lower case, where a reference does not and a metric counts that as wrong."""
+    minding = [scorer.name for scorer in scorers if scorer.minds_case]
+    if not minding or not any(_has_upper_case(stream) for stream in text.streams):
+        return
+    for name, lines in systems.items():
+        if not _has_upper_case(lines) and any(line != line.upper() for line in lines):
+            say(
+                f"hint: {name} has no upper-case letters and the reference has; {', '.join(minding)} count these "
+                "words as wrong; to ignore case, give --lowercase (bleu), --chrf-lowercase (chrf, chrf++) or --metrics "
+                "bleu-tokenized-lc"
+            )
+
+
+def _has_upper_case(lines: Sequence[str]) -> bool:
+    return any(line != line.lower() for line in lines)
 
 
 def echo_found(document: Mapping[str, Any], tables: Sequence[Table], output: Format) -> None:

@@ -13,12 +13,14 @@ class Difference:
     """One sentence in the words of two systems.
 
     line: where it stands in the test set, from 1
-    scores: chrF2 of this sentence, of the first system and of the second; higher is better
+    metric: what `scores` are
+    scores: of this sentence, of the first system and of the second; higher is better
     src: the source sentence, None where it is not known
     references, translations: what each reference and each of the two systems says
     """
 
     line: int
+    metric: str
     scores: tuple[float, float]
     src: str | None
     references: tuple[str, ...]
@@ -31,15 +33,20 @@ def widest_differences(
     references: Sequence[Sequence[str]],
     sources: Sequence[str] | None,
     number: int,
+    *,
+    lowercase: bool = False,
 ) -> tuple[list[Difference], list[Difference]]:
-    """At most `number` sentences on which the first system is most ahead, and as many for the second, widest first."""
-    chrf = CHRF()
+    """At most `number` sentences on which the first system is most ahead, and as many for the second, widest first.
+
+    They are judged by chrF2, with `lowercase` without regard to case.
+    """
+    chrf, metric = CHRF(lowercase=lowercase), "lower-cased chrF2" if lowercase else "chrF2"
     found = []
     for index, (one, other, *refs) in enumerate(zip(first, second, *references, strict=True)):
         if one != other:
             scores = (chrf.sentence_score(one, refs).score, chrf.sentence_score(other, refs).score)
             src = sources[index] if sources is not None else None
-            found.append(Difference(index + 1, scores, src, tuple(refs), (one, other)))
+            found.append(Difference(index + 1, metric, scores, src, tuple(refs), (one, other)))
     found.sort(key=lambda difference: difference.scores[1] - difference.scores[0])
     ahead = [difference for difference in found if difference.scores[0] > difference.scores[1]]
     behind = [difference for difference in reversed(found) if difference.scores[0] < difference.scores[1]]

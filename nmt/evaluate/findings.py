@@ -15,7 +15,7 @@ from nmt.evaluate.tables import Table
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found, by name of the system; what was not asked for is empty.
+    """What was found, by name of the system; what was not asked for is empty or None.
 
     scores:       over the whole test set
     by_length:    by length of the source sentence
@@ -28,8 +28,8 @@ class Findings:
     by_length: Mapping[str, Sequence[GroupScore]] = field(default_factory=dict)
     by_frequency: Mapping[str, Sequence[WordScore]] = field(default_factory=dict)
     words: str = ""
-    ahead: Sequence[Difference] = ()
-    behind: Sequence[Difference] = ()
+    ahead: Sequence[Difference] | None = None
+    behind: Sequence[Difference] | None = None
 
     def tables(self) -> list[Table]:
         """Everything, the scores first."""
@@ -37,25 +37,26 @@ class Findings:
         tables += [length_table(name, groups) for name, groups in self.by_length.items()]
         if self.by_frequency:
             tables.append(word_table(self.by_frequency, self.words))
-        if self.ahead or self.behind:
+        if self.ahead is not None and self.behind is not None:
             first, second, *_ = self.scores
             tables += difference_tables((first, second), self.ahead, self.behind)
         return tables
 
     def document(self) -> dict[str, Any]:
         """Everything, in full precision, as JSON can hold it; what was not asked for is left out."""
-        parts = {
-            "systems": _plain(self.scores),
-            "by_source_length": _plain(self.by_length),
-            "by_training_frequency": {
+        document: dict[str, Any] = {"systems": _plain(self.scores)}
+        if self.by_length:
+            document["by_source_length"] = _plain(self.by_length)
+        if self.by_frequency:
+            document["by_training_frequency"] = {
                 name: [{**asdict(score), "f_measure": score.f_measure} for score in scores]
                 for name, scores in self.by_frequency.items()
-            },
-            "words": self.words,
-            "first_ahead": [asdict(difference) for difference in self.ahead],
-            "second_ahead": [asdict(difference) for difference in self.behind],
-        }
-        return {name: part for name, part in parts.items() if part}
+            }
+            document["words"] = self.words
+        for name, differences in (("first_ahead", self.ahead), ("second_ahead", self.behind)):
+            if differences is not None:
+                document[name] = [asdict(difference) for difference in differences]
+        return document
 
 
 def _plain(found: Mapping[str, Sequence[Score]] | Mapping[str, Sequence[GroupScore]]) -> dict[str, Any]:

@@ -8,24 +8,24 @@ other, so each has a name of its own and a signature that names the tokenizer.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, assert_never, get_args
+from typing import assert_never, get_args
 
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF, CHRFScore
 from sacrebleu.metrics.ter import TER, TERScore
-from sacrebleu.significance import _bootstrap_resample
+from sacrebleu.significance import PairedTest, Result
 
 from nmt.evaluate.moses import MosesText, split_compounds
 from nmt.recipe import Metric, UserError
 
-# What sacreBLEU counts in a sentence: matches and lengths, in whole or broken numbers.
-Counts = list[Any]
-
+# Digits behind the point that give back a figure of sacreBLEU's exactly, of which it hands out only text.
+_ALL_DIGITS = 20
 # Prepared lines that a scorer remembers: the references come again with every system.
 _REMEMBERED_LINES = 1 << 16
 
@@ -99,34 +99,26 @@ class Scorer:
         """As `score`, for references that are prepared already; `notes` go into the signature."""
         if resamples > 1:
             check_seed()
-        self._forget_resamples()
-        lines = [self.prepare(line) for line in hypotheses]
-        result = _corpus_score(self.counter, lines, references, resamples)
-        # sacreBLEU gives these figures away only as rounded text.
-        mean, interval = (float(result._mean), float(result._ci)) if resamples > 1 else (None, None)
-        return self._as_score(result, mean, interval, **notes)
+        self.counter.n_bootstrap = self.counter.seed = None  # or the signature would tell of those of an earlier call
+        result, bootstrap = _corpus_score(
+            self.counter, [self.prepare(line) for line in hypotheses], references, resamples
+        )
+        signature = self.counter.get_signature()
+        told = json.loads(result.format(width=_ALL_DIGITS, signature=str(signature), is_json=True)) | bootstrap
+        return Score(
+            self.name,
+            float(result.score),
+            self.sign(result.name, signature, **notes),
+            told.get("verbose_score", ""),
+            # sacreBLEU leaves out a mean of 0, which is that of nothing but zeros.
+            mean=told.get("confidence_mean", 0.0) if resamples > 1 else None,
+            interval=told.get("confidence_var", 0.0) if resamples > 1 else None,
+        )
 
-    def count(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[Counts]:
-        """What is counted in each sentence; of any of them, `score_counts` gives the score."""
-        check_aligned(_named(hypotheses, references))
-        lines, *streams = ([self.prepare(line) for line in stream] for stream in (hypotheses, *references))
-        counts: list[Counts] = self.counter._extract_corpus_statistics(lines, streams)
-        return counts
-
-    def score_counts(self, counts: Sequence[Counts]) -> Score:
-        """The corpus score of the sentences in which this was counted, at least one: the same as `score` gives them."""
-        self._forget_resamples()
-        return self._as_score(self.counter._aggregate_and_compute(list(counts)), None, None)
-
-    def _forget_resamples(self) -> None:
-        """Or the signature would tell of those of an earlier call."""
-        self.counter.n_bootstrap = self.counter.seed = None
-
-    def _as_score(
-        self, result: BLEUScore | CHRFScore | TERScore, mean: float | None, interval: float | None, **notes: str
-    ) -> Score:
-        signature = self.sign(result.name, self.counter.get_signature(), **notes)
-        return Score(self.name, float(result.score), signature, result._verbose, mean, interval)
+    @property
+    def minds_case(self) -> bool:
+        """Whether a word in lower case and the same with a capital letter are different words."""
+        return not isinstance(self.counter, TER) and not self.counter.lowercase and "case" not in self.signature_notes
 
     def sign(self, kind: str, signature: object, **notes: str) -> str:
         """A signature of sacreBLEU's in full: after the kind of score, and with what the preparation changes."""
@@ -140,8 +132,9 @@ def make_scorer(name: str, *, tgt_lang: str, tokenize: str | None = None, lowerc
     """The scorer of one metric.
 
     `tokenize` (a tokenizer of sacreBLEU; by default the one that sacreBLEU takes for the language, `13a` for most) and
-    `lowercase` are for BLEU, `lowercase` for chrF too; TER never minds case, and the `bleu-tokenized` family has tokens
-    of its own. `tgt_lang` chooses the rules of the Moses tokenizer. Raises UserError for an unknown name.
+    `lowercase` are for BLEU, `lowercase` for chrF too (sacreBLEU's program has options for each: -lc and
+    --chrf-lowercase); TER never minds case, and the `bleu-tokenized` family has tokens of its own. `tgt_lang` chooses
+    the rules of the Moses tokenizer. Raises UserError for an unknown name.
     """
     metric = _known_metric(name)
     match metric:
@@ -223,14 +216,15 @@ def score_by_group(
     metrics: Sequence[str] = ("bleu", "chrf"),
     *,
     tgt_lang: str,
+    tokenize: str | None = None,
     lowercase: bool = False,
 ) -> list[GroupScore]:
     """Scores for each group of sentences, by name; `groups` holds the groups of each sentence: none, one or several.
 
     Raises UserError where the streams are empty or differ in length.
     """
-    scorers = [make_scorer(name, tgt_lang=tgt_lang, lowercase=lowercase) for name in metrics]
-    return score_groups(hypotheses, references, groups, scorers)
+    scorers = [make_scorer(name, tgt_lang=tgt_lang, tokenize=tokenize, lowercase=lowercase) for name in metrics]
+    return score_groups(hypotheses, references, groups, scorers, lowercase=lowercase)
 
 
 def score_groups(
@@ -238,23 +232,26 @@ def score_groups(
     references: Sequence[Sequence[str]],
     groups: Sequence[Sequence[str]],
     scorers: Sequence[Scorer],
+    *,
+    lowercase: bool = False,
 ) -> list[GroupScore]:
-    """As `score_by_group`, by scorers that are made already."""
+    """As `score_by_group`, by scorers that are made already; `lowercase`: exact translations may differ in case."""
     check_aligned({**_named(hypotheses, references), "groups": groups})
     members: dict[str, list[int]] = defaultdict(list)
     for sentence, names in enumerate(groups):
         for name in dict.fromkeys(names):
             members[name].append(sentence)
-    counts = [scorer.count(hypotheses, references) for scorer in scorers]
+    as_compared = str.lower if lowercase else str
+    equal = [
+        as_compared(hypothesis) in map(as_compared, answers)
+        for hypothesis, *answers in zip(hypotheses, *references, strict=True)
+    ]
     result = []
     for name, sentences in sorted(members.items()):
         chosen = [hypotheses[i] for i in sentences]
         refs = [[stream[i] for i in sentences] for stream in references]
-        equal = sum(hypothesis in answers for hypothesis, *answers in zip(chosen, *refs, strict=True))
-        scores = tuple(
-            scorer.score_counts([of_all[i] for i in sentences]) for scorer, of_all in zip(scorers, counts, strict=True)
-        )
-        result.append(GroupScore(name, len(sentences), 100.0 * equal / len(sentences), scores))
+        exact = 100.0 * sum(equal[i] for i in sentences) / len(sentences)
+        result.append(GroupScore(name, len(sentences), exact, tuple(scorer.score(chosen, refs) for scorer in scorers)))
     return result
 
 
@@ -305,20 +302,19 @@ def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:
 
 def _corpus_score(
     counter: BLEU | CHRF | TER, lines: Sequence[str], references: Sequence[Sequence[str]], resamples: int
-) -> BLEUScore | CHRFScore | TERScore:
-    """sacreBLEU's score; above 1, `resamples` give it an interval."""
-    result: BLEUScore | CHRFScore | TERScore
+) -> tuple[BLEUScore | CHRFScore | TERScore, dict[str, float]]:
+    """sacreBLEU's score; above 1, `resamples` give it an interval, which comes apart where it cannot hold it."""
     try:
-        result = counter.corpus_score(lines, references, n_bootstrap=max(resamples, 1))
+        return counter.corpus_score(lines, references, n_bootstrap=max(resamples, 1)), {}
     except TypeError:
         # Where the score of some resamples is just zero, sacreBLEU (2.6) cannot take the mean of its own numbers, since
-        # those are 64-bit and the others 32-bit. What it has noted for the signature until then stands.
-        result = counter.corpus_score(lines, references)
-        _, drawn = _bootstrap_resample(counter._extract_corpus_statistics(lines, references), counter, resamples)
-        for score in drawn:
-            score.score = float(score.score)
-        result.estimate_ci(drawn)
-    return result
+        # those are 64-bit and the others 32-bit. What it has noted for the signature until then stands. Its paired
+        # test, which can, draws the same resamples of its baseline.
+        test = PairedTest([("", lines)], {"": counter}, references, test_type="bs", n_samples=resamples)
+        (found,) = (row for rows in test()[1].values() for row in rows if isinstance(row, Result))
+        assert found.mean is not None and found.ci is not None
+        bootstrap = {"confidence_mean": float(found.mean), "confidence_var": float(found.ci)}
+        return counter.corpus_score(lines, references), bootstrap
 
 
 def _moses_scorer(metric: Metric, moses: MosesText, prepare: Callable[[str], str], **notes: str) -> Scorer:

@@ -137,12 +137,12 @@ def difference_tables(names: tuple[str, str], ahead: Sequence[Difference], behin
 
 
 def _difference_table(names: tuple[str, str], better: str, place: int, difference: Difference) -> Table:
-    first, second = difference.scores
+    scores = " and ".join(f"{score:.2f}" for score in difference.scores)
     src = [] if difference.src is None else [("source", difference.src)]
     number = len(difference.references)
     refs = [(f"reference {n}" if number > 1 else "reference", ref) for n, ref in enumerate(difference.references, 1)]
     return Table(
-        title=f"{better} is ahead, {place}: line {difference.line:,}, chrF2 {first:.2f} and {second:.2f}",
+        title=f"{better} is ahead, {place}: line {difference.line:,}, {difference.metric} {scores}",
         columns="lp",
         header=(),
         rows=(*src, *refs, *zip(names, difference.translations, strict=True)),

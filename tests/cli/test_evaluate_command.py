@@ -54,7 +54,8 @@ def one_line(err: str) -> str:
     ("ours", "theirs"),
     [
         (["--confidence"], ["--confidence"]),
-        (["--tokenize", "intl", "--lowercase"], ["-tok", "intl", "-lc", "--chrf-lowercase"]),
+        (["--tokenize", "intl", "--lowercase"], ["-tok", "intl", "-lc"]),
+        (["--lowercase", "--chrf-lowercase"], ["-lc", "--chrf-lowercase"]),
         (["--tokenize", "char"], ["-tok", "char"]),
         (["--tokenize", "none"], ["-tok", "none"]),
         (
@@ -221,6 +222,74 @@ def test_everything_at_once_as_json(texts: Path, nmt: Nmt) -> None:
     assert found["first_ahead"][0]["line"] == 1  # the poor system says nothing there
     assert found["first_ahead"][0]["translations"][1] == ""
     assert len(found["second_ahead"]) == 2
+
+
+def test_scores_alone_and_with_breakdowns_as_json(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+    plain = ("evaluate", "--ref", texts / "ref", texts / "good", texts / "poor", "--metrics", "bleu,chrf")
+    scores = json.loads(nmt(*plain, "--json")[1])
+    assert list(scores) == [str(texts / "good"), str(texts / "poor")]
+    breakdowns = {
+        ("--src", texts / "src", "--by-length"): {"by_source_length"},
+        ("--train-tgt", texts / "ref2"): {"by_training_frequency", "words"},
+        ("--differences", 2): {"first_ahead", "second_ahead"},
+    }
+    for options, keys in breakdowns.items():
+        status, out, _ = nmt(*plain, *options, "--json")
+        assert status == 0
+        assert json.loads(out).keys() == {"systems", *keys}
+        assert json.loads(out)["systems"] == scores
+        assert out == nmt(*plain, *options, "--format", "json")[1]
+    (tmp_path / "twin").write_bytes((texts / "good").read_bytes())
+    equal = nmt("evaluate", "--ref", texts / "ref", texts / "good", tmp_path / "twin", "--differences", 2, "--json")[1]
+    assert (json.loads(equal)["first_ahead"], json.loads(equal)["second_ahead"]) == ([], [])
+    status, out, err = nmt(*plain, "--json", "--format", "latex")
+    assert (status, out) == (2, "")
+    assert "--json" in err and "--format" in err
+
+
+# --- Case -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lowered(texts: Path, tmp_path: Path) -> Path:
+    """The references in lower case, as a system would give them that was trained on such text."""
+    path = tmp_path / "lowered"
+    path.write_text((texts / "ref").read_text(encoding="utf-8").lower(), encoding="utf-8")
+    return path
+
+
+def test_lowercase_reaches_every_breakdown(texts: Path, lowered: Path, nmt: Nmt) -> None:
+    plain = ("evaluate", "--ref", texts / "ref", "--src", texts / "src", "--metrics", "bleu,chrf", "--format", "json")
+    groups = json.loads(nmt(*plain, lowered, "--by-length", "--lowercase")[1])["by_source_length"][str(lowered)]
+    assert {group["exact"] for group in groups} == {100.0}
+    groups = json.loads(nmt(*plain, lowered, "--by-length")[1])["by_source_length"][str(lowered)]
+    assert all(group["exact"] < 100.0 for group in groups)
+
+    found = json.loads(nmt(*plain, lowered, texts / "fair", "--differences", 9, "--lowercase")[1])
+    assert found["first_ahead"] and not found["second_ahead"]
+    assert {difference["scores"][0] for difference in found["first_ahead"]} == {100.0}
+    assert {difference["metric"] for difference in found["first_ahead"]} == {"lower-cased chrF2"}
+    assert json.loads(nmt(*plain, lowered, texts / "fair", "--differences", 9)[1])["second_ahead"]
+
+
+def test_translations_in_lower_case_get_a_hint(texts: Path, lowered: Path, tmp_path: Path, nmt: Nmt) -> None:
+    plain = ("evaluate", "--ref", texts / "ref", lowered)
+    status, _, err = nmt(*plain)
+    assert status == 0
+    (line,) = err.splitlines()
+    assert line.startswith(f"hint: {lowered} has no upper-case letters")
+    assert "bleu, chrf" in line and "--lowercase" in line and "--chrf-lowercase" in line
+    assert (
+        nmt("compare", texts / "good", lowered, "--ref", texts / "ref", "--trials", 0, "--resamples", 2)[2]
+        == line + "\n"
+    )
+    assert nmt(*plain, "--lowercase", "--chrf-lowercase")[2] == ""
+    assert "chrf" in nmt(*plain, "--lowercase")[2]
+    assert nmt(*plain, "--metrics", "ter")[2] == ""
+    (tmp_path / "also").write_text(lowered.read_text())
+    (tmp_path / "none").write_text("我\n" * 66)
+    assert "hint" not in nmt("evaluate", "--ref", tmp_path / "also", lowered)[2]
+    assert "hint" not in nmt("evaluate", "--ref", texts / "ref", tmp_path / "none")[2]
 
 
 def test_counts_do_what_the_text_does(texts: Path, tmp_path: Path, nmt: Nmt) -> None:

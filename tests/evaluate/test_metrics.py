@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -210,6 +211,19 @@ def test_a_group_counts_a_translation_as_exact_when_any_reference_agrees() -> No
         ["a", "b", "c"], [["a", "x", "x"], ["x", "b", "x"]], [["all"]] * 3, ["chrf"], tgt_lang="en"
     )
     assert group.exact == pytest.approx(200 / 3)
+
+
+def test_exact_translations_may_ignore_case() -> None:
+    pair = (["das haus", "ein Hund"], [["Das Haus", "ein Hund"]], [["all"], ["all"]], ["chrf"])
+    assert score_by_group(*pair, tgt_lang="de")[0].exact == 50.0
+    assert score_by_group(*pair, tgt_lang="de", lowercase=True)[0].exact == 100.0
+
+
+def test_nothing_private_of_sacrebleus_is_used() -> None:
+    """Its next version may change what begins with an underscore."""
+    private = re.compile(r"(?<!self)(?<!cls)\._[a-z]\w*|\bimport [^#\n]*\b_[a-z]\w*")
+    for path in (Path(__file__).parents[2] / "nmt" / "evaluate").glob("*.py"):
+        assert not private.findall(path.read_text(encoding="utf-8")), path.name
 
 
 # --- What a user can do wrong -----------------------------------------------------------------------------------------
