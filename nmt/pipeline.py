@@ -25,14 +25,15 @@ from nmt.data import prepare as preparation
 from nmt.data.fingerprint import text_identity
 from nmt.data.leak_record import begin_search, read_leaks, record_leaks
 from nmt.data.leaks import SetLeaks
-from nmt.data.prepare import Prepared, TestSet, load_prepared, test_sets
+from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
+from nmt.data.test_sets import TestSet, test_sets
 from nmt.data.workload import Workload
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
 from nmt.distributed import World, start_world
-from nmt.evaluate.metrics import Score, score_by_group, score_corpus
+from nmt.evaluate.metrics import Score, make_scorer, score_by_group, score_corpus
 from nmt.evaluate.page import write_report
 from nmt.evaluate.report import (
     DataFacts,
@@ -148,7 +149,16 @@ def _write_average(checkpoints: Sequence[Path], kind: AverageKind, out: Path) ->
 def require_test_sets(recipe: Recipe) -> None:
     """Raise UserError for a test set that cannot be read or scored: before training, and not after hours of it."""
     for test in test_sets(recipe).values():
-        score_corpus(test.ref[:1], [test.ref[:1]], recipe.evaluate.metrics, resamples=0, tgt_lang=recipe.tgt_lang)
+        first = [stream[:1] for stream in test.refs]
+        score_corpus(
+            first[0], first, recipe.evaluate.metrics, tgt_lang=recipe.tgt_lang, tokenize=recipe.evaluate.tokenize
+        )
+
+
+def _require_validation_bleu(recipe: Recipe) -> None:
+    """Raise UserError where BLEU shall be measured in training and its tokenizer cannot be used here."""
+    if recipe.train.validate_bleu_every:
+        make_scorer("bleu", tgt_lang=recipe.tgt_lang, tokenize=recipe.evaluate.tokenize)
 
 
 def _writing(recipe: Recipe, world: World) -> AbstractContextManager[None]:
@@ -170,6 +180,7 @@ def _prepare(recipe: Recipe) -> Prepared:
 def _train(recipe: Recipe, world: World) -> Position:
     require_same_run(recipe)
     world.once(lambda: require_disk_space(recipe, recipe.tokenizer.vocab_size))
+    world.once(lambda: _require_validation_bleu(recipe))
     world.once(lambda: _prepare(recipe))
     prepared = load_prepared(recipe.data_directory)
     verify_text(prepared, world)
@@ -262,23 +273,26 @@ def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> 
         shares = world.gather_text(own)
         if shares is None:
             return None
-        return _validation_text(
-            src, ref, shares, tgt_lang=recipe.tgt_lang, lowercase=prepared.tokenizers.tgt.lowercases()
-        )
+        return _validation_text(src, ref, shares, _counting(recipe, prepared.tokenizers.tgt.lowercases()))
 
     return translate
 
 
 def _validation_text(
-    src: Sequence[str], ref: Sequence[str], shares: Sequence[Sequence[str]], *, tgt_lang: str, lowercase: bool
+    src: Sequence[str], ref: Sequence[str], shares: Sequence[Sequence[str]], counting: Mapping[str, Any]
 ) -> ValidationText:
     """BLEU and samples from the translations of all processes, of which process r made every r-th of n."""
     lines = [""] * len(src)
     for rank, share in enumerate(shares):
         lines[rank :: len(shares)] = share
-    (bleu,) = score_corpus(lines, [ref], ["bleu"], tgt_lang=tgt_lang, lowercase=lowercase)
+    (bleu,) = score_corpus(lines, [ref], ["bleu"], **counting)
     rows = [f"| {s.src} | {s.translation} | {s.ref} |" for s in choose_samples(src, ref, lines, SHOWN_SAMPLES)]
     return ValidationText(bleu.value, "\n".join(["| source | translation | reference |", "|---|---|---|", *rows]))
+
+
+def _counting(recipe: Recipe, lowercase: bool) -> dict[str, Any]:
+    """The options of `score_corpus` and `score_by_group` for a model that lower-cases its text, or does not."""
+    return {"tgt_lang": recipe.tgt_lang, "tokenize": recipe.evaluate.tokenize, "lowercase": lowercase}
 
 
 def _translator_of(model: Transformer, recipe: Recipe, prepared: Prepared, world: World) -> Translator:
@@ -379,12 +393,12 @@ def _translate_and_score(
     out = recipe.directory / "translations"
     out.mkdir(exist_ok=True)
     (out / f"{test.name}.{recipe.tgt_lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    options: dict[str, Any] = {"tgt_lang": recipe.tgt_lang, "lowercase": translator.lowercases}
+    counting = _counting(recipe, translator.lowercases)
 
     def score(places: Sequence[int]) -> tuple[Score, ...]:
         metrics, resamples = recipe.evaluate.metrics, recipe.evaluate.resamples
-        refs = [[test.ref[place] for place in places]]
-        return tuple(score_corpus([lines[place] for place in places], refs, metrics, resamples=resamples, **options))
+        refs = [[ref[place] for place in places] for ref in test.refs]
+        return tuple(score_corpus([lines[place] for place in places], refs, metrics, resamples=resamples, **counting))
 
     clean = [] if leaks is None else leaks.clean()
     return ScoredTestSet(
@@ -392,7 +406,7 @@ def _translate_and_score(
         sentences=len(test.src),
         seconds=seconds,
         scores=score(range(len(lines))),
-        groups=tuple(score_by_group(lines, [test.ref], test.phenomena, **options)) if test.phenomena else (),
+        groups=tuple(score_by_group(lines, test.refs, test.phenomena, **counting)) if test.phenomena else (),
         samples=choose_samples(test.src, test.ref, lines, recipe.evaluate.samples),
         leaks=None if leaks is None else leaks.counts(),
         clean_scores=score(clean) if 0 < len(clean) < len(lines) else (),

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -69,6 +71,8 @@ def recipe(tmp_path: Path) -> Path:
         ("short", "news.en has 3 sentences and"),
         ("empty", "data.test.news has no sentences"),
         ("tokenizer", "tokenizer 'ja' cannot be used"),
+        ("tokenize", "tokenizer 'ko-mecab' cannot be used"),
+        ("second reference", "news.en has 3 sentences and"),
     ],
 )
 def test_a_test_set_that_cannot_be_scored_ends_a_run_before_it_begins(
@@ -85,6 +89,11 @@ def test_a_test_set_that_cannot_be_scored_ends_a_run_before_it_begins(
             (tmp_path / "news.en").write_text("")
         case "tokenizer":
             options.append("tgt_lang=ja")
+        case "tokenize":
+            options.append("evaluate.tokenize=ko-mecab")
+        case "second reference":
+            (tmp_path / "second.de").write_text("nur eine\n")
+            options.append("data.test.news.tgt=['news.de','second.de']")
     status, out, err = nmt("run", recipe, *options)
     assert status != 0
     assert message in err, err
@@ -152,6 +161,44 @@ def test_one_process_of_a_machine_verifies(recipe: Path, tmp_path: Path, monkeyp
         pipeline.verify_text(prepared, World(rank, 4, cpu))
     with pytest.raises(UserError, match="is damaged"):
         pipeline.verify_text(prepared, World(0, 1, cpu))
+
+
+@pytest.mark.parametrize("command", ["run", "train"])
+@pytest.mark.parametrize("option", ["tgt_lang=ja", "evaluate.tokenize=ja-mecab"])
+def test_validation_bleu_that_cannot_be_counted_ends_a_run_before_it_begins(
+    command: str, option: str, recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    bleu = ("train.validate_bleu_every=2", "data.test={}", option)
+    status, out, err = nmt(command, recipe, f"run_dir={tmp_path / 'run'}", *bleu)
+    assert (status, out) == (1, "")
+    assert "cannot be used: Japanese tokenization requires extra dependencies" in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("tokenize", [None, "char"])
+def test_several_references_are_scored_as_sacrebleus_program_scores_them(
+    tokenize: str | None, recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    run = tmp_path / "run"
+    (tmp_path / "second.de").write_text("eine Katze sieht\nMäuse, 1\ndie Maus\n")
+    options = ["evaluate.resamples=50", "data.test.news.tgt=['news.de','second.de']"]
+    options += [f"evaluate.tokenize={tokenize}"] if tokenize else []
+    assert nmt("run", recipe, f"run_dir={run}", *options)[0] == 0
+    (found,) = json.loads((run / "report.json").read_text())["tests"]
+    refs, out = [tmp_path / "news.de", tmp_path / "second.de"], run / "translations" / "news.de"
+    command = [sys.executable, "-m", "sacrebleu", *refs, "-i", out, "-m", "bleu", "chrf", "ter", "--width", "14"]
+    command += ["--confidence", "--confidence-n", "50", *(["--tokenize", tokenize] if tokenize else [])]
+    printed = json.loads(subprocess.run(list(map(str, command)), capture_output=True, check=True).stdout)
+    assert [score["signature"] for score in found["scores"]] == [f"{p['name']}|{p['signature']}" for p in printed]
+    assert all("|nrefs:2|" in score["signature"] for score in found["scores"])
+    for score, theirs in zip(found["scores"], printed, strict=True):
+        assert float(f"{score['value']:.14f}") == theirs["score"]
+        assert float(f"{score['interval']:.14f}") == theirs.get("confidence_var", 0.0)
+    assert "nrefs:2" in (run / "report.md").read_text()
+    given = ("--tokenize", tokenize) if tokenize else ()
+    _, printed_by_us, _ = nmt("evaluate", *(word for ref in refs for word in ("--ref", ref)), out, "--json", *given)
+    ((*again,),) = json.loads(printed_by_us).values()
+    assert [score["value"] for score in again] == [score["value"] for score in found["scores"]]
 
 
 def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:

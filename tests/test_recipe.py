@@ -80,11 +80,17 @@ config = "de-en"
 kind = "sgm"
 src = "n.sgm"
 tgt = "r.sgm"
+[data.test.several]
+kind = "text"
+src = "n.en"
+tgt = ["r 0.de", "r1.de"]
 [data.test.newstest]
 kind = "sacrebleu"
 test_set = "wmt14/full"
 [tokenizer]
 user_symbols = ["<2de>", "ä|\"'\\"]
+[evaluate]
+tokenize = "intl"
 [train]
 max_minutes = 12.5
 max_epochs = 3
@@ -134,9 +140,9 @@ def test_every_kind_of_corpus_is_read_as_its_own_section() -> None:
     data = parse_recipe(WIDE).data
     kinds = [EmbeddedCorpus, TextCorpus, TsvCorpus, ParquetCorpus, JsonLinesCorpus, HuggingFaceCorpus]
     assert [type(corpus) for corpus in data.train] == kinds
-    assert [type(corpus) for corpus in data.test.values()] == [SgmCorpus, SacrebleuCorpus]
+    assert [type(corpus) for corpus in data.test.values()] == [SgmCorpus, TextCorpus, SacrebleuCorpus]
     assert data.train[1] == TextCorpus(src=Path('a "b".en'), tgt=Path("c\\d.de.xz"))
-    assert list(data.test) == ["news 1.2", "newstest"]
+    assert list(data.test) == ["news 1.2", "several", "newstest"]
 
 
 def test_a_dumped_recipe_spells_out_every_default() -> None:
@@ -376,6 +382,18 @@ def test_a_saved_recipe_may_name_options_that_were_removed_since(tmp_path: Path)
             "[data.test.t]\nkind = 'txt'",
             "recipe: data.test.t.kind is 'txt'; it must be one of text, tsv, sgm, parquet, jsonl, hugging",
         ),
+        (
+            "[data.test.t]\nkind = 'text'\nsrc = 'a'\ntgt = 3",
+            "recipe: data.test.t.tgt = 3; it must be text in quotes or a list in brackets",
+        ),
+        (
+            "[data.test.t]\nkind = 'text'\nsrc = 'a'\ntgt = []",
+            "recipe: data.test.t.tgt = []; it must be text in quotes or have 1 or more parts",
+        ),
+        (
+            "[evaluate]\ntokenize = 'mecab'",
+            "recipe: evaluate.tokenize = 'mecab'; it must be '13a', 'intl', 'zh', 'ja-mecab', 'ko-mecab',",
+        ),
         ("[[data.valid]]\npath = 'x'", "recipe: data.valid.1.kind is None; it must be one of text, tsv,"),
         (
             "[model]\nactivation = 'rule'",
@@ -413,6 +431,14 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
         (
             ["data.test={news={kind='embedded', split='test', tag='<web>'}}"],
             "data.test.news.tag has no effect; only training corpora have one; remove it, and set decode.tag",
+        ),
+        (
+            ["data.valid=[{kind='text', src='a', tgt=['b']}]"],
+            "data.valid.0.tgt is a list of 1; only test sets have several references; give one file",
+        ),
+        (
+            ["data.train=[{kind='sgm', src='a', tgt=['b', 'c']}]"],
+            "data.train.0.tgt is a list of 2; only test sets have several references; give one file",
         ),
         (
             ["decode.temperature=0.5"],

@@ -56,18 +56,19 @@ _LINES_AT_ONCE = 1024
 def read_pairs(corpus: Corpus, data: DataRecipe, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
     """The sentence pairs of a corpus in their order, as they stand in it: valid Unicode without line feeds.
 
+    Of several references the first is taken: see `nmt.data.test_sets`.
     Raises UserError for whatever cannot be read, is damaged, or does not have as many sentences on both sides.
     """
     match corpus:
         case TextCorpus():
-            return _read_text(_find(corpus.src, data), _find(corpus.tgt, data), data.invalid_utf8)
+            return _read_text(_find(corpus.src, data), _find(corpus.references[0], data), data.invalid_utf8)
         case TsvCorpus():
             return _read_tsv(corpus, _find(corpus.path, data), data.invalid_utf8)
         case SgmCorpus():
             src = _find(corpus.src, data)
-            if corpus.tgt is None:
+            if not corpus.references:
                 return _read_xml(src, src_lang, tgt_lang)
-            return _read_sgm(src, _find(corpus.tgt, data), data.invalid_utf8)
+            return _read_sgm(src, _find(corpus.references[0], data), data.invalid_utf8)
         case ParquetCorpus():
             return _read_parquet(corpus, _find(corpus.path, data))
         case JsonLinesCorpus():
@@ -151,10 +152,8 @@ def read_blocks(path: Path) -> Iterator[bytes]:
 def input_files(corpus: Corpus, data: DataRecipe) -> list[Path]:
     """The local files that a corpus is read from, in a fixed order; none for what is downloaded or made."""
     match corpus:
-        case TextCorpus():
-            return [_locate(corpus.src, data), _locate(corpus.tgt, data)]
-        case SgmCorpus():
-            return [_locate(path, data) for path in (corpus.src, corpus.tgt) if path is not None]
+        case TextCorpus() | SgmCorpus():
+            return [_locate(path, data) for path in (corpus.src, *corpus.references)]
         case TsvCorpus() | ParquetCorpus() | JsonLinesCorpus():
             return [_locate(corpus.path, data)]
         case HuggingFaceCorpus():
@@ -174,7 +173,7 @@ def count_pairs(corpus: Corpus, data: DataRecipe) -> int | None:
     """
     match corpus:
         case TextCorpus():
-            src, tgt = _find(corpus.src, data), _find(corpus.tgt, data)
+            src, tgt = _find(corpus.src, data), _find(corpus.references[0], data)
             src_count, tgt_count = count_lines(src), count_lines(tgt)
             if src_count != tgt_count:
                 raise _unequal_sides(src, src_count, tgt, tgt_count)

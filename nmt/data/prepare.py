@@ -38,10 +38,9 @@ from nmt.data.chunks import (
     write_frame,
 )
 from nmt.data.clean import DROP_REASONS, normalize
-from nmt.data.corpus import Pair, count_pairs, read_lines, read_pairs
+from nmt.data.corpus import Pair, count_pairs, read_lines
 from nmt.data.corpus_chunks import Look, read_chunks
 from nmt.data.duplicates import Bitmap, DuplicateFinder
-from nmt.data.embedded import generate
 from nmt.data.fingerprint import (
     FORMAT,
     REPORT_FILE,
@@ -58,9 +57,10 @@ from nmt.data.packing import Mixture
 from nmt.data.parallel import map_in_order, num_cores
 from nmt.data.start_from import taken_tokenizers, tokenizer_digests
 from nmt.data.store import PairWriter, Side, Split, token_dtype
+from nmt.data.test_sets import TestSet
 from nmt.data.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 from nmt.logs import format_duration, progress, say
-from nmt.recipe import Corpus, EmbeddedCorpus, Recipe, UserError
+from nmt.recipe import Recipe, UserError
 from nmt.special_ids import EOS_ID, UNK_ID
 
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
@@ -68,23 +68,6 @@ _VALID_SRC_FILE, _VALID_TGT_FILE = "valid.src.txt", "valid.tgt.txt"
 
 # Below this many pairs, starting processes takes longer than they save.
 _FEW_PAIRS = 150_000
-
-
-@dataclass(frozen=True)
-class TestSet:
-    """Text to translate and to score the translations with, as it stands in the corpus.
-
-    name:      name in the recipe
-    src, ref:  sentences and their reference translations
-    phenomena: what each sentence exercises; None unless the corpus is the embedded one
-    """
-
-    __test__ = False  # Not for pytest to collect.
-
-    name: str
-    src: list[str]
-    ref: list[str]
-    phenomena: list[tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +86,7 @@ class Prepared:
     def valid_set(self) -> TestSet:
         """The development text as it stands in the corpus, pairs too long for the model included."""
         src, tgt = (list(read_lines(self.directory / name)) for name in (_VALID_SRC_FILE, _VALID_TGT_FILE))
-        return TestSet("valid", src, tgt)
+        return TestSet("valid", src, [tgt])
 
     @property
     def has_checksums(self) -> bool:
@@ -153,11 +136,6 @@ def load_prepared(directory: Path) -> Prepared:
     return Prepared(directory, Tokenizers.load(directory), report)
 
 
-def test_sets(recipe: Recipe) -> dict[str, TestSet]:
-    """The test sets of a recipe by name; raises UserError when one cannot be read or is empty."""
-    return {name: _test_set(name, corpus, recipe) for name, corpus in recipe.data.test.items()}
-
-
 def tag_ids(recipe: Recipe, tokenizer: Tokenizer) -> dict[int, int]:
     """The token that stands before each source sentence of a tagged training corpus, by the place of the corpus.
 
@@ -178,16 +156,6 @@ def tag_ids(recipe: Recipe, tokenizer: Tokenizer) -> dict[int, int]:
 def _mixture(recipe: Recipe, sizes: Sequence[int]) -> Mixture:
     """How often an epoch shows the pairs of each training corpus, where they have so many."""
     return Mixture.from_weights(sizes, [corpus.weight for corpus in recipe.data.train], recipe.data.temperature)
-
-
-def _test_set(name: str, corpus: Corpus, recipe: Recipe) -> TestSet:
-    if isinstance(corpus, EmbeddedCorpus):
-        made = list(generate(corpus.split, corpus.pairs, corpus.seed))
-        return TestSet(name, [p.src for p in made], [p.tgt for p in made], [p.phenomena for p in made])
-    pairs = list(read_pairs(corpus, recipe.data, recipe.src_lang, recipe.tgt_lang))
-    if not pairs:
-        raise UserError(f"data.test.{name} has no sentences; it must have at least one; correct or remove it")
-    return TestSet(name, [src for src, _ in pairs], [ref for _, ref in pairs])
 
 
 # --- The two passes -------------------------------------------------------------------------------------------------

@@ -18,11 +18,10 @@ from nmt.recipe.corpora import (
     TsvCorpus,
 )
 from nmt.recipe.errors import JobEnded, OrderlyEnd, RecipeError, UserError
+from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
 from nmt.recipe.sections import (
     DataRecipe,
     DecodeRecipe,
-    EvaluateRecipe,
-    Metric,
     ModelRecipe,
     Recipe,
     TokenizerRecipe,
@@ -42,6 +41,7 @@ from nmt.recipe.toml import (
 )
 
 __all__ = [
+    "BleuTokenizer",
     "Corpus",
     "DataRecipe",
     "DecodeRecipe",

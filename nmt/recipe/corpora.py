@@ -62,14 +62,30 @@ class TrainingShare(Section):
     """A token such as `<web>` put before each source sentence, so that the model can tell the corpora apart."""
 
 
+# One file, or several for a test set with several references.
+ReferenceFiles = Path | Annotated[tuple[Path, ...], Field(min_length=1)]
+
+
+def _as_references(tgt: Path | tuple[Path, ...] | None) -> tuple[Path, ...]:
+    if tgt is None:
+        return ()
+    return tgt if isinstance(tgt, tuple) else (tgt,)
+
+
 class TextCorpus(TrainingShare):
     """Two aligned text files, one sentence a line, plain or compressed (.gz, .xz, .zst)."""
 
     kind: Literal["text"] = "text"
     src: Path
     """File of source sentences."""
-    tgt: Path
-    """File of target sentences, line by line the translation of `src`."""
+    tgt: ReferenceFiles
+    """File of target sentences, line by line the translation of `src`; of a test set also a list of such files, each a
+    reference."""
+
+    @property
+    def references(self) -> tuple[Path, ...]:
+        """The files that `tgt` names."""
+        return _as_references(self.tgt)
 
 
 class TsvCorpus(TrainingShare):
@@ -95,8 +111,13 @@ class SgmCorpus(TrainingShare):
     kind: Literal["sgm"] = "sgm"
     src: Path
     """The source .sgm file, or the one .xml file."""
-    tgt: Path | None = None
-    """The reference .sgm file; left out for .xml."""
+    tgt: ReferenceFiles | None = None
+    """The reference .sgm file, or a list of them; left out for .xml."""
+
+    @property
+    def references(self) -> tuple[Path, ...]:
+        """The files that `tgt` names; none where the references are in the file `src`."""
+        return _as_references(self.tgt)
 
 
 class ParquetCorpus(TrainingShare):

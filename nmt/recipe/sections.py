@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
-from nmt.recipe.corpora import Corpus, Section
+from nmt.recipe.corpora import Corpus, Section, SgmCorpus, TextCorpus
+from nmt.recipe.evaluation import EvaluateRecipe
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 LANGUAGE_PATTERN = r"^[a-z]{2,3}$"
@@ -16,7 +17,6 @@ Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Strength = Annotated[float, Field(ge=0.0, le=1_000.0)]
-Metric = Literal["bleu", "chrf", "chrf++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"]
 
 
 class DataRecipe(Section):
@@ -53,6 +53,17 @@ class DataRecipe(Section):
     text as any other does; it is for `nmt rerank`."""
     workers: NonNegativeInt = 0
     """Processes that clean and encode text; 0 means one for each processor core."""
+
+    @model_validator(mode="after")
+    def _only_tests_have_several_references(self) -> DataRecipe:
+        for split, corpora in (("train", self.train), ("valid", self.valid)):
+            for place, corpus in enumerate(corpora):
+                if isinstance(corpus, TextCorpus | SgmCorpus) and isinstance(corpus.tgt, tuple):
+                    raise ValueError(
+                        f"data.{split}.{place}.tgt is a list of {len(corpus.tgt)}; only test sets have several "
+                        "references; give one file"
+                    )
+        return self
 
     @model_validator(mode="after")
     def _only_training_is_mixed(self) -> DataRecipe:
@@ -420,18 +431,6 @@ class DecodeRecipe(Section):
                 f"decode.{name} steers a search, but decode.sampling draws at random; take back one of the two"
             )
         return self
-
-
-class EvaluateRecipe(Section):
-    """How test translations are scored."""
-
-    metrics: tuple[Metric, ...] = ("bleu", "chrf", "ter")
-    """sacreBLEU's metrics, and BLEU of Moses tokens as older publications give it: cased, lower-cased (`-lc`), or with
-    compounds split at hyphens; each is reported with its signature."""
-    resamples: NonNegativeInt = 1_000
-    """Bootstrap resamples of the sentences, which give each score its 95 % interval; 0 leaves the intervals out."""
-    samples: NonNegativeInt = 10
-    """Sample translations shown in the report."""
 
 
 class Recipe(Section):

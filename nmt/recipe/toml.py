@@ -281,8 +281,16 @@ def _written_names(location: Sequence[str | int]) -> list[str]:
     That is without what pydantic adds: the kind of a corpus behind its number, a type that it tried of several.
     """
     is_corpus = location[:1] == ("data",) and len(location) > 3 and location[3] in CORPUS_KINDS
-    names = [str(part) for place, part in enumerate(location) if not (is_corpus and place == 3)]
-    return names[:-1] if get_origin(_annotation(location[:-1])) in (Union, UnionType) else names
+    return [
+        str(part)
+        for place, part in enumerate(location)
+        if not (is_corpus and place == 3) and not (isinstance(part, str) and _is_union(location[:place]))
+    ]
+
+
+def _is_union(location: Sequence[str | int]) -> bool:
+    """Whether the option at a place may have one of several types."""
+    return get_origin(_annotation(location)) in (Union, UnionType)
 
 
 def _annotation(location: Sequence[str | int]) -> Any:

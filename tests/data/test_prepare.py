@@ -409,23 +409,3 @@ def test_folder_of_something_else_is_left_alone(folder: Path) -> None:
 def test_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="run `nmt prepare`"):
         load_prepared(tmp_path)
-
-
-# --- Test sets ---
-
-
-def test_test_sets_are_as_they_stand_in_their_files(folder: Path) -> None:
-    news = "data.test={news={kind='text',src='valid.en',tgt='valid.de'},made={kind='embedded',split='test',pairs=10}}"
-    sets = preparation.test_sets(recipe_for(folder, "run", news))
-    assert list(sets) == ["news", "made"]
-    assert list(zip(sets["news"].src, sets["news"].ref, strict=True)) == [*sentence_pairs(20), *HOSTILE]
-    assert sets["news"].phenomena is None
-    phenomena = sets["made"].phenomena
-    assert phenomena is not None and len(phenomena) == len(sets["made"].src) == len(sets["made"].ref) == 10
-
-
-def test_empty_test_set(folder: Path) -> None:
-    (folder / "text" / "valid.en").write_bytes(b"")
-    (folder / "text" / "valid.de").write_bytes(b"")
-    with pytest.raises(UserError, match=r"data\.test\.news has no sentences"):
-        preparation.test_sets(recipe_for(folder, "run", "data.test={news={kind='text',src='valid.en',tgt='valid.de'}}"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from sacrebleu.metrics.bleu import BLEU
 
 from nmt.evaluate.metrics import (
     bleu_words,
@@ -19,7 +20,7 @@ from nmt.evaluate.metrics import (
     score_corpus,
     score_tokenized,
 )
-from nmt.recipe import EvaluateRecipe, Metric, UserError
+from nmt.recipe import BleuTokenizer, EvaluateRecipe, Metric, UserError
 
 MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
 needs_multi30k = pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k files are not beside the project")
@@ -211,6 +212,10 @@ def test_a_group_counts_a_translation_as_exact_when_any_reference_agrees() -> No
         ["a", "b", "c"], [["a", "x", "x"], ["x", "b", "x"]], [["all"]] * 3, ["chrf"], tgt_lang="en"
     )
     assert group.exact == pytest.approx(200 / 3)
+
+
+def test_a_recipe_knows_every_tokenizer_of_sacrebleus() -> None:
+    assert set(get_args(BleuTokenizer)) == set(BLEU.TOKENIZERS)
 
 
 def test_exact_translations_may_ignore_case() -> None:

@@ -16,7 +16,7 @@ from gpu_check.outcome import Results
 from gpu_check.quickstart import quickstart_recipe
 from gpu_check.settings import NO_GPU, Settings
 from nmt import pipeline
-from nmt.data.prepare import test_sets
+from nmt.data.test_sets import test_sets
 from nmt.decode.translator import Translator
 from nmt.evaluate.metrics import score_corpus
 from nmt.layout import list_checkpoints

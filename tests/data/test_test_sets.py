@@ -1,0 +1,81 @@
+"""Test sets as a recipe names them, with one reference or several."""
+
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+from nmt.data.test_sets import test_sets as read_test_sets
+from nmt.recipe import Recipe, UserError, parse_recipe
+
+RECIPE = """
+name = "test"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+train = [{ kind = "embedded" }]
+valid = [{ kind = "embedded", split = "valid" }]
+"""
+LINES = {
+    "news.en": ["one cat", "a\u2028b", "", "the last"],
+    "news.de": ["eine Katze", "c\u0085d", "", "das letzte"],
+    "other.de": ["eine einzelne Katze", "cd", "x", "die letzte"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, lines in LINES.items():
+        (tmp_path / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
+        segments = "".join(f"<seg id='{i}'>{line}</seg>\n" for i, line in enumerate(lines))
+        (tmp_path / f"{name}.sgm").write_bytes(segments.encode())
+    return tmp_path
+
+
+def recipe_for(folder: Path, tests: str) -> Recipe:
+    return parse_recipe(RECIPE, [f"data.root='{folder}'", f"data.test={tests}"])
+
+
+def test_test_sets_are_as_they_stand_in_their_files(folder: Path) -> None:
+    tests = "{news={kind='text',src='news.en',tgt='news.de'},made={kind='embedded',split='test',pairs=10}}"
+    sets = read_test_sets(recipe_for(folder, tests))
+    assert list(sets) == ["news", "made"]
+    assert (sets["news"].src, sets["news"].refs) == (LINES["news.en"], [LINES["news.de"]])
+    assert sets["news"].phenomena is None
+    phenomena = sets["made"].phenomena
+    assert phenomena is not None and len(phenomena) == len(sets["made"].src) == len(sets["made"].ref) == 10
+
+
+@pytest.mark.parametrize(("kind", "ending"), [("text", ""), ("sgm", ".sgm")])
+def test_a_test_set_may_have_several_references(kind: str, ending: str, folder: Path) -> None:
+    tgt = f"['news.de{ending}', 'other.de{ending}']"
+    tests = f"{{news={{kind='{kind}',src='news.en{ending}',tgt={tgt}}}}}"
+    news = read_test_sets(recipe_for(folder, tests))["news"]
+    assert news.src == LINES["news.en"]
+    assert news.refs == [LINES["news.de"], LINES["other.de"]]
+    assert news.ref == LINES["news.de"]  # which samples are shown with
+
+
+def test_every_reference_of_a_test_set_of_sacrebleus_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = sacrebleu.dataset.DATASETS["wmt14/full"]
+    monkeypatch.setattr(known, "get_source_file", lambda pair: str(folder / "news.en"))
+    files = [str(folder / name) for name in ("news.de", "other.de")]
+    monkeypatch.setattr(known, "get_reference_files", lambda pair: files)
+    tests = "{news={kind='sacrebleu',test_set='wmt14/full'}}"
+    assert read_test_sets(recipe_for(folder, tests))["news"].refs == [LINES["news.de"], LINES["other.de"]]
+
+
+def test_each_reference_must_match_the_source(folder: Path) -> None:
+    (folder / "other.de").write_text("nur eine\n")
+    tests = "{news={kind='text',src='news.en',tgt=['news.de','other.de']}}"
+    with pytest.raises(UserError, match=r"news\.en has 4 sentences and .*other\.de has 1; "):
+        read_test_sets(recipe_for(folder, tests))
+    with pytest.raises(UserError, match=r"missing\.de: No such file"):
+        read_test_sets(recipe_for(folder, tests.replace("other", "missing")))
+
+
+def test_empty_test_set(folder: Path) -> None:
+    for name in ("news.en", "news.de"):
+        (folder / name).write_bytes(b"")
+    with pytest.raises(UserError, match=r"data\.test\.news has no sentences"):
+        read_test_sets(recipe_for(folder, "{news={kind='text',src='news.en',tgt='news.de'}}"))
