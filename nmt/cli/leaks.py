@@ -43,7 +43,7 @@ def _as_json(searched: SearchedSet, found: SetLeaks, data: DataRecipe) -> dict[s
             "line": leak.line,
             "part": leak.part,
             "kind": leak.kind,
-            "text": (searched.ref if leak.part == "reference" else searched.src)[leak.line - 1],
+            "text": searched.text(leak),
             "place": describe_place(leak, data),
             "found": leak.found,
             "times": leak.times,

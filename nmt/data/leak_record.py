@@ -20,7 +20,7 @@ from nmt.recipe import Recipe, UserError
 LEAKS_FILE = "leaks.json"
 
 # Grows when the same text would give other leaks than before.
-_FORMAT = 1
+_FORMAT = 2
 
 
 def begin_search(recipe: Recipe) -> LeakFinder | None:

@@ -21,6 +21,7 @@ from typing import Literal, assert_never
 
 from nmt.data.corpus import Pair, input_files, read_pairs
 from nmt.data.corpus_chunks import read_chunks
+from nmt.data.test_sets import test_sets
 from nmt.logs import progress
 from nmt.recipe import (
     DataRecipe,
@@ -47,7 +48,15 @@ class SearchedSet:
 
     name: str
     src: list[str]
-    ref: list[str]
+    refs: list[list[str]]
+
+    def text(self, leak: Leak) -> str:
+        """The sentence that a leak is of: its source, or the reference that occurs."""
+        if leak.part != "reference":
+            return self.src[leak.line - 1]
+        refs = [of_one[leak.line - 1] for of_one in self.refs]
+        *forms, found = normal_forms([*refs, leak.found])
+        return refs[forms.index(found)]
 
 
 @dataclass(frozen=True)
@@ -135,8 +144,8 @@ class LeakFinder:
         self.num_read: Counter[int] = Counter()
         """Training pairs seen so far, by the place of their corpus."""
         self._sides = (
-            _Side([line for one in self.sets for line in one.src]),
-            _Side([line for one in self.sets for line in one.ref]),
+            _Side([[line] for one in self.sets for line in one.src]),
+            _Side([lines for one in self.sets for lines in zip(*one.refs, strict=True)]),
         )
         self._found: dict[Part, defaultdict[int, _Occurrences]] = {
             part: defaultdict(_Occurrences) for part in ("source", "reference", "both")
@@ -195,12 +204,15 @@ class _Occurrences:
 class _Side:
     """The sentences of one side, by normal form."""
 
-    def __init__(self, lines: Sequence[str]) -> None:
-        self._lines = [line.rstrip() for line in lines]
+    def __init__(self, variants: Sequence[Sequence[str]]) -> None:
+        """variants: of each sentence, of which a reference may have several."""
+        self._lines = [{line.rstrip() for line in lines} - {""} for lines in variants]  # An empty line is no sentence.
         self._sentences_of: dict[bytes, list[int]] = {}
-        for sentence, form in enumerate(normal_forms(lines)):
-            if self._lines[sentence]:  # An empty line is no sentence.
-                self._sentences_of.setdefault(form, []).append(sentence)
+        numbered = [(sentence, line) for sentence, lines in enumerate(self._lines) for line in lines]
+        for (sentence, _), form in zip(numbered, normal_forms([line for _, line in numbered]), strict=True):
+            sentences = self._sentences_of.setdefault(form, [])
+            if sentence not in sentences[-1:]:
+                sentences.append(sentence)
 
     def hits(self, lines: Sequence[str]) -> dict[tuple[int, int], bool]:
         """Whether the occurrence is exact, by place in `lines` and number of the sentence."""
@@ -210,7 +222,7 @@ class _Side:
             if form in sentences_of:
                 line = lines[place].rstrip()
                 for sentence in sentences_of[form]:
-                    exact = line == self._lines[sentence]
+                    exact = line in self._lines[sentence]
                     if exact or form:  # Nothing is left of "?" nor of "!", and they are not alike.
                         hits[place, sentence] = exact
         return hits
@@ -248,12 +260,10 @@ def _aside() -> tuple[bytes, Pattern[str]]:
 
 def searched_sets(recipe: Recipe) -> list[SearchedSet]:
     """The test sets and validation corpora of a recipe; raises UserError when one cannot be read."""
-    corpora = {f"data.test.{name}": corpus for name, corpus in recipe.data.test.items()}
-    corpora |= {f"data.valid.{place}": corpus for place, corpus in enumerate(recipe.data.valid)}
-    sets = []
-    for name, corpus in corpora.items():
+    sets = [SearchedSet(f"data.test.{name}", test.src, test.refs) for name, test in test_sets(recipe).items()]
+    for place, corpus in enumerate(recipe.data.valid):
         pairs = list(read_pairs(corpus, recipe.data, recipe.src_lang, recipe.tgt_lang))
-        sets.append(SearchedSet(name, [src for src, _ in pairs], [ref for _, ref in pairs]))
+        sets.append(SearchedSet(f"data.valid.{place}", [src for src, _ in pairs], [[ref for _, ref in pairs]]))
     return sets
 
 
@@ -272,7 +282,7 @@ def describe_place(leak: Leak, data: DataRecipe) -> str:
         case TextCorpus():
             return f"{files[leak.part == 'reference']}:{number}"
         case TsvCorpus():
-            return f"{files[0]}:{number}"
+            return f"{files[0]}:{number + corpus.has_header}"
         case SgmCorpus():
             return f"{files[leak.part == 'reference' and len(files) > 1]}, segment {number}"
         case ParquetCorpus() | JsonLinesCorpus():

@@ -28,10 +28,6 @@ class SearchOptions:
     """Divisor of the log-probability, see `length_penalty`."""
     length_alpha: float = 0.6
     """Exponent of the length penalty, from 0 to `MOST_LENGTH_ALPHA`."""
-    stop: StopRule = "exact"
-    """When a sentence is done, see `nmt.decode.search`."""
-    patience: float = 1.0
-    """With `stop` "patience": how many times the beam size hypotheses must have ended."""
     max_extra_tokens: int = 50
     """Longest output: this many tokens more than the input."""
     max_tokens: int | None = None
@@ -52,6 +48,10 @@ class SearchOptions:
     """Groups of the beam that choose unlike each other; must divide `beam_size`."""
     diversity_strength: float = 0.5
     """What a token costs in the choice for each hypothesis of an earlier group that takes it at the same step."""
+    stop: StopRule = "exact"
+    """When a sentence is done, see `nmt.decode.search`."""
+    patience: float = 1.0
+    """With `stop` "patience": how many times the beam size hypotheses must have ended."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_best <= self.beam_size:

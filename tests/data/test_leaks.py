@@ -70,7 +70,7 @@ def test_all_of_500_planted_sentences_are_found_and_no_others() -> None:
         src, tgt = test[line] if line in exact else (varied(side, rng) for side in test[line])
         place = rng.randrange(len(train))
         train[place:place] = [{0: (src, tgt), 1: (src, train[place][1]), 2: (train[place][0], tgt)}[line // 4 % 3]]
-    (result,) = found_in([SearchedSet("t", *map(list, zip(*test, strict=True)))], train).leaks()
+    (result,) = found_in([SearchedSet("t", [src for src, _ in test], [[tgt for _, tgt in test]])], train).leaks()
     exactly = {leak.line - 1 for leak in result.leaks if leak.kind == "exact"}
     nearly = {leak.line - 1 for leak in result.leaks if leak.kind == "near"}
     assert (len(exact), len(near)) == (250, 250)
@@ -118,7 +118,7 @@ def test_a_line_has_one_form_whatever_stands_beside_it(lines: list[str]) -> None
 
 
 def test_sides_are_told_apart_from_pairs() -> None:
-    one = SearchedSet("t", ["one", "two", "three", "", "?", "four"], ["eins", "zwei", "drei", "leer", "!", "Vier"])
+    one = SearchedSet("t", ["one", "two", "three", "", "?", "four"], [["eins", "zwei", "drei", "leer", "!", "Vier"]])
     first = [("One.", "Eins."), ("one", "x"), ("two", "x"), ("", ""), ("!", "?"), ("...", "zwei")]
     second = [("x", "eins"), ("one  ", "eins\r"), ("Three", "drei"), ("four", "vier")]
     (result,) = found_in([one], first, second).leaks()
@@ -139,13 +139,24 @@ def test_sides_are_told_apart_from_pairs() -> None:
 
 
 def test_the_same_sentence_may_be_in_several_sets_and_several_times() -> None:
-    sets = [SearchedSet("a", ["One!", "one"], ["x", "y"]), SearchedSet("b", ["z", "ONE"], ["x", "y"])]
+    sets = [SearchedSet("a", ["One!", "one"], [["x", "y"]]), SearchedSet("b", ["z", "ONE"], [["x", "y"]])]
     first, second = found_in(sets, [("one", ""), ("One!", "")]).leaks()
     assert [(leak.line, leak.kind, leak.number, leak.times) for leak in first.leaks] == [
         (1, "exact", 2, 2),
         (2, "exact", 1, 2),
     ]
     assert [(leak.line, leak.kind, leak.number, leak.times) for leak in second.leaks] == [(2, "near", 1, 2)]
+
+
+def test_each_of_several_references_is_looked_for() -> None:
+    one = SearchedSet("t", ["a", "b", "c"], [["eins", "zwei", "drei"], ["Eins!", "2", "3"]])
+    (result,) = found_in([one], [("x", "eins"), ("x", "2."), ("x", "EINS"), ("c", "3")]).leaks()
+    rows = [(leak.line, leak.part, leak.kind, leak.number, leak.times, one.text(leak)) for leak in result.leaks]
+    assert rows == [
+        (1, "reference", "exact", 1, 2, "eins"),
+        (2, "reference", "near", 2, 1, "2"),
+        (3, "both", "exact", 4, 1, "c"),
+    ]
 
 
 def recipe_for(folder: Path, train: str) -> Recipe:
