@@ -17,11 +17,11 @@ from nmt.recipe.corpora import (
     TextCorpus,
     TsvCorpus,
 )
+from nmt.recipe.decoding import DecodeRecipe
 from nmt.recipe.errors import JobEnded, OrderlyEnd, RecipeError, UserError
 from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
 from nmt.recipe.sections import (
     DataRecipe,
-    DecodeRecipe,
     ModelRecipe,
     Recipe,
     TokenizerRecipe,

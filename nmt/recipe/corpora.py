@@ -8,6 +8,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 TAG_PATTERN = r"^<[^\s<>]+>$"
 # What SentencePiece calls the special tokens.
 _RESERVED_PIECES = {"<pad>", "<unk>", "<s>", "</s>"}

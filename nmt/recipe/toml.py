@@ -15,8 +15,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from nmt.recipe.corpora import CORPUS_KINDS, TAG_PATTERN, Corpus, Section, TrainingShare
+from nmt.recipe.decoding import DecodeRecipe
 from nmt.recipe.errors import RecipeError
-from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, DataRecipe, DecodeRecipe, Recipe
+from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, DataRecipe, Recipe
 
 # Options that are gone, with the reason. Models and checkpoints of earlier versions still name them.
 _REMOVED = {"decode.coverage_penalty": "the coverage penalty was removed because it lowers BLEU"}
