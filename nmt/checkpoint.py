@@ -4,188 +4,41 @@ A model directory holds `model.safetensors`, `model.toml`, the tokenizer and `ma
 directory that also holds what training needs to go on: `optimizer.safetensors`, `state.json` and `recipe.toml`. So a
 checkpoint can be translated with as it is.
 
-A directory is written beside its place under a temporary name, synced to disk, sealed by a manifest (size and SHA-256
-of every file) and renamed: it is there whole or not at all. Every load verifies the manifest first, because a flipped
-bit in a tensor file loads without complaint.
+How they are written whole or not at all, and verified, is in `nmt.storage.sealed`.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
-import os
 import shutil
-import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cache
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import tomli_w
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from nmt.layout import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
-from nmt.logs import say
 from nmt.model.transformer import Transformer
-from nmt.recipe import DecodeRecipe, ModelRecipe, UserError, drop_removed
+from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
+from nmt.storage.model_facts import ModelFacts, model_toml, read_model_toml
+from nmt.storage.sealed import (
+    CorruptError,
+    naming_disk_errors,
+    sync_directory,
+    verify_directory,
+    write_directory,
+)
 
-MANIFEST = "manifest.json"
 AVERAGE = "average.safetensors"
-FORMAT = 1
 
 Tensors = Mapping[str, Tensor]
 
 
-class CorruptError(UserError):
-    """A directory whose files are not what its manifest says."""
-
-
-# --- Sealed directories -----------------------------------------------------------------------------------------------
-
-
-def write_directory(directory: Path, files: Mapping[str, bytes | Callable[[], bytes]]) -> None:
-    """Write all `files` (name to content, or to a function that makes it) into a new sealed directory, or nothing.
-
-    Raises UserError when the directory exists, cannot be written or the disk is full.
-    """
-    require_new(directory)
-    with _naming_disk_errors(directory):
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        temporary = directory.with_name(f".{directory.name}.part-{os.getpid()}")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        try:
-            manifest = {}
-            for name, content in files.items():
-                data = content() if callable(content) else content
-                _write_synced(temporary / name, data)
-                manifest[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-                del data  # so that the next content is not made while this one is still held
-            _write_synced(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
-            _sync_directory(temporary)
-            temporary.rename(directory)
-            _sync_directory(directory.parent)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-
-
-def require_new(directory: Path) -> None:
-    """Raise UserError where something of this name is there."""
-    if directory.exists():
-        raise UserError(f"{directory} exists already; it must be a new name; choose another or remove it")
-
-
-def writes_through(path: Path) -> bool:
-    """Whether a path is written to as it is, as a pipe or a device must be, and not replaced by a new file."""
-    return (path.exists() and not path.is_file() and not path.is_dir()) or path.absolute().parts[1:2] in (
-        ("dev",),
-        ("proc",),
-    )
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all, in the place of one that is there; UserError where it cannot be written.
-
-    A symbolic link stays, and its target is replaced; what is no plain file is written to as it is.
-    """
-    with _naming_disk_errors(path):
-        if writes_through(path):
-            path.write_bytes(content)
-            return
-        path = path.resolve()
-        temporary = path.with_name(f".{path.name}.part-{os.getpid()}")
-        try:
-            _write_synced(temporary, content)
-            temporary.replace(path)
-            _sync_directory(path.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def verify_directory(directory: Path) -> None:
-    """Compare every file with the manifest; raises CorruptError that names the first file that differs."""
-    try:
-        manifest = json.loads((directory / MANIFEST).read_bytes())
-        expected = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptError(
-            f"{directory} has no readable {MANIFEST}; the directory must be whole; copy it again"
-        ) from error
-    for name, (size, digest) in expected.items():
-        path = directory / name
-        if not path.is_file() or path.stat().st_size != size or _sha256(path) != digest:
-            raise CorruptError(
-                f"{path} is missing or corrupt (its size or SHA-256 is not what {MANIFEST} says); "
-                "it must be the file that was saved; copy it again or use another checkpoint"
-            )
-
-
-def manifest_digest(directory: Path) -> str:
-    """SHA-256 of a directory's manifest, and so of all its files; "" where there is none."""
-    manifest = directory / MANIFEST
-    return _sha256(manifest) if manifest.is_file() else ""
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def _naming_disk_errors(directory: Path) -> Iterator[None]:
-    """Turn what the file system refuses into one line for the user."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise UserError(
-                f"the disk is full while writing {directory}; it must have room; free some and go on"
-            ) from error
-        raise UserError(f"cannot write {directory}: {error.strerror}; choose a place that can be written to") from error
-
-
 # --- Model directories ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """What `model.toml` says of a model besides its architecture.
-
-    origin:         where the weights come from, such as `{"run": ..., "steps": [...]}`
-    reverse_target: whether it reads and writes the tokens of the target side in reverse
-    """
-
-    src_lang: str
-    tgt_lang: str
-    src_vocab_size: int
-    tgt_vocab_size: int
-    unicode_form: str
-    decode: DecodeRecipe
-    origin: dict[str, Any] = field(default_factory=dict)
-    reverse_target: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,7 +56,7 @@ def model_files(
     """The files of a model directory, for `write_directory`; tensors are those of `model_tensors`."""
     return {
         "model.safetensors": lambda: save(dict(tensors)),
-        "model.toml": _model_toml(model_recipe, facts).encode(),
+        "model.toml": model_toml(model_recipe, facts).encode(),
         **tokenizer_files,
     }
 
@@ -215,21 +68,11 @@ def load_model(path: Path, device: torch.device) -> LoadedModel:
     """
     directory = find_model(path)
     verify_directory(directory)
-    model_recipe, facts = _read_model_toml(directory / "model.toml")
+    model_recipe, facts = read_model_toml(directory / "model.toml")
     with device:
         model = Transformer(model_recipe, facts.src_vocab_size, facts.tgt_vocab_size)
     load_tensors(model, read_tensors(directory / "model.safetensors"))
     return LoadedModel(model.eval(), facts, directory)
-
-
-def read_model_facts(directory: Path) -> ModelFacts:
-    """What `model.toml` says of a model; CorruptError where it cannot be read."""
-    return _read_model_toml(directory / "model.toml")[1]
-
-
-def read_model_recipe(directory: Path) -> ModelRecipe:
-    """The architecture that `model.toml` says; CorruptError where it cannot be read."""
-    return _read_model_toml(directory / "model.toml")[0]
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -260,47 +103,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, OSError) as error:
         raise CorruptError(f"{path} is not a readable safetensors file ({error}); copy it again") from error
-
-
-def _model_toml(model_recipe: ModelRecipe, facts: ModelFacts) -> str:
-    tree = {
-        "format": FORMAT,
-        "languages": {"src": facts.src_lang, "tgt": facts.tgt_lang},
-        "vocabulary": {"src": facts.src_vocab_size, "tgt": facts.tgt_vocab_size},
-        "text": {"unicode_form": facts.unicode_form, "reverse_target": facts.reverse_target},
-        "model": model_recipe.model_dump(mode="json"),
-        "decode": facts.decode.model_dump(mode="json", exclude_none=True),
-        "origin": facts.origin,
-    }
-    return tomli_w.dumps(tree)
-
-
-def _read_model_toml(path: Path) -> tuple[ModelRecipe, ModelFacts]:
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        if tree["format"] != FORMAT:
-            raise UserError(f"{path} has format {tree['format']}; this version reads format {FORMAT}; update nmt")
-        _say_ignored(path, tuple(drop_removed(tree)))
-        facts = ModelFacts(
-            src_lang=tree["languages"]["src"],
-            tgt_lang=tree["languages"]["tgt"],
-            src_vocab_size=tree["vocabulary"]["src"],
-            tgt_vocab_size=tree["vocabulary"]["tgt"],
-            unicode_form=tree["text"]["unicode_form"],
-            decode=DecodeRecipe.model_validate(tree["decode"]),
-            origin=tree["origin"],
-            reverse_target=tree["text"].get("reverse_target", False),  # models of before know no such thing
-        )
-        return ModelRecipe.model_validate(tree["model"]), facts
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, ValidationError) as error:
-        raise CorruptError(f"{path} is not a readable model description; copy the model directory again") from error
-
-
-@cache
-def _say_ignored(path: Path, options: tuple[str, ...]) -> None:
-    """Say once which options of a model of an earlier version no longer exist, if there are any."""
-    if options:
-        say(f"{path}: {', '.join(options)} no longer exists; it is ignored")
 
 
 # --- Checkpoints ------------------------------------------------------------------------------------------------------
@@ -339,10 +141,10 @@ def save_checkpoint(
     anew, replaced = (directory.with_name(f".{directory.name}.{what}") for what in ("anew", "replaced"))
     shutil.rmtree(anew, ignore_errors=True)
     write_directory(anew, files)
-    with _naming_disk_errors(directory):
+    with naming_disk_errors(directory):
         directory.rename(replaced)
         anew.rename(directory)
-        _sync_directory(directory.parent)
+        sync_directory(directory.parent)
     shutil.rmtree(replaced, ignore_errors=True)
     return directory
 
@@ -441,7 +243,7 @@ def _write_derived(
     model: Path, tensors: Tensors, origin: dict[str, Any], out: Path, decode: DecodeRecipe | None = None
 ) -> None:
     """A model directory like `model`, with other weights or search options and a note of where they come from."""
-    model_recipe, facts = _read_model_toml(model / "model.toml")
+    model_recipe, facts = read_model_toml(model / "model.toml")
     tokenizer = {path.name: path.read_bytes() for path in sorted(model.glob("tokenizer*.model"))}
     derived = replace(facts, origin={**facts.origin, **origin}, decode=decode or facts.decode)
     write_directory(out, model_files(model_recipe, tensors, tokenizer, derived))

@@ -11,16 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from nmt.checkpoint import (
-    CorruptError,
-    ModelFacts,
-    Tensors,
-    average_checkpoints,
-    model_files,
-    read_model_facts,
-    verify_directory,
-    write_moving_average,
-)
+from nmt.checkpoint import Tensors, average_checkpoints, model_files, write_moving_average
 from nmt.data import prepare as preparation
 from nmt.data.fingerprint import text_identity
 from nmt.data.leak_record import begin_search, read_leaks, record_leaks
@@ -53,6 +44,8 @@ from nmt.plots.curves import draw_curves
 from nmt.precision import choose_precision
 from nmt.recipe import Recipe, UserError, dump_choices, dump_recipe
 from nmt.run_lock import run_lock
+from nmt.storage.model_facts import ModelFacts, read_model_facts
+from nmt.storage.sealed import CorruptError, verify_directory
 from nmt.train.disk import require_disk_space
 from nmt.train.position import Position, require_same_run
 from nmt.train.resume import require_same_text, require_same_tokenizers

@@ -12,28 +12,26 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from nmt import checkpoint
 from nmt.checkpoint import (
     Checkpoint,
-    CorruptError,
-    ModelFacts,
     average_checkpoints,
     average_tensors,
     load_model,
+    load_tensors,
     model_files,
     model_tensors,
     newest_checkpoint,
     prune_checkpoints,
     remove_leftovers,
     save_checkpoint,
-    verify_directory,
-    write_directory,
-    write_file,
 )
 from nmt.layout import find_model, list_checkpoints
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
+from nmt.storage import sealed
+from nmt.storage.model_facts import ModelFacts
+from nmt.storage.sealed import CorruptError, verify_directory, write_directory, write_file
 from nmt.train.position import Position
 
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
@@ -111,7 +109,7 @@ def test_weights_that_do_not_fit_are_all_named(tmp_path: Path) -> None:
     del tensors["decoder.layers.0.attention.q.bias"]
     tensors["output_weight"] = torch.zeros(3, 8)
     with pytest.raises(UserError) as caught:
-        checkpoint.load_tensors(model, tensors)
+        load_tensors(model, tensors)
     for part in ("extra is unknown", "decoder.layers.0.attention.q.bias is missing", "must be (11, 8)"):
         assert part in str(caught.value)
 
@@ -180,7 +178,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_write: int
 ) -> None:
     write_run(tmp_path, [1])
-    real, calls = checkpoint._write_synced, []
+    real, calls = sealed.write_synced, []
 
     def write(path: Path, data: bytes) -> None:
         calls.append(path)
@@ -188,7 +186,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_done(
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, data)
 
-    monkeypatch.setattr(checkpoint, "_write_synced", write)
+    monkeypatch.setattr(sealed, "write_synced", write)
     with pytest.raises(UserError, match="disk is full"):
         write_run(tmp_path, [2])
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
@@ -224,7 +222,7 @@ def test_a_single_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch:
         path.write_bytes(data[:1])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_write_synced", fill_disk)
+    monkeypatch.setattr(sealed, "write_synced", fill_disk)
     with pytest.raises(UserError, match="disk is full"):
         write_file(path, b"third")
     assert [(one.name, one.read_bytes()) for one in path.parent.iterdir()] == [("file", b"second")]

@@ -8,12 +8,14 @@ import pytest
 import torch
 from calling import Nmt
 
-from nmt.checkpoint import ModelFacts, model_files, model_tensors, write_directory
+from nmt.checkpoint import model_files, model_tensors
 from nmt.data.embedded import generate
 from nmt.data.tokenizer import train_tokenizers
 from nmt.export.packages import is_installed
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
+from nmt.storage.model_facts import ModelFacts
+from nmt.storage.sealed import write_directory
 
 needs_ctranslate2 = pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
 needs_transformers = pytest.mark.skipif(not is_installed("transformers"), reason="pip install 'nmt[huggingface]'")

@@ -19,6 +19,7 @@ FLOORS = (
     ("watch", "rectangle"),
     ("special_ids",),
     ("packed", "distributed", "precision", "logs", "layout", "run_lock", "allocator"),
+    ("storage",),
     ("data", "model"),
     ("checkpoint",),
     ("train", "decode"),

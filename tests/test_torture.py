@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from nmt.checkpoint import verify_directory, write_directory
 from nmt.recipe import UserError
+from nmt.storage.sealed import verify_directory, write_directory
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -52,7 +52,7 @@ def test_a_short_course_passes(tmp_path: Path) -> None:
 
 
 def test_a_program_that_does_not_verify_is_found_out(tmp_path: Path) -> None:
-    sabotage = "import nmt.checkpoint\nnmt.checkpoint.verify_directory = lambda directory: None\n"
+    sabotage = "import nmt.storage.sealed\nnmt.storage.sealed.verify_directory = lambda directory: None\n"
     (tmp_path / "sitecustomize.py").write_text(sabotage)
     done = torture("--quick", "--only", "damage", "--folder", str(tmp_path), path=tmp_path)
     assert done.returncode == 1

@@ -9,13 +9,13 @@ from pathlib import Path
 from nmt.bench.corpora import WMT14, PreparedCorpus, open_corpus, write_random_corpus
 from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
 from nmt.bench.subjects import PUBLISHED, Subject, find_subject
-from nmt.checkpoint import read_model_facts
 from nmt.data.corpus import read_lines
 from nmt.data.store import PairStore
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.translator import MAX_SENTENCE_TOKENS
 from nmt.layout import find_model
 from nmt.recipe import DecodeRecipe, UserError, override_decode
+from nmt.storage.model_facts import read_model_facts
 
 # The name of the built-in distribution of sentence lengths.
 BUILT_IN_LENGTHS = "wmt14"

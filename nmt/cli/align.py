@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.checkpoint import read_model_facts, require_new, write_with_decode
+from nmt.checkpoint import write_with_decode
 from nmt.cli.arguments import Device, ModelArgument
 from nmt.data.corpus import read_lines
 from nmt.decode.alignment import WordAligner
@@ -17,6 +17,8 @@ from nmt.decode.words import format_links
 from nmt.layout import find_model
 from nmt.logs import progress, say
 from nmt.recipe import UserError, override_decode
+from nmt.storage.model_facts import read_model_facts
+from nmt.storage.sealed import require_new
 
 # Pairs that are aligned before the first is printed.
 ALIGNING_WINDOW = 512

@@ -20,8 +20,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
-from nmt.checkpoint import writes_through
 from nmt.recipe import UserError
+from nmt.storage.sealed import writes_through
 
 _STANDARD_OUTPUT = Path("-")
 _GZIP = 31  # window bits: the largest window, with gzip's head and tail

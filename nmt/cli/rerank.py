@@ -10,7 +10,6 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from nmt.checkpoint import read_model_facts
 from nmt.cli.arguments import Device, ModelArgument, require_folder
 from nmt.data.corpus import read_lines
 from nmt.decode.corpus_counts import sentence_counts
@@ -29,6 +28,7 @@ from nmt.decode.scoring import Scorer
 from nmt.layout import find_model
 from nmt.logs import progress, say
 from nmt.recipe import UserError
+from nmt.storage.model_facts import read_model_facts
 
 
 class TuningMetric(StrEnum):

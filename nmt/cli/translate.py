@@ -11,7 +11,6 @@ from typing import Annotated, assert_never
 
 import typer
 
-from nmt.checkpoint import read_model_facts
 from nmt.cli.arguments import Device, Engine, ModelArgument, Precision
 from nmt.cli.output import Output
 from nmt.cli.records import Format, Layout, RecordWriter
@@ -22,6 +21,7 @@ from nmt.decode.translator import Translator
 from nmt.export.engine import CTranslate2Translator
 from nmt.layout import find_model
 from nmt.recipe import DecodeRecipe, UserError, override_decode
+from nmt.storage.model_facts import read_model_facts
 
 
 class LengthPenalty(StrEnum):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from nmt.checkpoint import LoadedModel, load_model, require_new
+from nmt.checkpoint import LoadedModel, load_model
 from nmt.data.tokenizer import Tokenizers
 from nmt.export.card import Card, Target, write_card
 from nmt.export.ctranslate2 import Quantization, ctranslate2_files
@@ -19,6 +19,7 @@ from nmt.export.huggingface import huggingface_files
 from nmt.export.packages import Package, is_installed
 from nmt.export.proof import Proof, prove_ctranslate2, prove_huggingface, sample_sentences
 from nmt.recipe import UserError
+from nmt.storage.sealed import require_new
 
 _PACKAGE_OF: dict[Target, Package] = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
 

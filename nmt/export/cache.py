@@ -16,21 +16,14 @@ from tempfile import mkdtemp
 
 import torch
 
-from nmt.checkpoint import (
-    MANIFEST,
-    CorruptError,
-    ModelFacts,
-    load_model,
-    read_model_facts,
-    read_model_recipe,
-    verify_directory,
-    write_directory,
-)
+from nmt.checkpoint import load_model
 from nmt.data.tokenizer import Tokenizers
 from nmt.export.ctranslate2 import ctranslate2_files
 from nmt.layout import find_model
 from nmt.logs import say
 from nmt.recipe import ModelRecipe, UserError
+from nmt.storage.model_facts import ModelFacts, read_model_facts, read_model_recipe
+from nmt.storage.sealed import MANIFEST, CorruptError, verify_directory, write_directory
 
 # Another number for another way of converting.
 _VERSION = 1

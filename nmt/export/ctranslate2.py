@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nmt.checkpoint import ModelFacts
 from nmt.data.tokenizer import Tokenizer, Tokenizers
 from nmt.export.fit import foreign_choices, refuse
 from nmt.export.packages import load_package
@@ -23,6 +22,7 @@ from nmt.model.frozen import Linear
 from nmt.model.layers import Embedding, FeedForward
 from nmt.model.transformer import Transformer
 from nmt.special_ids import BOS_ID, EOS_ID, UNK_ID
+from nmt.storage.model_facts import ModelFacts
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 

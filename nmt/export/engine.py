@@ -20,7 +20,6 @@ from typing import Literal, cast
 
 import torch
 
-from nmt.checkpoint import read_model_facts
 from nmt.data.clean import UnicodeForm
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.options import SearchOptions, length_penalty
@@ -33,6 +32,7 @@ from nmt.export.packages import load_package
 from nmt.layout import find_model
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
+from nmt.storage.model_facts import read_model_facts
 
 EnginePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nmt.checkpoint import ModelFacts
 from nmt.recipe import ModelRecipe, UserError
+from nmt.storage.model_facts import ModelFacts
 
 # What every format here holds in all its variants, or what counts only in training.
 _HELD_EVERYWHERE = frozenset(

@@ -18,7 +18,6 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from nmt.checkpoint import ModelFacts
 from nmt.data.clean import UnicodeForm, normalize
 from nmt.data.tokenizer import Tokenizer, Tokenizers
 from nmt.export.fit import foreign_choices, refuse
@@ -28,6 +27,7 @@ from nmt.model.attention import MultiHeadAttention
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.storage.model_facts import ModelFacts
 
 
 def huggingface_files(

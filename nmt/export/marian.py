@@ -27,12 +27,14 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from nmt.checkpoint import ModelFacts, model_files, read_tensors, write_directory
+from nmt.checkpoint import model_files, read_tensors
 from nmt.export.generation import from_generation_config
 from nmt.export.marian_vocabulary import Side, read_sides
 from nmt.model.layers import sinusoids
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe, UserError, explain
+from nmt.storage.model_facts import ModelFacts
+from nmt.storage.sealed import write_directory
 
 # A logit that far below all others has no probability in float32, and a finite loss in training.
 _NEVER_LOGIT = -100.0

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from nmt.checkpoint import CorruptError
 from nmt.layout import list_checkpoints
 from nmt.recipe import Recipe, UserError, load_saved_recipe
+from nmt.storage.sealed import CorruptError
 
 _SHOWN_CHARACTERS = 80
 

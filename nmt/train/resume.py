@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nmt.checkpoint import Checkpoint, load_checkpoint, manifest_digest, newest_checkpoint, remove_leftovers
+from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remove_leftovers
 from nmt.data.fingerprint import outdated_splits, read_report
 from nmt.data.start_from import verified_tokenizers
 from nmt.data.tokenizer import Tokenizers
@@ -12,6 +12,7 @@ from nmt.distributed import World
 from nmt.layout import checkpoint_directory, checkpoint_step, list_checkpoints
 from nmt.logs import say
 from nmt.recipe import Recipe, UserError, load_saved_recipe
+from nmt.storage.sealed import manifest_digest
 from nmt.train.position import Position
 from nmt.train.schedule import learning_rate
 

@@ -14,14 +14,7 @@ from typing import Any
 import torch
 
 from nmt.allocator import keep_freed_memory
-from nmt.checkpoint import (
-    Checkpoint,
-    Tensors,
-    load_tensors,
-    model_tensors,
-    prune_checkpoints,
-    save_checkpoint,
-)
+from nmt.checkpoint import Checkpoint, Tensors, load_tensors, model_tensors, prune_checkpoints, save_checkpoint
 from nmt.data.loader import Place, TrainingBatches, Update
 from nmt.data.packing import Ids
 from nmt.distributed import World

@@ -7,9 +7,9 @@ import pytest
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.bench.subjects import Subject, find_subject
 from nmt.bench.tasks import SearchRequest, model_and_sentences, training_text
-from nmt.checkpoint import read_model_facts
 from nmt.data.prepare import prepare
 from nmt.recipe import UserError
+from nmt.storage.model_facts import read_model_facts
 
 SMALL_MODEL = "d_model = 16\nd_ff = 32\nnum_heads = 2\nnum_encoder_layers = 1\nnum_decoder_layers = 1\n"
 RECIPE = (

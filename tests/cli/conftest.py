@@ -13,11 +13,13 @@ import torch
 from calling import PipeIn, Write
 from nasty_lines import sentence
 
-from nmt.checkpoint import ModelFacts, model_files, model_tensors, write_directory
+from nmt.checkpoint import model_files, model_tensors
 from nmt.data.embedded import generate
 from nmt.data.tokenizer import Tokenizers, train_tokenizer
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
+from nmt.storage.model_facts import ModelFacts
+from nmt.storage.sealed import write_directory
 
 # What tokenizers disagree about.
 AWKWARD = [

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nmt import UserError
-from nmt.checkpoint import write_file
 from nmt.cli.output import Output
+from nmt.storage.sealed import write_file
 
 LINES = [f"line {number} ü{'x' * (number % 50)}\n" for number in range(1, 301)]
 

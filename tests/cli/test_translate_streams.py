@@ -11,8 +11,8 @@ from calling import Nmt, PipeIn, Write, one_line
 from nasty_lines import as_bytes, nasty_lines
 
 from nmt import DecodeRecipe, Translator
-from nmt.checkpoint import read_model_facts
 from nmt.cli.source import PipeLines
+from nmt.storage.model_facts import read_model_facts
 
 SENTENCES = [f"the old dog {number} sees a cat" for number in range(20)]
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.checkpoint import write_directory
 from nmt.data.fingerprint import text_identity
 from nmt.data.loader import TrainingBatches
 from nmt.data.packing import Mixture
@@ -16,6 +15,7 @@ from nmt.data.store import PairStore
 from nmt.data.tokenizer import Tokenizers, train_tokenizers
 from nmt.recipe import Recipe, TokenizerRecipe, UserError, parse_recipe
 from nmt.special_ids import EOS_ID
+from nmt.storage.sealed import write_directory
 
 RECIPE = """
 name = "test"

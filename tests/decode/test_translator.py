@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nmt.checkpoint import ModelFacts, load_model, model_files, model_tensors, write_directory
+from nmt.checkpoint import load_model, model_files, model_tensors
 from nmt.data.clean import normalize
 from nmt.data.tokenizer import Tokenizers, train_tokenizer
 from nmt.decode.batches import Batching, batches, is_out_of_memory
@@ -28,6 +28,8 @@ from nmt.packed import PackedSequences
 from nmt.precision import SearchPrecision
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
 from nmt.special_ids import EOS_ID
+from nmt.storage.model_facts import ModelFacts
+from nmt.storage.sealed import write_directory
 
 CPU = torch.device("cpu")
 needs_integers = pytest.mark.skipif(not multiplies_integers(CPU), reason="this processor has no AVX-512-VNNI")

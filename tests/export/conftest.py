@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt.checkpoint import ModelFacts, model_files, model_tensors, write_directory
+from nmt.checkpoint import model_files, model_tensors
 from nmt.data.embedded import EmbeddedPair, generate
 from nmt.data.tokenizer import Tokenizers, train_tokenizers
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.special_ids import EOS_ID
+from nmt.storage.model_facts import ModelFacts
+from nmt.storage.sealed import write_directory
 
 MakeModel = Callable[..., Path]
 

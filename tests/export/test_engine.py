@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt.checkpoint import CorruptError, read_model_facts
 from nmt.data.clean import normalize
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.scoring import Scorer
 from nmt.decode.translator import Translation, Translator
 from nmt.export.engine import CTranslate2Translator, compute_type
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.storage.model_facts import read_model_facts
+from nmt.storage.sealed import CorruptError
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
 

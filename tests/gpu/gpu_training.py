@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.checkpoint import ModelFacts, model_files
+from nmt.checkpoint import model_files
 from nmt.data.store import PairStore, PairWriter, token_dtype
 from nmt.distributed import start_world
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe
+from nmt.storage.model_facts import ModelFacts
 from nmt.train.trainer import Trainer, TrainingText
 
 VOCAB = 60

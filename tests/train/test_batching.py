@@ -11,13 +11,13 @@ from run_tiny import metrics, run_in_processes, train_tiny, with_train, without_
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nmt.checkpoint import CorruptError, manifest_digest
 from nmt.data.loader import TrainingBatches, Update, empty_batch
 from nmt.data.store import PairStore
 from nmt.distributed import World
 from nmt.layout import list_checkpoints
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe, UserError
+from nmt.storage.sealed import CorruptError, manifest_digest
 from nmt.train import trainer as trainer_module
 from nmt.train import update as update_module
 from nmt.train.batching import micro_batch_multiple

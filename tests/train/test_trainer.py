@@ -19,7 +19,6 @@ import torch
 from run_tiny import RUN_TINY, final_files, metrics, train_tiny, with_train, without_dropout
 from torch.nn import functional as F
 
-from nmt import checkpoint as checkpoint_module
 from nmt.checkpoint import load_checkpoint, load_model, read_tensors, write_moving_average
 from nmt.data.loader import Update, make_batch
 from nmt.data.packing import plan_epoch
@@ -28,6 +27,7 @@ from nmt.data.store import PairStore
 from nmt.layout import list_checkpoints
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe, UserError, dump_recipe
+from nmt.storage import sealed
 from nmt.train import compilation
 from nmt.train import trainer as trainer_module
 from nmt.train import update as update_module
@@ -333,14 +333,14 @@ def monkeypatched_validation(asked: list[int], at_loss: bool) -> Iterator[None]:
 def test_a_full_disk_in_the_background_ends_the_run_and_keeps_what_was_saved(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = checkpoint_module._write_synced
+    write = sealed.write_synced
 
     def full(path: Path, data: bytes) -> None:
         if "step-00000012" in str(path):
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, data)
 
-    monkeypatch.setattr(checkpoint_module, "_write_synced", full)
+    monkeypatch.setattr(sealed, "write_synced", full)
     with pytest.raises(UserError, match="disk is full"):
         train_tiny(tiny_recipe, tiny_data)
     (kept,) = list_checkpoints(tiny_recipe.directory)

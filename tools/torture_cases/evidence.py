@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nmt.checkpoint import CorruptError, verify_directory
+from nmt.storage.sealed import CorruptError, verify_directory
 
 # Figures that depend on the speed of the machine.
 _VARIES = re.compile("second|memory|minute")

@@ -1,0 +1,1 @@
+"""Model directories on disk: what they hold, written whole and verified."""
