@@ -2,6 +2,9 @@
 
 The name of a conversion holds the hash of the model's manifest, and the manifest the hash of each file of the model. So
 another model at the same place has another conversion, and the directory of a conversion is sealed like any other.
+
+Several processes may convert a model at a time. Each writes to a folder of its own and renames it; the first rename
+wins, and the others use its directory.
 """
 
 from __future__ import annotations
@@ -10,9 +13,12 @@ import atexit
 import hashlib
 import os
 import shutil
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
+from time import time
 
 import torch
 
@@ -27,6 +33,8 @@ from nmt.storage.sealed import MANIFEST, CorruptError, verify_directory, write_d
 
 # Another number for another way of converting.
 _VERSION = 1
+# A conversion takes minutes: what one began a day ago, its process has not ended.
+_ABANDONED_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -46,29 +54,64 @@ def find_conversion(path: Path) -> Conversion:
     """
     model = find_model(path)
     verify_directory(model)
-    digest = hashlib.sha256((model / MANIFEST).read_bytes()).hexdigest()[:16]
-    directory = model / f"ctranslate2-{_VERSION}-{digest}"
+    directory = _conversion_of(model)
     if not _is_whole(directory):
         directory = _convert(model, directory)
     return Conversion(model, read_model_recipe(model), read_model_facts(model), directory)
 
 
 def _convert(model: Path, directory: Path) -> Path:
-    """Write the conversion, in place of all others; to a passing folder where the model's cannot be written to."""
+    """Write the conversion; to a temporary folder of this process where the model's cannot be written to."""
     say(f"converting {model} for CTranslate2; the next call finds it done")
     files = ctranslate2_files(load_model(model, torch.device("cpu")).model, Tokenizers.load(model), "float32")
     if not os.access(model, os.W_OK):
-        passing = Path(mkdtemp(prefix="nmt-"))
-        atexit.register(shutil.rmtree, passing, ignore_errors=True)
-        directory = passing / directory.name
-    for other in directory.parent.glob("ctranslate2-*"):
-        shutil.rmtree(other, ignore_errors=True)
-    try:
-        write_directory(directory, files)
-    except UserError:
-        if not _is_whole(directory):  # as it is when another process was faster
-            raise
+        temporary = Path(mkdtemp(prefix="nmt-"))
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        directory = temporary / directory.name
+    _publish(files, directory)
+    _remove_outdated(model)
     return directory
+
+
+def _publish(files: Mapping[str, bytes], directory: Path) -> None:
+    """Make the directory, unless another process makes it first, whose files are then as good.
+
+    A damaged one is replaced, and a whole one is never touched: another process may be reading it.
+    """
+    try:
+        staging = Path(mkdtemp(prefix=f".{directory.name}.part-", dir=directory.parent))
+    except OSError as error:
+        raise UserError(f"cannot write {directory}: {error.strerror}; check the permissions and the disk") from error
+    try:
+        write_directory(staging / "new", files)
+        if directory.exists() and not _is_whole(directory):
+            with suppress(OSError):  # where another process has moved it away
+                directory.rename(staging / "damaged")
+        try:
+            (staging / "new").rename(directory)
+        except OSError:
+            if not _is_whole(directory):
+                raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _remove_outdated(model: Path) -> None:
+    """Remove conversions of a model that was at this place before, and what a dead process left behind."""
+    current = _conversion_of(model)
+    for other in model.glob(f"ctranslate2-{_VERSION}-*"):
+        if other != current:
+            shutil.rmtree(other, ignore_errors=True)
+    for staging in model.glob(".ctranslate2-*.part-*"):
+        with suppress(OSError):
+            if time() - staging.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(staging, ignore_errors=True)
+
+
+def _conversion_of(model: Path) -> Path:
+    """Where the conversion of the model lies that is at this place now."""
+    digest = hashlib.sha256((model / MANIFEST).read_bytes()).hexdigest()[:16]
+    return model / f"ctranslate2-{_VERSION}-{digest}"
 
 
 def _is_whole(directory: Path) -> bool:

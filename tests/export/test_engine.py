@@ -1,7 +1,11 @@
 """Translating by CTranslate2 against translating by ourselves: outputs, scores, all options, the kept conversion."""
 
+import os
+import time
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +14,8 @@ from nmt.data.clean import normalize
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.scoring import Scorer
 from nmt.decode.translator import Translation, Translator
+from nmt.export import cache
+from nmt.export.ctranslate2 import ctranslate2_files
 from nmt.export.engine import CTranslate2Translator, compute_type
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.storage.model_facts import read_model_facts
@@ -166,6 +172,76 @@ def test_the_conversion_is_kept_until_the_model_changes(make_model: MakeModel, l
     assert changed == CTranslate2Translator.load(other, "cpu", "fp32").translate(lines) != first
     assert len(conversions(model)) == 1
     assert path not in conversions(model)
+
+
+def test_two_processes_that_convert_at_a_time_share_one_conversion(make_model: MakeModel, tmp_path: Path) -> None:
+    """Each begins when none is there; the one that ends last must leave alone what the other may be loading."""
+    model = make_model(seed=6)
+    context = get_context("spawn")
+    barrier, results = context.Barrier(2), context.Queue()
+    children = [
+        context.Process(target=_convert_together, args=(model, is_last, barrier, results)) for is_last in (False, True)
+    ]
+    for child in children:
+        child.start()
+    found = [results.get(timeout=120) for _ in children]
+    for child in children:
+        child.join(60)
+    assert found[0] == found[1]
+    assert [path.name for path in model.glob("*ctranslate2-*")] == [found[0][0]]
+
+
+def _convert_together(model: Path, is_last: bool, barrier: Any, results: Any) -> None:
+    """Convert the model when another process does, and say which directory it was, by name and time, thereafter."""
+
+    def convert_late(*arguments: Any) -> dict[str, bytes]:
+        files = ctranslate2_files(*arguments)
+        barrier.wait(100)  # both have begun
+        if is_last:
+            barrier.wait(100)  # the other has ended
+        return files
+
+    cache.ctranslate2_files = convert_late  # type: ignore[attr-defined]
+    directory = cache.find_conversion(model).directory
+    first = (directory / "model.bin").stat().st_mtime_ns
+    if not is_last:
+        barrier.wait(100)
+    barrier.wait(100)  # both have ended
+    assert (directory / "model.bin").stat().st_mtime_ns == first
+    results.put((directory.name, first))
+
+
+def test_only_what_is_surely_left_behind_is_removed(make_model: MakeModel) -> None:
+    model = make_model(seed=7)
+    directory = cache.find_conversion(model).directory
+    outdated, other_version = model / "ctranslate2-1-0123456789abcdef", model / "ctranslate2-99-0123456789abcdef"
+    young, old = model / f".{directory.name}.part-young", model / f".{directory.name}.part-old"
+    for folder in (outdated, other_version, young, old):
+        (folder / "inner").mkdir(parents=True)
+    days_ago = time.time() - 3 * 86_400
+    os.utime(old, (days_ago, days_ago))
+    (directory / "model.bin").unlink()
+    assert cache.find_conversion(model).directory == directory
+    assert {path for path in model.iterdir() if path.is_dir()} == {directory, other_version, young}
+
+
+def test_a_conversion_of_a_model_that_was_replaced_meanwhile_removes_nothing(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, other = make_model(seed=8), make_model(seed=9)
+    convert, newest = cache.ctranslate2_files, []
+
+    def replace_first(*arguments: Any) -> dict[str, bytes]:
+        files = convert(*arguments)
+        monkeypatch.setattr(cache, "ctranslate2_files", convert)
+        for name in ("model.safetensors", "manifest.json"):
+            (model / name).write_bytes((other / name).read_bytes())
+        newest.append(cache.find_conversion(model).directory)
+        return files
+
+    monkeypatch.setattr(cache, "ctranslate2_files", replace_first)
+    cache.find_conversion(model)
+    assert (newest[0] / "model.bin").exists()
 
 
 def test_a_damaged_conversion_is_made_anew_and_a_damaged_model_is_an_error(make_model: MakeModel) -> None:
