@@ -47,21 +47,22 @@ class Extensions:
 def best_extensions(
     log_prob: Tensor,
     next_log_probs: Tensor,
-    preference: Tensor | None = None,
+    earned: Tensor | None = None,
+    rated: Tensor | None = None,
     required: Required | None = None,
     lengths: Tensor | None = None,
 ) -> Extensions:
     """The best 2 * width extensions of each row's hypotheses, or the single best of a row of one.
 
-    They rank by log-probability plus `preference`, which broadcasts to (rows, width, vocab), and where phrases are
-    required as `Required.allot` says. log_prob: (rows, width); next_log_probs: (rows, width, vocab); lengths: (rows,)
-    tokens of the extensions, which only required phrases ask for.
+    They rank by log-probability, or by log_prob + earned + rated where that is given, and where phrases are required as
+    `Required.allot` says. log_prob and earned: (rows, width); next_log_probs and rated: (rows, width, vocab); lengths:
+    (rows,) tokens of the extensions, which only required phrases ask for.
     """
     _, width, vocab = next_log_probs.shape
     count = 2 * width if width > 1 else 1
     # What is not among the best of its own parent cannot be among the best of all. As topk leaves the order of equals
     # open, they are put in the order of their ids first, which the stable sort then preserves.
-    rated = next_log_probs if preference is None else next_log_probs + preference
+    rated = next_log_probs if rated is None else rated
     tokens = highest(rated, min(count, vocab))
     if required is not None:
         tokens = required.with_wanted(tokens)
@@ -70,9 +71,9 @@ def best_extensions(
     if required is not None:
         token_log_probs[:, :, 1:].masked_fill_(tokens[:, :, 1:] == tokens[:, :, :-1], _IMPOSSIBLE)
     log_probs = (log_prob[:, :, None] + token_log_probs).flatten(1)  # (rows, width * per_parent)
-    ranks = log_probs
-    if preference is not None:
-        ranks = log_probs + preference.expand_as(next_log_probs).gather(2, tokens).flatten(1)
+    merits = log_prob if earned is None else log_prob + earned
+    ranks = (merits[:, :, None] + rated.gather(2, tokens)).flatten(1)
+    ranks = ranks.masked_fill_(log_probs == _IMPOSSIBLE, _IMPOSSIBLE)
     order = ranks.argsort(dim=1, descending=True, stable=True)
     per_parent, flat_tokens = tokens.shape[2], tokens.flatten(1)
     if required is not None:
@@ -111,7 +112,8 @@ def best_of_groups(
     next_log_probs: Tensor,
     groups: int,
     strength: float,
-    preference: Tensor | None,
+    earned: Tensor | None,
+    rated: Tensor | None,
     required: Required | None,
     lengths: Tensor,
 ) -> Extensions:
@@ -126,10 +128,14 @@ def best_of_groups(
     found = []
     for group in range(groups):
         rows = slice(group, None, groups)
-        wish = -strength * taken[:, None]  # (batch, 1, vocab)
-        own = wish if preference is None else wish + preference[rows]
+        own = (next_log_probs if rated is None else rated)[rows] - strength * taken[:, None]
         best = best_extensions(
-            log_prob[rows], next_log_probs[rows], own, None if required is None else required.of(rows), lengths[rows]
+            log_prob[rows],
+            next_log_probs[rows],
+            None if earned is None else earned[rows],
+            own,
+            None if required is None else required.of(rows),
+            lengths[rows],
         )
         living = best.living(width)
         taken.scatter_add_(1, living.tokens, (living.log_probs > _IMPOSSIBLE).to(taken.dtype))

@@ -118,7 +118,7 @@ class Required:
     def _behind(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Nodes, what is met and what is begun behind `tokens`: (rows, n), and twice (rows, n, most)."""
         nodes = self.matcher.after(self.nodes.gather(1, parents), tokens)
-        begun = self.matcher.begun[nodes[:, :, None], self.phrases[:, None]]
+        begun = self.matcher.begun(nodes[:, :, None], self.phrases[:, None])
         met = self.met.gather(1, parents[:, :, None].expand(-1, -1, self.met.shape[2]))
         return nodes, met | (begun == self.matcher.lengths[self.phrases][:, None]), begun
 

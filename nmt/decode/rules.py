@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nmt.decode.forbidden import ForbiddenPhrases, forbidden_phrases
 from nmt.decode.options import SearchOptions
 from nmt.decode.required import tokens_to_hold
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -95,12 +96,10 @@ class Rules:
         self._limit_length(log_probs, tables, rows)
         if tables.words is not None:
             log_probs.index_fill_(2, tables.words, _IMPOSSIBLE)
-        if count := longest - 1 if 0 < n < longest else min(longest - 1, tables.most_before):
-            so_far = outputs(count)
-            if 0 < n < longest:
-                _forbid_repeated(log_probs, so_far, n)
-            for before, last in tables.phrases:
-                _forbid_phrase(log_probs, so_far, before, last)
+        if 0 < n < longest:
+            _forbid_repeated(log_probs, outputs(longest - 1), n)
+        if tables.phrases is not None and longest > 1:
+            tables.phrases.apply(log_probs, outputs(min(longest - 1, tables.phrases.most_before)))
         if forced is not None:
             is_forced = forced >= 0  # (batch, 1, 1)
             log_probs.masked_fill_(is_forced, _IMPOSSIBLE)
@@ -136,16 +135,14 @@ class _Tables:
     limits, shortest: (num_sentences,) int64, see `Rules`
     prefixes:         (num_sentences, longest + 1) int64, -1 behind the end of each; None where all are empty
     words:            (count,) int64, forbidden tokens; None where there are none
-    phrases:          forbidden sequences of several tokens, the last of each by itself
-    most_before:      tokens of the longest of these without its last; 0 where there are none
+    phrases:          forbidden sequences of several tokens; None where there are none
     """
 
     limits: Tensor
     shortest: Tensor
     prefixes: Tensor | None
     words: Tensor | None
-    phrases: list[tuple[Tensor, int]]
-    most_before: int
+    phrases: ForbiddenPhrases | None
 
     @classmethod
     def of(cls, rules: Rules, options: SearchOptions, device: torch.device) -> _Tables:
@@ -153,13 +150,13 @@ class _Tables:
         width = 1 + max(map(len, rules.prefixes))
         padded = [[*prefix, *[-1] * (width - len(prefix))] for prefix in rules.prefixes]
         words = [sequence[0] for sequence in options.forbidden if len(sequence) == 1]
+        phrases = tuple(sequence for sequence in options.forbidden if len(sequence) > 1)
         return cls(
             limits=to_device(rules.limits, device),
             shortest=to_device(rules.shortest, device),
             prefixes=to_device(np.array(padded, dtype=np.int64), device) if width > 1 else None,
             words=to_device(words, device) if words else None,
-            phrases=[(to_device(before, device), last) for *before, last in options.forbidden if before],
-            most_before=max(map(len, options.forbidden), default=1) - 1,
+            phrases=forbidden_phrases(phrases, device) if phrases else None,
         )
 
 
@@ -190,11 +187,3 @@ def _forbid_repeated(log_probs: Tensor, outputs: Tensor, n: int) -> None:
     is_repeated = (seen[..., :-1] == newest[:, :, None]).all(dim=3) & (tokens >= 0)
     # Where nothing repeats, PAD_ID stands for nothing: it is impossible already.
     log_probs.scatter_(2, tokens.where(is_repeated, PAD_ID), _IMPOSSIBLE)
-
-
-def _forbid_phrase(log_probs: Tensor, outputs: Tensor, before: Tensor, last: int) -> None:
-    """Not the token `last` behind the tokens `before`, (n,), at least one. outputs: (batch, beam, count)."""
-    start = outputs.shape[2] - len(before)
-    if start >= 0:
-        is_begun = (outputs[:, :, start:] == before).all(dim=2)  # (batch, beam)
-        log_probs[:, :, last].masked_fill_(is_begun, _IMPOSSIBLE)

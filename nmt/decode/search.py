@@ -217,7 +217,7 @@ class _Batch:
         """Sentences that begin after `clock` steps; limits and steering: of all that there are."""
         index = to_device(sentences, steering.device)
         beam = _Beam.start(len(sentences), options, max(limits), steering.device, clock)
-        return cls(sentences, index, [clock] * len(sentences), beam, steering.of(index))
+        return cls(sentences, index, [clock] * len(sentences), beam, steering.of(sentences, index))
 
     def lengths(self) -> list[int]:
         """Tokens of the outputs of each sentence with the one that this step gives, (batch,)."""
@@ -236,7 +236,7 @@ class _Batch:
     def of(self, rows: Sequence[int], index: Tensor) -> _Batch:
         """The batch of some of its rows; index: the same on the device."""
         sentences, began = [self.sentences[row] for row in rows], [self.began[row] for row in rows]
-        return _Batch(sentences, self.index[index], began, self.beam.of(index), self.steering.of(index))
+        return _Batch(sentences, self.index[index], began, self.beam.of(index), self.steering.of(rows, index))
 
     def joined(self, others: _Batch) -> _Batch:
         """With other sentences behind these."""

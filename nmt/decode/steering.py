@@ -54,18 +54,19 @@ class Steering:
         """The best extensions to `lengths` tokens (rows,). log_prob: (rows, width); next_log_probs: (..., vocab)."""
         if self._required is not None:
             self._required.forbid_end(next_log_probs)
-        preference = None if self._bias is None else self._bias.preference(next_log_probs.shape[2])
+        earned = None if self._bias is None else self._bias.earned
+        rated = None if self._bias is None else self._bias.rate(next_log_probs)
         if self._groups == 1:
-            return best_extensions(log_prob, next_log_probs, preference, self._required, lengths)
+            return best_extensions(log_prob, next_log_probs, earned, rated, self._required, lengths)
         return best_of_groups(
-            log_prob, next_log_probs, self._groups, self._strength, preference, self._required, lengths
+            log_prob, next_log_probs, self._groups, self._strength, earned, rated, self._required, lengths
         )
 
     def scores(self, best: Extensions, lengths: Tensor) -> Tensor:
         """The score of each extension to `lengths` tokens, (rows,), if it is an end: (rows, count)."""
         merits = best.log_probs
         if self._bias is not None:
-            merits = merits + self._bias.earned.float().gather(1, best.parents)
+            merits = merits + self._bias.earned.gather(1, best.parents)
         return merits / self._penalty[lengths][:, None]
 
     def follow(self, parents: Tensor, tokens: Tensor) -> None:
@@ -84,15 +85,15 @@ class Steering:
         """
         if self._bias is None:
             return log_prob.amax(dim=1) / self._penalty_at_limit
-        merit = (log_prob + self._bias.most().float()).amax(dim=1)
+        merit = (log_prob + self._bias.most()).amax(dim=1)
         return torch.where(merit > 0, merit / self._penalty[lengths + 1], merit / self._penalty_at_limit)
 
-    def of(self, sentences: Tensor) -> Steering:
-        """The same for some of the sentences, (kept,) int64."""
-        index = rows_of(sentences, self._groups)
+    def of(self, sentences: Sequence[int], on_device: Tensor) -> Steering:
+        """The same for some of the sentences; on_device: the same numbers, (kept,) int64."""
+        index = rows_of(on_device, self._groups)
         own = copy(self)
         own._penalty_at_limit = self._penalty_at_limit[index]
-        own._bias = None if self._bias is None else self._bias.of(index)
+        own._bias = None if self._bias is None else self._bias.of(_host_rows_of(sentences, self._groups))
         own._required = None if self._required is None else self._required.of(index)
         return own
 
@@ -112,3 +113,8 @@ def rows_of(sentences: Tensor, groups: int) -> Tensor:
     if groups == 1:
         return sentences
     return (sentences[:, None] * groups + torch.arange(groups, device=sentences.device)).flatten()
+
+
+def _host_rows_of(sentences: Sequence[int], groups: int) -> list[int]:
+    """As `rows_of`, on the host."""
+    return [sentence * groups + group for sentence in sentences for group in range(groups)]

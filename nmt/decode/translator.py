@@ -122,6 +122,7 @@ class Translator:
         forbidden = [self._encode_phrase(phrase) for phrase in decode.forbid]
         bias = [(self._encode_phrase(phrase), value) for phrase, value in decode.bias.items()]
         self._options = SearchOptions.from_recipe(decode, max_positions - 1, forbidden, bias)
+        self._preferred = sorted({token for phrase, value in bias if value > 0 for token in phrase})
         self._require = decode.require
         self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, tokenizers)
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
@@ -372,8 +373,7 @@ class Translator:
         assert self._model is not None, "a translator without a model searches in its own way"
         if self._shortlist is None:
             return self._model
-        preferred = [phrase for phrase, value in self._options.bias if value > 0]
-        needed = [chain(task.prefix, *task.required, *preferred) for task in tasks]
+        needed = [chain(task.prefix, *task.required, self._preferred) for task in tasks]
         candidates = self._shortlist.candidates([task.sentence for task in tasks], needed)
         return restrict(self._model, to_device(candidates, self._device))
 

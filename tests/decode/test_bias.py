@@ -1,10 +1,16 @@
 """Biases by hand: what ranks, what is reported, and that nothing is gained by repeating."""
 
 import math
+import random
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from plain_search import begun, count
 from test_search import Prefix, Table, TableModel, source_of
 
+from nmt.decode.bias import Bias
 from nmt.decode.options import SearchOptions
 from nmt.decode.search import Hypothesis, beam_search
 from nmt.packed import PackedSequences
@@ -89,3 +95,69 @@ def test_it_still_stops_early() -> None:
     [[found]] = beam_search(model, PackedSequences.from_lists([source_of(40, 0)]), options)
     assert found.tokens == []
     assert len(model.rows_per_step) <= 4
+
+
+# --- Many phrases -----------------------------------------------------------------------------------------------------
+
+CPU = torch.device("cpu")
+phrases = st.lists(st.integers(4, 7), min_size=1, max_size=4).map(tuple)
+worths = st.sampled_from((-2.0, -0.25, 0.5, 1.75, 6.0))
+outputs = st.lists(st.integers(3, 8), min_size=1, max_size=12)
+
+
+def plain_bias(biases: Biases, output: Prefix) -> float:
+    return sum(value * min(count(phrase, output), 1 if value > 0 else 99) for phrase, value in biases)
+
+
+def plain_credit(biases: Biases, output: Prefix) -> float:
+    open_ones = [(phrase, value) for phrase, value in biases if value > 0 and not count(phrase, output)]
+    return max((value * begun(phrase, output) / len(phrase) for phrase, value in open_ones), default=0.0)
+
+
+@given(
+    biases=st.lists(st.tuples(phrases, worths), min_size=1, max_size=8).map(tuple),
+    found=st.lists(outputs, min_size=2, max_size=2),
+)
+def test_every_token_earns_what_the_definition_says(biases: Biases, found: list[list[int]]) -> None:
+    """Two hypotheses that change places at every step; the definition looks at the whole of each output again."""
+    bias, length = Bias.start(biases, 1, 2, CPU), max(map(len, found))
+    first, second = ([*output, *output * length][:length] for output in found)
+    for step in range(length):
+        parents = torch.tensor([[0, 0] if step == 0 else [1, 0]])
+        now = [first, second] if step % 2 else [second, first]
+        bias = bias.follow(parents, torch.tensor([[output[step] for output in now]]))
+        so_far = [tuple(output[: step + 1]) for output in now]
+        assert bias.earned.tolist() == [[pytest.approx(plain_bias(biases, output)) for output in so_far]]
+        best = [plain_bias(biases, o) + sum(v for p, v in biases if v > 0 and not count(p, o)) for o in so_far]
+        assert bias.most().tolist() == [[pytest.approx(value) for value in best]]
+        log_probs = torch.linspace(-3.0, 0.0, 9).repeat(1, 2, 1)
+        gains = bias.rate(log_probs) - log_probs + bias.earned[:, :, None]
+        for row, output in zip(gains[0].tolist(), so_far, strict=True):
+            grown = [(*output, token) for token in range(9)]
+            expected = [plain_bias(biases, one) + plain_credit(biases, one) for one in grown]
+            assert row == pytest.approx(expected, abs=1e-6)
+
+
+def test_rows_leave_and_join_with_what_they_have_earned() -> None:
+    biases = (((4, 5), 1.0), ((5,), -0.5))
+    one = Bias.start(biases, 3, 1, CPU).follow(torch.zeros(3, 1, dtype=torch.int64), torch.tensor([[4], [5], [6]]))
+    both = one.of([2, 0]).joined(one.of([1])).follow(torch.zeros(3, 1, dtype=torch.int64), torch.tensor([[5]] * 3))
+    assert both.earned.tolist() == [[-0.5], [0.5], [-1.0]]
+
+
+def test_ten_thousand_phrases_are_followed_as_the_definition_says() -> None:
+    rng = random.Random(0)
+    biases = tuple(
+        (tuple(rng.randrange(4, 60) for _ in range(rng.randint(1, 4))), rng.choice((-1.0, 0.5, 2.0)))
+        for _ in range(10_000)
+    )
+    output = [rng.randrange(4, 60) for _ in range(20)]
+    bias = Bias.start(biases, 1, 1, CPU)
+    for token in output:
+        bias = bias.follow(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[token]]))
+    assert bias.earned.item() == pytest.approx(plain_bias(biases, tuple(output)))
+    for token in rng.sample(range(60), 5):
+        grown = (*output, token)
+        expected = plain_bias(biases, grown) + plain_credit(biases, grown)
+        gain = bias.rate(torch.zeros(1, 1, 60))[0, 0, token] + bias.earned
+        assert gain.item() == pytest.approx(expected)

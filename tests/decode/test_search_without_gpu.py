@@ -1,4 +1,4 @@
-"""Searches on a GPU that is not there: no mix of devices, and no wait but one for each step.
+"""Searches on a GPU that is not there: no mix of devices, and no wait but one for each step, or two with a bias.
 
 Tensors have no contents here, so the answers that search waits for are made up: after each step some sentences are said
 to be done, which leave the batch, and others join where the model takes them in. See `fake_cuda` for what that cannot
@@ -36,6 +36,7 @@ PREFIXES = [[5], [], [6, 7, 8], [], [9], [], []]
 REQUIRED = [[[5, 6], [7]], [], [[8]], [[9, 10]], [], [[11], [12]], []]
 
 STEP, READ = "decode/search.py:beam_search", "decode/search.py:_Beam.read"
+BIAS = "decode/bias.py:Bias.follow"
 SAMPLE, READ_SAMPLES = "decode/sampling.py:sample", "decode/sampling.py:_Drawn.read"
 TOKENS, UNION = "packed.py:PackedSequences.to_lists", "decode/restricted.py:Restricted._gather"
 
@@ -80,7 +81,7 @@ def run(
     options: SearchOptions, wrap: Wrap, rows: int | None = None, dtype: torch.dtype = torch.float32, **answers: Any
 ) -> tuple[FakeCuda, Script]:
     script = Script()
-    with fake_cuda({STEP: script, READ: zeros} | answers) as mode:
+    with fake_cuda({STEP: script, READ: zeros, BIAS: zeros} | answers) as mode:
         model = wrap(lambda: make_model(dtype))
         src = PackedSequences.from_lists([[*source, EOS_ID] for source in SOURCES]).to(CUDA)
         found = beam_search(model, src, options, PREFIXES, REQUIRED, rows)
@@ -114,6 +115,7 @@ OPTIONS = PLAIN | {"everything": EVERYTHING}
 @pytest.mark.parametrize("name", OPTIONS)
 def test_search_waits_once_a_step_and_once_where_sentences_leave(name: str) -> None:
     mode, script = run(SearchOptions(**{"max_extra_tokens": 9} | OPTIONS[name]), lambda make: make())
+    assert mode.waits.pop(BIAS, 0) == (len(script.sizes) if "bias" in OPTIONS[name] else 0)
     assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
 
 
@@ -143,7 +145,7 @@ MODELS: dict[str, Wrap] = {
 def test_sentences_that_join_are_not_waited_for(model: str, options: str, rows: int | None) -> None:
     mode, script = run(SearchOptions(**{"max_extra_tokens": 9} | OPTIONS[options]), MODELS[model], rows)
     assert max(script.sizes) == (rows or len(SOURCES))
-    assert mode.waits[STEP] == len(script.sizes) and mode.waits.keys() == {STEP, READ}
+    assert mode.waits[STEP] == len(script.sizes) and mode.waits.keys() - {BIAS} == {STEP, READ}
     assert mode.waits[READ] <= len(SOURCES)
 
 

@@ -1,0 +1,57 @@
+"""Forbidden phrases against looking at the whole output again."""
+
+import random
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt.decode.forbidden import ForbiddenPhrases
+
+CPU = torch.device("cpu")
+VOCAB = 8
+
+
+def expected(phrases: list[tuple[int, ...]], output: list[int], vocab: int) -> list[bool]:
+    """Which tokens would end a phrase; PAD_ID counts, for it is impossible already."""
+    grown = [(*output, token) for token in range(vocab)]
+    return [token == 0 or any(o[-len(p) :] == p for p in phrases) for token, o in enumerate(grown)]
+
+
+def found(phrases: list[tuple[int, ...]], outputs: list[list[int]], vocab: int) -> list[list[bool]]:
+    """The same for outputs of one length as search asks for it, for one sentence with so many hypotheses."""
+    forbidden = ForbiddenPhrases(phrases, CPU)
+    log_probs = torch.zeros(1, len(outputs), vocab)
+    log_probs[:, :, 0] = float("-inf")
+    count = min(forbidden.most_before, len(outputs[0]))
+    forbidden.apply(log_probs, torch.tensor([outputs])[:, :, len(outputs[0]) - count :])
+    assert ((log_probs == 0) | log_probs.isinf()).all()
+    return log_probs[0].isinf().tolist()
+
+
+tokens = st.integers(3, VOCAB - 1)
+
+
+@given(
+    phrases=st.lists(st.lists(tokens, min_size=2, max_size=5).map(tuple), min_size=1, max_size=8),
+    outputs=st.integers(1, 12).flatmap(
+        lambda length: st.lists(st.lists(tokens, min_size=length, max_size=length), min_size=1, max_size=3)
+    ),
+)
+def test_what_would_end_a_phrase_is_impossible(phrases: list[tuple[int, ...]], outputs: list[list[int]]) -> None:
+    assert found(phrases, outputs, VOCAB) == [expected(phrases, output, VOCAB) for output in outputs]
+
+
+def test_what_comes_before_an_output_begins_no_phrase() -> None:
+    assert found([(3, 4, 5), (4, 6)], [[-1, 4], [-1, 3], [3, 4]], VOCAB) == [
+        expected([(4, 6)], [4], VOCAB),
+        expected([], [], VOCAB),
+        expected([(3, 4, 5), (4, 6)], [3, 4], VOCAB),
+    ]
+
+
+def test_ten_thousand_phrases() -> None:
+    rng = random.Random(0)
+    phrases = [tuple(rng.randrange(3, 60) for _ in range(rng.randint(2, 4))) for _ in range(10_000)]
+    outputs = [[rng.randrange(3, 60) for _ in range(9)] for _ in range(20)]
+    assert found(phrases, outputs, 60) == [expected(phrases, output, 60) for output in outputs]
