@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from nmt import Translation, Translator, UserError
-from nmt.data.corpus import read_lines
+from nmt.data.lines import read_lines
 from nmt.layout import find_model
 from nmt.logs import progress
 from nmt.storage.model_facts import read_model_facts

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from sacrebleu.metrics.bleu import BLEU
 
-from nmt.data.corpus import read_lines
+from nmt.data.lines import read_lines
 from nmt.decode.translator import Translation, Translator
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.engine import CTranslate2Translator

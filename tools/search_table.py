@@ -16,7 +16,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmt import DecodeRecipe, Translator, UserError
-from nmt.data.corpus import read_lines
+from nmt.data.lines import read_lines
 from nmt.data.tokenizer import Tokenizers
 from nmt.distributed import choose_device
 from nmt.layout import find_model

@@ -9,7 +9,7 @@ from pathlib import Path
 from nmt.bench.corpora import WMT14, PreparedCorpus, open_corpus, write_random_corpus
 from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
 from nmt.bench.subjects import PUBLISHED, Subject, find_subject
-from nmt.data.corpus import read_lines
+from nmt.data.lines import read_lines
 from nmt.data.store import PairStore
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.translator import MAX_SENTENCE_TOKENS

@@ -10,7 +10,7 @@ import typer
 
 from nmt.checkpoint import write_with_decode
 from nmt.cli.arguments import Device, ModelArgument
-from nmt.data.corpus import read_lines
+from nmt.data.lines import read_lines
 from nmt.decode.alignment import WordAligner
 from nmt.decode.alignment_choice import choose_attention
 from nmt.decode.words import format_links

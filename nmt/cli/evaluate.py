@@ -29,7 +29,7 @@ from nmt.cli.scored_text import (
     read_scored_text,
     read_systems,
 )
-from nmt.data.corpus import read_lines
+from nmt.data.lines import read_lines
 from nmt.evaluate.breakdown import WordScore, count_words, length_classes, read_word_counts, score_words
 from nmt.evaluate.comet import comet_scores
 from nmt.evaluate.differences import widest_differences

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nmt.cli.arguments import ModelArgument
-from nmt.data.corpus import read_lines
+from nmt.data.lines import read_lines
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.hub import push as push_to_hub
 from nmt.export.hub import require_token

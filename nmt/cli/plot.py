@@ -10,7 +10,7 @@ import typer
 
 from nmt.cli.align import Heads, Layer, PlaceOption, load_aligner
 from nmt.cli.arguments import Device, ModelArgument
-from nmt.data.corpus import read_lines
+from nmt.data.lines import read_lines
 from nmt.plots.attention import draw, read_panels
 from nmt.plots.curves import draw_curves
 from nmt.recipe import UserError

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, assert_never
 
-from nmt.data.corpus import parse_json, text_field
+from nmt.data.json_fields import parse_json, text_field
 from nmt.decode.translator import Translation
 from nmt.decode.words import format_links
 from nmt.recipe import UserError

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from nmt.cli.arguments import Device, ModelArgument, require_folder
-from nmt.data.corpus import read_lines
+from nmt.data.lines import read_lines
 from nmt.decode.corpus_counts import sentence_counts
 from nmt.decode.mert import TuningSet, tune
 from nmt.decode.nbest import Candidate, read_n_best, write_n_best

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nmt.cli.arguments import Device, ModelArgument
-from nmt.data.corpus import read_lines
+from nmt.data.lines import read_lines
 from nmt.decode.scoring import Scorer
 from nmt.logs import progress, say
 from nmt.recipe import UserError

@@ -11,7 +11,8 @@ from typing import Annotated, Any, assert_never
 
 import typer
 
-from nmt.data.corpus import read_lines, sacrebleu_files
+from nmt.data.corpus import sacrebleu_files
+from nmt.data.lines import read_lines
 from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say

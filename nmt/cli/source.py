@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 
 from nmt.cli.records import Layout, Record
-from nmt.data.corpus import MAX_LINE_BYTES, InvalidUtf8, count_lines, decode_lines, line_too_long, read_lines
+from nmt.data.lines import MAX_LINE_BYTES, InvalidUtf8, count_lines, decode_lines, line_too_long, read_lines
 from nmt.recipe import UserError
 
 _BLOCK_BYTES = 1 << 16

@@ -1,31 +1,22 @@
-"""Where sentence pairs come from: files of every common kind, test sets by name, and the embedded grammar.
-
-A line ends at a line feed and nowhere else. Carriage returns, U+0085, U+2028 and their like are part of the text (and
-become spaces when it is normalised): a reader that breaks lines there loses the alignment of the two sides.
-"""
+"""Where sentence pairs come from: files of every common kind, test sets by name, and the embedded grammar."""
 
 from __future__ import annotations
 
-import gzip
-import io
-import json
 import logging
-import lzma
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, assert_never
+from typing import Any, assert_never
 
 import pyarrow.parquet
-import zstandard
 from pyarrow.lib import ArrowException
 from sacrebleu.dataset import DATASETS
 from sacrebleu.utils import SACREBLEU_DIR
 
-from nmt.data.clean import valid_unicode
 from nmt.data.embedded import generate
+from nmt.data.json_fields import one_line, parse_json, text_field
+from nmt.data.lines import InvalidUtf8, count_lines, decompressed, read_lines, unreadable
 from nmt.data.wmt_files import sgm_segments, xml_pairs
 from nmt.recipe import (
     Corpus,
@@ -42,13 +33,7 @@ from nmt.recipe import (
 )
 
 Pair = tuple[str, str]
-InvalidUtf8 = Literal["error", "replace"]
 
-MAX_LINE_BYTES = 1 << 24
-"""A longer line is no text: most likely a file of another kind, whose lines could fill the memory."""
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_BLOCK_BYTES = 1 << 20
 _RECORDS_PER_BATCH = 4096
 _LINES_AT_ONCE = 1024
 
@@ -81,72 +66,6 @@ def read_pairs(corpus: Corpus, data: DataRecipe, src_lang: str, tgt_lang: str) -
             return ((pair.src, pair.tgt) for pair in generate(corpus.split, corpus.pairs, corpus.seed))
         case _:
             assert_never(corpus)
-
-
-def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error") -> Iterator[str]:
-    """The lines of a UTF-8 file without their line feeds, decompressed if need be; a byte order mark is dropped.
-
-    Raises UserError for a file that cannot be read, is damaged or is UTF-16, and, with file and line number, for bytes
-    that are not UTF-8, unless they are to be replaced by U+FFFD, and for a line too long to be text.
-    """
-    errors = "replace" if invalid_utf8 == "replace" else "strict"
-    first = 1
-    with _decompressed(path) as file:
-        for block in _blocks_of_lines(file, str(path)):
-            if first == 1:
-                _refuse_utf16(block, str(path))
-            text = block.removeprefix(_BYTE_ORDER_MARK) if first == 1 else block
-            lines: Iterable[str]
-            try:
-                lines = text.decode("utf-8", errors).split("\n")
-            except UnicodeDecodeError:
-                lines = decode_lines(text.split(b"\n"), str(path), first=first)  # It says which line is wrong.
-            yield from lines
-            first += text.count(b"\n") + 1
-
-
-def decode_lines(
-    lines: Iterable[bytes], name: str, invalid_utf8: InvalidUtf8 = "error", *, first: int = 1
-) -> Iterator[str]:
-    """Lines of UTF-8 bytes, with or without line feed, as text; see `read_lines`.
-
-    `name` and the number of the first one stand in errors.
-    """
-    for number, line in enumerate(lines, start=first):
-        raw = line.removesuffix(b"\n")
-        if number == 1:
-            _refuse_utf16(raw, name)
-            raw = raw.removeprefix(_BYTE_ORDER_MARK)
-        try:
-            yield raw.decode("utf-8", "replace" if invalid_utf8 == "replace" else "strict")
-        except UnicodeDecodeError as error:
-            found = f"{name}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8"
-            remedy = "convert it (iconv -t UTF-8), or have such bytes replaced (data.invalid_utf8, --invalid-utf8)"
-            raise UserError(f"{found}; text must be UTF-8; {remedy}") from error
-
-
-def _refuse_utf16(start: bytes, name: str) -> None:
-    """Raise UserError for text that begins with the byte order mark of UTF-16."""
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise UserError(f"{name} is UTF-16; nmt reads UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
-
-
-def line_too_long(name: str, number: int) -> UserError:
-    """What to raise for a line of more than MAX_LINE_BYTES."""
-    limit = f"{MAX_LINE_BYTES >> 20} MiB"
-    return UserError(
-        f"{name}, line {number} is longer than {limit}; text has one sentence a line; check that this is a text file"
-    )
-
-
-def read_blocks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file as they are, in blocks; raises UserError when it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                yield block
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 def input_files(corpus: Corpus, data: DataRecipe) -> list[Path]:
@@ -212,87 +131,6 @@ def _find(path: Path, data: DataRecipe) -> Path:
     raise UserError(f"{wrong}; {path} starts from data.root, which is {data.root}; correct one of them")
 
 
-@contextmanager
-def _decompressed(path: Path) -> Iterator[io.BufferedIOBase]:
-    """The bytes of a file, decompressed according to its first bytes, which could not begin a UTF-8 text."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(6)
-            file.seek(0)
-            if magic.startswith(b"\x1f\x8b"):
-                with gzip.GzipFile(fileobj=file) as plain:
-                    yield io.BufferedReader(plain, _BLOCK_BYTES)
-            elif magic.startswith(b"\xfd7zXZ\x00"):
-                with lzma.LZMAFile(file) as plain:
-                    yield io.BufferedReader(plain, _BLOCK_BYTES)
-            elif magic.startswith(b"\x28\xb5\x2f\xfd"):
-                with _ZstdReader(file) as plain:
-                    yield io.BufferedReader(plain, _BLOCK_BYTES)
-            else:
-                yield file
-    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
-        raise UserError(
-            f"{path} is damaged or cut short ({error}); it cannot be decompressed; fetch it again"
-        ) from error
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-class _ZstdReader(io.RawIOBase):
-    """Zstandard frames as one stream; zstandard's own reader takes a file that is cut short for a whole one."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._inside_frame = False
-        self._compressed = self._plain = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._plain and (block := self._compressed or self._file.read(_BLOCK_BYTES)):
-            self._plain = self._frame.decompress(block)
-            self._compressed, self._inside_frame = self._frame.unused_data, not self._frame.eof
-            if self._frame.eof:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
-        if not self._plain and self._inside_frame:
-            raise EOFError("its last frame has no end")
-        size = min(len(buffer), len(self._plain))
-        buffer[:size], self._plain = self._plain[:size], self._plain[size:]
-        return size
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"cannot read {path.absolute()}: {error.strerror or error}; give a file that can be read")
-
-
-def _blocks_of_lines(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
-    """Whole lines, many at a time; the line feed of the last one is left out."""
-    begun, number = b"", 1
-    while block := file.read(_BLOCK_BYTES):
-        text = begun + block
-        first_line_bytes = text.find(b"\n", len(begun)) + 1 or len(text)  # No other is longer than a block.
-        if first_line_bytes > MAX_LINE_BYTES:
-            raise line_too_long(name, number)
-        lines, line_feed, begun = text.rpartition(b"\n")
-        if line_feed:
-            yield lines
-            number += lines.count(b"\n") + 1
-    if begun:
-        yield begun
-
-
-def count_lines(path: Path) -> int:
-    """Number of lines, the last one too when no line feed closes it."""
-    count, last = 0, b"\n"
-    with _decompressed(path) as file:
-        while block := file.read(_BLOCK_BYTES):
-            count += block.count(b"\n")
-            last = block
-    return count + (not last.endswith(b"\n"))
-
-
 def _unequal_sides(src: Path, src_count: int, tgt: Path, tgt_count: int) -> UserError:
     return UserError(
         f"{src} has {src_count:,} sentences and {tgt} has {tgt_count:,}; they must be translations line by line; "
@@ -356,13 +194,13 @@ def _read_sgm(src: Path, tgt: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]
 
 
 def _sgm_segments(path: Path, invalid_utf8: InvalidUtf8) -> list[str]:
-    return [_one_line(segment).strip() for segment in sgm_segments("\n".join(read_lines(path, invalid_utf8)), path)]
+    return [one_line(segment).strip() for segment in sgm_segments("\n".join(read_lines(path, invalid_utf8)), path)]
 
 
 def _read_xml(path: Path, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
-    with _decompressed(path) as file:
+    with decompressed(path) as file:
         for src, tgt in xml_pairs(file, path, src_lang, tgt_lang):
-            yield _one_line(src).strip(), _one_line(tgt).strip()
+            yield one_line(src).strip(), one_line(tgt).strip()
 
 
 def _read_parquet(corpus: ParquetCorpus, path: Path) -> Iterator[Pair]:
@@ -381,7 +219,7 @@ def _parquet_file(path: Path) -> Iterator[Any]:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} cannot be read ({reason}); it must be a Parquet file; fetch it again") from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def _parquet_records(file: Any, columns: list[str]) -> Iterator[dict[str, Any]]:
@@ -450,33 +288,3 @@ def sacrebleu_files(name: str, lang_pair: str) -> tuple[Path, list[Path]]:
 def _fields(record: Any, src_field: str, tgt_field: str, where: str) -> Pair:
     """Source and target sentence of a record."""
     return text_field(record, src_field, where), text_field(record, tgt_field, where)
-
-
-def parse_json(line: str, where: str) -> Any:
-    """What a line of JSON says; raises UserError, with `where` it stands, for anything else."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:  # a number of too many digits is no JSONDecodeError
-        reason = " ".join(str(error).split())
-        raise UserError(f"{where} is not JSON ({reason}); each line must be one JSON object; mend it") from error
-
-
-def text_field(record: Any, name: str, where: str, remedy: str = "correct src_field or tgt_field") -> str:
-    """The text of a field on one line, which a dotted name finds in nested records; a null is an empty text.
-
-    Raises UserError, with `where` the record stands and what to do, when there is no such field or no text in it.
-    """
-    value = record
-    for part in name.split("."):
-        if not isinstance(value, dict) or part not in value:
-            names = ", ".join(map(repr, value)) if isinstance(value, dict) else f"no fields but {value!r:.60}"
-            raise UserError(f"{where} has no field {name!r}; there are {names}; {remedy}")
-        value = value[part]
-    if value is not None and not isinstance(value, str):
-        kind = type(value).__name__
-        raise UserError(f"{where}: field {name!r} is of type {kind}; it must be text; {remedy}")
-    return _one_line(valid_unicode(value or ""))
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\n", " ")

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmt.data.corpus import input_files, read_blocks
+from nmt.data.corpus import input_files
 from nmt.data.embedded import generate
+from nmt.data.lines import read_blocks
 from nmt.data.start_from import start_models, taken_tokenizers, tokenizer_digests
 from nmt.data.store import Split
 from nmt.logs import progress, say

@@ -38,7 +38,7 @@ from nmt.data.chunks import (
     write_frame,
 )
 from nmt.data.clean import DROP_REASONS, normalize
-from nmt.data.corpus import Pair, count_pairs, read_lines
+from nmt.data.corpus import Pair, count_pairs
 from nmt.data.corpus_chunks import Look, read_chunks
 from nmt.data.duplicates import Bitmap, DuplicateFinder
 from nmt.data.fingerprint import (
@@ -53,6 +53,7 @@ from nmt.data.fingerprint import (
     write_stamps,
 )
 from nmt.data.folder import link_or_copy, replacing
+from nmt.data.lines import read_lines
 from nmt.data.packing import Mixture
 from nmt.data.parallel import map_in_order, num_cores
 from nmt.data.start_from import taken_tokenizers, tokenizer_digests

@@ -15,7 +15,7 @@ from nmt import UserError
 from nmt.cli.records import Format, Layout
 from nmt.cli.source import PipeLines, Source
 from nmt.cli.windows import windows
-from nmt.data import corpus
+from nmt.data import lines as lines_module
 
 TEXT = Layout(Format.text)
 
@@ -96,8 +96,8 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(
     pipe: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmt.cli.source.MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr(corpus, "_BLOCK_BYTES", 100)  # of which a line may fill many
+    monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(lines_module, "_BLOCK_BYTES", 100)  # of which a line may fill many
     os.write(pipe[1], b"fine\n" + b"x" * 999 + b"\n" + b"x" * 5000)
     lines = PipeLines(pipe[0], "pipe")
     assert [len(next(lines)), len(next(lines))] == [5, 1000]
@@ -179,7 +179,7 @@ def test_what_is_wrong_with_a_file_shows_before_any_work(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("invalid_utf8", ["error", "replace"])
-def test_utf16_is_named(tmp_path: Path, encoding: str, invalid_utf8: corpus.InvalidUtf8) -> None:
+def test_utf16_is_named(tmp_path: Path, encoding: str, invalid_utf8: lines_module.InvalidUtf8) -> None:
     content = "\ufeffa dog\n\u0a0a\n".encode(encoding)
     (tmp_path / "in").write_bytes(content)
     os.mkfifo(tmp_path / "fifo")

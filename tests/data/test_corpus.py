@@ -13,8 +13,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data import corpus as corpus_module
-from nmt.data.corpus import count_pairs, input_files, read_lines, read_pairs
+from nmt.data import lines as lines_module
+from nmt.data.corpus import count_pairs, input_files, read_pairs
+from nmt.data.lines import read_lines
 from nmt.recipe import (
     Corpus,
     DataRecipe,
@@ -114,8 +115,8 @@ def test_lines_do_not_depend_on_blocks(
     path.write_bytes(content)
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus_module, "_BLOCK_BYTES", block_bytes)
-        patch.setattr(corpus_module, "MAX_LINE_BYTES", 12)
+        patch.setattr(lines_module, "_BLOCK_BYTES", block_bytes)
+        patch.setattr(lines_module, "MAX_LINE_BYTES", 12)
         too_long = [n for n, line in enumerate(re.findall(rb"[^\n]*\n|[^\n]+", content), 1) if len(line) > 12]
         if too_long:
             with pytest.raises(UserError, match=f"line {too_long[0]} is longer"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tomli_w
 
-from nmt.data.corpus import read_lines
+from nmt.data.lines import read_lines
 from nmt.data.prepare import load_prepared, prepare
 from nmt.data.store import PairStore, SideStore
 from nmt.data.tokenizer import Tokenizer
