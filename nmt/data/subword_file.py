@@ -1,8 +1,8 @@
-"""SentencePiece model files: their pieces read, and other pieces put in their place.
+"""SentencePiece model files: their pieces read, and other pieces put in their place; and encoded sentences read.
 
 SentencePiece's interface does not tell which pieces are user symbols and of which kind a model is, and cannot change
 them; the file can. The package's own module for it is of no use here: it wants one certain version of protobuf. The
-numbers are those of sentencepiece_model.proto.
+numbers are those of sentencepiece_model.proto and of sentencepiece.proto.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST = 1, 2, 3, 4
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_KIND = 1, 2, 3
 _MODEL_TYPE = 3
 _REPLACEMENTS, _RULE_FILE = 2, 6
+_TOKENS, _TOKEN_ID, _TOKEN_BEGIN = 2, 2, 4
 _VARINT, _LENGTH_DELIMITED, _FOUR_BYTES = 0, 2, 5
 
 
@@ -69,6 +70,17 @@ def is_plain_bpe(model: bytes) -> bool:
 def read_pieces(model: bytes) -> list[Piece]:
     """The pieces of a model, in the order of their ids."""
     return [_read_piece(field.content) for field in _fields(model) if field.number == _PIECES]
+
+
+def read_encoded(sentence: bytes) -> tuple[list[int], list[int]]:
+    """The ids of a sentence's tokens, and the byte of its text where each begins; from a SentencePieceText message."""
+    tokens = [
+        {field.number: field.content for field in _fields(token.content)}
+        for token in _fields(sentence)
+        if token.number == _TOKENS
+    ]
+    ids, begins = ([_integer(token[number], 0)[0] for token in tokens] for number in (_TOKEN_ID, _TOKEN_BEGIN))
+    return ids, begins
 
 
 def with_pieces(model: bytes, pieces: Iterable[Piece]) -> bytes:

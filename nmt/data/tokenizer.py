@@ -26,6 +26,7 @@ from nmt.data.subword_file import (
     PieceKind,
     is_plain_bpe,
     read_algorithm,
+    read_encoded,
     read_pieces,
     without_rule_file,
 )
@@ -81,6 +82,17 @@ class Tokenizer:
         """The token ids of one sentence, without begin or end token; a lone surrogate counts as U+FFFD."""
         ids: list[int] = self._processor.encode(valid_unicode(text), out_type=int)
         return ids
+
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        """The token ids as `encode` gives them, and the character of `text` where each token begins.
+
+        The text may be of any form: SentencePiece counts before it normalizes. A token that spells only a part of a
+        character, such as a byte or a letter of a ligature, begins where the character does.
+        """
+        text = valid_unicode(text)
+        ids, begins = read_encoded(self._processor.encode(text, out_type="serialized_proto"))
+        characters = [place for place, character in enumerate(text) for _ in character.encode()]
+        return ids, [[*characters, len(text)][begin] for begin in begins]
 
     def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[list[int]]:
         """The token ids of many sentences, computed by `num_threads` threads (-1: one for each core)."""

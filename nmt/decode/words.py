@@ -1,13 +1,15 @@
 """From tokens to words: which whitespace-separated word each token of a line helps to spell.
 
-Both sides count visible characters, those that are no white space: what a tokenizer makes of a line spells all of them
-and in their order, in whatever pieces and bytes.
+Visible characters are counted, those that are no white space. The tokens of text that was given begin where
+SentencePiece says, which may normalize the text once more (imported models do). The tokens that a model wrote spell its
+text, in whatever pieces and bytes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 
 from nmt.data.clean import UnicodeForm, normalize
 
@@ -29,8 +31,18 @@ def words_as_printed(text: str) -> list[int]:
     return [place for place, word in enumerate(text.split()) for _ in word]
 
 
+def words_of_starts(text: str, starts: Sequence[int], words: Sequence[int]) -> list[int | None]:
+    """The word of each token of a line in normal form; see `Tokenizer.encode_with_starts`.
+
+    starts: the character of `text` where each token begins; words: see `words_as_given`
+    A token that begins with a space belongs to the word behind it, or to none at the end.
+    """
+    visible = [0, *accumulate(not (character.isspace() or character == _SPACE) for character in text)]
+    return [words[visible[start]] if visible[start] < len(words) else None for start in starts]
+
+
 def words_of_pieces(pieces: Sequence[str], words: Sequence[int]) -> list[int | None]:
-    """The word of each piece, given the word of each visible character that the pieces spell.
+    """The word of each piece that a model wrote, given the word of each visible character that the pieces spell.
 
     A piece that begins within a word belongs to it, and a lone space to the word behind it, or to none at the end.
     """

@@ -1,15 +1,26 @@
 """From tokens to words: what a real tokenizer makes of any line, put together again word by word."""
 
+import io
 import re
+from pathlib import Path
 
 import pytest
+import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.data.clean import normalize
+from nmt.data.clean import UnicodeForm, normalize
 from nmt.data.tokenizer import Tokenizer, train_tokenizer
-from nmt.decode.words import format_links, link_words, words_as_given, words_as_printed, words_of_pieces
+from nmt.decode.words import (
+    format_links,
+    link_words,
+    words_as_given,
+    words_as_printed,
+    words_of_pieces,
+    words_of_starts,
+)
 from nmt.recipe import TokenizerRecipe
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 
 @pytest.fixture(scope="session")
@@ -42,10 +53,17 @@ def spelled(piece: str) -> bytes:
     return piece.replace("\u2581", "").encode()
 
 
+def words_of_line(tokenizer: Tokenizer, line: str, form: UnicodeForm = "NFC") -> tuple[list[str], list[int | None]]:
+    """The pieces of a line, and the word of each."""
+    text = normalize(line, form)
+    ids, starts = tokenizer.encode_with_starts(text)
+    assert ids == tokenizer.encode(text)
+    return tokenizer.pieces(ids), words_of_starts(text, starts, words_as_given(line, form))
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("abt \u2581\u3000é"), max_size=40))
 def test_the_pieces_of_a_word_spell_it(tokenizer: Tokenizer, line: str) -> None:
-    pieces = tokenizer.pieces(tokenizer.encode(normalize(line, "NFC")))
-    words = words_of_pieces(pieces, words_as_given(line, "NFC"))
+    pieces, words = words_of_line(tokenizer, line)
     for place, word in enumerate(line.split()):
         found = b"".join(spelled(piece) for piece, own in zip(pieces, words, strict=True) if own == place)
         expected = normalize(word, "NFC").replace("\u2581", " ").split()
@@ -53,6 +71,58 @@ def test_the_pieces_of_a_word_spell_it(tokenizer: Tokenizer, line: str) -> None:
     visible = [own for piece, own in zip(pieces, words, strict=True) if spelled(piece)]
     assert None not in visible
     assert visible == sorted(visible, key=lambda place: place or 0)
+
+
+@pytest.fixture(scope="session", params=[True, False], ids=["bytes", "unknown"])
+def foreign(request: pytest.FixtureRequest) -> Tokenizer:
+    """A tokenizer like those of Marian's models: it normalizes by itself, and may have an unknown token."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the office has a final cat, 12 old trees and a fine ff."] * 20),
+        model_writer=model,
+        vocab_size=340 if request.param else 60,
+        hard_vocab_limit=False,
+        model_type="unigram",
+        normalization_rule_name="nmt_nfkc",
+        byte_fallback=request.param,
+        user_defined_symbols=[">>fr<<"],
+        pad_id=PAD_ID,
+        unk_id=UNK_ID,
+        bos_id=BOS_ID,
+        eos_id=EOS_ID,
+        minloglevel=2,
+    )
+    return Tokenizer(model.getvalue(), Path("foreign.model"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "the o\ufb03ce has a \ufb01nal cat",  # ligatures are several letters
+        "\uff54\uff48\uff45 \uff4f\uff4c\uff44 cat",  # letters of full width
+        "the\u3000old\u3000\u3000cat",  # ideographic spaces
+        "  the  old   cat ",
+        "\u2460\u2461 old cats\u2026 \u00bd a cat",  # what is written with several characters
+        "a\u0301 cat e\u0301e\u0301 x\u0302\u0323 the",  # combining characters
+        "\uff76\uff9e the cat",  # two characters that become one
+        "\ufdfa the cat",  # one character of several words
+        "\U0001f600\U0001f600 the \u732b cat",  # without pieces of their own
+        ">>fr<< the cat",
+        "a\u200bb \u200b c\u00ad the",
+        "\u00b4 the \u00b4 cat",  # a space and a combining character
+        "\u2581the\u2581 cat",
+        "the \ud800 cat",
+        "",
+        "\u3000",
+    ],
+)
+@pytest.mark.parametrize("form", ["none", "NFC", "NFKC"])
+def test_a_tokenizer_that_normalizes_by_itself_shifts_no_word(foreign: Tokenizer, line: str, form: UnicodeForm) -> None:
+    pieces, words = words_of_line(foreign, line, form)
+    for place, word in enumerate(line.split()):
+        found = [piece for piece, own in zip(pieces, words, strict=True) if own == place]
+        alone, _ = words_of_line(foreign, word, form)
+        assert b"".join(map(spelled, found)) == b"".join(map(spelled, alone))
 
 
 @given(st.lists(st.integers(4, 319), max_size=30))
