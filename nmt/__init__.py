@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from nmt.recipe import DecodeRecipe, UserError
 
 if TYPE_CHECKING:
-    from nmt.decode.translator import Translation, Translator
+    from nmt.decode.translation import Translation
+    from nmt.decode.translator import Translator
 
     __version__: str
 

@@ -243,6 +243,7 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
             decode=recipe.decode,
             origin={"recipe": recipe.name, "seed": recipe.seed, "step": step},
             reverse_target=recipe.data.reverse_target,
+            max_tokens=recipe.data.max_tokens,
         )
         return model_files(recipe.model, tensors, tokenizers.files(), facts)
 
@@ -300,6 +301,7 @@ def _translator_of(model: Transformer, recipe: Recipe, prepared: Prepared, world
         unicode_form=recipe.data.unicode_form,
         device=world.device,
         reverse_target=recipe.data.reverse_target,
+        max_tokens=recipe.data.max_tokens,
     )
 
 

@@ -32,6 +32,7 @@ def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) 
         unicode_form=recipe.data.unicode_form,
         decode=recipe.decode,
         origin={"random": recipe.seed},
+        max_tokens=recipe.data.max_tokens,
     )
     write_directory(directory, model_files(model.recipe, model_tensors(model), tokenizers.files(), facts))
 

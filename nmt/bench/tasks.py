@@ -12,7 +12,6 @@ from nmt.bench.subjects import PUBLISHED, Subject, find_subject
 from nmt.data.lines import read_lines
 from nmt.data.store import PairStore
 from nmt.data.tokenizer import Tokenizers
-from nmt.decode.translator import MAX_SENTENCE_TOKENS
 from nmt.layout import find_model
 from nmt.recipe import DecodeRecipe, UserError, override_decode
 from nmt.storage.model_facts import read_model_facts
@@ -111,7 +110,7 @@ def model_and_sentences(request: SearchRequest, folder: Path) -> tuple[Path, Dec
         return folder / "model", decode, _read(request.source, request.num_sentences)
     if request.tokenizer is not None:
         raise UserError("--tokenizer is for sentences of a file; name it by --input, or leave out --tokenizer")
-    longest = min(MAX_SENTENCE_TOKENS, subject.recipe.model.max_positions - 1)
+    longest = min(subject.recipe.data.max_tokens, subject.recipe.model.max_positions - 1)
     vocab_size, seed = tokenizers.src.vocab_size, subject.recipe.seed
     sentences = number_sentences(request.num_sentences, WMT14, longest, vocab_size, seed)
     return folder / "model", decode, tuple(sentences)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from nmt.data.json_fields import parse_json, text_field
-from nmt.decode.translator import Translation
+from nmt.decode.translation import Translation
 from nmt.decode.words import format_links
 from nmt.recipe import UserError
 

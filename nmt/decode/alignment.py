@@ -27,9 +27,10 @@ from torch import Tensor
 from nmt.checkpoint import load_model
 from nmt.data.clean import UnicodeForm, normalize
 from nmt.data.packing import plan_in_order
-from nmt.data.tokenizer import Tokenizers
+from nmt.data.tokenizer import Tokenizer, Tokenizers
 from nmt.decode.batches import choose_batch_tokens
-from nmt.decode.words import Links, link_words, words_as_given, words_as_printed, words_of_pieces
+from nmt.decode.cutting import Part
+from nmt.decode.words import Links, link_words, words_as_given, words_as_printed, words_of_pieces, words_of_starts
 from nmt.distributed import choose_device
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
@@ -177,8 +178,8 @@ class WordAligner:
                 longest = max(map(len, pair))
                 wrong = f"line {number} has {longest} tokens; the model holds {self._limit}"
                 raise UserError(f"{wrong}; split the sentence")
-        lines = zip(self.attended(pairs), pairs, sources, targets, strict=True)
-        return [link_words(attended, *self.words(pair, source, target)) for attended, pair, source, target in lines]
+        lines = zip(self.attended(pairs), sources, targets, strict=True)
+        return [link_words(attended, *self.words(source, target)) for attended, source, target in lines]
 
     def encode(self, sources: Sequence[str], targets: Sequence[str]) -> list[TokenPair]:
         """The tokens of pairs of lines."""
@@ -193,33 +194,33 @@ class WordAligner:
         """Whether the model has positions for both sides."""
         return max(map(len, pair)) <= self._limit
 
-    def words(self, pair: TokenPair, source: str, target: str) -> tuple[list[int | None], list[int | None]]:
+    def words(self, source: str, target: str) -> tuple[list[int | None], list[int | None]]:
         """The word, as given, of each source and of each target token."""
-        sides = ((self.tokenizers.src, pair[0], source), (self.tokenizers.tgt, pair[1], target))
-        src_words, tgt_words = (
-            words_of_pieces(tokenizer.pieces(ids), words_as_given(line, self.unicode_form))
-            for tokenizer, ids, line in sides
-        )
-        return src_words, tgt_words
+        return self._words(self.tokenizers.src, source), self._words(self.tokenizers.tgt, target)
 
-    def align_pieces(
+    def _words(self, tokenizer: Tokenizer, line: str) -> list[int | None]:
+        text = normalize(line, self.unicode_form)
+        _, starts = tokenizer.encode_with_starts(text)
+        return words_of_starts(text, starts, words_as_given(line, self.unicode_form))
+
+    def align_parts(
         self,
         lines: Sequence[str],
-        pieces_of_lines: Sequence[Sequence[Sequence[int]]],
+        parts_of_lines: Sequence[Sequence[Part]],
         outputs: Sequence[Sequence[tuple[Sequence[int], str]]],
     ) -> list[list[Links]]:
-        """The links of the translations of each piece, between the words of its whole line and those of its text.
+        """The links of the translations of each part, between the words of its whole line and those of its text.
 
-        pieces_of_lines: the tokens of the pieces that each line was cut into, or of the line as its one piece
-        outputs: tokens and text of all translations of each piece, one piece of the lines after the other
+        parts_of_lines: the parts that each line was cut into, or the line as its one part
+        outputs: tokens and text of all translations of each part, one part of the lines after the other
         """
-        sources = [piece for pieces in pieces_of_lines for piece in pieces]
-        pairs = [(source, tokens) for source, found in zip(sources, outputs, strict=True) for tokens, _ in found]
+        parts = [part for parts in parts_of_lines for part in parts]
+        pairs = [(part.tokens, tokens) for part, found in zip(parts, outputs, strict=True) for tokens, _ in found]
         attended = iter(self.attended(pairs))
         words = [
             words
-            for line, pieces in zip(lines, pieces_of_lines, strict=True)
-            for words in self._words_of_cut_line(line, pieces)
+            for line, parts in zip(lines, parts_of_lines, strict=True)
+            for words in self._words_of_parts(line, parts)
         ]
         tgt = self.tokenizers.tgt
         return [
@@ -230,11 +231,15 @@ class WordAligner:
             for src_words, found in zip(words, outputs, strict=True)
         ]
 
-    def _words_of_cut_line(self, line: str, pieces: Sequence[Sequence[int]]) -> list[list[int | None]]:
-        """The word of the line that each token of each of its pieces belongs to."""
-        spelled = self.tokenizers.src.pieces(token for piece in pieces for token in piece)
-        words = iter(words_of_pieces(spelled, words_as_given(line, self.unicode_form)))
-        return [list(islice(words, len(piece))) for piece in pieces]
+    def _words_of_parts(self, line: str, parts: Sequence[Part]) -> list[list[int | None]]:
+        """The word of the line that each token of each of its parts belongs to."""
+        text, given = normalize(line, self.unicode_form), words_as_given(line, self.unicode_form)
+        found = []
+        for part in parts:
+            _, starts = self.tokenizers.src.encode_with_starts(part.text)
+            starts = [part.start + start for start in starts[: len(part.tokens)]]
+            found.append(words_of_starts(text, starts, given))
+        return found
 
     def attended(self, pairs: Sequence[TokenPair]) -> list[list[int]]:
         """The source token that each target token of each pair is linked to."""

@@ -108,7 +108,7 @@ def _readable_pairs(aligner: WordAligner, sources: Sequence[str], targets: Seque
     """The first pairs with text on both sides for which the model has positions."""
     pairs = aligner.encode(sources[:MOST_PAIRS], targets[:MOST_PAIRS])
     return [
-        _Line(source, target, pair, aligner.words(pair, source, target))
+        _Line(source, target, pair, aligner.words(source, target))
         for source, target, pair in zip(sources, targets, pairs, strict=False)
         if all(pair) and aligner.fits(pair)
     ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
@@ -19,7 +20,7 @@ from nmt.decode.alignment import AttendingModel, ChosenAttention, WordAligner
 from nmt.decode.batches import Batching, batches, choose_batch_tokens, crowds
 from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, sentence_utility
 from nmt.decode.captured import CapturedModel
-from nmt.decode.cutting import cut_text
+from nmt.decode.cutting import Part, Phrase, assign_phrases, cut_line
 from nmt.decode.ensemble import Ensemble, is_open
 from nmt.decode.options import SearchOptions
 from nmt.decode.required import tokens_to_hold
@@ -28,6 +29,7 @@ from nmt.decode.sampling import SamplingOptions, sample
 from nmt.decode.scoring import in_order_of_reading
 from nmt.decode.search import Hypothesis, StepModel, beam_search
 from nmt.decode.shortlist import Shortlist
+from nmt.decode.translation import Translation, join_ranks
 from nmt.distributed import choose_device
 from nmt.model.quantized import QuantizedLinear
 from nmt.model.transformer import Transformer
@@ -35,36 +37,12 @@ from nmt.packed import PackedSequences
 from nmt.precision import SearchPrecision, choose_precision, torch_dtype
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.special_ids import EOS_ID
+from nmt.storage.model_facts import USUAL_MAX_TOKENS
 from nmt.transfer import to_device
-
-MAX_SENTENCE_TOKENS = 256
-"""Longer lines are cut into pieces: a model translates badly what is longer than all that it has seen in training."""
 
 # All that `str.splitlines`, or a reader of the output that uses something like it, takes for the end of a line, and
 # the end of a column.
 _BREAKS = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One translation of one line; for an empty line its text is empty, all lists too, and both numbers are 0.
-
-    text:            the translation, without any line break or tab
-    score:           log_prob / length penalty, or expected utility: translations of a line that were searched for are
-                     ordered by it; higher is better
-    log_prob:        natural logarithm of its probability
-    pieces:          its tokens in written form
-    token_log_probs: of each piece and of the end token; they sum to log_prob. A line that was cut has an end token
-                     for each of its parts
-    alignment:       (source word, target word) pairs from 0, where asked for
-    """
-
-    text: str
-    score: float
-    log_prob: float
-    pieces: list[str]
-    token_log_probs: list[float] = field(default_factory=list)
-    alignment: list[tuple[int, int]] | None = None
 
 
 class Task(NamedTuple):
@@ -73,9 +51,6 @@ class Task(NamedTuple):
     sentence: list[int]
     prefix: list[int]
     required: list[list[int]]
-
-
-_NOTHING = Translation(text="", score=0.0, log_prob=0.0, pieces=[])
 
 
 class Translator:
@@ -105,9 +80,12 @@ class Translator:
         unicode_form: UnicodeForm,
         device: torch.device,
         reverse_target: bool = False,
+        max_tokens: int = USUAL_MAX_TOKENS,
     ) -> None:
         """Translate with `model`, which lies on `device` and accepts sentences of `max_positions` tokens.
 
+        max_tokens: the longest sentence that it has seen in training; longer lines are cut, since a model translates
+        badly what is longer than all that it has seen
         The model is None where a subclass searches in another way: see `_search`.
         reverse_target: whether it writes from right to left; text comes out in the order of reading all the same
         Raises UserError when `decode` asks for a tag that the source tokenizer does not know, or for a shortlist that
@@ -132,7 +110,7 @@ class Translator:
         sized = [(recipe, tokenizers.tgt.vocab_size) for recipe in known]
         self._batching = Batching(choose_batch_tokens(decode, device, sized), device)
         self._tag = [] if decode.tag is None else [tokenizers.src.tag_id(decode.tag)]
-        self._max_tokens = min(MAX_SENTENCE_TOKENS, max_positions - 1)  # the end token needs a position too
+        self._max_tokens = min(max_tokens, max_positions - 1)  # the end token needs a position too
         self._device = device
         self._aligner = self._make_aligner(decode) if decode.alignments else None
 
@@ -188,6 +166,7 @@ class Translator:
             unicode_form=cast(UnicodeForm, facts.unicode_form),
             device=place,
             reverse_target=facts.reverse_target,
+            max_tokens=min(one.facts.max_tokens for one in loaded),
         )
         translator.num_parameters = num_parameters
         if place.type == "cpu":
@@ -228,27 +207,27 @@ class Translator:
         """The `n_best` best translations of each line (by default as many as the recipe says), best first.
 
         Where there are fewer, the list is shorter, but never empty. Of a line that had to be cut, the i-th translation
-        is made of the i-th of every piece, and its score is their mean; its first piece gets the prefix and what is
-        required. Raises UserError when `n_best` exceeds the beam, when the rules leave no translation or the model is
-        damaged, when no translation can hold what is required, and when prefixes or required phrases are not as many
-        as the lines.
+        is made of the i-th of every part, and its score is their mean. The first part gets the prefix, and each
+        required phrase goes to the part that `assign_phrases` chooses. What is forbidden, preferred or avoided is so in
+        every part by itself. Raises UserError when `n_best` exceeds the beam, when the rules leave no translation or
+        the model is damaged, when no translation can hold what is required, and when prefixes or required phrases are
+        not as many as the lines.
         """
         for name, given in (("lines", lines), ("prefixes", prefixes), ("required", required)):
             _require_list(name, given)
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
-        pieces_of_lines = [self._encode(line) for line in lines]
+        parts_of_lines = [self._cut(line) for line in lines]
         wishes = zip(
             self._encode_prefixes(prefixes, len(lines)), self._encode_required(required, len(lines)), strict=True
         )
         tasks = [
-            Task(tokens, *wish) if place == 0 else Task(tokens, [], [])
-            for pieces, wish in zip(pieces_of_lines, wishes, strict=True)
-            for place, tokens in enumerate(pieces)
+            task
+            for parts, wish in zip(parts_of_lines, wishes, strict=True)
+            for task in self._tasks(parts, *wish, replace(options, n_best=1))
         ]
         found = self._search(tasks, options)
-        parts = iter(self._align(lines, pieces_of_lines, found, [self._read(hypotheses) for hypotheses in found]))
-        nothing = _NOTHING if self._aligner is None else replace(_NOTHING, alignment=[])
-        return [self._order(_join([next(parts) for _ in pieces], nothing)) for pieces in pieces_of_lines]
+        read = iter(self._align(lines, parts_of_lines, found, [self._read(hypotheses) for hypotheses in found]))
+        return [self._order(self._join([next(read) for _ in parts])) for parts in parts_of_lines]
 
     def stream(
         self,
@@ -273,17 +252,37 @@ class Translator:
             phrases = None if held is None else list(islice(held, len(waiting)))
             yield from self.translate_n_best(waiting, prefixes=own, required=phrases)
 
-    def _encode(self, line: str) -> list[list[int]]:
-        """The tokens of a line: none for an empty line, one list for most, several for one that must be cut."""
-        encode, limit = self._tokenizers.src.encode, self._max_tokens - len(self._tag)
-        text = normalize(line, self._unicode_form)
-        tokens = encode(text)
+    def _cut(self, line: str) -> list[Part]:
+        """The parts of a line: none of an empty line, one of most, several of one that is too long."""
+        text, limit = normalize(line, self._unicode_form), self._max_tokens - len(self._tag)
+        tokens = self._tokenizers.src.encode(text)
         if len(tokens) <= limit:
-            return [tokens] if tokens else []
+            return [Part(text, 0, tokens)] if tokens else []
         self.lines_cut += 1
-        pieces = map(encode, cut_text(text, lambda part: len(encode(part)) <= limit))
-        # A single character, spelled in bytes, can exceed the limit of a very small model.
-        return [piece[:limit] for piece in pieces if piece]
+        return cut_line(text, self._tokenizers.src.encode, limit)
+
+    def _tasks(
+        self, parts: Sequence[Part], prefix: list[int], required: list[list[int]], options: SearchOptions
+    ) -> list[Task]:
+        """What is searched for a line. options: for one translation, by which phrases are assigned to parts."""
+        tasks = [Task(part.tokens, prefix if place == 0 else [], []) for place, part in enumerate(parts)]
+        phrases = [tuple(phrase) for phrase in required if phrase]
+        if len(tasks) < 2 or not phrases:
+            return [task._replace(required=required) for task in tasks]
+
+        def search(pairs: list[tuple[int, Phrase]]) -> list[float]:
+            found = self._search([tasks[place]._replace(required=[[*phrase]]) for place, phrase in pairs], options)
+            return [best[0].log_prob if best else -math.inf for best in found]
+
+        free = [best[0] if best else Hypothesis([], 0.0, -math.inf, []) for best in self._search(tasks, options)]
+        outputs = [tuple(one.tokens[::-1] if self._reverse_target else one.tokens) for one in free]
+        assigned = assign_phrases(phrases, outputs, [one.log_prob for one in free], search)
+        return [task._replace(required=[[*one] for one in own]) for task, own in zip(tasks, assigned, strict=True)]
+
+    def _join(self, parts: Sequence[list[Translation]]) -> list[Translation]:
+        """The translations of a line from those of its parts."""
+        joined = join_ranks(parts)
+        return joined if self._aligner is not None else [replace(one, alignment=None) for one in joined]
 
     def _order(self, translations: list[Translation]) -> list[Translation]:
         """Best first: as they are, or by expected utility, which then is their score."""
@@ -402,18 +401,18 @@ class Translator:
     def _align(
         self,
         lines: Sequence[str],
-        pieces_of_lines: Sequence[list[list[int]]],
+        parts_of_lines: Sequence[list[Part]],
         found: Sequence[list[Hypothesis]],
         read: Sequence[list[Translation]],
     ) -> list[list[Translation]]:
-        """The translations of each piece of the lines with their links, where these are asked for."""
+        """The translations of each part of the lines with their links, where these are asked for."""
         if self._aligner is None:
             return list(read)
         outputs = [
             [(hypothesis.tokens, translation.text) for hypothesis, translation in zip(*both, strict=True)]
             for both in zip(found, read, strict=True)
         ]
-        links = self._aligner.align_pieces(lines, pieces_of_lines, outputs)
+        links = self._aligner.align_parts(lines, parts_of_lines, outputs)
         return [
             [replace(translation, alignment=own) for translation, own in zip(*both, strict=True)]
             for both in zip(read, links, strict=True)
@@ -451,38 +450,3 @@ def _lay_out(model: Transformer, precision: SearchPrecision, device: torch.devic
     else:
         model.to(torch_dtype(choose_precision(precision, device))).freeze()
     return model
-
-
-def _join(pieces: list[list[Translation]], nothing: Translation) -> list[Translation]:
-    """The translations of a line from those of its pieces; a piece that has fewer gives its last again.
-
-    nothing: what a line without pieces gets
-    """
-    if not pieces:
-        return [nothing]
-    joined = []
-    for rank in range(max(map(len, pieces))):
-        parts = [translations[min(rank, len(translations) - 1)] for translations in pieces]
-        joined.append(
-            Translation(
-                text=" ".join(part.text for part in parts if part.text),
-                score=sum(part.score for part in parts) / len(parts),
-                log_prob=sum(part.log_prob for part in parts),
-                pieces=[piece for part in parts for piece in part.pieces],
-                token_log_probs=[value for part in parts for value in part.token_log_probs],
-                alignment=_join_alignments(parts),
-            )
-        )
-    return joined
-
-
-def _join_alignments(parts: Sequence[Translation]) -> list[tuple[int, int]] | None:
-    """The links of a line: those of its parts, the words of whose translations follow each other."""
-    links: set[tuple[int, int]] = set()
-    words_before = 0
-    for part in parts:
-        if part.alignment is None:
-            return None
-        links |= {(source, words_before + target) for source, target in part.alignment}
-        words_before += len(part.text.split())
-    return sorted(links)

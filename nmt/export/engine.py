@@ -32,7 +32,7 @@ from nmt.export.packages import load_package
 from nmt.layout import find_model
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_facts import USUAL_MAX_TOKENS, read_model_facts
 
 EnginePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
@@ -153,6 +153,7 @@ class CTranslate2Translator(Translator):
         max_positions: int,
         unicode_form: UnicodeForm,
         reverse_target: bool = False,
+        max_tokens: int = USUAL_MAX_TOKENS,
     ) -> None:
         """Raises UserError that names all search options which CTranslate2 cannot honour."""
         refuse_options(decode)
@@ -164,6 +165,7 @@ class CTranslate2Translator(Translator):
             unicode_form=unicode_form,
             device=torch.device("cpu"),
             reverse_target=reverse_target,
+            max_tokens=max_tokens,
         )
         self._engine = engine
 
@@ -194,6 +196,7 @@ class CTranslate2Translator(Translator):
             max_positions=conversion.recipe.max_positions,
             unicode_form=cast(UnicodeForm, conversion.facts.unicode_form),
             reverse_target=conversion.facts.reverse_target,
+            max_tokens=conversion.facts.max_tokens,
         )
 
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nmt.decode.translator import MAX_SENTENCE_TOKENS
 from nmt.recipe import DecodeRecipe, UserError, explain
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
@@ -29,12 +28,13 @@ _DEFAULTS = DecodeRecipe().model_dump()
 
 
 def to_generation_config(
-    decode: DecodeRecipe, max_positions: int, forbidden: Sequence[Sequence[int]]
+    decode: DecodeRecipe, max_positions: int, max_tokens: int, forbidden: Sequence[Sequence[int]]
 ) -> tuple[dict[str, Any], list[str]]:
     """The generation configuration of a model, and the options that it cannot express, in words.
 
-    forbidden: the tokens of what `decode.forbid` forbids. The longest output depends on the input with us, and is one
-    number there: that of the longest input that we take at a time. Both divide by n^alpha with the end token counted.
+    max_tokens: of the longest sentence that the model was trained on; forbidden: the tokens of what `decode.forbid`
+    forbids. The longest output depends on the input with us, and is one number there: that of the longest input that we
+    take at a time. Both divide by n^alpha with the end token counted.
     """
     config: dict[str, Any] = {
         "pad_token_id": PAD_ID,
@@ -44,7 +44,7 @@ def to_generation_config(
         "forced_eos_token_id": EOS_ID,
         "suppress_tokens": _NEVER,
         "num_beams": 1 if decode.sampling else decode.beam_size,
-        "max_length": min(max_positions, MAX_SENTENCE_TOKENS + decode.max_extra_tokens + 2),
+        "max_length": min(max_positions, max_tokens + decode.max_extra_tokens + 2),
     }
     problems = []
     if decode.length_penalty == "power":

@@ -41,7 +41,7 @@ def huggingface_files(
     forbidden = [
         tokenizers.tgt.encode(normalize(phrase, _unicode_form(facts.unicode_form))) for phrase in facts.decode.forbid
     ]
-    generation, lost = to_generation_config(facts.decode, model.recipe.max_positions, forbidden)
+    generation, lost = to_generation_config(facts.decode, model.recipe.max_positions, facts.max_tokens, forbidden)
     tensors = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in _tensors(model)}
     return {
         "config.json": _json(_config(model)),

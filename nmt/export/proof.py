@@ -18,7 +18,7 @@ from nmt.data.tokenizer import Tokenizers
 from nmt.decode.options import SearchOptions
 from nmt.decode.scoring import score_pairs
 from nmt.decode.search import Hypothesis, beam_search
-from nmt.decode.translator import MAX_SENTENCE_TOKENS, Task
+from nmt.decode.translator import Task
 from nmt.export.ctranslate2 import Quantization
 from nmt.export.engine import CTranslate2Engine
 from nmt.export.packages import load_package
@@ -59,7 +59,7 @@ class _Sample:
     def __init__(self, loaded: LoadedModel, tokenizers: Tokenizers, lines: Sequence[str]) -> None:
         self.model, self.tokenizers = loaded.model, tokenizers
         form = cast(UnicodeForm, loaded.facts.unicode_form)
-        most = min(MAX_SENTENCE_TOKENS, loaded.model.recipe.max_positions - 1)
+        most = min(loaded.facts.max_tokens, loaded.model.recipe.max_positions - 1)
         encoded = {text: tokenizers.src.encode(text) for text in (normalize(line, form) for line in lines)}
         self.lines = [text for text, tokens in encoded.items() if 0 < len(tokens) <= most]
         self.sources = [encoded[line] for line in self.lines]

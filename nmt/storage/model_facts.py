@@ -17,6 +17,9 @@ from nmt.storage.sealed import CorruptError
 
 FORMAT = 1
 
+USUAL_MAX_TOKENS = 256
+"""The longest training sentence of models that do not say it: the default of `data.max_tokens`."""
+
 
 @dataclass(frozen=True)
 class ModelFacts:
@@ -24,6 +27,7 @@ class ModelFacts:
 
     origin:         where the weights come from, such as `{"run": ..., "steps": [...]}`
     reverse_target: whether it reads and writes the tokens of the target side in reverse
+    max_tokens:     the longest sentence that it was trained on, in tokens of either side, a tag included
     """
 
     src_lang: str
@@ -34,6 +38,7 @@ class ModelFacts:
     decode: DecodeRecipe
     origin: dict[str, Any] = field(default_factory=dict)
     reverse_target: bool = False
+    max_tokens: int = USUAL_MAX_TOKENS
 
 
 def read_model_facts(directory: Path) -> ModelFacts:
@@ -52,7 +57,11 @@ def model_toml(model_recipe: ModelRecipe, facts: ModelFacts) -> str:
         "format": FORMAT,
         "languages": {"src": facts.src_lang, "tgt": facts.tgt_lang},
         "vocabulary": {"src": facts.src_vocab_size, "tgt": facts.tgt_vocab_size},
-        "text": {"unicode_form": facts.unicode_form, "reverse_target": facts.reverse_target},
+        "text": {
+            "unicode_form": facts.unicode_form,
+            "reverse_target": facts.reverse_target,
+            "max_tokens": facts.max_tokens,
+        },
         "model": model_recipe.model_dump(mode="json"),
         "decode": facts.decode.model_dump(mode="json", exclude_none=True),
         "origin": facts.origin,
@@ -76,6 +85,7 @@ def read_model_toml(path: Path) -> tuple[ModelRecipe, ModelFacts]:
             decode=DecodeRecipe.model_validate(tree["decode"]),
             origin=tree["origin"],
             reverse_target=tree["text"].get("reverse_target", False),  # models of before know no such thing
+            max_tokens=tree["text"].get("max_tokens", USUAL_MAX_TOKENS),
         )
         return ModelRecipe.model_validate(tree["model"]), facts
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, ValidationError) as error:

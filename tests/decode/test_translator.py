@@ -19,16 +19,17 @@ from nmt.checkpoint import load_model, model_files, model_tensors
 from nmt.data.clean import normalize
 from nmt.data.tokenizer import Tokenizers, train_tokenizer
 from nmt.decode.batches import Batching, batches, is_out_of_memory
-from nmt.decode.cutting import cut_text
+from nmt.decode.cutting import assign_phrases, cut_text, join_texts
 from nmt.decode.search import StepModel
-from nmt.decode.translator import MAX_SENTENCE_TOKENS, Translation, Translator
+from nmt.decode.translation import Translation
+from nmt.decode.translator import Translator
 from nmt.model.quantized import multiplies_integers
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.precision import SearchPrecision
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
 from nmt.special_ids import EOS_ID
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_facts import USUAL_MAX_TOKENS, ModelFacts
 from nmt.storage.sealed import write_directory
 
 CPU = torch.device("cpu")
@@ -150,10 +151,22 @@ class CopyModel:
 
 
 def make_translator(
-    model: StepModel[CopyState], tokenizers: Tokenizers, max_positions: int = 1024, **decode: Any
+    model: StepModel[CopyState],
+    tokenizers: Tokenizers,
+    max_positions: int = 1024,
+    max_tokens: int = USUAL_MAX_TOKENS,
+    **decode: Any,
 ) -> Translator:
     recipe = DecodeRecipe.model_validate({"beam_size": 2, "max_extra_tokens": 3} | decode)
-    return Translator(model, tokenizers, recipe, max_positions=max_positions, unicode_form="NFC", device=CPU)
+    return Translator(
+        model,
+        tokenizers,
+        recipe,
+        max_positions=max_positions,
+        unicode_form="NFC",
+        device=CPU,
+        max_tokens=max_tokens,
+    )
 
 
 # --- With the model that copies --------------------------------------------------------------------------------------
@@ -170,7 +183,7 @@ def test_every_line_comes_out_in_its_place(tokenizers: Tokenizers, max_positions
         tokens = tokenizers.src.encode(normalize(line, "NFC"))
         expected = tokenizers.src.decode(tokens)
         assert len(out.splitlines()) <= 1
-        if len(tokens) < min(max_positions, MAX_SENTENCE_TOKENS + 1):
+        if len(tokens) < min(max_positions, 256 + 1):
             assert out == expected
         else:
             cut += 1
@@ -414,6 +427,93 @@ def test_a_character_that_cannot_fit_is_left_alone() -> None:
     assert cut_text("ab", lambda piece: False) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("texts", "joined", "first_words"),
+    [
+        (["One two.", "Three"], "One two. Three", [0, 2]),
+        (["\u4e00\u4e8c\u3002", "\u4e09\u56db"], "\u4e00\u4e8c\u3002\u4e09\u56db", [0, 0]),
+        (["\u4e00 \u4e8c", "\u4e09 \u56db", "\u4e94"], "\u4e00 \u4e8c\u4e09 \u56db\u4e94", [0, 1, 2]),
+        (
+            ["\u201c\u4e00\u3002\u201d", "\u300c\u4e8c\u300d", "API"],
+            "\u201c\u4e00\u3002\u201d\u300c\u4e8c\u300dAPI",
+            [0, 0, 0],
+        ),
+        (["\u3072\u3089", "\u30ab\u30bf"], "\u3072\u3089\u30ab\u30bf", [0, 0]),
+        (["\u0e01\u0e33", "\u0e02"], "\u0e01\u0e33\u0e02", [0, 0]),  # Thai
+        (["\u0e81", "\u0e82"], "\u0e81\u0e82", [0, 0]),  # Lao
+        (["\u1780\u17d4", "\u1781"], "\u1780\u17d4\u1781", [0, 0]),  # Khmer
+        (["\u1000\u104b", "\u1001"], "\u1000\u104b\u1001", [0, 0]),  # Burmese
+        (["\uac00", "\ub098"], "\uac00 \ub098", [0, 1]),  # Korean has spaces
+        (["it is called \u4e2d\u6587", "in Chinese"], "it is called \u4e2d\u6587 in Chinese", [0, 4]),
+        (["", "a", "", "b"], "a b", [0, 0, 1, 1]),
+        (["a", '"'], 'a "', [0, 1]),
+        ([], "", []),
+    ],
+)
+def test_where_parts_are_joined_by_a_space(texts: list[str], joined: str, first_words: list[int]) -> None:
+    assert join_texts(texts) == (joined, first_words)
+
+
+FIRST, SECOND = "the old dog sees a red tree.", "Then he likes the cat slowly."
+
+
+def cut_in_two(tokenizers: Tokenizers, **decode: Any) -> Translator:
+    """A translator that cuts FIRST and SECOND apart."""
+    longest = max(len(tokenizers.src.encode(part)) for part in (FIRST, SECOND))
+    return make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, max_tokens=longest, **decode)
+
+
+def test_lines_are_cut_at_the_longest_sentence_of_training(tokenizers: Tokenizers) -> None:
+    translator = cut_in_two(tokenizers)
+    assert translator.translate([f"{FIRST} {SECOND}", FIRST]) == [f"{FIRST} {SECOND}", FIRST]
+    assert translator.lines_cut == 1
+    usual = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers)
+    assert usual.translate([f"{FIRST} {SECOND}"]) == [f"{FIRST} {SECOND}"]
+    assert usual.lines_cut == 0
+
+
+def test_the_first_part_of_a_cut_line_gets_the_prefix(tokenizers: Tokenizers) -> None:
+    [found] = cut_in_two(tokenizers, beam_size=4).translate([f"{FIRST} {SECOND}"], prefixes=["he said:"])
+    assert found.startswith("he said:") and found.endswith(SECOND)
+    assert "he said:" not in found[8:]
+
+
+@pytest.mark.parametrize("phrase", ["old dog", "likes the cat", "he likes"])
+def test_a_phrase_that_a_part_holds_is_required_of_that_part(tokenizers: Tokenizers, phrase: str) -> None:
+    translator = cut_in_two(tokenizers, beam_size=4)
+    assert translator.translate([f"{FIRST} {SECOND}"], required=[[phrase]]) == [f"{FIRST} {SECOND}"]
+
+
+def test_every_translation_of_a_cut_line_holds_what_is_required(tokenizers: Tokenizers) -> None:
+    phrases = ["quickly", "cat slowly", "go! go!", "quickly"]
+    for options in ({"n_best": 3}, {"require": ["quickly", "go! go!"]}):
+        translator = cut_in_two(tokenizers, beam_size=8, max_extra_tokens=12, **options)
+        [plain, cut] = translator.translate_n_best([FIRST, f"{FIRST} {SECOND}"], required=[[], phrases])
+        assert all(phrase in one.text for one in cut for phrase in phrases)
+        assert all("quickly" in one.text for one in plain) == ("require" in options)
+        for one in cut:
+            assert len(one.token_log_probs) == len(one.pieces) + 2
+            assert one.log_prob == pytest.approx(sum(one.token_log_probs))
+    forbidding = cut_in_two(tokenizers, beam_size=4, forbid=["red", "likes"])
+    [found] = forbidding.translate([f"{FIRST} {SECOND}"])
+    assert "red" not in found.split() and "likes" not in found.split()
+
+
+def test_a_phrase_goes_to_the_part_that_it_makes_least_improbable() -> None:
+    log_probs = {(0, (7,)): -9.0, (1, (7,)): -8.5, (0, (8, 9)): -float("inf"), (1, (8, 9)): -30.0}
+    asked: list[tuple[int, tuple[int, ...]]] = []
+
+    def search(pairs: list[tuple[int, tuple[int, ...]]]) -> list[float]:
+        asked.extend(pairs)
+        return [log_probs[pair] for pair in pairs]
+
+    phrases, outputs = [(7,), (5, 6), (8, 9), (7,)], [(4, 5, 4, 6), (4, 5, 6)]
+    assert assign_phrases(phrases, outputs, [-2.0, -1.0], search) == [[(7,)], [(5, 6), (8, 9)]]
+    assert asked == [*log_probs]
+    impossible = assign_phrases([(7,)], [(), ()], [-float("inf")] * 2, lambda pairs: [-float("inf")] * len(pairs))
+    assert impossible == [[(7,)], []], "the search of the line then says that no translation is possible"
+
+
 # --- With a real model -----------------------------------------------------------------------------------------------
 
 
@@ -428,7 +528,7 @@ def model_directory(tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFac
         for parameter in model.parameters():
             parameter.mul_(1.5)
     decode = DecodeRecipe(beam_size=2, n_best=2, max_extra_tokens=4)
-    facts = ModelFacts("en", "de", vocab, vocab, "NFC", decode)
+    facts = ModelFacts("en", "de", vocab, vocab, "NFC", decode, max_tokens=30)
     directory = tmp_path_factory.mktemp("run") / "model"
     write_directory(directory, model_files(recipe, model_tensors(model), tokenizers.files(), facts))
     return directory
@@ -472,6 +572,21 @@ def test_load_takes_the_directory_as_it_says(model_directory: Path) -> None:
     assert [len(translations) for translations in greedy.translate_n_best(lines)] == [1] * 5
     with pytest.raises(UserError, match="beam"):
         greedy.translate_n_best(lines, n_best=2)
+
+
+def test_load_cuts_at_what_the_directory_says(model_directory: Path, tokenizers: Tokenizers, tmp_path: Path) -> None:
+    line = " ".join(text_lines(9))
+    translator = Translator.load(model_directory, device="cpu")
+    translator.translate([line, "the cat"])
+    assert translator.lines_cut == 1
+    parts = [part.tokens for part in translator._cut(line)]
+    assert len(parts) > 1 and all(len(tokens) <= 30 for tokens in parts)
+    assert list(chain(*parts)) == tokenizers.src.encode(line)
+    old = tmp_path / "old"  # which does not say it, and holds 47 tokens
+    files = {path.name: path.read_bytes() for path in model_directory.iterdir() if path.name != "manifest.json"}
+    files["model.toml"] = files["model.toml"].replace(b"max_tokens = 30\n", b"")
+    write_directory(old, files)
+    assert any(len(part.tokens) > 30 for part in Translator.load(old, device="cpu")._cut(line))
 
 
 def test_fp16_is_nearer_to_fp32_than_bf16(model_directory: Path) -> None:

@@ -27,7 +27,7 @@ def test_every_option_that_can_be_expressed_is() -> None:
         no_repeat_ngram=4,
         max_extra_tokens=10,
     )
-    config, lost = to_generation_config(decode, 200, [[7], [8, 9], []])
+    config, lost = to_generation_config(decode, 200, 256, [[7], [8, 9], []])
     assert config == SPECIAL | {
         "num_beams": 5,
         "max_length": 200,
@@ -45,7 +45,7 @@ def test_every_option_that_can_be_expressed_is() -> None:
 
 @pytest.mark.parametrize("decode", [{"length_penalty": "none"}, {"length_penalty": "gnmt", "length_alpha": 0.0}])
 def test_no_penalty_is_the_power_of_zero(decode: dict[str, object]) -> None:
-    config, lost = to_generation_config(DecodeRecipe.model_validate(decode), 1024, [])
+    config, lost = to_generation_config(DecodeRecipe.model_validate(decode), 1024, 256, [])
     assert (config["length_penalty"], config["max_length"], lost) == (0.0, 308, [])
 
 
@@ -53,7 +53,7 @@ def test_what_is_lost_is_named() -> None:
     decode = DecodeRecipe(
         sampling=True, top_k=5, min_p=0.1, bayes_risk="chrf", max_length_ratio=2.0, shortlist=Path("list")
     )
-    config, lost = to_generation_config(decode, 100, [])
+    config, lost = to_generation_config(decode, 100, 256, [])
     assert (config["do_sample"], config["num_beams"], config["top_k"], config["min_p"]) == (True, 1, 5, 0.1)
     assert "length_penalty" not in config
     assert [one.split()[0] for one in lost] == [
