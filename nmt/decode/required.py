@@ -31,11 +31,6 @@ from nmt.transfer import to_device
 _OF_ROWS = ("limits", "wanted", "phrases", "nodes", "met")
 
 
-def tokens_to_hold(phrases: Sequence[Sequence[int]]) -> int:
-    """How many tokens surely suffice to hold all phrases: those of the distinct ones together."""
-    return sum(map(len, {tuple(phrase) for phrase in phrases}))
-
-
 @dataclass(frozen=True)
 class Required:
     """What each live hypothesis has of the phrases that it must hold.

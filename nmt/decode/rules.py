@@ -7,7 +7,6 @@ output, and the longest output over the shortest.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +15,8 @@ import torch
 from torch import Tensor
 
 from nmt.decode.forbidden import ForbiddenPhrases, forbidden_phrases
+from nmt.decode.limits import output_limits
 from nmt.decode.options import SearchOptions
-from nmt.decode.required import tokens_to_hold
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.transfer import to_device
 
@@ -68,16 +67,7 @@ class Rules:
         self._options = options
         self._tables: _Tables | None = None
         self.prefixes = prefixes or [()] * len(src_tokens)
-        self.limits = [
-            1 + max(_longest(tokens, options), len(prefix), _room_for(phrases, prefix, options))
-            for tokens, prefix, phrases in zip(
-                src_tokens, self.prefixes, required or [()] * len(src_tokens), strict=True
-            )
-        ]
-        self.shortest = [
-            min(limit - 1, max(options.min_tokens, math.floor(_times(options.min_length_ratio, tokens))))
-            for limit, tokens in zip(self.limits, src_tokens, strict=True)
-        ]
+        self.limits, self.shortest = output_limits(options, src_tokens, self.prefixes, required)
 
     def apply(self, log_probs: Tensor, rows: Rows, outputs: Callable[[int], Tensor]) -> None:
         """Make impossible, in place, what must not be the next token of an output.
@@ -158,25 +148,6 @@ class _Tables:
             words=to_device(words, device) if words else None,
             phrases=forbidden_phrases(phrases, device) if phrases else None,
         )
-
-
-def _longest(src_tokens: int, options: SearchOptions) -> int:
-    """The longest output of a source, end tokens not counted."""
-    longest = src_tokens + options.max_extra_tokens
-    if options.max_length_ratio < math.inf:
-        longest = min(longest, math.ceil(_times(options.max_length_ratio, src_tokens)))
-    return longest if options.max_tokens is None else min(longest, options.max_tokens)
-
-
-def _times(ratio: float, tokens: int) -> float:
-    """The product, freed from the rounding of the ratio: 1.1 times 10 is 11 and not a little more."""
-    return round(ratio * tokens, 6)
-
-
-def _room_for(required: Sequence[Sequence[int]], prefix: Sequence[int], options: SearchOptions) -> int:
-    """Tokens of an output that holds the required phrases behind its prefix, as far as it may be as long."""
-    needed = len(prefix) + tokens_to_hold(required)
-    return needed if options.max_tokens is None else min(needed, options.max_tokens)
 
 
 def _forbid_repeated(log_probs: Tensor, outputs: Tensor, n: int) -> None:

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions, length_penalty
 from nmt.decode.rules import Rows, Rules
-from nmt.decode.search import Hypothesis, State, StepModel
+from nmt.decode.search import State, StepModel
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe
 from nmt.special_ids import BOS_ID, EOS_ID

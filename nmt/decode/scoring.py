@@ -13,6 +13,7 @@ from torch import Tensor
 from nmt.checkpoint import LoadedModel, load_model
 from nmt.data.clean import UnicodeForm, normalize
 from nmt.data.tokenizer import Tokenizers
+from nmt.decode.hypothesis import in_order_of_reading
 from nmt.distributed import choose_device
 from nmt.packed import Batch, PackedSequences
 from nmt.recipe import UserError
@@ -69,11 +70,6 @@ class TextScore:
     log_prob: float
     token_log_probs: list[float]
     pieces: list[str]
-
-
-def in_order_of_reading(values: list[float]) -> list[float]:
-    """Values of the tokens of a sentence that was written backwards, and of its end token, as they are read."""
-    return [*values[-2::-1], values[-1]]
 
 
 class Scorer:

@@ -46,6 +46,7 @@ import torch
 from torch import Tensor
 
 from nmt.decode.extensions import Extensions
+from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions
 from nmt.decode.rules import Rows, Rules
 from nmt.decode.steering import Steering, rows_of
@@ -98,22 +99,6 @@ class OpenModel(StepModel[State], Protocol[State]):
 
         None of them is longer than the longest that `start` was given; steps: the most that one of the others has taken
         """
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """A finished translation of one sentence.
-
-    tokens:          without begin and end token
-    score:           what translations are ordered by: log_prob / length penalty, with bias where in use
-    log_prob:        natural logarithm of its probability under the model, end token included
-    token_log_probs: of each token and of the end token; they sum to log_prob
-    """
-
-    tokens: list[int]
-    score: float
-    log_prob: float
-    token_log_probs: list[float]
 
 
 # --- The search ------------------------------------------------------------------------------------------------------

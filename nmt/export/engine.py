@@ -22,10 +22,11 @@ import torch
 
 from nmt.data.clean import UnicodeForm
 from nmt.data.tokenizer import Tokenizers
+from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions, length_penalty
 from nmt.decode.rules import Rules
-from nmt.decode.search import Hypothesis
-from nmt.decode.translator import Task, Translator
+from nmt.decode.text_translator import Task
+from nmt.decode.translator import Translator
 from nmt.distributed import choose_device
 from nmt.export.cache import find_conversion
 from nmt.export.packages import load_package

@@ -15,10 +15,11 @@ from nmt.checkpoint import LoadedModel
 from nmt.data.clean import UnicodeForm, normalize
 from nmt.data.embedded import generate
 from nmt.data.tokenizer import Tokenizers
+from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions
 from nmt.decode.scoring import score_pairs
-from nmt.decode.search import Hypothesis, beam_search
-from nmt.decode.translator import Task
+from nmt.decode.search import beam_search
+from nmt.decode.text_translator import Task
 from nmt.export.ctranslate2 import Quantization
 from nmt.export.engine import CTranslate2Engine
 from nmt.export.packages import load_package

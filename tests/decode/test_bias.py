@@ -11,8 +11,9 @@ from plain_search import begun, count
 from test_search import Prefix, Table, TableModel, source_of
 
 from nmt.decode.bias import Bias
+from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions
-from nmt.decode.search import Hypothesis, beam_search
+from nmt.decode.search import beam_search
 from nmt.packed import PackedSequences
 from nmt.special_ids import EOS_ID
 

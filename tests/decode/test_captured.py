@@ -20,10 +20,11 @@ from nmt.checkpoint import load_model
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.captured import CapturedModel, GraphRecorder, Run, StaticState
 from nmt.decode.ensemble import Ensemble
+from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions
 from nmt.decode.restricted import restrict
 from nmt.decode.sampling import SamplingOptions, sample
-from nmt.decode.search import Hypothesis, StepModel, beam_search
+from nmt.decode.search import StepModel, beam_search
 from nmt.decode.translator import Translation, Translator
 from nmt.model.buffers import Arena, Shape, Sizes
 from nmt.model.transformer import Transformer

@@ -3,8 +3,9 @@
 import pytest
 from test_search import TableModel, random_table, source_of
 
+from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions
-from nmt.decode.search import Hypothesis, beam_search
+from nmt.decode.search import beam_search
 from nmt.packed import PackedSequences
 
 SOURCES = [source_of(length, name) for name, length in enumerate([3, 5, 2, 6])]

@@ -18,9 +18,10 @@ from test_steering import prefixes, rules, some_phrases, stops, tasks_of, usuall
 from nmt.decode.batches import batches, choose_batch_tokens, crowds
 from nmt.decode.captured import CapturedModel
 from nmt.decode.ensemble import Ensemble, is_open
+from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions
 from nmt.decode.restricted import restrict
-from nmt.decode.search import Hypothesis, StepModel, beam_search
+from nmt.decode.search import StepModel, beam_search
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.special_ids import BOS_ID

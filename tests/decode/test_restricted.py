@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from nmt.decode.ensemble import Ensemble, EnsembleMean
+from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions, length_penalty
 from nmt.decode.restricted import restrict
 from nmt.decode.sampling import SamplingOptions, sample
-from nmt.decode.search import Hypothesis, StepModel, beam_search
+from nmt.decode.search import StepModel, beam_search
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import LengthPenalty, SearchOptions, length_penalty
-from nmt.decode.search import Hypothesis, beam_search
+from nmt.decode.search import beam_search
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID

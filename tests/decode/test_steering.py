@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from plain_search import Task, beam_outputs, best_outputs
 from test_search import Prefix, TableModel, alphas, assert_same, penalties, random_table, source_of, zeros
 
+from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions
-from nmt.decode.search import Hypothesis, beam_search
+from nmt.decode.search import beam_search
 from nmt.decode.steering import Steering
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, UserError

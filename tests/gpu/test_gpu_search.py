@@ -13,10 +13,11 @@ import torch
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.decode.captured import CapturedModel, GraphRecorder, PlainRecorder, Recorder, Run
 from nmt.decode.ensemble import Ensemble
+from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions
 from nmt.decode.restricted import restrict
 from nmt.decode.sampling import SamplingOptions, sample
-from nmt.decode.search import Hypothesis, beam_search
+from nmt.decode.search import beam_search
 from nmt.decode.translator import Translator
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences

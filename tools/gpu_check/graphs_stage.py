@@ -20,8 +20,9 @@ from nmt.bench.tasks import SearchRequest, model_and_sentences
 from nmt.checkpoint import load_model
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.captured import CapturedModel, GraphRecorder, PlainRecorder, Recorder, Run
+from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions
-from nmt.decode.search import Hypothesis, StepModel, beam_search
+from nmt.decode.search import StepModel, beam_search
 from nmt.distributed import choose_device
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
