@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from nmt.recipe import UserError
@@ -19,10 +20,24 @@ def require_token() -> str:
     return token
 
 
-def push(folder: Path, name: str) -> str:
+def require_repository_name(name: str) -> None:
+    """Raise UserError unless the hub may have a model of this name."""
+    from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        detail = " ".join(str(error).split()).rstrip(".")
+        raise UserError(f"--push {name}: {detail}; it must be OWNER/MODEL; correct it") from error
+
+
+def push(folder: Path, name: str, *, private: bool = False) -> str:
     """Upload a folder as the hub's model `name` (OWNER/MODEL), made if need be, and return its address.
 
-    Raises UserError without a token, and for all that the hub or the network refuse.
+    private: only its owner shall see it; refused where a public model of this name is there already
+    Raises UserError without a token, and for all that the hub or the network refuse, with the command that uploads the
+    folder again.
     """
     from huggingface_hub import HfApi  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
@@ -32,11 +47,21 @@ def push(folder: Path, name: str) -> str:
     refusals: tuple[type[BaseException], ...] = (HfHubHTTPError, *HfHubHTTPError.__bases__, OSError, ValueError)
     api = HfApi(token=require_token())
     try:
-        repository = api.create_repo(name, repo_type="model", exist_ok=True)
+        repository = api.create_repo(name, repo_type="model", private=private or None, exist_ok=True)
+        if private and not api.model_info(repository.repo_id).private:
+            raise UserError(
+                f"{name} is public already; --private needs a private model; make it private on its page on the hub, "
+                f"then run: {_upload_command(folder, name, private)}"
+            )
         api.upload_folder(repo_id=repository.repo_id, folder_path=folder, repo_type="model")
     except refusals as error:
-        detail = " ".join(str(error).split())
+        detail = " ".join(str(error).split()).rstrip(".")
         raise UserError(
-            f"cannot upload {folder} as {name}: {detail}; the export itself is whole; mend that and upload it again"
+            f"cannot upload {folder} as {name}: {detail}; the export in {folder} is complete; correct the cause, then "
+            f"run: {_upload_command(folder, name, private)}"
         ) from error
     return str(repository)
+
+
+def _upload_command(folder: Path, name: str, private: bool) -> str:
+    return shlex.join(["hf", "upload", name, str(folder), ".", *(["--private"] if private else [])])

@@ -2,6 +2,10 @@
 
 import base64
 import json
+import os
+import shlex
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -24,10 +28,18 @@ class Hub(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.created: list[dict[str, Any]] = []
         self.files: dict[str, bytes] = {}
+        self.is_public = False
+        self.is_full = False
 
 
 class Answers(BaseHTTPRequestHandler):
     server: Hub
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/api/models/me/model"):
+            self._answer(200, {"id": "me/model", "private": not self.server.is_public, "siblings": []})
+        else:
+            self._answer(404, {"error": f"{self.path} is not there"})
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -38,6 +50,8 @@ class Answers(BaseHTTPRequestHandler):
         elif self.path == "/api/repos/create":
             self.server.created.append(json.loads(body))
             self._answer(200, {"url": f"{self.server.url}/me/model"})
+        elif self.server.is_full:
+            self._answer(403, {"error": "Private repository storage limit reached"})
         elif self.path == "/api/validate-yaml":
             self._answer(200, {"warnings": [], "errors": []})
         elif self.path == "/api/models/me/model/preupload/main":
@@ -93,7 +107,45 @@ def test_what_the_hub_refuses_is_one_line(
     server: Hub, export: Path, monkeypatch: pytest.MonkeyPatch, token: str, name: str
 ) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: token)
-    with pytest.raises(UserError, match="the export itself is whole") as refused:
+    with pytest.raises(UserError, match=f"the export in {export} is complete") as refused:
         push(export, name)
     assert "\n" not in str(refused.value)
     assert server.files == {}
+
+
+def is_private(created: dict[str, Any]) -> bool:
+    """Whether a request asks for a private model, as older and newer versions of huggingface_hub say it."""
+    return created.get("private") is True or created.get("visibility") == "private"
+
+
+def test_a_private_model_is_made_private(server: Hub, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "secret")
+    push(export, "me/model", private=True)
+    assert is_private(server.created[0])
+    assert server.files
+    server.files.clear()
+    server.is_public = True
+    with pytest.raises(UserError, match="me/model is public already; --private needs a private model"):
+        push(export, "me/model", private=True)
+    assert server.files == {}
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_the_advice_after_a_failed_upload_works_as_it_is_printed(
+    private: bool, server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "secret")
+    folder = tmp_path / "an export"
+    folder.mkdir()
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+    server.is_full = True
+    with pytest.raises(UserError, match="storage limit reached") as refused:
+        push(folder, "me/model", private=private)
+    server.is_full = False
+    command = shlex.split(str(refused.value).partition("then run: ")[2])
+    program = str(Path(sys.executable).with_name(command[0]))
+    environment = {**os.environ, "HF_ENDPOINT": server.url, "HF_TOKEN": "secret", "HF_HOME": str(tmp_path / "home")}
+    done = subprocess.run([program, *command[1:]], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert server.files == {"README.md": (folder / "README.md").read_bytes()}
+    assert is_private(server.created[-1]) == private
