@@ -67,7 +67,7 @@ def test_export_to_hugging_face_and_import(model: Path, text: Path, tmp_path: Pa
     status, out, err = nmt("export", model, "--to", "huggingface", "-o", tmp_path / "hf", "--license", "cc-by-4.0")
     assert (status, out) == (0, f"{tmp_path / 'hf'}\n"), err
     assert "gnmt" in err  # which cannot be expressed
-    assert "log-probabilities differ by at most" in err
+    assert "Parity check passed: 24 sentences of random pieces" in err
     assert "license: cc-by-4.0" in (tmp_path / "hf" / "README.md").read_text()
     status, out, err = nmt("import", tmp_path / "hf", "-o", tmp_path / "back", "--src-lang", "nl")
     assert (status, out) == (0, f"{tmp_path / 'back'}\n"), err
@@ -117,10 +117,16 @@ def test_wrong_commands(model: Path, text: Path, tmp_path: Path, nmt: Nmt, monke
     status, _, err = nmt(*export, "huggingface", "--push", "me/model")
     assert status == 1
     assert "HF_TOKEN" in one_line(err)
+    status, _, err = nmt(*export, "huggingface", "--push", "me/my model")
+    assert status == 1
+    assert "it must be OWNER/MODEL" in one_line(err)
+    assert nmt(*export, "huggingface", "--private")[0] == 2
     assert nmt(*export, "huggingface", "--quantization", "int8")[0] == 2
     assert nmt(*export, "marian")[0] == 2
     assert nmt("translate", model, text, "--precision", "fp8")[0] == 2
-    status, _, err = nmt("export", tmp_path / "nowhere", "-o", tmp_path / "out", "--to", "huggingface", "--no-proof")
+    status, _, err = nmt(
+        "export", tmp_path / "nowhere", "-o", tmp_path / "out", "--to", "huggingface", "--no-parity-check"
+    )
     assert status == 1
     status, _, err = nmt("import", tmp_path, "-o", tmp_path / "out")
     assert status == 1

@@ -17,7 +17,7 @@ from nmt.data.lines import read_lines
 from nmt.decode.translator import Translation, Translator
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.engine import CTranslate2Translator
-from nmt.export.proof import load_huggingface
+from nmt.export.parity import load_huggingface
 from nmt.recipe import DecodeRecipe
 
 Translate = Callable[[Sequence[str]], list[str]]

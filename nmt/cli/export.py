@@ -12,7 +12,7 @@ from nmt.cli.arguments import ModelArgument
 from nmt.data.lines import read_lines
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.hub import push as push_to_hub
-from nmt.export.hub import require_token
+from nmt.export.hub import require_repository_name, require_token
 from nmt.export.marian import import_marian
 from nmt.logs import say
 
@@ -44,33 +44,38 @@ def export(
         Quantization | None, typer.Option(help="How CTranslate2 stores weights; by default as they are, float32.")
     ] = None,
     sample: Annotated[
-        Path | None, typer.Option(help="Sentences for the proof, one a line; by default embedded ones.")
+        Path | None, typer.Option(help="Sentences for the parity check, one a line; by default validation text.")
     ] = None,
     licence: Annotated[str | None, typer.Option("--license", help="Licence for the card, such as apache-2.0.")] = None,
     push: Annotated[str | None, typer.Option(help="Upload to the Hugging Face hub as OWNER/MODEL.")] = None,
-    no_proof: Annotated[
-        bool, typer.Option("--no-proof", help="Only where transformers is not installed: export without a proof.")
+    private: Annotated[bool, typer.Option("--private", help="With --push: only the owner sees the model.")] = False,
+    no_parity_check: Annotated[
+        bool, typer.Option("--no-parity-check", help="Export without it, only where transformers is not installed.")
     ] = False,
 ) -> None:
     """Write a model for CTranslate2 or for Hugging Face's transformers, with a model card.
 
-    The export ends with a proof: sample sentences go through both programs, and unless they agree there is no export.
-    Hugging Face gets a Marian model, or a Pegasus model where norms come first.
+    A parity check translates and scores sentences with both programs; there is no export where they differ by more than
+    the limits, which the card states. Hugging Face gets a Marian model, or a Pegasus model where norms come first.
     """
     if quantization is not None and to is not Target.ctranslate2:
         raise typer.BadParameter("--quantization is for --to ctranslate2; leave it out")
+    if private and push is None:
+        raise typer.BadParameter("--private is for --push; leave it out")
     if push is not None:
+        require_repository_name(push)
         require_token()
     options = ExportOptions(
         target=to.value,
         quantization=(quantization or Quantization.float32).value,
         sample=None if sample is None else list(read_lines(sample)),
         licence=licence,
-        is_proved=not no_proof,
+        is_checked=not no_parity_check,
+        repository=push,
     )
     for note in export_model(model, out, options):
         say(note)
-    typer.echo(push_to_hub(out, push) if push is not None else out)
+    typer.echo(push_to_hub(out, push, private=private) if push is not None else out)
 
 
 def import_model(

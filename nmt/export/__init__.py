@@ -1,1 +1,1 @@
-"""Models that travel: to CTranslate2 and Hugging Face, and from Marian's format back; each export proves itself."""
+"""Models for other programs: to CTranslate2 and Hugging Face, with a parity check, and back from Marian's format."""

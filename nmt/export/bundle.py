@@ -1,4 +1,4 @@
-"""A whole export: converted, proved, described, and only then at its place."""
+"""A whole export: converted, compared with the model, described, and only then at its place."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from nmt.data.tokenizer import Tokenizers
 from nmt.export.card import Card, Target, write_card
 from nmt.export.ctranslate2 import Quantization, ctranslate2_files
 from nmt.export.huggingface import huggingface_files
+from nmt.export.marian import read_json
 from nmt.export.packages import Package, is_installed
-from nmt.export.proof import Proof, prove_ctranslate2, prove_huggingface, sample_sentences
+from nmt.export.parity import Parity, check_ctranslate2, check_huggingface
+from nmt.export.sentences import Sentences, sample_sentences
+from nmt.export.usage import Place, ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
 from nmt.recipe import UserError
 from nmt.storage.sealed import require_new
 
@@ -28,22 +31,24 @@ _PACKAGE_OF: dict[Target, Package] = {"ctranslate2": "ctranslate2", "huggingface
 class ExportOptions:
     """How to export.
 
-    sample:   sentences for the proof; None takes embedded ones
-    is_proved: False where the package that would prove it is not installed, and the user wants it nevertheless
+    sample:     sentences for the parity check; None takes the run's validation text, see `sample_sentences`
+    is_checked: False where the package for the parity check is not installed, and the user wants no check
+    repository: on the Hugging Face hub, where the card says that the export is; None for the folder
     """
 
     target: Target
     quantization: Quantization = "float32"
     sample: Sequence[str] | None = None
     licence: str | None = None
-    is_proved: bool = True
+    is_checked: bool = True
+    repository: str | None = None
 
 
 def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ...]:
     """Export the model that `path` means into the new directory `out`, and return what there is to say about it.
 
-    Raises UserError when the format cannot hold the model, when the package for it is missing, and when the export is
-    not proved to be the model; then there is no `out`.
+    Raises UserError when the format cannot hold the model, when the package for it is missing, and when the export does
+    not pass the parity check; then there is no `out`.
     """
     require_new(out)
     _check_package(options)
@@ -52,28 +57,29 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
     files, notes = _convert(loaded, tokenizers, options)
     with _unfinished(out) as folder:
         _write(folder, files)
-        if options.is_proved:
-            proof = _prove(loaded, tokenizers, folder, options)
-            if not proof.passed:
+        if options.is_checked:
+            parity = _check(loaded, tokenizers, folder, options)
+            if not parity.passed:
                 raise UserError(
-                    f"the export is not the model: {proof.figures}; they must agree; {out} was not written; "
-                    "give other sentences by --sample, or report this"
+                    f"the parity check failed: {parity.figures}; all must be within the limits; {out} was not written; "
+                    + ("report this" if options.quantization == "float32" else "try another --quantization")
                 )
-            notes.append(f"Proved: {proof.figures}.")
-        card = Card(options.target, options.licence, tuple(notes))
+            notes.append(f"Parity check passed: {parity.figures}.")
+        usage = _usage(loaded, tokenizers, folder, Place(out, options.repository), options.target)
+        card = Card(options.target, options.licence, usage, tuple(notes))
         _write(folder, {"README.md": write_card(loaded, card).encode()})
     return tuple(notes)
 
 
 def _check_package(options: ExportOptions) -> None:
     package = _PACKAGE_OF[options.target]
-    if not options.is_proved and is_installed(package):
-        raise UserError(f"{package} is installed, so the export can be proved, and must be; leave out --no-proof")
-    if options.is_proved and not is_installed(package):
+    if not options.is_checked and is_installed(package):
+        raise UserError(f"{package} is installed, so the parity check must be made; leave out --no-parity-check")
+    if options.is_checked and not is_installed(package):
         extra = "fast" if package == "ctranslate2" else "huggingface"
-        way_out = "" if options.target == "ctranslate2" else ", or export without a proof by --no-proof"
+        way_out = "" if options.target == "ctranslate2" else ", or export without it by --no-parity-check"
         raise UserError(
-            f"package {package} is not installed; it must be, to prove the export; pip install 'nmt[{extra}]'{way_out}"
+            f"package {package} is not installed; the parity check needs it; pip install 'nmt[{extra}]'{way_out}"
         )
 
 
@@ -82,16 +88,26 @@ def _convert(
 ) -> tuple[Mapping[str, bytes], list[str]]:
     if options.target == "ctranslate2":
         files = ctranslate2_files(loaded.model, tokenizers, options.quantization, loaded.facts)
-        return files, [f"Weights are stored as {options.quantization}."]
+        notes = [f"CTranslate2 does not have {one}." for one in lost_by_ctranslate2(loaded.facts.decode)]
+        return files, [f"Weights are stored as {options.quantization}.", *notes]
     files, lost = huggingface_files(loaded.model, tokenizers, loaded.facts)
     return files, [f"generation_config.json cannot express {one}." for one in lost]
 
 
-def _prove(loaded: LoadedModel, tokenizers: Tokenizers, folder: Path, options: ExportOptions) -> Proof:
-    lines = sample_sentences(loaded.facts.src_lang) if options.sample is None else options.sample
+def _check(loaded: LoadedModel, tokenizers: Tokenizers, folder: Path, options: ExportOptions) -> Parity:
+    if options.sample is None:
+        sentences = sample_sentences(loaded, tokenizers.src)
+    else:
+        sentences = Sentences(list(options.sample), "of the given sample")
     if options.target == "ctranslate2":
-        return prove_ctranslate2(loaded, tokenizers, folder, options.quantization, lines)
-    return prove_huggingface(loaded, tokenizers, folder, lines)
+        return check_ctranslate2(loaded, tokenizers, folder, options.quantization, sentences)
+    return check_huggingface(loaded, tokenizers, folder, sentences)
+
+
+def _usage(loaded: LoadedModel, tokenizers: Tokenizers, folder: Path, place: Place, target: Target) -> str:
+    if target == "ctranslate2":
+        return ctranslate2_usage(loaded.facts, tokenizers, place)
+    return huggingface_usage(read_json(folder / "generation_config.json"), place)
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:

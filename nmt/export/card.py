@@ -17,35 +17,19 @@ Target = Literal["ctranslate2", "huggingface"]
 # What tells a corpus from others.
 _CORPUS_NAMES = ("dataset", "config", "test_set", "path", "src", "tgt", "pairs")
 
-_SAMPLE_USE: dict[Target, str] = {
-    "huggingface": """\
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-model = AutoModelForSeq2SeqLM.from_pretrained("FOLDER")
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-batch = tokenizer(["A sentence."], padding=True, return_tensors="pt")
-print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))""",
-    "ctranslate2": """\
-import ctranslate2, sentencepiece
-
-translator = ctranslate2.Translator("FOLDER")
-source = sentencepiece.SentencePieceProcessor(model_file="FOLDER/SOURCE")
-target = sentencepiece.SentencePieceProcessor(model_file="FOLDER/TARGET")
-results = translator.translate_batch([source.encode("A sentence.", out_type=str)])
-print(target.decode(results[0].hypotheses[0]))""",
-}
-
 
 @dataclass(frozen=True)
 class Card:
     """What the card of an export says besides what the model itself tells.
 
     licence: an identifier such as apache-2.0, or None where it is not stated
-    notes:   sentences on the export, such as its proof
+    usage:   a program that translates with the export
+    notes:   sentences on the export, such as its parity check
     """
 
     target: Target
     licence: str | None
+    usage: str
     notes: tuple[str, ...]
 
 
@@ -72,9 +56,7 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         f"A Transformer (Vaswani et al. 2017), trained with nmt to translate {facts.src_lang} into {facts.tgt_lang}.",
         "",
         "```python",
-        _SAMPLE_USE[card.target]
-        .replace("SOURCE", "tokenizer.src.model" if _is_separate(loaded) else "tokenizer.model")
-        .replace("TARGET", "tokenizer.tgt.model" if _is_separate(loaded) else "tokenizer.model"),
+        card.usage,
         "```",
         "",
         f"Text is expected in Unicode form {facts.unicode_form}, one sentence at a time."
@@ -90,10 +72,6 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
     lines += ["## Search", "", *_table(search), ""]
     lines += ["## This export", "", *(f"- {note}" for note in card.notes), ""]
     return "\n".join(lines)
-
-
-def _is_separate(loaded: LoadedModel) -> bool:
-    return (loaded.directory / "tokenizer.src.model").exists()
 
 
 def _front_matter(loaded: LoadedModel, card: Card) -> Iterator[str]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
+from nmt.data.clean import UnicodeForm, normalize
+from nmt.data.tokenizer import Tokenizers
 from nmt.recipe import DecodeRecipe, UserError, explain
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.storage.model_facts import ModelFacts
 
 # What our search never puts out, and Hugging Face's must not either.
 _NEVER = [PAD_ID, UNK_ID, BOS_ID]
@@ -47,12 +50,10 @@ def to_generation_config(
         "max_length": min(max_positions, max_tokens + decode.max_extra_tokens + 2),
     }
     problems = []
-    if decode.length_penalty == "power":
-        config["length_penalty"] = decode.length_alpha
-    elif decode.length_penalty == "none" or not decode.length_alpha:
-        config["length_penalty"] = 0.0
-    else:
-        problems.append(f"length penalty gnmt with alpha {decode.length_alpha:g} (n^1, its default, stands instead)")
+    config["length_penalty"] = 0.0 if decode.length_penalty == "none" else decode.length_alpha
+    if decode.length_penalty == "gnmt" and decode.length_alpha:
+        alpha = f"{decode.length_alpha:g}"
+        problems.append(f"length penalty gnmt, ((5+n)/6)^{alpha} (it has n^{alpha} instead)")
     if decode.sampling:
         config |= {"do_sample": True, "temperature": decode.temperature, "top_k": decode.top_k, "top_p": decode.top_p}
         config |= {"min_p": decode.min_p} if decode.min_p else {}
@@ -69,6 +70,12 @@ def to_generation_config(
         problems.append("minimum Bayes risk")
     problems += [f"decode.{name}" for name in _LOST if getattr(decode, name) != _DEFAULTS[name]]
     return config, problems
+
+
+def forbidden_tokens(tokenizers: Tokenizers, facts: ModelFacts) -> list[list[int]]:
+    """The tokens of each phrase that the model's own search options forbid."""
+    form = cast(UnicodeForm, facts.unicode_form)
+    return [tokenizers.tgt.encode(normalize(phrase, form)) for phrase in facts.decode.forbid]
 
 
 def from_generation_config(config: Mapping[str, Any]) -> DecodeRecipe:

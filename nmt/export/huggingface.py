@@ -18,10 +18,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from nmt.data.clean import UnicodeForm, normalize
 from nmt.data.tokenizer import Tokenizer, Tokenizers
 from nmt.export.fit import foreign_choices, refuse
-from nmt.export.generation import to_generation_config
+from nmt.export.generation import forbidden_tokens, to_generation_config
 from nmt.export.marian_vocabulary import marian_name
 from nmt.model.attention import MultiHeadAttention
 from nmt.model.transformer import Transformer
@@ -38,9 +37,7 @@ def huggingface_files(
     Raises UserError, with all the reasons, when no class of transformers can hold the model.
     """
     _refuse_what_does_not_fit(model.recipe, facts)
-    forbidden = [
-        tokenizers.tgt.encode(normalize(phrase, _unicode_form(facts.unicode_form))) for phrase in facts.decode.forbid
-    ]
+    forbidden = forbidden_tokens(tokenizers, facts)
     generation, lost = to_generation_config(facts.decode, model.recipe.max_positions, facts.max_tokens, forbidden)
     tensors = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in _tensors(model)}
     return {
@@ -63,14 +60,6 @@ def _refuse_what_does_not_fit(recipe: ModelRecipe, facts: ModelFacts) -> None:
         reasons,
         "it holds post-norm models, and pre-norm ones with three-way tied embeddings; export to ctranslate2 instead",
     )
-
-
-def _unicode_form(name: str) -> UnicodeForm:
-    match name:
-        case "NFC" | "NFKC" | "none":
-            return name
-        case _:
-            return "none"
 
 
 def _json(tree: object) -> bytes:
@@ -162,6 +151,9 @@ def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
     if model.recipe.norm_order == "pre":
         yield from _layer_tensors("model", {"encoder.layer_norm": model.encoder.norm})
         yield from _layer_tensors("model", {"decoder.layer_norm": model.decoder.norm})
+        # transformers computes these itself, but would report for Pegasus that they are missing.
+        yield "model.encoder.embed_positions.weight", model.src_embedding.positions
+        yield "model.decoder.embed_positions.weight", model.tgt_embedding.positions.clone()
 
 
 def _layer_tensors(prefix: str, parts: dict[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:

@@ -33,7 +33,7 @@ def run(make_model: MakeModel, tmp_path: Path) -> Path:
 
 def test_the_card_of_a_runs_model_has_its_scores(run: Path) -> None:
     loaded = load_model(run, torch.device("cpu"))
-    card = write_card(loaded, Card("huggingface", "apache-2.0", ("Proved: by looking.",)))
+    card = write_card(loaded, Card("huggingface", "apache-2.0", "print(1)", ("Parity check passed: by looking.",)))
     head, _, body = card.removeprefix("---\n").partition("\n---\n")
     assert head.splitlines() == [
         "language: [en, de]",
@@ -47,7 +47,8 @@ def test_the_card_of_a_runs_model_has_its_scores(run: Path) -> None:
     assert "| norm_order | post |" in body
     assert "| length_penalty | power |" in body
     assert "git" not in body
-    assert "- Proved: by looking.\n" in body
+    assert "- Parity check passed: by looking.\n" in body
+    assert "```python\nprint(1)\n```\n" in body
 
 
 def test_the_scores_of_the_average_are_not_those_of_a_checkpoint(run: Path) -> None:
@@ -63,11 +64,10 @@ def test_a_model_alone_has_a_card_too(make_model: MakeModel) -> None:
     loaded = load_model(make_model(joint=False, tied_embeddings="decoder"), torch.device("cpu"))
     decode = loaded.facts.decode.model_copy(update={"shortlist": Path("of this machine")})
     listed = replace(loaded, facts=replace(loaded.facts, decode=decode))
-    card = write_card(listed, Card("ctranslate2", None, ()))
+    card = write_card(listed, Card("ctranslate2", None, "", ()))
     assert "shortlist" not in card
     assert "license" not in card
     assert "Scores" not in card
-    assert 'model_file="FOLDER/tokenizer.src.model"' in card
     assert "lower case" not in card
     lowering = load_model(make_model(lowercase=True), torch.device("cpu"))
-    assert "in lower case" in write_card(lowering, Card("ctranslate2", None, ()))
+    assert "in lower case" in write_card(lowering, Card("ctranslate2", None, "", ()))

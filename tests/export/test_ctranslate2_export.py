@@ -33,7 +33,7 @@ def test_ctranslate2_itself_translates_and_scores_the_same(
 ) -> None:
     model, out = make_model(**variant), tmp_path / "export"
     notes = export_model(model, out, ExportOptions("ctranslate2"))
-    assert any(note.startswith("Proved: ") for note in notes)
+    assert any(note.startswith("Parity check passed: ") for note in notes)
     tokenizers = Tokenizers.load(out)  # which lie beside the model
     greedy = DecodeRecipe(beam_size=1, length_penalty="none", max_extra_tokens=10)
     ours = Translator.load(model, "cpu", "fp32", greedy).translate_n_best(lines)
@@ -101,7 +101,7 @@ def test_an_export_that_is_not_the_model_is_not_there(
         stack.scale_embeddings = 1.0  # type: ignore[attr-defined]
 
     monkeypatch.setattr(conversion, "_fill_embedding", forget_to_scale)
-    with pytest.raises(UserError, match=r"^the export is not the model: .* differ by at most .*; .*; [^\n]*$"):
+    with pytest.raises(UserError, match=r"^the parity check failed: .* differ by at most .*; .*; [^\n]*$"):
         export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2"))
     assert list(tmp_path.iterdir()) == []
 

@@ -55,7 +55,7 @@ def test_what_is_lost_is_named() -> None:
     )
     config, lost = to_generation_config(decode, 100, 256, [])
     assert (config["do_sample"], config["num_beams"], config["top_k"], config["min_p"]) == (True, 1, 5, 0.1)
-    assert "length_penalty" not in config
+    assert config["length_penalty"] == 0.6  # the nearest that it has
     assert [one.split()[0] for one in lost] == [
         "length",
         "the",

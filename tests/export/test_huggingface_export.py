@@ -13,7 +13,7 @@ from nmt.decode.translator import Translator
 from nmt.export import bundle, huggingface
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.packages import is_installed
-from nmt.export.proof import load_huggingface
+from nmt.export.parity import load_huggingface
 from nmt.recipe import DecodeRecipe, UserError
 
 MakeModel = Callable[..., Path]
@@ -39,10 +39,12 @@ def test_transformers_loads_it_and_translates_the_same(
 ) -> None:
     model, out = make_model(**variant), tmp_path / "export"
     notes = export_model(model, out, ExportOptions("huggingface"))
-    assert any(note.startswith("Proved: ") for note in notes)
+    assert any(note.startswith("Parity check passed: ") for note in notes)
     theirs, tokenizer = load_huggingface(out)
     assert type(theirs).__name__ == kind
     assert type(tokenizer).__name__ == "MarianTokenizer"
+    _, loading = type(theirs).from_pretrained(out, output_loading_info=True)
+    assert not any(loading.values()), loading  # or whoever loads it is told so at length
     batch = tokenizer(lines, padding=True, return_tensors="pt")
     limits = {"max_length": 24}  # theirs is one for all sentences
     for beam_size, least in ((1, 0.97), (4, 0.8)):  # random weights are easily led elsewhere by another rule to stop
@@ -78,24 +80,24 @@ def test_an_export_that_is_not_the_model_is_not_there(
 ) -> None:
     config = huggingface._config
     monkeypatch.setattr(huggingface, "_config", lambda model: config(model) | {"scale_embedding": False})
-    with pytest.raises(UserError, match=r"^the export is not the model: log-probabilities differ by at most [^\n]*$"):
+    with pytest.raises(UserError, match=r"^the parity check failed: [^\n]* differ by at most [^\n]*$"):
         export_model(make_model(), tmp_path / "export", ExportOptions("huggingface"))
     assert list(tmp_path.iterdir()) == []
 
 
 @needs_transformers
-def test_proofs_cannot_be_left_out_where_they_are_possible(make_model: MakeModel, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="leave out --no-proof"):
-        export_model(make_model(), tmp_path / "export", ExportOptions("huggingface", is_proved=False))
+def test_the_parity_check_cannot_be_left_out_where_it_is_possible(make_model: MakeModel, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leave out --no-parity-check"):
+        export_model(make_model(), tmp_path / "export", ExportOptions("huggingface", is_checked=False))
 
 
-def test_without_the_package_a_proof_can_be_left_out(
+def test_without_the_package_the_parity_check_can_be_left_out(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundle, "is_installed", lambda package: False)
-    with pytest.raises(UserError, match=r"not installed; .*--no-proof"):
+    with pytest.raises(UserError, match=r"not installed; .*--no-parity-check"):
         export_model(make_model(), tmp_path / "export", ExportOptions("huggingface"))
-    export_model(make_model(), tmp_path / "export", ExportOptions("huggingface", is_proved=False))
+    export_model(make_model(), tmp_path / "export", ExportOptions("huggingface", is_checked=False))
     assert (tmp_path / "export" / "model.safetensors").exists()
 
 
@@ -105,7 +107,7 @@ def test_a_model_that_no_class_holds_is_refused(
     monkeypatch.setattr(bundle, "is_installed", lambda package: False)
     model = make_model(norm_order="pre", tied_embeddings="decoder")
     with pytest.raises(UserError, match=r"Hugging Face cannot hold this model: .*'pre'.*'decoder'.*; [^\n]*$"):
-        export_model(model, tmp_path / "export", ExportOptions("huggingface", is_proved=False))
+        export_model(model, tmp_path / "export", ExportOptions("huggingface", is_checked=False))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,7 +17,7 @@ from nmt.decode.translator import Translator
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.marian import import_marian, read_marian
 from nmt.export.packages import is_installed, load_package
-from nmt.export.proof import load_huggingface
+from nmt.export.parity import load_huggingface
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.special_ids import EOS_ID
@@ -154,7 +154,7 @@ def test_what_we_export_comes_back_as_it_was(
 ) -> None:
     monkeypatch.setattr("nmt.export.bundle.is_installed", lambda package: False)
     model = make_model(**variant)
-    export_model(model, tmp_path / "export", ExportOptions("huggingface", is_proved=False))
+    export_model(model, tmp_path / "export", ExportOptions("huggingface", is_checked=False))
     import_marian(tmp_path / "export", tmp_path / "back")
     assert Tokenizers.load(tmp_path / "back").files() == Tokenizers.load(model).files()
     before, after = (load_model(path, torch.device("cpu")) for path in (model, tmp_path / "back"))
@@ -172,7 +172,7 @@ def test_what_we_export_comes_back_as_it_was(
 @pytest.fixture
 def exported(make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("nmt.export.bundle.is_installed", lambda package: False)
-    export_model(make_model(), tmp_path / "export", ExportOptions("huggingface", is_proved=False))
+    export_model(make_model(), tmp_path / "export", ExportOptions("huggingface", is_checked=False))
     return tmp_path / "export"
 
 

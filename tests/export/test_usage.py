@@ -1,0 +1,113 @@
+"""The program on a model card, run as it stands, against `nmt translate`."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calling import Nmt
+
+from nmt.data.tokenizer import Tokenizers
+from nmt.decode.translator import Translator
+from nmt.export.bundle import ExportOptions, export_model
+from nmt.export.engine import CTranslate2Translator
+from nmt.export.generation import to_generation_config
+from nmt.export.packages import is_installed
+from nmt.export.usage import Place, ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
+from nmt.recipe import DecodeRecipe
+from nmt.storage.model_facts import read_model_facts
+
+MakeModel = Callable[..., Path]
+
+needs_ctranslate2 = pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
+needs_transformers = pytest.mark.skipif(not is_installed("transformers"), reason="pip install 'nmt[huggingface]'")
+
+SEARCHES: list[dict[str, object]] = [
+    {"beam_size": 4, "length_penalty": "power", "length_alpha": 1.0, "max_extra_tokens": 10},
+    {"beam_size": 5, "length_penalty": "none", "no_repeat_ngram": 2, "max_length_ratio": 1.3, "max_extra_tokens": 10},
+    {"beam_size": 1, "length_penalty": "none", "forbid": ["der Hund", "ist"], "max_tokens": 12, "min_tokens": 3},
+    {"beam_size": 2, "length_penalty": "power", "length_alpha": 0.4, "min_length_ratio": 0.5, "max_extra_tokens": 10},
+]
+
+
+def run_card(export: Path) -> dict[str, Any]:
+    """Run the program in the README of an export; what it has defined."""
+    (program,) = re.findall(r"```python\n(.*?)\n```", (export / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(program, names)
+    return names
+
+
+def on_one_line(text: str) -> str:
+    """Without the control characters that random weights write, and that we replace by spaces."""
+    return " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text).split())
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+def test_the_card_of_a_ctranslate2_export_translates_as_we_do(
+    search: dict[str, object],
+    make_model: MakeModel,
+    lines: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    decode = DecodeRecipe.model_validate(search)
+    model = make_model(decode=decode, joint=search["beam_size"] != 5, tied_embeddings="decoder")
+    export_model(model, tmp_path / "export", ExportOptions("ctranslate2"))
+    names = run_card(tmp_path / "export")
+    engine = CTranslate2Translator.load(model, "cpu", "fp32")
+    assert on_one_line(capsys.readouterr().out) == on_one_line(*engine.translate(["A sentence."]))
+    found = [on_one_line(names["translate"](line)) for line in lines]
+    assert found == list(map(on_one_line, engine.translate(lines)))
+    if decode.beam_size == 1:  # random weights are easily led elsewhere by another rule to stop
+        assert found == list(map(on_one_line, Translator.load(model, "cpu", "fp32").translate(lines)))
+
+
+@needs_transformers
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_the_card_of_a_hugging_face_export_translates_as_we_do(
+    beam_size: int, make_model: MakeModel, lines: list[str], tmp_path: Path, nmt: Nmt
+) -> None:
+    search = {"beam_size": beam_size, "length_penalty": "power", "length_alpha": 0.7, "max_extra_tokens": 30}
+    model = make_model(decode=DecodeRecipe.model_validate(search), norm_order="pre")
+    export_model(model, tmp_path / "export", ExportOptions("huggingface"))
+    assert f"num_beams={beam_size}, length_penalty=0.7" in (tmp_path / "export" / "README.md").read_text()
+    names = run_card(tmp_path / "export")
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
+    ours = nmt("translate", model, tmp_path / "in", "--device", "cpu", "--precision", "fp32")[1].splitlines()
+    both = [(names["translate"](line).split(), own.split()) for line, own in zip(lines, ours, strict=True)]
+    assert sum(a == b for a, b in both) >= (0.97 if beam_size == 1 else 0.8) * len(lines)
+
+
+@needs_ctranslate2
+def test_the_card_names_the_repository_that_the_export_goes_to(make_model: MakeModel, tmp_path: Path) -> None:
+    for repository, name in ((None, str(tmp_path / "plain")), ("me/model", "me/model")):
+        out = tmp_path / ("uploaded" if repository else "plain")
+        export_model(make_model(), out, ExportOptions("ctranslate2", repository=repository))
+        assert repr(name) in (out / "README.md").read_text()
+        assert "FOLDER" not in (out / "README.md").read_text()
+
+
+def test_what_a_program_cannot_do_is_said(make_model: MakeModel) -> None:
+    assert lost_by_ctranslate2(DecodeRecipe(length_penalty="power", n_best=2, forbid=("x",))) == []
+    lost = lost_by_ctranslate2(DecodeRecipe(coverage_penalty=0.2, bayes_risk="chrf"))
+    assert lost == [
+        "length penalty gnmt, ((5+n)/6)^0.6 (the example uses n^0.6)",
+        "decode.coverage_penalty",
+        "decode.bayes_risk",
+    ]
+
+
+def test_the_program_loads_the_export_from_where_it_is(make_model: MakeModel) -> None:
+    model = make_model(decode=DecodeRecipe(tag="<web>", length_penalty="power"))
+    facts, tokenizers = read_model_facts(model), Tokenizers.load(model)
+    local, uploaded = Place(Path("some/where")), Place(Path("some/where"), "me/model")
+    generation, _ = to_generation_config(facts.decode, 96, [])
+    assert "from_pretrained('some/where')" in huggingface_usage(generation, local)
+    assert "from_pretrained('me/model')" in huggingface_usage(generation, uploaded)
+    assert "folder = 'some/where'" in ctranslate2_usage(facts, tokenizers, local)
+    program = ctranslate2_usage(facts, tokenizers, uploaded)
+    assert "folder = snapshot_download('me/model')" in program
+    assert "['<web>'] + source.encode(" in program
