@@ -126,7 +126,8 @@ def check_ctranslate2(
     limit = _MOST_ON_AVERAGE.get(quantization, _MOST_ON_AVERAGE_OF_INT8)
     figures += (
         f"; in CTranslate2's own arithmetic on a CPU, against the model without rounding: by {own.mean:.2g} on average "
-        f"(limit {limit:g}) and by at most {own.furthest:.2g}, and {own.same} of {own.sentences} greedy translations are the same"
+        f"(limit {limit:g}) and by at most {own.furthest:.2g}, and {own.same} of {own.sentences} greedy translations "
+        "are the same"
     )
     return Parity(passed and own.mean <= limit, figures)
 
