@@ -16,15 +16,12 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
 from time import time
+from typing import Literal
 
-import torch
-
-from nmt.checkpoint import load_model
-from nmt.data.tokenizer import Tokenizers
-from nmt.export.ctranslate2 import ctranslate2_files
 from nmt.layout import find_model
 from nmt.logs import say
 from nmt.recipe import ModelRecipe, UserError
@@ -32,9 +29,11 @@ from nmt.storage.model_facts import ModelFacts, read_model_facts, read_model_rec
 from nmt.storage.sealed import MANIFEST, CorruptError, verify_directory, write_directory
 
 # Another number for another way of converting.
-_VERSION = 1
+_VERSION = 2
 # A conversion takes minutes: what one began a day ago, its process has not ended.
 _ABANDONED_SECONDS = 86_400.0
+
+StoredAs = Literal["float32", "int8"]
 
 
 @dataclass(frozen=True)
@@ -47,23 +46,25 @@ class Conversion:
     directory: Path
 
 
-def find_conversion(path: Path) -> Conversion:
+def find_conversion(path: Path, stored_as: StoredAs) -> Conversion:
     """The conversion of the model that a path means, made now if there is none of it as it is.
 
-    Raises UserError where there is no model, and CorruptError where one of its files is not what was saved.
+    Raises UserError where there is no model, and CorruptError where one of its files is not what was saved; of the
+    model itself, the weights are read and verified only to be converted.
     """
     model = find_model(path)
-    verify_directory(model)
-    directory = _conversion_of(model)
+    verify_directory(model, without="*.safetensors")
+    directory = _conversion_of(model, stored_as)
     if not _is_whole(directory):
-        directory = _convert(model, directory)
+        directory = _convert(model, directory, stored_as)
     return Conversion(model, read_model_recipe(model), read_model_facts(model), directory)
 
 
-def _convert(model: Path, directory: Path) -> Path:
+def _convert(model: Path, directory: Path, stored_as: StoredAs) -> Path:
     """Write the conversion; to a temporary folder of this process where the model's cannot be written to."""
-    say(f"converting {model} for CTranslate2; the next call finds it done")
-    files = ctranslate2_files(load_model(model, torch.device("cpu")).model, Tokenizers.load(model), "float32")
+    say(f"converting {model} to {stored_as} for CTranslate2; the next call finds it done")
+    # Imported only now: it needs torch, which no later call imports.
+    files = import_module("nmt.export.ctranslate2").convert(model, stored_as)
     if not os.access(model, os.W_OK):
         temporary = Path(mkdtemp(prefix="nmt-"))
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
@@ -98,9 +99,9 @@ def _publish(files: Mapping[str, bytes], directory: Path) -> None:
 
 def _remove_outdated(model: Path) -> None:
     """Remove conversions of a model that was at this place before, and what a dead process left behind."""
-    current = _conversion_of(model)
-    for other in model.glob(f"ctranslate2-{_VERSION}-*"):
-        if other != current:
+    current = _conversion_of(model, "float32").name.removesuffix("float32")
+    for other in model.glob("ctranslate2-*"):
+        if not other.name.startswith(current):
             shutil.rmtree(other, ignore_errors=True)
     for staging in model.glob(".ctranslate2-*.part-*"):
         with suppress(OSError):
@@ -108,10 +109,10 @@ def _remove_outdated(model: Path) -> None:
                 shutil.rmtree(staging, ignore_errors=True)
 
 
-def _conversion_of(model: Path) -> Path:
+def _conversion_of(model: Path, stored_as: StoredAs) -> Path:
     """Where the conversion of the model lies that is at this place now."""
     digest = hashlib.sha256((model / MANIFEST).read_bytes()).hexdigest()[:16]
-    return model / f"ctranslate2-{_VERSION}-{digest}"
+    return model / f"ctranslate2-{_VERSION}-{digest}-{stored_as}"
 
 
 def _is_whole(directory: Path) -> bool:

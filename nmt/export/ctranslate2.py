@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nmt.checkpoint import load_model
 from nmt.data.tokenizer import Tokenizer, Tokenizers
 from nmt.export.fit import foreign_choices, refuse
 from nmt.export.packages import load_package
@@ -52,6 +53,11 @@ def ctranslate2_files(
         spec.save(folder)
         files = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
     return files | tokenizers.files()
+
+
+def convert(model: Path, quantization: Quantization) -> dict[str, bytes]:
+    """The files of a CTranslate2 model directory, from a model directory of ours, which is verified."""
+    return ctranslate2_files(load_model(model, torch.device("cpu")).model, Tokenizers.load(model), quantization)
 
 
 def _all_pieces(tokenizer: Tokenizer) -> list[str]:

@@ -19,7 +19,7 @@ from nmt.decode.scoring import score_pairs
 from nmt.decode.search import beam_search
 from nmt.decode.text_translator import Task
 from nmt.export.ctranslate2 import Quantization
-from nmt.export.engine import CTranslate2Engine
+from nmt.export.engine import CTranslate2Engine, Place
 from nmt.export.packages import load_package
 from nmt.export.rounding import round_weights
 from nmt.export.sentences import Sentences
@@ -155,7 +155,7 @@ def _compare(sample: _Sample, engine: CTranslate2Engine) -> _Comparison:
 
 
 def _load_engine(exported: Path, tokenizers: Tokenizers, arithmetic: str) -> CTranslate2Engine:
-    return CTranslate2Engine(exported, tokenizers, torch.device("cpu"), arithmetic)
+    return CTranslate2Engine(exported, tokenizers, Place("cpu"), arithmetic)
 
 
 def _own_arithmetic(quantization: Quantization) -> str:

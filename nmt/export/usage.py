@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.tokenizer import Tokenizers
-from nmt.export.engine import PATIENCE
 from nmt.export.generation import forbidden_tokens
 from nmt.recipe import DecodeRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
@@ -20,7 +19,6 @@ _SHOWN_OF_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
 
 # Search options that change translations and that CTranslate2's search does not have, or not alike.
 _NOT_IN_CTRANSLATE2 = (
-    "coverage_penalty",
     "num_groups",
     "require",
     "bias",
@@ -106,7 +104,7 @@ def _ctranslate2_options(facts: ModelFacts, tokenizers: Tokenizers) -> list[str]
     never += [tokenizers.tgt.pieces(tokens) for tokens in forbidden_tokens(tokenizers, facts)]
     return [
         f"beam_size={decode.beam_size}",
-        f"patience={PATIENCE if decode.beam_size > 1 else 1.0}",
+        *([f"patience={decode.patience}"] if decode.stop == "patience" and decode.beam_size > 1 else []),
         f"length_penalty={0.0 if decode.length_penalty == 'none' else decode.length_alpha}",
         *([f"no_repeat_ngram_size={decode.no_repeat_ngram}"] if decode.no_repeat_ngram else []),
         "max_decoding_length=longest + 1",

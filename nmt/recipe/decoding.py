@@ -22,10 +22,10 @@ class DecodeRecipe(Section):
     """Divisor of the log-probability: ((5+n)/6)^alpha (the paper), n^alpha (fairseq, CTranslate2), or 1."""
     length_alpha: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
     """Exponent of the length penalty."""
-    stop: Literal["exact", "first", "patience"] = "exact"
-    """When the search for a sentence ends: `exact`, when nothing can overtake the best any more; `first`, already when
-    as many hypotheses as the beam is wide have ended, as in fairseq and CTranslate2; `patience`, when `patience` times
-    as many have (Kasai et al. 2022)."""
+    stop: Literal["exact", "first", "patience"] = "first"
+    """When the search for a sentence ends: `first`, when as many hypotheses as the beam is wide have ended, as in
+    fairseq and CTranslate2; `patience`, when `patience` times as many have (Kasai et al. 2022); `exact`, when no live
+    hypothesis can overtake the best that has ended."""
     patience: PositiveFloat = 1.0
     """With `stop` = "patience": how many times the beam size hypotheses must end; 1 is the same as `first`."""
     num_groups: PositiveInt = 1
@@ -139,7 +139,7 @@ class DecodeRecipe(Section):
                 f"decode.patience has no effect with decode.stop {self.stop!r}; set stop to 'patience', or remove it"
             )
         searched = {
-            "stop": self.stop != "exact",
+            "stop": self.stop != "first",
             "num_groups": self.num_groups > 1,
             "require": bool(self.require),
             "bias": bool(self.bias),
