@@ -100,7 +100,7 @@ def _publish(files: Mapping[str, bytes], directory: Path) -> None:
 def _remove_outdated(model: Path) -> None:
     """Remove conversions of a model that was at this place before, and what a dead process left behind."""
     current = _conversion_of(model, "float32").name.removesuffix("float32")
-    for other in model.glob("ctranslate2-*"):
+    for other in model.glob(f"ctranslate2-{_VERSION}-*"):
         if not other.name.startswith(current):
             shutil.rmtree(other, ignore_errors=True)
     for staging in model.glob(".ctranslate2-*.part-*"):
