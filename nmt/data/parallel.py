@@ -8,10 +8,13 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import partial
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
@@ -33,17 +36,21 @@ def map_in_order(
     num_processes: int,
     *,
     option: str = "data.workers",
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """The results of the jobs, in their order; `make_worker` is called once in each process and must be picklable.
 
     With one process all is done in this one. Only a few jobs for each process are in memory at any time. A job of None
     is none: it says that the next may be long in coming, so that all results so far are given first. Raises what a
     worker raises, and UserError when the system ends a worker; `option` is where the user sets the number of processes.
+    After an error, after Ctrl-C and when the iterator is closed early, all workers end at once, in the middle of a job.
     """
     if num_processes == 1:
         yield from map(make_worker(), (job for job in jobs if job is not None))
         return
-    executor = ProcessPoolExecutor(num_processes, _context(_modules(make_worker)), _start_worker, (make_worker,))
+    context = _context(_modules(make_worker))
+    # Nothing is ever sent. What the workers wait for is the end that comes when this process closes it, or ends.
+    end, own = context.Pipe(duplex=False)
+    executor = ProcessPoolExecutor(num_processes, context, _start_worker, (make_worker, end))
     waiting: deque[Future[Result]] = deque()
     try:
         for job in jobs:
@@ -54,10 +61,16 @@ def map_in_order(
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
+        own.close()
         reason = "a worker process was ended by the system, most likely for lack of memory"
         raise UserError(f"{reason}; it must be left to run; set {option} to less than {num_processes}") from error
+    except BaseException:
+        own.close()
+        raise
     finally:
         executor.shutdown(cancel_futures=True)
+        own.close()
+        end.close()
 
 
 def num_cores() -> int:
@@ -76,6 +89,12 @@ def _context(modules: Iterable[str]) -> BaseContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(modules))
+    # Ctrl-C goes to all processes of a terminal; this one alone answers it. What is blocked here stays so in children.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return context
 
 
@@ -88,10 +107,10 @@ def _modules(part: Any) -> Iterator[str]:
         yield part.__module__
 
 
-def _start_worker(make_worker: Callable[[], Callable[[Any], Any]]) -> None:
+def _start_worker(make_worker: Callable[[], Callable[[Any], Any]], end: Connection) -> None:
     global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent alone answers it.
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where there is no server that blocks it
+    threading.Thread(target=_wait_for_end, args=(end,), daemon=True).start()
     _worker = make_worker()
     # What a worker has by now it keeps. To search all that for garbage takes a tenth of a second, and copies the pages
     # that it shares with the process from which it was forked.
@@ -102,9 +121,8 @@ def _work(job: Any) -> Any:
     return _worker(job)
 
 
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for its next job forever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "only worker processes come here"
-    parent.join()
+def _wait_for_end(end: Connection) -> None:
+    """End this process when its parent has closed the other end: the parent was killed, or wants no more results."""
+    with suppress(EOFError, OSError):
+        end.recv_bytes()
     os._exit(1)

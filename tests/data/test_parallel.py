@@ -1,4 +1,5 @@
 import gc
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -73,6 +74,34 @@ def test_errors_of_workers_are_raised(num_processes: int) -> None:
         list(map_in_order(failing_worker, [1, 0, 1], num_processes))
     with pytest.raises(UserError, match="number 7 is not welcome"):
         list(map_in_order(refusing_worker, [7], num_processes))
+
+
+def sleeping_worker() -> Callable[[float], int]:
+    return sleep
+
+
+def sleep(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def test_workers_end_at_once_when_no_more_is_wanted() -> None:
+    started = time.monotonic()
+    results = map_in_order(sleeping_worker, [0.0, *[60.0] * 5], 2)
+    next(results)
+    results.close()
+    with pytest.raises(UserError, match="number 7"):
+        list(map_in_order(refusing_or_sleeping_worker, [7, 60], 2))
+    assert time.monotonic() - started < 30
+    assert not multiprocessing.active_children()
+
+
+def refusing_or_sleeping_worker() -> Callable[[int], int]:
+    return refuse_or_sleep
+
+
+def refuse_or_sleep(number: int) -> int:
+    return sleep(number) if number == 60 else refuse(number)
 
 
 def frozen_counter() -> Callable[[int], int]:
