@@ -233,25 +233,6 @@ def test_translate_from_file_to_file_equals_python_and_a_last_line_may_lack_its_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
 
 
-def test_an_interrupted_file_is_gone_on_with(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
-    (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\nA house.\n")
-    command = ("translate", run_dir, tmp_path / "in.txt", "-o", tmp_path / "out.txt", "--resume", "--window", 1)
-    assert nmt(*command)[0] == 0  # nothing was begun
-    whole = (tmp_path / "out.txt").read_text().splitlines()
-    (tmp_path / "out.txt.part").write_text("as it was\n\nA do")
-    assert nmt(*command)[0] == 0
-    assert (tmp_path / "out.txt").read_text().splitlines() == ["as it was", *whole[1:]]
-    assert not (tmp_path / "out.txt.part").exists()
-
-    _, listed, _ = nmt(*command[:3], "--n-best", 2, "--window", 1)
-    (tmp_path / "out.txt.part").write_text("".join(listed.splitlines(keepends=True)[:4]))  # of line 3 only the first
-    assert nmt(*command, "--n-best", 2)[0] == 0
-    assert (tmp_path / "out.txt").read_text() == listed
-    status, _, err = nmt(*command[:3], "--resume")
-    assert status == 1
-    assert "must be a file" in one_line(err)
-
-
 def test_n_best_and_scores_are_columns(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
     _, plain, _ = nmt("translate", run_dir, tmp_path / "in.txt")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -53,13 +52,13 @@ class Answering:
 
 def answer_with_processes(
     load: Load, writer: RecordWriter, found: Iterator[list[Record]], wait: Wait | None, num_processes: int
-) -> Iterator[Answer]:
+) -> Generator[Answer, None, None]:
     """The answers of several processes of one thread each, each with its own copy of the model."""
     make = partial(_start_process, load, writer)
     return map_in_order(make, with_pauses(found, wait), num_processes, option="--processes")
 
 
-def answer_in_turn(answering: Answering, found: Iterator[list[Record]], world: World) -> Iterator[Answer]:
+def answer_in_turn(answering: Answering, found: Iterator[list[Record]], world: World) -> Generator[Answer, None, None]:
     """The answers of all processes of the job on its first one, none elsewhere; window k is that of process k % size.
 
     All processes must find the same windows.
@@ -77,6 +76,4 @@ def answer_in_turn(answering: Answering, found: Iterator[list[Record]], world: W
 
 def _start_process(load: Load, writer: RecordWriter) -> Answering:
     torch.set_num_threads(1)
-    # Ctrl-C goes to all processes, and these may have minutes of work before them.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     return Answering(load(), writer)

@@ -17,8 +17,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from nmt.cli.interruption import Interrupted
 from nmt.logs import console, say
-from nmt.recipe import JobEnded, OrderlyEnd, RecipeError, UserError
+from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def main() -> None:
         sys.exit(app(prog_name="nmt", standalone_mode=False))
     except typer.TyperException as error:
         sys.exit(_refuse(_wrong_usage(error)))
-    except RecipeError as error:
+    except (RecipeError, CommandError) as error:
         sys.exit(_refuse(str(error)))
     except JobEnded:  # one of the processes has said why
         sys.exit(1)
@@ -122,6 +123,8 @@ def main() -> None:
     except OrderlyEnd as end:
         say(str(end))
         sys.exit(end.status)
+    except Interrupted as interrupted:
+        sys.exit(_refuse(str(interrupted), interrupted.status))
     except KeyboardInterrupt:
         sys.exit(_fail("interrupted", 130))
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
@@ -147,9 +150,9 @@ def _wrong_usage(error: typer.TyperException) -> str:
     return f"{message}; see '{context.command_path} --help'" if message and context else message
 
 
-def _refuse(message: str) -> int:
+def _refuse(message: str, status: int = 2) -> int:
     """The same in every process that torchrun started, so that one of them says it."""
-    return _fail(message, 2) if message and os.environ.get("RANK", "0") == "0" else 2
+    return _fail(message, status) if message and os.environ.get("RANK", "0") == "0" else status
 
 
 def _fail(message: str, status: int) -> int:

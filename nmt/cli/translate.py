@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, assert_never
+from typing import Annotated, Any, assert_never
 
 import typer
 
 from nmt.cli.arguments import Device, Engine, ModelArgument, Precision
 from nmt.cli.output import Output
+from nmt.cli.part import Origin
 from nmt.cli.records import Format, Layout, RecordWriter
 from nmt.cli.source import Source
 from nmt.cli.translation_job import TranslationJob
@@ -22,6 +24,7 @@ from nmt.export.engine import CTranslate2Translator
 from nmt.layout import find_model
 from nmt.recipe import DecodeRecipe, UserError, override_decode
 from nmt.storage.model_facts import read_model_facts
+from nmt.storage.sealed import manifest_digest
 
 
 class LengthPenalty(StrEnum):
@@ -56,7 +59,11 @@ _OUTPUT_FORMAT = (
     "n_best."
 )
 _WITH_ALIGNMENTS = "Put a tab and the word alignment, as 0-0 1-2, behind each translation; in JSON Lines a field."
-_RESUME = "Go on with what an interrupted call has left beside the output file."
+_RESUME = (
+    "Go on with OUT.part, which an interrupted call has left, if the same model, options and input made it. Where OUT "
+    "is finished, do nothing."
+)
+_RESTART = "Discard what an interrupted call has left, and begin anew."
 
 File = Annotated[Path, typer.Argument(help=_INPUT)]
 InputFormat = Annotated[Format | None, typer.Option(help=_INPUT_FORMAT)]
@@ -71,6 +78,7 @@ OutputFormat = Annotated[Format | None, typer.Option(help=_OUTPUT_FORMAT)]
 WithScores = Annotated[bool, typer.Option("--with-scores", help="Put the score and a tab before each translation.")]
 WithAlignments = Annotated[bool, typer.Option("--with-alignments", help=_WITH_ALIGNMENTS)]
 Resume = Annotated[bool, typer.Option("--resume", help=_RESUME)]
+Restart = Annotated[bool, typer.Option("--restart", help=_RESTART)]
 
 # --- Search -----------------------------------------------------------------------------------------------------------
 
@@ -124,6 +132,7 @@ def translate(
     with_scores: WithScores = False,
     with_alignments: WithAlignments = False,
     resume: Resume = False,
+    restart: Restart = False,
     beam_size: BeamSize = None,
     length_penalty: Penalty = None,
     length_alpha: LengthAlpha = None,
@@ -146,31 +155,27 @@ def translate(
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
     named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens, "tag": tag}
-    named |= {"length_penalty": length_penalty, "length_alpha": length_alpha}
+    named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "alignments": with_alignments or None}
     named["shortlist"] = None if shortlist is None else json.dumps(shortlist, ensure_ascii=False)  # as TOML has strings
-    named["alignments"] = "true" if with_alignments else None
     decode = _with_changes(read_model_facts(find_model(model)).decode, named, settings or ())
     in_format = input_format or Format.of_file(file) or Format.text
     out_format = output_format or Format.of_file(out) or in_format
     layout = _layout(file, in_format, out_format, column, header, field)
-    shown = decode.n_best if decode.bayes_risk == "none" else 1
     source = Source.open(file, layout, invalid_utf8.value, prefixes, required)
-    only_distinct = _only_distinct(distinct, shown, out_format, decode)
-    writer = RecordWriter(source.layout, out_format, shown, with_scores, decode.alignments, only_distinct)
-    if only_distinct and not decode.sampling:
-        decode = decode.model_copy(update={"n_best": decode.beam_size})
-    output = Output(out, shown if writer.is_numbered else 0)
+    writer = _writer(source, out_format, decode, with_scores, distinct)
+    output = Output(out, writer.is_numbered, bool(writer.header))
     output.require_other_than((file, prefixes, required, Path(shortlist) if shortlist else None))
-    job = TranslationJob(
+    models = [model, *(ensemble or ())]
+    TranslationJob(
         source=source,
         output=output,
+        origin=_origin(models, decode, source, writer, (engine, precision)),
         writer=writer,
-        load=partial(_load, engine, model, device, precision, decode, tuple(ensemble or ())),
+        load=partial(_load, engine, models, device, precision, _searched(decode, writer)),
         window=window,
         max_delay=max_delay,
         processes=processes or num_cores(),
-    )
-    job.run(device, resume=resume)
+    ).run(device, resume=resume, restart=restart)
 
 
 def _layout(
@@ -193,24 +198,61 @@ def _layout(
     return Layout(in_format, position or 0, field or "text", header or isinstance(position, str))
 
 
-def _only_distinct(given: bool | None, shown: int, out_format: Format, decode: DecodeRecipe) -> bool:
-    """Whether an n-best list holds each text once; samples, and objects that show the tokens, may hold one twice."""
-    if given is not None and shown == 1:
-        option = "--distinct" if given else "--no-distinct"
+def _writer(
+    source: Source, out_format: Format, decode: DecodeRecipe, with_scores: bool, distinct: bool | None
+) -> RecordWriter:
+    """What writes the translations; BadParameter where --distinct would have no effect.
+
+    Samples, and objects that show the tokens, may hold a text twice by default.
+    """
+    shown = decode.n_best if decode.bayes_risk == "none" else 1
+    if distinct is not None and shown == 1:
+        option = "--distinct" if distinct else "--no-distinct"
         raise typer.BadParameter(f"{option} has no effect on one translation a line; add --n-best, or leave it out")
-    by_default = out_format is not Format.jsonl and not decode.sampling
-    return shown > 1 and (by_default if given is None else given)
+    if distinct is None:
+        distinct = shown > 1 and out_format is not Format.jsonl and not decode.sampling
+    return RecordWriter(source.layout, out_format, shown, with_scores, decode.alignments, distinct)
+
+
+def _searched(decode: DecodeRecipe, writer: RecordWriter) -> DecodeRecipe:
+    """The options of the search, which must find more than is shown where equal texts are left out."""
+    all_of_beam = writer.distinct and not decode.sampling
+    return decode.model_copy(update={"n_best": decode.beam_size}) if all_of_beam else decode
+
+
+def _origin(
+    models: Sequence[Path],
+    decode: DecodeRecipe,
+    source: Source,
+    writer: RecordWriter,
+    program: tuple[Engine, Precision],
+) -> Origin:
+    """What decides what the output holds, besides its input.
+
+    Left out is what changes translations by rounding alone: how many lines are translated together, by which processes
+    and on which device.
+    """
+    digests = [manifest_digest(find_model(model)) for model in models]
+    names = {digest: str(model) for digest, model in zip(digests, models, strict=True)}
+    facts: dict[str, Any] = {"model": digests[0], "ensemble": digests[1:]}
+    if decode.shortlist is not None and decode.shortlist.is_file():
+        facts["shortlist"] = hashlib.sha256(decode.shortlist.read_bytes()).hexdigest()
+        names[facts["shortlist"]] = str(decode.shortlist)
+    options = decode.model_dump(mode="json", exclude={"batch_tokens", "shortlist"})
+    facts |= {f"decode.{name}": value for name, value in options.items()}
+    facts |= {"engine": program[0].value, "precision": program[1].value}
+    layout = source.layout
+    facts |= {"input format": layout.format.value, "column": layout.column, "field": layout.field}
+    facts |= {"header": layout.header, "invalid-utf8": source.invalid_utf8}
+    facts |= {"output format": writer.format.value, "with-scores": writer.with_scores, "distinct": writer.distinct}
+    return Origin(facts, names, source.name)
 
 
 def _load(
-    engine: Engine,
-    model: Path,
-    device: str,
-    precision: Precision,
-    decode: DecodeRecipe,
-    ensemble: Sequence[Path],
+    engine: Engine, models: Sequence[Path], device: str, precision: Precision, decode: DecodeRecipe
 ) -> Translator:
     """The translator that searches with an engine."""
+    model, *ensemble = models
     match engine:
         case Engine.torch:
             return Translator.load(model, device, precision.value, decode, ensemble)
@@ -225,7 +267,10 @@ def _with_changes(decode: DecodeRecipe, named: Mapping[str, object], settings: S
 
     One translation a line, unless several are searched for or drawn to choose the best of them.
     """
-    given = [*settings, *(f"{name}={value}" for name, value in named.items() if value is not None)]
+    given = [
+        *settings,
+        *(f"{name}={'true' if value is True else value}" for name, value in named.items() if value is not None),
+    ]
     chosen_names = dict(one.removeprefix("decode.").split("=", 1) for one in given if "=" in one)
     risk = chosen_names.get("bayes_risk", decode.bayes_risk).strip("'\"")
     own = {"alignments": False} | ({"n_best": 1} if risk == "none" else {})

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
 from nmt.cli.answers import Answer, Answering, Load, answer_in_turn, answer_with_processes
-from nmt.cli.output import Output
+from nmt.cli.interruption import Interrupted, interruptible
+from nmt.cli.output import Output, Stream
+from nmt.cli.part import InputDigest, Origin, Part
 from nmt.cli.records import Record, RecordWriter
 from nmt.cli.source import Source
 from nmt.cli.windows import (
     TIMES_ON_A_GPU,
     WIDEST_WINDOW,
     WINDOW_CHARACTERS,
-    skip_done,
     window_of_file,
     windows,
 )
 from nmt.decode.translator import Translator
 from nmt.distributed import World, start_world
 from nmt.logs import ProgressBar, progress, say
-from nmt.recipe import UserError
+from nmt.recipe import CommandError, UserError
 
 
 @dataclass(frozen=True)
@@ -31,23 +33,95 @@ class TranslationJob:
 
     source: Source
     output: Output
+    origin: Origin
     writer: RecordWriter
     load: Load
     window: int | None
     max_delay: float
     processes: int
 
-    def run(self, device: str, *, resume: bool) -> None:
-        """Translate all of the input, in this process and those that torchrun has started beside it."""
-        with start_world(device) as world:
+    def run(self, device: str, *, resume: bool, restart: bool) -> None:
+        """Translate all of the input, in this process and those that torchrun has started beside it.
+
+        Raises Interrupted, which says how to go on, after Ctrl-C and SIGTERM.
+        """
+        if resume and restart:
+            raise CommandError("--resume goes on with what --restart discards; give one of them")
+        with interruptible(), start_world(device) as world:
             self._check_processes(world)
             count = self.source.check()
-            done, found = self._windows_to_do(world, count, resume)
-            answers = self._answers(self.load(), found, world)
-            if world.is_first:
-                self._write(answers, count, done, append=resume)
-            else:
-                list(answers)  # it gets none, but does its part of the work for the first
+            if resume:
+                self.output.require_file()
+                if world.max(int(world.is_first and self._is_complete(count))):
+                    return
+            with ExitStack() as stack:
+                sink = None
+                if world.is_first:
+                    sink = stack.enter_context(self._opened(resume=resume, restart=restart))
+                self._translate(world, count, sink)
+
+    @contextmanager
+    def _opened(self, *, resume: bool, restart: bool) -> Iterator[Part | Stream]:
+        """The output; an interruption of the block becomes one that says how to go on."""
+        sink: Part | Stream | None = None
+        try:
+            with self.output.open(self.origin, resume=resume, restart=restart) as sink:
+                yield sink
+        except Interrupted as error:
+            if not isinstance(sink, Part) or not sink.records:
+                raise
+            lines = f"{sink.path} holds the first {sink.records:,} lines"
+            raise Interrupted(f"interrupted; {lines}; to go on, add --resume to the command", error.status) from error
+
+    def _is_complete(self, count: int | None) -> bool:
+        """Whether there is nothing to resume because the output is finished, which is said.
+
+        Of a finished output nothing is known but how many records it has: UserError where these are not as many as
+        those of the input.
+        """
+        done = self.output.count_finished()
+        if done is None:
+            return False
+        count = sum(1 for _ in self.source.records()) if count is None else count
+        if done != count:
+            raise UserError(
+                f"{self.output.path} has {done:,} lines, {self.source.name} has {count:,}, and there is no "
+                f"{self.output.unfinished.name} to go on with; give the same input, or leave out --resume to translate "
+                "anew"
+            )
+        say(
+            f"{self.output.path} is complete: {done:,} lines, as many as {self.source.name}; leave out --resume to "
+            "translate anew"
+        )
+        return True
+
+    def _translate(self, world: World, count: int | None, sink: Part | Stream | None) -> None:
+        """Translate what is not done; the first process alone has a `sink`.
+
+        Of a file, windows begin where they would without an interruption, so that the same batches are made.
+        """
+        done = world.max(sink.start.records if isinstance(sink, Part) else 0)
+        records, digest = self.source.records(), InputDigest()
+        digest.add(islice(records, done))
+        if isinstance(sink, Part):
+            sink.check_input(digest, self.source.name)
+        found = self._windows(records, count, on_gpu=world.device.type == "cuda")
+        if sink is None:
+            list(self._answers(self.load(), found, world))  # it gets none, but does its part of the work for the first
+            return
+        digests: deque[str] = deque()
+        answers = self._answers(self.load(), _with_digests(found, digest, digests), world)
+        with closing(answers):
+            self._write(sink, answers, digests, count, done)
+
+    def _windows(self, records: Iterator[Record], count: int | None, *, on_gpu: bool) -> Iterator[list[Record]]:
+        """The records in windows; `count` is how many a file has in all."""
+        pipe, times = self.source.pipe, TIMES_ON_A_GPU if on_gpu else 1
+        most = WINDOW_CHARACTERS * times
+        if pipe is None:
+            size = self.window or window_of_file(count or 0, on_gpu=on_gpu)
+            return windows(records, size, most_characters=most)
+        return windows(records, self.window or times * WIDEST_WINDOW, pipe.wait, self.max_delay, most_characters=most)
 
     def _check_processes(self, world: World) -> None:
         if world.size > 1 and self.source.pipe is not None:
@@ -66,53 +140,38 @@ class TranslationJob:
                 "leave it out, or add --device cpu"
             )
 
-    def _windows_to_do(self, world: World, count: int | None, resume: bool) -> tuple[int, Iterator[list[Record]]]:
-        """How many records are done, and the windows of the others.
-
-        Of a file, windows begin where they would without an interruption, so that the same batches are made.
-        """
-        done = self.output.records_done() if resume and world.is_first else 0
-        done = world.max(done)
-        if count is not None and done > count:
-            raise UserError(
-                f"{self.output.unfinished} has {done:,} translations and {self.source.name} only {count:,} lines; "
-                "--resume needs the same input; remove the one or correct the other"
-            )
-        records, pipe = self.source.records(), self.source.pipe
-        on_gpu = world.device.type == "cuda"
-        most = WINDOW_CHARACTERS * (TIMES_ON_A_GPU if on_gpu else 1)
-        if pipe is None:
-            size = self.window or window_of_file(count or 0, on_gpu=on_gpu)
-            done, found = skip_done(windows(records, size, most_characters=most), done)
-        else:
-            next(islice(records, done, done), None)
-            size = self.window or (TIMES_ON_A_GPU if on_gpu else 1) * WIDEST_WINDOW
-            found = windows(records, size, pipe.wait, self.max_delay, most_characters=most)
-        if resume and world.is_first:
-            self.output.cut(done)
-        return done, found
-
-    def _answers(self, translator: Translator, found: Iterator[list[Record]], world: World) -> Iterator[Answer]:
+    def _answers(
+        self, translator: Translator, found: Iterator[list[Record]], world: World
+    ) -> Generator[Answer, None, None]:
         if self.processes > 1:  # which load the model anew; that it was loaded here has shown that they can
             wait = None if self.source.pipe is None else self.source.pipe.wait
             return answer_with_processes(self.load, self.writer, found, wait, self.processes)
         answering = Answering(translator, self.writer)
-        return answer_in_turn(answering, found, world) if world.size > 1 else map(answering, found)
+        return answer_in_turn(answering, found, world) if world.size > 1 else (answering(window) for window in found)
 
-    def _write(self, answers: Iterator[Answer], count: int | None, done: int, *, append: bool) -> None:
+    def _write(
+        self, sink: Part | Stream, answers: Iterator[Answer], digests: deque[str], count: int | None, done: int
+    ) -> None:
+        """Write the answers behind the records that are done; each has a digest of the input up to its end."""
         lines_cut = 0
-        with (
-            self.output.open(append=append) as sink,
-            _translation_bar(count, self.source.is_terminal, done) as bar,
-        ):
+        with _translation_bar(count, self.source.is_terminal, done) as bar:
             if self.writer.header and not done:
-                sink.write(self.writer.header)
+                sink.write(self.writer.header, 0, "")
             for answer in answers:
-                sink.write(answer.text)
+                done += answer.count
+                sink.write(answer.text, done, digests.popleft())
                 lines_cut += answer.lines_cut
                 bar.advance(answer.count)
         if lines_cut:
             say(f"{lines_cut} lines were too long for the model and were translated in pieces")
+
+
+def _with_digests(found: Iterator[list[Record]], digest: InputDigest, digests: deque[str]) -> Iterator[list[Record]]:
+    """The windows; `digests` gets for each that of the input up to its end."""
+    for window in found:
+        digest.add(window)
+        digests.append(digest.hexdigest())
+        yield window
 
 
 @contextmanager

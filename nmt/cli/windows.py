@@ -76,18 +76,3 @@ def with_pauses(found: Iterable[list[Record]], wait: Wait | None) -> Iterator[li
     except UserError:
         yield None
         raise
-
-
-def skip_done(found: Iterator[list[Record]], done: int) -> tuple[int, Iterator[list[Record]]]:
-    """Leave out the windows that are done to their last record; says how many records these are, and gives the rest."""
-    skipped = 0
-    for window in found:
-        if skipped + len(window) > done:
-            return skipped, _with_first(window, found)
-        skipped += len(window)
-    return skipped, found
-
-
-def _with_first(window: list[Record], rest: Iterable[list[Record]]) -> Iterator[list[Record]]:
-    yield window
-    yield from rest

@@ -18,7 +18,7 @@ from nmt.recipe.corpora import (
     TsvCorpus,
 )
 from nmt.recipe.decoding import DecodeRecipe
-from nmt.recipe.errors import JobEnded, OrderlyEnd, RecipeError, UserError
+from nmt.recipe.errors import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
 from nmt.recipe.sections import (
     DataRecipe,
@@ -42,6 +42,7 @@ from nmt.recipe.toml import (
 
 __all__ = [
     "BleuTokenizer",
+    "CommandError",
     "Corpus",
     "DataRecipe",
     "DecodeRecipe",

@@ -20,3 +20,7 @@ class OrderlyEnd(Exception):  # noqa: N818 - not an error
     """
 
     status = 0
+
+
+class CommandError(UserError):
+    """A command that does not fit what is there, such as the output of another command."""

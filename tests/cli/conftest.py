@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from calling import PipeIn, Write
 from nasty_lines import sentence
 
 from nmt.checkpoint import model_files, model_tensors
+from nmt.cli.answers import Answer, Answering
+from nmt.cli.records import Record
 from nmt.data.embedded import generate
 from nmt.data.tokenizer import Tokenizers, train_tokenizer
 from nmt.model.transformer import Transformer
@@ -115,3 +118,21 @@ def pipe_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeIn]:
 def _write(descriptor: int, content: bytes) -> None:
     while content:
         content = content[os.write(descriptor, content) :]
+
+
+@pytest.fixture
+def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let Ctrl-C come when so many windows are translated; it comes once."""
+
+    def set_up(windows: int) -> None:
+        left, translate = [windows], Answering.__call__
+
+        def translate_or_stop(self: Answering, window: list[Record]) -> Answer:
+            left[0] -= 1
+            if left[0] == -1:
+                os.kill(os.getpid(), signal.SIGINT)
+            return translate(self, window)
+
+        monkeypatch.setattr(Answering, "__call__", translate_or_stop)
+
+    return set_up

@@ -74,13 +74,14 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 
 def test_any_number_of_processes_writes_the_same_bytes_also_after_an_interruption(
-    model: Path, nmt: Nmt, start: Start, tmp_path: Path
+    model: Path, nmt: Nmt, start: Start, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(205, num_longest=1)))
     options = ("--window", 20, "--device", "cpu", "--n-best", 2)
     assert nmt("translate", model, tmp_path / "in", "-o", tmp_path / "alone", *options)[0] == 0
     expected = (tmp_path / "alone").read_bytes()
-    (tmp_path / "resumed.part").write_bytes(expected[: len(expected) // 2])
+    interrupt_after(5)
+    assert nmt("translate", model, tmp_path / "in", "-o", tmp_path / "resumed", *options)[0] == 130
     command = ("translate", model, tmp_path / "in", *options, "-o")
     jobs = [start(2, *command, tmp_path / "fresh"), start(3, *command, tmp_path / "resumed", "--resume")]
     for job in jobs:

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from calling import Nmt, PipeIn, Write, one_line
 from nasty_lines import as_bytes, nasty_lines
 
 from nmt import DecodeRecipe, Translator
+from nmt.checkpoint import write_with_decode
 from nmt.cli.source import PipeLines
 from nmt.storage.model_facts import read_model_facts
 
@@ -244,28 +246,95 @@ def test_bad_bytes_can_be_replaced(model: Path, nmt: Nmt, tmp_path: Path) -> Non
     assert out.splitlines() == Translator.load(model, "cpu").translate(["the dog", "\ufffd\ufffd dog"])
 
 
-@pytest.mark.parametrize("name", ["out.txt", "out.txt.gz", "out.jsonl.gz"])
-def test_after_any_interruption_the_same_bytes_come_out(
-    model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, name: str
+@pytest.mark.parametrize("name", ["out.txt", "out.txt.gz", "out.jsonl.gz", "out.tsv"])
+def test_after_any_interruption_the_same_text_comes_out(
+    model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None], name: str
 ) -> None:
     def text(path: Path) -> bytes:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
-    command = ("translate", model, sentences, "-o", tmp_path / name, "--window", 6)
+    (tmp_path / "in.tsv").write_bytes(as_bytes(["en", *SENTENCES]))
+    out, part = tmp_path / name, tmp_path / f"{name}.part"
+    command = ("translate", model, tmp_path / "in.tsv", "--header", "-o", out, "--window", 6, "--n-best", 2)
     assert nmt(*command)[0] == 0
-    content, expected = (tmp_path / name).read_bytes(), text(tmp_path / name)
-    for size in (0, len(content) // 2, len(content) - 5, len(content)):
-        (tmp_path / f"{name}.part").write_bytes(content[:size])
-        status, _, err = nmt(*command, "--resume")
+    expected = text(out)
+    out.unlink()
+    for windows in (0, 1, 3):
+        interrupt_after(windows)
+        status, _, err = nmt(*command)
+        assert status == 130
+        if windows == 0:
+            assert one_line(err) == "interrupted"
+            assert sorted(path.name for path in tmp_path.iterdir()) == ["in.tsv"]
+            continue
+        told = f"interrupted; {part} holds the first {6 * windows} lines; to go on, add --resume to the command"
+        assert one_line(err) == told
+        status, _, err = nmt(*command)
+        assert status == 2
+        assert f"{part} holds {6 * windows} lines that an interrupted call has translated" in one_line(err)
+        status, _, err = nmt(*command, "--resume", "--batch-tokens", 999)
         assert status == 0, err
-        assert text(tmp_path / name) == expected
-        assert not (tmp_path / f"{name}.part").exists()
-    (tmp_path / f"{name}.part").write_bytes(content)
-    sentences.write_bytes(as_bytes(SENTENCES[:3]))
-    status, _, err = nmt(*command, "--resume")
+        assert text(out) == expected
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["in.tsv", name]
+        status, _, err = nmt(*command, "--resume")
+        assert status == 0
+        assert f"{out} is complete: 20 lines, as many as {tmp_path / 'in.tsv'}; leave out --resume to" in err
+        out.unlink()
+
+
+def test_only_what_made_a_part_goes_on_with_it(
+    model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, interrupt_after: Callable[[int], None]
+) -> None:
+    other = tmp_path / "other"
+    write_with_decode(model, DecodeRecipe(beam_size=2), other)
+    (tmp_path / "shortened").write_bytes(as_bytes(SENTENCES[:3]))
+    (tmp_path / "changed").write_bytes(as_bytes(["a cat", *SENTENCES[1:]]))
+    (tmp_path / "corrected").write_bytes(as_bytes([*SENTENCES[:-1], "a cat"]))
+    more = ("-o", tmp_path / "out", "--window", 6)
+    interrupt_after(2)
+    assert nmt("translate", model, sentences, *more)[0] == 130
+    part = (tmp_path / "out.part").read_bytes()
+    for models, source, options, expected in (
+        (other, sentences, (), f"model was {model} (SHA-256 "),
+        (model, sentences, ("--ensemble", other), f"ensemble was [] and is {other} (SHA-256 "),
+        (model, sentences, ("--beam-size", 3), "decode.beam_size was 2 and is 3"),
+        (model, sentences, ("--with-scores",), "with-scores was false and is true"),
+        (model, sentences, ("--prefixes", sentences), "the first 12 lines of "),
+        (model, tmp_path / "shortened", (), f"shortened has 3 lines; {tmp_path / 'out.part'} holds translations of 12"),
+        (model, tmp_path / "changed", (), "changed are not those that "),
+    ):
+        status, _, err = nmt("translate", models, source, *more, *options, "--resume")
+        assert status == 2
+        assert expected in one_line(err)
+        assert (tmp_path / "out.part").read_bytes() == part
+    assert nmt("translate", model, tmp_path / "corrected", *more, "--resume")[0] == 0
+    assert not (tmp_path / "out.part").exists()
+    assert nmt("translate", model, sentences, "-o", tmp_path / "whole")[0] == 0
+    resumed, whole = ((tmp_path / name).read_text().splitlines() for name in ("out", "whole"))
+    assert resumed[:-1] == whole[:-1]
+    status, _, err = nmt("translate", model, tmp_path / "shortened", *more, "--resume")
     assert status == 1
-    assert "20 translations" in one_line(err)
-    assert (tmp_path / f"{name}.part").read_bytes() == content
+    assert f"out has 20 lines, {tmp_path / 'shortened'} has 3, and there is no out.part to go on with" in one_line(err)
+    status, _, err = nmt("translate", model, sentences, *more, "--resume", "--restart")
+    assert status == 2
+    assert "give one of them" in one_line(err)
+
+
+def test_a_stream_is_gone_on_with_and_must_be_the_same(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
+    command = ("translate", model, "-o", tmp_path / "out", "--window", 1)
+    pipe_in(lambda write: write(as_bytes([*SENTENCES[:5]]) + b"\xff\n"))
+    assert nmt(*command)[0] == 1
+    pipe_in(lambda write: write(as_bytes(["a cat", *SENTENCES[1:]])))
+    status, _, err = nmt(*command, "--resume")
+    assert status == 2
+    assert "the first 5 lines of standard input are not those" in one_line(err)
+    pipe_in(lambda write: write(as_bytes(SENTENCES)))
+    assert nmt(*command, "--resume")[0] == 0
+    assert (tmp_path / "out").read_text().count("\n") == 20
+    pipe_in(lambda write: write(as_bytes(SENTENCES)))
+    status, _, err = nmt(*command, "--resume")
+    assert status == 0
+    assert "out is complete: 20 lines, as many as standard input" in err
 
 
 def test_several_processes_write_the_same_bytes(model: Path, nmt: Nmt, tmp_path: Path) -> None:

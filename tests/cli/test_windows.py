@@ -6,7 +6,7 @@ import pytest
 
 from nmt import UserError
 from nmt.cli.records import Record
-from nmt.cli.windows import WINDOW_CHARACTERS, skip_done, window_of_file, windows, with_pauses
+from nmt.cli.windows import WINDOW_CHARACTERS, window_of_file, windows, with_pauses
 
 
 def records(count: int, text: str = "a", asked: list[int] | None = None, bad: int = 0) -> Iterator[Record]:
@@ -93,10 +93,3 @@ def test_pauses_stand_where_an_answer_must_not_wait() -> None:
     assert next(broken) is None
     with pytest.raises(UserError, match="bad line"):
         next(broken)
-
-
-@pytest.mark.parametrize(("done", "skipped"), [(0, 0), (2, 0), (3, 3), (5, 3), (6, 6), (7, 7)])
-def test_only_whole_windows_are_skipped(done: int, skipped: int) -> None:
-    found, rest = skip_done(windows(records(7), 3), done)
-    assert found == skipped
-    assert [number for window in numbers(rest) for number in window] == list(range(skipped + 1, 8))

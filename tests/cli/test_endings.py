@@ -1,0 +1,141 @@
+"""How `nmt translate` ends with real processes: a reader that goes, signals, a full disk. Nothing is left running."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+# Longest from the event to the end, on a machine with much else to do. A window takes many times as long.
+LIMIT = 20.0
+WORDS = "the old dog sees a cat " * 8
+MARK = "NMT_TEST_MARK"
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+
+
+def processes(mark: str) -> list[int]:
+    """The living processes that were started with this mark in their environment, children of children too."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+            if not is_dead and f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Iterator[str]:
+    """A mark for processes, of which none may be left at the end of the test."""
+    yield str(tmp_path)
+    deadline = time.monotonic() + LIMIT
+    while (left := processes(str(tmp_path))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+@pytest.fixture
+def start(model: Path, tmp_path: Path, mark: str) -> Start:
+    """Start a translation of many long lines by two processes, in a process group of its own."""
+    (tmp_path / "in").write_text("".join(f"{number} {WORDS}\n" for number in range(20_000)))
+
+    def run(*options: object, **how: object) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "nmt", "translate", model, tmp_path / "in", "--processes", 2, "--window", 4000]
+        arguments = [*map(str, command), "--device", "cpu", "--set", "max_length_ratio=1.0", *map(str, options)]
+        environment = {**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how
+        return subprocess.Popen(arguments, env=environment, start_new_session=True, **pipes)  # type: ignore[call-overload,no-any-return]
+
+    return run
+
+
+def wait_for_work(mark: str) -> None:
+    """Wait until two workers of the pool compute."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        times = []
+        for pid in processes(mark):
+            with suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                times.append(int(fields[11]) / os.sysconf("SC_CLK_TCK"))
+        if len(times) >= 5 and sorted(times)[-3] > 0.3:  # command, tracker, server and two workers
+            return
+        time.sleep(0.1)
+    pytest.fail("no work was begun")
+
+
+def end(process: subprocess.Popen[bytes]) -> tuple[int, list[str], float]:
+    """Exit status, lines on stderr, and how long it took."""
+    started = time.monotonic()
+    try:
+        _, err = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        pytest.fail("it did not end")
+    return process.returncode, err.decode().splitlines(), time.monotonic() - started
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "is_group"),
+    [(signal.SIGINT, 130, True), (signal.SIGINT, 130, False), (signal.SIGTERM, 143, False)],
+)
+def test_a_signal_ends_all_at_once(
+    start: Start, mark: str, tmp_path: Path, number: signal.Signals, status: int, is_group: bool
+) -> None:
+    process = start("-o", tmp_path / "out")
+    wait_for_work(mark)
+    os.killpg(process.pid, number) if is_group else process.send_signal(number)
+    found, said, _ = end(process)
+    assert (found, said) == (status, ["nmt: interrupted"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+def test_ctrl_c_ends_the_beginning_too(start: Start, mark: str, tmp_path: Path) -> None:
+    process = start("-o", tmp_path / "out")
+    deadline = time.monotonic() + 120
+    while len(processes(mark)) < 2 and time.monotonic() < deadline:  # the server of the pool is about to start
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGINT)
+    found, said, _ = end(process)
+    assert (found, said) == (130, ["nmt: interrupted"])
+
+
+def test_a_reader_that_goes_ends_all_at_once(start: Start, mark: str, tmp_path: Path) -> None:
+    process = start("--window", 1900)
+    # The first window is done soon; those after it, under way by then, take minutes.
+    (tmp_path / "in").write_text("a\n" * 1900 + f"{WORDS}{WORDS}{WORDS}\n" * 10_000)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    found, said, _ = end(process)
+    assert (found, said) == (1, [])
+
+
+def test_a_full_disk_is_one_line(start: Start, tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = start("--window", 50, stdout=full)
+        process.wait(120)
+        assert end(process)[:2] == (
+            1,
+            ["nmt: cannot write standard output: No space left on device; choose a place that can be written to"],
+        )
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+
+    process = start("-o", tmp_path / "out", "--window", 50, preexec_fn=limit)
+    process.wait(120)
+    status, said, _ = end(process)
+    assert (status, len(said)) == (1, 1)
+    assert said[0] == f"nmt: cannot write {tmp_path / 'out'}: File too large; choose a place that can be written to"
+    assert (tmp_path / "out.part").exists()
