@@ -1,21 +1,16 @@
-"""From windows of the input to parts of the output, in order: by one process, by several, or by those of torchrun."""
+"""From windows of the input to parts of the output, in order, whoever does the work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
-
-import torch
+from typing import Protocol
 
 from nmt.cli.records import Record, RecordWriter
-from nmt.cli.windows import Wait, with_pauses
-from nmt.data.parallel import map_in_order
-from nmt.decode.translator import Translator
-from nmt.distributed import World
+from nmt.cli.windows import Wait
+from nmt.decode.text_translator import TextTranslator
 
-Load = Callable[[], Translator]
+Load = Callable[[], TextTranslator]
 
 
 @dataclass(frozen=True)
@@ -34,7 +29,7 @@ class Answer:
 class Answering:
     """What translates a window of records and writes the answer."""
 
-    translator: Translator
+    translator: TextTranslator
     writer: RecordWriter
 
     def __call__(self, window: list[Record]) -> Answer:
@@ -50,30 +45,46 @@ class Answering:
         return Answer(text, len(window), self.translator.lines_cut - cut_before)
 
 
-def answer_with_processes(
-    load: Load, writer: RecordWriter, found: Iterator[list[Record]], wait: Wait | None, num_processes: int
-) -> Generator[Answer, None, None]:
-    """The answers of several processes of one thread each, each with its own copy of the model."""
-    make = partial(_start_process, load, writer)
-    return map_in_order(make, with_pauses(found, wait), num_processes, option="--processes")
+class Team(Protocol):
+    """The processes that translate: this one alone, or with others."""
+
+    @property
+    def size(self) -> int:
+        """Processes of the job, each of which runs this same command."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the one that writes."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether windows are to be as wide as a GPU needs them."""
+
+    def max(self, value: int) -> int:
+        """The largest of one number of each process of the job."""
+
+    def answers(
+        self, load: Load, writer: RecordWriter, found: Iterator[list[Record]], wait: Wait | None
+    ) -> Generator[Answer, None, None]:
+        """The answers to all windows, in order, where this is the first process; none elsewhere."""
 
 
-def answer_in_turn(answering: Answering, found: Iterator[list[Record]], world: World) -> Generator[Answer, None, None]:
-    """The answers of all processes of the job on its first one, none elsewhere; window k is that of process k % size.
+@dataclass(frozen=True)
+class Alone:
+    """This process and no other, on a CPU."""
 
-    All processes must find the same windows.
-    """
-    while round_of_windows := list(islice(found, world.size)):
-        own: list[str] = []
-        if world.rank < len(round_of_windows):
-            answer = answering(round_of_windows[world.rank])
-            own = [answer.text, str(answer.count), str(answer.lines_cut)]
-        world.wait_for_all()
-        for share in world.gather_text(own) or []:
-            if share:
-                yield Answer(share[0], int(share[1]), int(share[2]))
+    size: int = 1
+    is_first: bool = True
+    on_gpu: bool = False
 
+    def max(self, value: int) -> int:
+        """See `Team.max`."""
+        return value
 
-def _start_process(load: Load, writer: RecordWriter) -> Answering:
-    torch.set_num_threads(1)
-    return Answering(load(), writer)
+    def answers(
+        self, load: Load, writer: RecordWriter, found: Iterator[list[Record]], wait: Wait | None
+    ) -> Generator[Answer, None, None]:
+        """See `Team.answers`."""
+        answering = Answering(load(), writer)
+        for window in found:
+            yield answering(window)

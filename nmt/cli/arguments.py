@@ -38,5 +38,6 @@ def require_folder(out: Path | None) -> None:
 class Engine(StrEnum):
     """Choices of --engine."""
 
+    auto = "auto"
     torch = "torch"
     ctranslate2 = "ctranslate2"

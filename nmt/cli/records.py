@@ -157,6 +157,11 @@ class RecordWriter:
         return self.format is Format.text and self.n_best > 1
 
     @property
+    def shows_scores(self) -> bool:
+        """Whether scores are written, or decide which translations are."""
+        return self.with_scores or self.n_best > 1 or self.format is Format.jsonl
+
+    @property
     def header(self) -> str:
         """The line that names the columns of the output, closed by a line feed; nothing where the input has none."""
         if self.format is not Format.tsv or self.layout.names is None:

@@ -8,19 +8,18 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, assert_never
+from typing import Annotated, Any
 
 import typer
 
 from nmt.cli.arguments import Device, Engine, ModelArgument, Precision
+from nmt.cli.engines import Chosen, choose_engine, load_translator, start_team
 from nmt.cli.output import Output
 from nmt.cli.part import Origin
 from nmt.cli.records import Format, Layout, RecordWriter
 from nmt.cli.source import Source
 from nmt.cli.translation_job import TranslationJob
 from nmt.data.parallel import num_cores
-from nmt.decode.translator import Translator
-from nmt.export.engine import CTranslate2Translator
 from nmt.layout import find_model
 from nmt.recipe import DecodeRecipe, UserError, override_decode
 from nmt.storage.model_facts import read_model_facts
@@ -105,14 +104,17 @@ Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 
 _WINDOW = "Most lines translated together, more being faster; 1 answers line by line. By default from the size of FILE."
 _MAX_DELAY = "At a pipe: seconds to wait for more lines to translate together; inf waits for a whole window."
-_PROCESSES = "Processes on the CPU, of one thread each; 0 is one for each core."
-_PRECISION = "Arithmetic; auto takes bf16 where it is native, int8 rounds the weights. fp16 is for GPUs without bf16."
-_ENGINE = "What searches. ctranslate2 needs the extra 'fast', and converts the model once."
+_PROCESSES = (
+    "Batches translated at a time: threads of CTranslate2, by default one for each core; processes of torch, of one "
+)
+_PROCESSES += "thread each, by default one with all cores. 0 is one for each core."
+_PRECISION = "Computation; auto is int8 (rounded weights) with CTranslate2 on a CPU, else bf16 where native, else fp32."
+_ENGINE = "What searches. ctranslate2 converts the model once; auto takes it on a CPU for all that it has, else torch."
 
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")]
 Window = Annotated[int | None, typer.Option(min=1, help=_WINDOW)]
 MaxDelay = Annotated[float, typer.Option(min=0.0, help=_MAX_DELAY)]
-Processes = Annotated[int, typer.Option(min=0, help=_PROCESSES)]
+Processes = Annotated[int | None, typer.Option(min=0, help=_PROCESSES)]
 Arithmetic = Annotated[Precision, typer.Option(help=_PRECISION)]
 EngineOption = Annotated[Engine, typer.Option("--engine", help=_ENGINE)]
 
@@ -145,10 +147,10 @@ def translate(
     batch_tokens: BatchTokens = None,
     window: Window = None,
     max_delay: MaxDelay = 0.1,
-    processes: Processes = 1,
+    processes: Processes = None,
     device: Device = "auto",
     precision: Arithmetic = Precision.auto,
-    engine: EngineOption = Engine.torch,
+    engine: EngineOption = Engine.auto,
 ) -> None:
     """Translate text: one line out for every line in, in the same order, whatever the line.
 
@@ -166,16 +168,22 @@ def translate(
     output = Output(out, writer.is_numbered, bool(writer.header))
     output.require_other_than((file, prefixes, required, Path(shortlist) if shortlist else None))
     models = [model, *(ensemble or ())]
+    searched = _searched(decode, writer)
+    chosen = choose_engine(engine, precision, device, searched, models, required=required is not None)
     TranslationJob(
         source=source,
         output=output,
-        origin=_origin(models, decode, source, writer, (engine, precision)),
+        origin=_origin(models, decode, source, writer, chosen),
         writer=writer,
-        load=partial(_load, engine, models, device, precision, _searched(decode, writer)),
+        load=partial(load_translator, chosen, models, device, searched, processes or 0, scores=writer.shows_scores),
         window=window,
         max_delay=max_delay,
-        processes=processes or num_cores(),
-    ).run(device, resume=resume, restart=restart)
+    ).run(start_team(chosen.engine, device, _num_processes(processes)), resume=resume, restart=restart)
+
+
+def _num_processes(given: int | None) -> int:
+    """Processes of torch: one by default, since several threads of it share one model; 0 is one for each core."""
+    return 1 if given is None else given or num_cores()
 
 
 def _layout(
@@ -225,7 +233,7 @@ def _origin(
     decode: DecodeRecipe,
     source: Source,
     writer: RecordWriter,
-    program: tuple[Engine, Precision],
+    chosen: Chosen,
 ) -> Origin:
     """What decides what the output holds, besides its input.
 
@@ -240,26 +248,12 @@ def _origin(
         names[facts["shortlist"]] = str(decode.shortlist)
     options = decode.model_dump(mode="json", exclude={"batch_tokens", "shortlist"})
     facts |= {f"decode.{name}": value for name, value in options.items()}
-    facts |= {"engine": program[0].value, "precision": program[1].value}
+    facts |= {"engine": chosen.engine.value, "precision": chosen.precision.value}
     layout = source.layout
     facts |= {"input format": layout.format.value, "column": layout.column, "field": layout.field}
     facts |= {"header": layout.header, "invalid-utf8": source.invalid_utf8}
     facts |= {"output format": writer.format.value, "with-scores": writer.with_scores, "distinct": writer.distinct}
     return Origin(facts, names, source.name)
-
-
-def _load(
-    engine: Engine, models: Sequence[Path], device: str, precision: Precision, decode: DecodeRecipe
-) -> Translator:
-    """The translator that searches with an engine."""
-    model, *ensemble = models
-    match engine:
-        case Engine.torch:
-            return Translator.load(model, device, precision.value, decode, ensemble)
-        case Engine.ctranslate2:
-            return CTranslate2Translator.load(model, device, precision.value, decode, ensemble)
-        case _:
-            assert_never(engine)
 
 
 def _with_changes(decode: DecodeRecipe, named: Mapping[str, object], settings: Sequence[str]) -> DecodeRecipe:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
-from nmt.cli.answers import Answer, Answering, Load, answer_in_turn, answer_with_processes
+from nmt.cli.answers import Answer, Load, Team
 from nmt.cli.interruption import Interrupted, interruptible
 from nmt.cli.output import Output, Stream
 from nmt.cli.part import InputDigest, Origin, Part
@@ -21,8 +21,6 @@ from nmt.cli.windows import (
     window_of_file,
     windows,
 )
-from nmt.decode.translator import Translator
-from nmt.distributed import World, start_world
 from nmt.logs import ProgressBar, progress, say
 from nmt.recipe import CommandError, UserError
 
@@ -38,27 +36,26 @@ class TranslationJob:
     load: Load
     window: int | None
     max_delay: float
-    processes: int
 
-    def run(self, device: str, *, resume: bool, restart: bool) -> None:
-        """Translate all of the input, in this process and those that torchrun has started beside it.
+    def run(self, start_team: AbstractContextManager[Team], *, resume: bool, restart: bool) -> None:
+        """Translate all of the input, by this process and the others of its team.
 
         Raises Interrupted, which says how to go on, after Ctrl-C and SIGTERM.
         """
         if resume and restart:
             raise CommandError("--resume goes on with what --restart discards; give one of them")
-        with interruptible(), start_world(device) as world:
-            self._check_processes(world)
+        with interruptible(), start_team as team:
+            self._check_source(team)
             count = self.source.check()
             if resume:
                 self.output.require_file()
-                if world.max(int(world.is_first and self._is_complete(count))):
+                if team.max(int(team.is_first and self._is_complete(count))):
                     return
             with ExitStack() as stack:
                 sink = None
-                if world.is_first:
+                if team.is_first:
                     sink = stack.enter_context(self._opened(resume=resume, restart=restart))
-                self._translate(world, count, sink)
+                self._translate(team, count, sink)
 
     @contextmanager
     def _opened(self, *, resume: bool, restart: bool) -> Iterator[Part | Stream]:
@@ -95,22 +92,22 @@ class TranslationJob:
         )
         return True
 
-    def _translate(self, world: World, count: int | None, sink: Part | Stream | None) -> None:
+    def _translate(self, team: Team, count: int | None, sink: Part | Stream | None) -> None:
         """Translate what is not done; the first process alone has a `sink`.
 
         Of a file, windows begin where they would without an interruption, so that the same batches are made.
         """
-        done = world.max(sink.start.records if isinstance(sink, Part) else 0)
+        done = team.max(sink.start.records if isinstance(sink, Part) else 0)
         records, digest = self.source.records(), InputDigest()
         digest.add(islice(records, done))
         if isinstance(sink, Part):
             sink.check_input(digest, self.source.name)
-        found = self._windows(records, count, on_gpu=world.device.type == "cuda")
+        found = self._windows(records, count, on_gpu=team.on_gpu)
         if sink is None:
-            list(self._answers(self.load(), found, world))  # it gets none, but does its part of the work for the first
+            list(self._answers(found, team))  # it gets none, but does its part of the work for the first
             return
         digests: deque[str] = deque()
-        answers = self._answers(self.load(), _with_digests(found, digest, digests), world)
+        answers = self._answers(_with_digests(found, digest, digests), team)
         with closing(answers):
             self._write(sink, answers, digests, count, done)
 
@@ -123,31 +120,15 @@ class TranslationJob:
             return windows(records, size, most_characters=most)
         return windows(records, self.window or times * WIDEST_WINDOW, pipe.wait, self.max_delay, most_characters=most)
 
-    def _check_processes(self, world: World) -> None:
-        if world.size > 1 and self.source.pipe is not None:
+    def _check_source(self, team: Team) -> None:
+        if team.size > 1 and self.source.pipe is not None:
             raise UserError(
-                f"{self.source.name} cannot be read by {world.size} processes; under torchrun the input must be a "
+                f"{self.source.name} cannot be read by {team.size} processes; under torchrun the input must be a "
                 "file; write it to one"
             )
-        if self.processes > 1 and world.size > 1:
-            raise UserError(
-                f"--processes {self.processes} under torchrun, which has started {world.size}; it must be 1; leave it "
-                "out, or torchrun"
-            )
-        if self.processes > 1 and world.device.type != "cpu":
-            raise UserError(
-                f"--processes {self.processes} is for the CPU, not for {world.device}; on several GPUs use torchrun; "
-                "leave it out, or add --device cpu"
-            )
 
-    def _answers(
-        self, translator: Translator, found: Iterator[list[Record]], world: World
-    ) -> Generator[Answer, None, None]:
-        if self.processes > 1:  # which load the model anew; that it was loaded here has shown that they can
-            wait = None if self.source.pipe is None else self.source.pipe.wait
-            return answer_with_processes(self.load, self.writer, found, wait, self.processes)
-        answering = Answering(translator, self.writer)
-        return answer_in_turn(answering, found, world) if world.size > 1 else (answering(window) for window in found)
+    def _answers(self, found: Iterator[list[Record]], team: Team) -> Generator[Answer, None, None]:
+        return team.answers(self.load, self.writer, found, None if self.source.pipe is None else self.source.pipe.wait)
 
     def _write(
         self, sink: Part | Stream, answers: Iterator[Answer], digests: deque[str], count: int | None, done: int

@@ -46,6 +46,12 @@ class Conversion:
     directory: Path
 
 
+def may_convert(path: Path) -> bool:
+    """Whether a conversion of the model is there, or can be kept beside it; UserError where there is no model."""
+    model = find_model(path)
+    return os.access(model, os.W_OK) or any(model.glob(f"ctranslate2-{_VERSION}-*"))
+
+
 def find_conversion(path: Path, stored_as: StoredAs) -> Conversion:
     """The conversion of the model that a path means, made now if there is none of it as it is.
 

@@ -16,13 +16,13 @@ Ends     A hypothesis at the limit ends there without its end token.
 from __future__ import annotations
 
 import math
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from nmt.data.clean import UnicodeForm
+from nmt.data.parallel import num_cores
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.limits import output_limits
@@ -276,11 +276,6 @@ class CTranslate2Translator(TextTranslator):
         tagged = [task._replace(sentence=[*self._tag, *task.sentence]) for task in tasks]
         found = self._engine.search(tagged, options, self._batch_tokens, scores=self._scores)
         return [[self._as_read(hypothesis) for hypothesis in hypotheses] for hypotheses in found]
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_place(device: str) -> Place:

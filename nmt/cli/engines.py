@@ -1,0 +1,105 @@
+"""Which program searches, and what it needs: torch is imported only where it is the one.
+
+Importing torch takes longer than translating a page with CTranslate2.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never, cast
+
+from nmt.cli.answers import Alone, Team
+from nmt.cli.arguments import Engine, Precision
+from nmt.decode.text_translator import TextTranslator
+from nmt.export.cache import may_convert
+from nmt.export.engine import CTranslate2Translator, EnginePrecision, Place, choose_place, missing_options
+from nmt.export.packages import is_installed
+from nmt.logs import say
+from nmt.recipe import DecodeRecipe
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The program that searches, and its precision."""
+
+    engine: Engine
+    precision: Precision
+
+
+def choose_engine(
+    engine: Engine, precision: Precision, device: str, decode: DecodeRecipe, models: Sequence[Path], *, required: bool
+) -> Chosen:
+    """The engine that was asked for; with `auto`, CTranslate2 on a CPU wherever it has what is asked for, which is said.
+
+    required: whether phrases are required of single lines
+    """
+    if engine is not Engine.auto:
+        return Chosen(engine, precision)
+    if why_not := _why_not_ctranslate2(precision, device, decode, models, required=required):
+        say(f"searching with torch: {why_not}")
+        return Chosen(Engine.torch, precision)
+    chosen = Precision.int8 if precision is Precision.auto else precision
+    say(f"searching with CTranslate2 in {chosen.value}, the fastest on a CPU; --engine torch is the alternative")
+    return Chosen(Engine.ctranslate2, chosen)
+
+
+def _why_not_ctranslate2(
+    precision: Precision, device: str, decode: DecodeRecipe, models: Sequence[Path], *, required: bool
+) -> str:
+    """What keeps CTranslate2 from being chosen; "" where nothing does."""
+    if not is_installed("ctranslate2"):
+        return "CTranslate2 is not installed"
+    if _under_torchrun() or choose_place(device).kind != "cpu":
+        return "several processes or a GPU"
+    if precision in (Precision.bf16, Precision.fp16):
+        return f"precision {precision.value}"
+    if required or (
+        missing := missing_options(decode, cast(EnginePrecision, precision.value), Place("cpu"), models[1:])
+    ):
+        return "CTranslate2 has no " + ("required phrases" if required else "; no ".join(missing))
+    return "" if may_convert(models[0]) else f"{models[0]} cannot be written to, so no conversion can be kept"
+
+
+def _under_torchrun() -> bool:
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def start_team(engine: Engine, device: str, processes: int) -> AbstractContextManager[Team]:
+    """The processes that translate, for the length of a `with` block.
+
+    CTranslate2 has threads that share one model where torch has processes. Raises UserError for processes that the
+    device does not allow.
+    """
+    if engine is Engine.ctranslate2 and not _under_torchrun():
+        return nullcontext(Alone())
+    from nmt.cli.torch_team import start_torch_team  # noqa: PLC0415
+
+    return start_torch_team(device, 1 if engine is Engine.ctranslate2 else processes)
+
+
+def load_translator(
+    chosen: Chosen, models: Sequence[Path], device: str, decode: DecodeRecipe, processes: int, *, scores: bool
+) -> TextTranslator:
+    """The translator that searches with the chosen program.
+
+    processes: for CTranslate2, batches that are decoded at a time; 0 takes as many as there are cores
+    scores: whether scores are written
+    """
+    model, *ensemble = models
+    match chosen.engine:
+        case Engine.torch:
+            from nmt.decode.translator import Translator  # noqa: PLC0415
+
+            return Translator.load(model, device, chosen.precision.value, decode, ensemble)
+        case Engine.ctranslate2:
+            return CTranslate2Translator.load(
+                model, device, chosen.precision.value, decode, ensemble, translators=processes, scores=scores
+            )
+        case Engine.auto:
+            raise AssertionError("the choice was made before")
+        case _:
+            assert_never(chosen.engine)
