@@ -33,9 +33,9 @@ class Chosen:
 def choose_engine(
     engine: Engine, precision: Precision, device: str, decode: DecodeRecipe, models: Sequence[Path], *, required: bool
 ) -> Chosen:
-    """The engine that was asked for; with `auto`, CTranslate2 on a CPU wherever it has what is asked for, which is said.
+    """The engine that was asked for; with `auto`, CTranslate2 on a CPU wherever it has what is asked for.
 
-    required: whether phrases are required of single lines
+    Which one `auto` takes is said, and why. required: whether phrases are required of single lines
     """
     if engine is not Engine.auto:
         return Chosen(engine, precision)
@@ -57,10 +57,10 @@ def _why_not_ctranslate2(
         return "several processes or a GPU"
     if precision in (Precision.bf16, Precision.fp16):
         return f"precision {precision.value}"
-    if required or (
-        missing := missing_options(decode, cast(EnginePrecision, precision.value), Place("cpu"), models[1:])
-    ):
-        return "CTranslate2 has no " + ("required phrases" if required else "; no ".join(missing))
+    if required:
+        return "CTranslate2 has no required phrases"
+    if missing := missing_options(decode, cast(EnginePrecision, precision.value), Place("cpu"), models[1:]):
+        return f"CTranslate2 has no {'; no '.join(missing)}"
     return "" if may_convert(models[0]) else f"{models[0]} cannot be written to, so no conversion can be kept"
 
 
