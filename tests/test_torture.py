@@ -63,7 +63,20 @@ def test_a_program_that_does_not_verify_is_found_out(tmp_path: Path) -> None:
 def test_help_names_every_case() -> None:
     shown = torture("--help")
     assert shown.returncode == 0
-    for case in ("kill", "save", "full", "stop", "damage", "pickle", "twice", "lost", "terminate", "sizes"):
+    for case in (
+        "kill",
+        "save",
+        "full",
+        "stop",
+        "damage",
+        "pickle",
+        "twice",
+        "shared",
+        "streams",
+        "lost",
+        "terminate",
+        "sizes",
+    ):
         assert f"\n  {case} " in shown.stdout
 
 

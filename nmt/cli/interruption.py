@@ -15,7 +15,7 @@ from typing import NoReturn
 
 
 class Interrupted(BaseException):
-    """A signal ended the work; `status` is what the process must exit with, and the message says how to go on."""
+    """A signal ended the work; `status` is what the process must exit with, and the message says how to continue."""
 
     def __init__(self, message: str = "interrupted", status: int = 130) -> None:
         super().__init__(message)

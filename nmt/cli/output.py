@@ -102,7 +102,7 @@ class Output:
     def require_file(self) -> None:
         """Raise UserError where the output is none that can be resumed."""
         if self.path == _STANDARD_OUTPUT:
-            raise UserError("--resume cannot go on with standard output; the output must be a file; name one by -o")
+            raise UserError("--resume cannot resume standard output; the output must be a file; name one by -o")
         if self.is_stream:
             raise UserError(f"--resume cannot resume {self.path}, which is no plain file; name a file by -o")
 

@@ -2,8 +2,8 @@
 
 The first line of the record says which model, options and input made the part. Each further line is a mark: so many
 records are in so many bytes of the part, and their input has this SHA-256. A call that resumes cuts the part at the
-last mark, and goes on only where model, options and the input before the mark are the same. The record is locked while
-a call writes. Where nothing is marked there is nothing to lose: such a part is removed, or written anew.
+last mark and continues only if model, options and the input before the mark are the same. The record is locked while a
+call writes. A part without a mark has nothing to lose: it is removed or overwritten.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Part:
             wrong = f"the first {digest.records:,} lines of {name} are not those that {self.path} was made of"
         else:
             return
-        raise CommandError(f"{wrong} ({self.before.input}); give the same input, or --restart to begin anew")
+        raise CommandError(f"{wrong} ({self.before.input}); give the same input, or --restart to start over")
 
     def write(self, text: str, records: int, sha256: str) -> None:
         """Write some lines, after which the part holds `records`, whose input has the digest `sha256`."""
@@ -188,7 +188,7 @@ def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool
 
 
 def _begin(part: Path, record: FileIO, origin: Origin, *, resume: bool, restart: bool) -> tuple[FileIO, Mark, Origin]:
-    """The part, open and cut where it goes on, that place, and what made all before it."""
+    """The part, open and cut at its last mark, that mark, and what made all before it."""
     before, marks, ends = _read_record(record)
     start = Mark()
     if not restart:
@@ -208,23 +208,23 @@ def _begin(part: Path, record: FileIO, origin: Origin, *, resume: bool, restart:
 def _find_start(
     part: Path, origin: Origin, before: Origin | None, marks: list[Mark], size: int, *, resume: bool
 ) -> Mark:
-    """The last mark of a part of `size` bytes; CommandError where going on there is not for this call to decide."""
+    """The last mark of a part of `size` bytes; CommandError where this call must not continue there."""
     if before is None and size:
         raise CommandError(
             f"{part} has no record of what made it; only a part with {_record_of(part).name} can be resumed; "
-            "remove it, or give --restart to begin anew"
+            "remove it, or give --restart to start over"
         )
     if before is None or not marks:
         return Mark()
     if not resume:
         raise CommandError(
             f"{part} holds {marks[-1].records:,} lines that an interrupted call has translated; it is not "
-            "overwritten; give --resume to go on, or --restart to begin anew"
+            "overwritten; give --resume to continue, or --restart to start over"
         )
     if different := origin.differences(before):
         raise CommandError(
             f"{part} was made otherwise: {'; '.join(different)}; --resume needs the same; give the same, or --restart "
-            "to begin anew"
+            "to start over"
         )
     return marks[-1]
 

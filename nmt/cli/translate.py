@@ -59,10 +59,10 @@ _OUTPUT_FORMAT = (
 )
 _WITH_ALIGNMENTS = "Put a tab and the word alignment, as 0-0 1-2, behind each translation; in JSON Lines a field."
 _RESUME = (
-    "Go on with OUT.part, which an interrupted call has left, if the same model, options and input made it. Where OUT "
-    "is finished, do nothing."
+    "Continue OUT.part, which an interrupted call has left, if the same model, options and input made it. If OUT is "
+    "finished, do nothing."
 )
-_RESTART = "Discard what an interrupted call has left, and begin anew."
+_RESTART = "Discard OUT.part, which an interrupted call has left, and start over."
 
 File = Annotated[Path, typer.Argument(help=_INPUT)]
 InputFormat = Annotated[Format | None, typer.Option(help=_INPUT_FORMAT)]

@@ -40,10 +40,10 @@ class TranslationJob:
     def run(self, start_team: AbstractContextManager[Team], *, resume: bool, restart: bool) -> None:
         """Translate all of the input, by this process and the others of its team.
 
-        Raises Interrupted, which says how to go on, after Ctrl-C and SIGTERM.
+        Raises Interrupted, which says how to continue, after Ctrl-C and SIGTERM.
         """
         if resume and restart:
-            raise CommandError("--resume goes on with what --restart discards; give one of them")
+            raise CommandError("--resume and --restart are mutually exclusive; give one of them")
         with interruptible(), start_team as team:
             self._check_source(team)
             count = self.source.check()
@@ -59,7 +59,7 @@ class TranslationJob:
 
     @contextmanager
     def _opened(self, *, resume: bool, restart: bool) -> Iterator[Part | Stream]:
-        """The output; an interruption of the block becomes one that says how to go on."""
+        """The output; an interruption of the block becomes one that says how to continue."""
         sink: Part | Stream | None = None
         try:
             with self.output.open(self.origin, resume=resume, restart=restart) as sink:
@@ -68,7 +68,9 @@ class TranslationJob:
             if not isinstance(sink, Part) or not sink.records:
                 raise
             lines = f"{sink.path} holds the first {sink.records:,} lines"
-            raise Interrupted(f"interrupted; {lines}; to go on, add --resume to the command", error.status) from error
+            raise Interrupted(
+                f"interrupted; {lines}; to continue, add --resume to the command", error.status
+            ) from error
 
     def _is_complete(self, count: int | None) -> bool:
         """Whether there is nothing to resume because the output is finished, which is said.
@@ -83,12 +85,12 @@ class TranslationJob:
         if done != count:
             raise UserError(
                 f"{self.output.path} has {done:,} lines, {self.source.name} has {count:,}, and there is no "
-                f"{self.output.unfinished.name} to go on with; give the same input, or leave out --resume to translate "
-                "anew"
+                f"{self.output.unfinished.name} to resume; give the same input, or leave out --resume to translate "
+                "it again"
             )
         say(
             f"{self.output.path} is complete: {done:,} lines, as many as {self.source.name}; leave out --resume to "
-            "translate anew"
+            "translate it again"
         )
         return True
 

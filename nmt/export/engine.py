@@ -19,6 +19,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import sleep
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from nmt.data.clean import UnicodeForm
@@ -48,6 +49,9 @@ _NO_PENALTY = 1e-12
 _GNMT_EXPONENT = 0.8
 # Limits that are further from the source than this are hardly ever reached, so sentences need not be grouped by them.
 _FAR_LIMIT = 20
+
+# Seconds between two looks at whether CTranslate2 has finished.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01
 
 
 class Place(NamedTuple):
@@ -115,8 +119,15 @@ class CTranslate2Engine:
         sources = [[self._src_pieces[token] for token in src] for src, _ in pairs]
         targets = [[self._tgt_pieces[token] for token in tgt] for _, tgt in pairs]
         try:
-            results = self._translator.score_batch(
-                sources, targets, max_batch_size=batch_tokens, batch_type="tokens", max_input_length=0
+            results = _wait_for(
+                self._translator.score_batch(
+                    sources,
+                    targets,
+                    max_batch_size=batch_tokens,
+                    batch_type="tokens",
+                    max_input_length=0,
+                    asynchronous=True,
+                )
             )
         except (RuntimeError, ValueError) as error:
             raise _failure(error) from error
@@ -140,7 +151,7 @@ class CTranslate2Engine:
         exponent = _exponent(options)
         ranks_otherwise = has_prefix or options.length_penalty == "gnmt"
         try:
-            results = self._translator.translate_batch(
+            pending = self._translator.translate_batch(
                 [[self._src_pieces[token] for token in task.sentence] for task in tasks],
                 target_prefix=[[self._tgt_pieces[t] for t in task.prefix] for task in tasks] if has_prefix else None,
                 beam_size=options.beam_size,
@@ -157,7 +168,9 @@ class CTranslate2Engine:
                 return_scores=True,
                 max_batch_size=batch_tokens,
                 batch_type="tokens",
+                asynchronous=True,
             )
+            results = _wait_for(pending)
         except (RuntimeError, ValueError) as error:
             raise _failure(error) from error
         return [self._outputs(result, most, exponent) for result in results]
@@ -335,6 +348,16 @@ def choose_compute_type(precision: EnginePrecision, place: Place) -> str:
 def _supported_types(place: Place) -> set[str]:
     supported: set[str] = load_package("ctranslate2").get_supported_compute_types(place.kind, place.number)
     return supported
+
+
+def _wait_for(pending: Sequence[Any]) -> list[Any]:
+    """The results of asynchronous calls. Python handles signals only between instructions of its own, so it polls."""
+    pause = _SHORTEST_PAUSE
+    for one in pending:
+        while not one.done():
+            sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+    return [one.result() for one in pending]
 
 
 def _failure(error: Exception) -> UserError:

@@ -139,8 +139,8 @@ def refusal(path: Path, origin: Origin = ORIGIN, *, resume: bool = False) -> str
 def test_a_part_is_not_overwritten_in_silence(tmp_path: Path) -> None:
     interrupt(tmp_path / "out", 20)
     assert refusal(tmp_path / "out") == (
-        "out.part holds 20 lines that an interrupted call has translated; it is not overwritten; give --resume to go "
-        "on, or --restart to begin anew"
+        "out.part holds 20 lines that an interrupted call has translated; it is not overwritten; give --resume to "
+        "continue, or --restart to start over"
     )
     with open_part(tmp_path / "out", ORIGIN, restart=True) as part:
         assert part.start == Mark()
@@ -160,8 +160,8 @@ def test_a_part_of_something_else_is_refused_by_name(tmp_path: Path) -> None:
         (Origin({"model": DIGEST, "new": "x"}), 'new was null and is "x"; decode.beam_size was 4 and is null'),
     ):
         assert refusal(tmp_path / "out", origin, resume=True) == (
-            f"out.part was made otherwise: {expected}; --resume needs the same; give the same, or --restart to begin "
-            "anew"
+            f"out.part was made otherwise: {expected}; --resume needs the same; give the same, or --restart to start "
+            "over"
         )
     with open_part(tmp_path / "out", Origin(ORIGIN.facts, {DIGEST: "elsewhere"}), resume=True) as part:
         assert part.start.records == 20, "where the same model lies does not matter"

@@ -156,7 +156,7 @@ def test_formats_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, t
         ("in.txt", b"a\n\xff\n", (), "in.txt, line 2: byte 0xff is not UTF-8"),
         ("in.txt", b"a\n", ("-o", "out.zst"), "out.zst cannot be written"),
         ("in.txt", b"a\n", ("--tag", "<talks>"), "tag '<talks>' is unknown to the tokenizer; it must be one of <web>,"),
-        ("in.txt", b"a\n", ("--resume",), "--resume cannot go on with standard output"),
+        ("in.txt", b"a\n", ("--resume",), "--resume cannot resume standard output"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_before_any_work(
@@ -267,7 +267,7 @@ def test_after_any_interruption_the_same_text_comes_out(
             assert one_line(err) == "interrupted"
             assert sorted(path.name for path in tmp_path.iterdir()) == ["in.tsv"]
             continue
-        told = f"interrupted; {part} holds the first {6 * windows} lines; to go on, add --resume to the command"
+        told = f"interrupted; {part} holds the first {6 * windows} lines; to continue, add --resume to the command"
         assert one_line(err) == told
         status, _, err = nmt(*command)
         assert status == 2
@@ -314,7 +314,7 @@ def test_only_what_made_a_part_goes_on_with_it(
     assert resumed[:-1] == whole[:-1]
     status, _, err = nmt("translate", model, tmp_path / "shortened", *more, "--resume")
     assert status == 1
-    assert f"out has 20 lines, {tmp_path / 'shortened'} has 3, and there is no out.part to go on with" in one_line(err)
+    assert f"out has 20 lines, {tmp_path / 'shortened'} has 3, and there is no out.part to resume" in one_line(err)
     status, _, err = nmt("translate", model, sentences, *more, "--resume", "--restart")
     assert status == 2
     assert "give one of them" in one_line(err)

@@ -21,7 +21,9 @@ import torch
 from nmt.logs import format_duration
 from torture_cases.damage import damaged_checkpoint, malicious_pickles
 from torture_cases.interruptions import disk_full, kill_at_file_operations, kill_at_random_moments, stop_and_resume
+from torture_cases.neighbors import shared_run
 from torture_cases.several import any_number_of_processes, lost_process, same_run_twice, terminated_process
+from torture_cases.streams import odd_streams
 from torture_cases.trial import Case, Trial
 from torture_cases.views import different_views
 from torture_cases.workshop import Workshop, WorkshopError
@@ -36,6 +38,10 @@ CASES = (
     Case("damage", "200 truncations and flipped bits: all found, resume falls back", 20, damaged_checkpoint),
     Case("pickle", "malicious pickle as every file that is loaded: nothing executed", 70, malicious_pickles),
     Case("twice", "the same run twice: all losses and the final state equal", 25, same_run_twice),
+    Case(
+        "shared", "two commands on one run, and a changed corpus under it: one works, one line refuses", 25, shared_run
+    ),
+    Case("streams", "translation to pipes, links, devices, a part of another model: kept or refused", 25, odd_streams),
     Case("lost", "one of two processes killed or stopped: job ends and names it", 200, lost_process, is_long=True),
     Case("terminate", "SIGTERM to one of two: same step, 143, in 30 s", 150, terminated_process, is_long=True),
     Case("views", "two processes see different checkpoints: the first decides", 60, different_views, is_long=True),

@@ -60,7 +60,7 @@ def lost_process(shop: Workshop, quick: bool) -> Iterator[Trial]:
         os.kill(pid, number)
         ended = command.end(_END_LIMIT)
         again, lost = repeated(run, SAVE_EVERY)
-        problem = first_problem(_ended_well(ended, number, rank), _nothing_left(command), lost)
+        problem = first_problem(_ended_well(ended, number, rank), nothing_left(command), lost)
         restarted = shop.do(shop.training(run), processes=2)
         yield Trial(
             f"{number.name} to rank {rank}",
@@ -90,7 +90,7 @@ def _ended_well(ended: Ended, number: signal.Signals, rank: int) -> str | None:
     return None
 
 
-def _nothing_left(command: Command) -> str | None:
+def nothing_left(command: Command) -> str | None:
     """What processes of a job are still there when it has ended; they are ended."""
     limit = time.monotonic() + 5.0
     while (left := command.processes()) and time.monotonic() < limit:
@@ -122,7 +122,7 @@ def terminated_process(shop: Workshop, quick: bool) -> Iterator[Trial]:
         restarted = shop.do(shop.training(run), processes=2)
         yield Trial(
             f"SIGTERM to rank {target} during {name}",
-            first_problem(problem, _nothing_left(command), completed(restarted, run, reference)),
+            first_problem(problem, nothing_left(command), completed(restarted, run, reference)),
             run,
             {"seconds from the signal to the end": seconds},
         )
