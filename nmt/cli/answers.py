@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,15 +35,22 @@ class Answering:
 
     def __call__(self, window: list[Record]) -> Answer:
         """Translate the records of a window together."""
+        return self.start(window)()
+
+    def start(self, window: list[Record]) -> Callable[[], Answer]:
+        """Begin to translate a window, and return what waits for the end of that."""
         cut_before = self.translator.lines_cut
         prefixes = [record.prefix for record in window]
         required = [record.required for record in window]
         texts = [record.text for record in window]
-        found = self.translator.translate_n_best(texts, prefixes=prefixes, required=required)
-        text = "".join(
-            self.writer.write(record, translations) for record, translations in zip(window, found, strict=True)
-        )
-        return Answer(text, len(window), self.translator.lines_cut - cut_before)
+        finish = self.translator.start_translation(texts, prefixes=prefixes, required=required)
+        lines_cut = self.translator.lines_cut - cut_before
+
+        def answer() -> Answer:
+            text = "".join(self.writer.write(*both) for both in zip(window, finish(), strict=True))
+            return Answer(text, len(window), lines_cut)
+
+        return answer
 
 
 class Team(Protocol):
@@ -60,6 +68,10 @@ class Team(Protocol):
     def on_gpu(self) -> bool:
         """Whether windows are to be as wide as a GPU needs them."""
 
+    @property
+    def divides_files(self) -> bool:
+        """Whether a small file is to be divided into many windows, of which each process gets some."""
+
     def max(self, value: int) -> int:
         """The largest of one number of each process of the job."""
 
@@ -76,6 +88,7 @@ class Alone:
     size: int = 1
     is_first: bool = True
     on_gpu: bool = False
+    divides_files: bool = False
 
     def max(self, value: int) -> int:
         """See `Team.max`."""
@@ -86,5 +99,11 @@ class Alone:
     ) -> Generator[Answer, None, None]:
         """See `Team.answers`."""
         answering = Answering(load(), writer)
+        begun: deque[Callable[[], Answer]] = deque()
         for window in found:
-            yield answering(window)
+            begun.append(answering.start(window))
+            # Two windows of a file are on their way at a time. A pipe may keep us waiting for the next.
+            if wait is not None or len(begun) > 1:
+                yield begun.popleft()()
+        while begun:
+            yield begun.popleft()()

@@ -57,6 +57,11 @@ class TorchTeam:
         """Whether windows are to be as wide as a GPU needs them."""
         return self.world.device.type == "cuda"
 
+    @property
+    def divides_files(self) -> bool:
+        """Always, so that any number of processes makes the same batches."""
+        return True
+
     def max(self, value: int) -> int:
         """See `Team.max`."""
         return self.world.max(value)

@@ -104,7 +104,7 @@ class TranslationJob:
         digest.add(islice(records, done))
         if isinstance(sink, Part):
             sink.check_input(digest, self.source.name)
-        found = self._windows(records, count, on_gpu=team.on_gpu)
+        found = self._windows(records, count, team)
         if sink is None:
             list(self._answers(found, team))  # it gets none, but does its part of the work for the first
             return
@@ -113,12 +113,14 @@ class TranslationJob:
         with closing(answers):
             self._write(sink, answers, digests, count, done)
 
-    def _windows(self, records: Iterator[Record], count: int | None, *, on_gpu: bool) -> Iterator[list[Record]]:
+    def _windows(self, records: Iterator[Record], count: int | None, team: Team) -> Iterator[list[Record]]:
         """The records in windows; `count` is how many a file has in all."""
-        pipe, times = self.source.pipe, TIMES_ON_A_GPU if on_gpu else 1
+        pipe, times = self.source.pipe, TIMES_ON_A_GPU if team.on_gpu else 1
         most = WINDOW_CHARACTERS * times
         if pipe is None:
-            size = self.window or window_of_file(count or 0, on_gpu=on_gpu)
+            if not team.divides_files:
+                return windows(records, self.window or WIDEST_WINDOW, most_characters=most)
+            size = self.window or window_of_file(count or 0, on_gpu=team.on_gpu)
             return windows(records, size, most_characters=most)
         return windows(records, self.window or times * WIDEST_WINDOW, pipe.wait, self.max_delay, most_characters=most)
 

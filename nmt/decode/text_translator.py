@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from itertools import islice
@@ -121,6 +121,19 @@ class TextTranslator(ABC):
         the model is damaged, when no translation can hold what is required, and when prefixes or required phrases are
         not as many as the lines.
         """
+        return self.start_translation(lines, n_best, prefixes, required)()
+
+    def start_translation(
+        self,
+        lines: Sequence[str],
+        n_best: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[str]] | None = None,
+    ) -> Callable[[], list[list[Translation]]]:
+        """Begin a translation, and return what waits for its end and gives the results of `translate_n_best`.
+
+        A program that searches in threads of its own then has the next lines before it is done with these.
+        """
         for name, given in (("lines", lines), ("prefixes", prefixes), ("required", required)):
             _require_list(name, given)
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
@@ -133,9 +146,14 @@ class TextTranslator(ABC):
             for parts, wish in zip(parts_of_lines, wishes, strict=True)
             for task in self._tasks(parts, *wish, replace(options, n_best=1))
         ]
-        found = self._search(tasks, options)
-        read = iter(self._align(lines, parts_of_lines, found, [self._read(hypotheses) for hypotheses in found]))
-        return [self._order(self._join([next(read) for _ in parts])) for parts in parts_of_lines]
+        finish_search = self._start_search(tasks, options)
+
+        def finish() -> list[list[Translation]]:
+            found = finish_search()
+            read = iter(self._align(lines, parts_of_lines, found, [self._read(hypotheses) for hypotheses in found]))
+            return [self._order(self._join([next(read) for _ in parts])) for parts in parts_of_lines]
+
+        return finish
 
     def stream(
         self,
@@ -253,6 +271,10 @@ class TextTranslator(ABC):
     @abstractmethod
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """The `n_best` best hypotheses of each task, best first, in the order of reading."""
+
+    def _start_search(self, tasks: Sequence[Task], options: SearchOptions) -> Callable[[], list[list[Hypothesis]]]:
+        """Begin `_search`, where it is done in threads of its own; here it waits to be asked for its results."""
+        return lambda: self._search(tasks, options)
 
     def _align(
         self,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import sleep
 from typing import Any, Literal, NamedTuple, cast, get_args
@@ -38,7 +38,7 @@ from nmt.storage.model_facts import USUAL_MAX_TOKENS, read_model_facts
 
 EnginePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
-BATCH_TOKENS = 1_024
+BATCH_TOKENS = 384
 """Source tokens that CTranslate2 decodes at a time by default; fewer than ours: its steps cost less to start."""
 
 _COMPUTE_TYPES: Mapping[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
@@ -79,6 +79,7 @@ class CTranslate2Engine:
                 compute_type=compute_type,
                 inter_threads=translators,
                 intra_threads=1,
+                max_queued_batches=-1,  # without limit, else a call waits for its place where no signal reaches it
             )
         except (RuntimeError, ValueError) as error:
             raise _failure(error) from error
@@ -93,24 +94,40 @@ class CTranslate2Engine:
 
         scores: whether those of the results matter; else they may be CTranslate2's own, and there are none of tokens
         """
+        return self.start_search(tasks, options, batch_tokens, scores=scores)()
+
+    def start_search(
+        self, tasks: Sequence[Task], options: SearchOptions, batch_tokens: int, *, scores: bool = True
+    ) -> Callable[[], list[list[Hypothesis]]]:
+        """Begin a search, and return what waits for its end and gives its results; see `search`."""
         prefixes = [task.prefix for task in tasks]
         limits, shortest = output_limits(options, [len(task.sentence) for task in tasks], prefixes)
         is_far = options.max_length_ratio == math.inf and options.max_extra_tokens >= _FAR_LIMIT
         groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
         for i, prefix in enumerate(prefixes):
             groups[0 if is_far else limits[i], shortest[i], bool(prefix)].append(i)
-        found: dict[int, list[_Output]] = {}
-        for (_, least, _), group in groups.items():
-            most = max(limits[i] for i in group)
-            outputs_of_group = self._translate([tasks[i] for i in group], options, (most, least), batch_tokens)
-            found.update(zip(group, outputs_of_group, strict=True))
-        for i, outputs in found.items():
-            if any(len(output.tokens) >= limits[i] for output in outputs):
-                (found[i],) = self._translate([tasks[i]], options, (limits[i], shortest[i]), batch_tokens)
-        rules = options.forbidden or options.no_repeat_ngram or options.min_tokens or options.min_length_ratio
-        if scores or rules or any(prefixes):
-            self._score(tasks, found, batch_tokens)
-        return [_best(found[i], options) for i in range(len(tasks))]
+        longest = [max(limits[i] for i in group) for group in groups.values()]
+        begun = [
+            self._start([tasks[i] for i in group], options, (most, least), batch_tokens)
+            for (_, least, _), group, most in zip(groups, groups.values(), longest, strict=True)
+        ]
+
+        def finish() -> list[list[Hypothesis]]:
+            found: dict[int, list[_Output]] = {}
+            again = {}
+            for group, most, pending in zip(groups.values(), longest, begun, strict=True):
+                for i, outputs in zip(group, self._finish(pending, most, options), strict=True):
+                    found[i] = outputs
+                    if limits[i] < most and any(len(output.tokens) >= limits[i] for output in outputs):
+                        again[i] = self._start([tasks[i]], options, (limits[i], shortest[i]), batch_tokens)
+            for i, pending in again.items():
+                (found[i],) = self._finish(pending, limits[i], options)
+            rules = options.forbidden or options.no_repeat_ngram or options.min_tokens or options.min_length_ratio
+            if scores or rules or any(prefixes):
+                self._score(tasks, found, batch_tokens)
+            return [_best(found[i], options) for i in range(len(tasks))]
+
+        return finish
 
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], batch_tokens: int) -> list[list[float]]:
         """Log-probabilities of each target's tokens and of its end token; source and target without special tokens."""
@@ -141,23 +158,22 @@ class CTranslate2Engine:
             log_probs = [next(scored) for _ in outputs]
             found[i] = [_Output(one.tokens, math.fsum(own), own) for one, own in zip(outputs, log_probs, strict=True)]
 
-    def _translate(
+    def _start(
         self, tasks: Sequence[Task], options: SearchOptions, lengths: tuple[int, int], batch_tokens: int
-    ) -> list[list[_Output]]:
-        """What CTranslate2 finds for sources with the same longest (end token counted) and shortest output."""
+    ) -> list[Any]:
+        """Begin to translate sources with the same longest (end token counted) and shortest output."""
         (most, least), has_prefix = lengths, bool(tasks[0].prefix)
         never = [[piece] for piece in (self._tgt_pieces[PAD_ID], self._tgt_pieces[BOS_ID])]
         forbidden = [[self._tgt_pieces[token] for token in sequence] for sequence in options.forbidden]
-        exponent = _exponent(options)
         ranks_otherwise = has_prefix or options.length_penalty == "gnmt"
         try:
-            pending = self._translator.translate_batch(
+            pending: list[Any] = self._translator.translate_batch(
                 [[self._src_pieces[token] for token in task.sentence] for task in tasks],
                 target_prefix=[[self._tgt_pieces[t] for t in task.prefix] for task in tasks] if has_prefix else None,
                 beam_size=options.beam_size,
                 patience=options.patience if options.stop == "patience" and options.beam_size > 1 else 1.0,
                 num_hypotheses=options.beam_size if ranks_otherwise else options.n_best,
-                length_penalty=exponent,
+                length_penalty=_exponent(options),
                 no_repeat_ngram_size=options.no_repeat_ngram,
                 disable_unk=True,
                 suppress_sequences=never + forbidden,
@@ -170,9 +186,17 @@ class CTranslate2Engine:
                 batch_type="tokens",
                 asynchronous=True,
             )
+        except (RuntimeError, ValueError) as error:
+            raise _failure(error) from error
+        return pending
+
+    def _finish(self, pending: Sequence[Any], most: int, options: SearchOptions) -> list[list[_Output]]:
+        """What was found for each source; most: the longest output that `pending` was begun with."""
+        try:
             results = _wait_for(pending)
         except (RuntimeError, ValueError) as error:
             raise _failure(error) from error
+        exponent = _exponent(options)
         return [self._outputs(result, most, exponent) for result in results]
 
     def _outputs(self, result: Any, most: int, exponent: float) -> list[_Output]:
@@ -283,12 +307,15 @@ class CTranslate2Translator(TextTranslator):
         )
 
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
+        return self._start_search(tasks, options)()
+
+    def _start_search(self, tasks: Sequence[Task], options: SearchOptions) -> Callable[[], list[list[Hypothesis]]]:
         """Leave all to CTranslate2, which makes its own batches."""
         if any(task.required for task in tasks):
             raise UserError("--engine ctranslate2 has no required phrases; leave them out, or use --engine torch")
         tagged = [task._replace(sentence=[*self._tag, *task.sentence]) for task in tasks]
-        found = self._engine.search(tagged, options, self._batch_tokens, scores=self._scores)
-        return [[self._as_read(hypothesis) for hypothesis in hypotheses] for hypotheses in found]
+        finish = self._engine.start_search(tagged, options, self._batch_tokens, scores=self._scores)
+        return lambda: [[self._as_read(hypothesis) for hypothesis in hypotheses] for hypotheses in finish()]
 
 
 def choose_place(device: str) -> Place:
