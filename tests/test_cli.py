@@ -213,7 +213,7 @@ def test_every_kind_of_line_comes_back_as_one_line_in_order(run_dir: Path) -> No
 
 
 def test_bad_utf8_on_standard_input_names_the_line_after_answering_those_before(run_dir: Path) -> None:
-    command = [sys.executable, "-m", "nmt", "translate", str(run_dir), "--window", "1"]
+    command = [sys.executable, "-m", "nmt", "translate", str(run_dir), "--window", "1", "--engine", "torch"]
     done = subprocess.run(command, input=b"fine\n\xff\n", capture_output=True, cwd=ROOT, timeout=120)
     assert done.returncode == 1
     assert done.stdout.count(b"\n") == 1
@@ -224,7 +224,7 @@ def test_translate_from_file_to_file_equals_python_and_a_last_line_may_lack_its_
     run_dir: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\nA dog sees the house.")
-    status, out, _ = nmt("translate", run_dir, tmp_path / "in.txt", "-o", tmp_path / "out.txt", "--device", "cpu")
+    status, out, _ = nmt("translate", run_dir, tmp_path / "in.txt", "-o", tmp_path / "out.txt", "--engine", "torch")
     assert (status, out) == (0, "")
     translator = Translator.load(run_dir, device="cpu")
     assert (tmp_path / "out.txt").read_text().splitlines() == translator.translate(

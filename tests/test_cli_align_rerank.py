@@ -100,7 +100,7 @@ def test_the_choice_is_said_used_and_saved(folder: Path, tmp_path: Path, nmt: Nm
 
 
 def test_translations_come_with_their_alignments(folder: Path, nmt: Nmt) -> None:
-    _, plain, _ = nmt("translate", folder / "forward", folder / "src")
+    _, plain, _ = nmt("translate", folder / "forward", folder / "src", "--engine", "torch")
     status, out, _ = nmt("translate", folder / "forward", folder / "src", "--with-alignments")
     assert status == 0
     texts, alignments = zip(*(line.split("\t") for line in out.removesuffix("\n").split("\n")), strict=True)
@@ -173,7 +173,7 @@ def test_tuned_weights_raise_the_score_and_do_the_same_again(
     compute = sacrebleu.corpus_bleu if metric == "bleu" else sacrebleu.corpus_chrf
     assert compute(lines, [TARGETS]).score == pytest.approx(saved["tuned"]["after"], abs=1e-3)
     first = [line.split("\t")[2] for line in nbest.read_text().splitlines()]
-    as_given = nmt("translate", folder / "forward", folder / "src")[1].split("\n")[:-1]
+    as_given = nmt("translate", folder / "forward", folder / "src", "--engine", "torch")[1].split("\n")[:-1]
     assert set(as_given) <= set(first)
     assert compute(as_given, [TARGETS]).score == pytest.approx(saved["tuned"]["before"], abs=1e-3)
     assert saved["tuned"]["after"] >= saved["tuned"]["before"]

@@ -72,7 +72,7 @@ def test_export_to_hugging_face_and_import(model: Path, text: Path, tmp_path: Pa
     status, out, err = nmt("import", tmp_path / "hf", "-o", tmp_path / "back", "--src-lang", "nl")
     assert (status, out) == (0, f"{tmp_path / 'back'}\n"), err
     same = ("--beam-size", 1, "--set", "max_extra_tokens=5")
-    before, after = (nmt("translate", path, text, *same) for path in (model, tmp_path / "back"))
+    before, after = (nmt("translate", path, text, *same)[:2] for path in (model, tmp_path / "back"))
     assert before == after
     assert 'src = "nl"' in (tmp_path / "back" / "model.toml").read_text()
 
@@ -80,14 +80,13 @@ def test_export_to_hugging_face_and_import(model: Path, text: Path, tmp_path: Pa
 @needs_ctranslate2
 def test_translate_with_either_engine(model: Path, text: Path, nmt: Nmt) -> None:
     common = ("translate", model, text, "--device", "cpu", "--precision", "fp32", "--length-penalty", "none")
-    status, ours, _ = nmt(*common)
+    status, ours, _ = nmt(*common, "--engine", "torch")
     assert status == 0
-    status, theirs, err = nmt(*common, "--engine", "ctranslate2")
+    status, theirs, err = nmt(*common)
     assert (status, theirs) == (0, ours)
-    assert "converting" in err
+    assert err.endswith("translated with CTranslate2 in fp32, the fastest on a CPU\n")
     status, again, err = nmt(*common, "--engine", "ctranslate2", "--with-scores")
-    assert status == 0
-    assert "converting" not in err
+    assert (status, err) == (0, "")
     assert [line.split("\t")[1] for line in again.splitlines()] == ours.splitlines()
     assert nmt(*common, "--engine", "ctranslate2", "--precision", "int8")[0] == 0
 
@@ -108,7 +107,7 @@ def test_what_the_engine_cannot_do_is_one_line(model: Path, text: Path, nmt: Nmt
     options = ("--length-alpha", 0.5, "--ensemble", model, "--set", "sampling=true")
     status, out, err = nmt("translate", model, text, "--engine", "ctranslate2", *options)
     assert (status, out) == (1, "")
-    assert all(word in one_line(err) for word in ("gnmt", "ensemble", "sampling", "--engine torch"))
+    assert all(word in one_line(err) for word in ("ensemble", "sampling", "--engine torch"))
 
 
 def test_wrong_commands(model: Path, text: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:

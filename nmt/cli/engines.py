@@ -18,16 +18,16 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import may_convert
 from nmt.export.engine import CTranslate2Translator, EnginePrecision, Place, choose_place, missing_options
 from nmt.export.packages import is_installed
-from nmt.logs import say
 from nmt.recipe import DecodeRecipe
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The program that searches, and its precision."""
+    """The program that searches, its precision, and what the user is told where the choice was left open."""
 
     engine: Engine
     precision: Precision
+    note: str = ""
 
 
 def choose_engine(
@@ -35,16 +35,14 @@ def choose_engine(
 ) -> Chosen:
     """The engine that was asked for; with `auto`, CTranslate2 on a CPU wherever it has what is asked for.
 
-    Which one `auto` takes is said, and why. required: whether phrases are required of single lines
+    required: whether phrases are required of single lines
     """
     if engine is not Engine.auto:
         return Chosen(engine, precision)
     if why_not := _why_not_ctranslate2(precision, device, decode, models, required=required):
-        say(f"searching with torch: {why_not}")
-        return Chosen(Engine.torch, precision)
+        return Chosen(Engine.torch, precision, f"translated with torch: {why_not}")
     chosen = Precision.int8 if precision is Precision.auto else precision
-    say(f"searching with CTranslate2 in {chosen.value}, the fastest on a CPU; --engine torch is the alternative")
-    return Chosen(Engine.ctranslate2, chosen)
+    return Chosen(Engine.ctranslate2, chosen, f"translated with CTranslate2 in {chosen.value}, the fastest on a CPU")
 
 
 def _why_not_ctranslate2(

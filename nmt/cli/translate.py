@@ -178,6 +178,7 @@ def translate(
         load=partial(load_translator, chosen, models, device, searched, processes or 0, scores=writer.shows_scores),
         window=window,
         max_delay=max_delay,
+        note=chosen.note,
     ).run(start_team(chosen.engine, device, _num_processes(processes)), resume=resume, restart=restart)
 
 

@@ -27,7 +27,7 @@ from nmt.recipe import CommandError, UserError
 
 @dataclass(frozen=True)
 class TranslationJob:
-    """What is to be done, and by how many processes."""
+    """What is to be done. note: what is said when all is done"""
 
     source: Source
     output: Output
@@ -36,6 +36,7 @@ class TranslationJob:
     load: Load
     window: int | None
     max_delay: float
+    note: str = ""
 
     def run(self, start_team: AbstractContextManager[Team], *, resume: bool, restart: bool) -> None:
         """Translate all of the input, by this process and the others of its team.
@@ -147,6 +148,8 @@ class TranslationJob:
                 sink.write(answer.text, done, digests.popleft())
                 lines_cut += answer.lines_cut
                 bar.advance(answer.count)
+        if self.note:
+            say(self.note)
         if lines_cut:
             say(f"{lines_cut} lines were too long for the model and were translated in pieces")
 

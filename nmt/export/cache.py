@@ -68,6 +68,7 @@ def find_conversion(path: Path, stored_as: StoredAs) -> Conversion:
 
 def _convert(model: Path, directory: Path, stored_as: StoredAs) -> Path:
     """Write the conversion; to a temporary folder of this process where the model's cannot be written to."""
+    verify_directory(model)
     say(f"converting {model} to {stored_as} for CTranslate2; the next call finds it done")
     # Imported only now: it needs torch, which no later call imports.
     files = import_module("nmt.export.ctranslate2").convert(model, stored_as)

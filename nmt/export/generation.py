@@ -47,6 +47,7 @@ def to_generation_config(
         "forced_eos_token_id": EOS_ID,
         "suppress_tokens": _NEVER,
         "num_beams": 1 if decode.sampling else decode.beam_size,
+        "early_stopping": "never" if decode.stop == "exact" else True,
         "max_length": min(max_positions, max_tokens + decode.max_extra_tokens + 2),
     }
     problems = []
@@ -54,6 +55,8 @@ def to_generation_config(
     if decode.length_penalty == "gnmt" and decode.length_alpha:
         alpha = f"{decode.length_alpha:g}"
         problems.append(f"length penalty gnmt, ((5+n)/6)^{alpha} (it has n^{alpha} instead)")
+    if decode.stop == "patience":
+        problems.append(f"patience {decode.patience:g} (its search ends as with decode.stop 'first')")
     if decode.sampling:
         config |= {"do_sample": True, "temperature": decode.temperature, "top_k": decode.top_k, "top_p": decode.top_p}
         config |= {"min_p": decode.min_p} if decode.min_p else {}
@@ -86,6 +89,7 @@ def from_generation_config(config: Mapping[str, Any]) -> DecodeRecipe:
                 "beam_size": config.get("num_beams") or 1,
                 "length_penalty": "power",
                 "length_alpha": 1.0 if config.get("length_penalty") is None else config["length_penalty"],
+                "stop": "exact" if config.get("early_stopping") == "never" else "first",
                 "no_repeat_ngram": config.get("no_repeat_ngram_size") or 0,
                 "min_tokens": config.get("min_new_tokens") or 0,
             }

@@ -132,7 +132,8 @@ def _shortest(decode: DecodeRecipe) -> str:
 
 def lost_by_ctranslate2(decode: DecodeRecipe) -> list[str]:
     """The search options of a model that CTranslate2 does not have, in words."""
-    lost = [f"decode.{name}" for name in _NOT_IN_CTRANSLATE2 if getattr(decode, name) != getattr(_DEFAULTS, name)]
+    lost = ["decode.stop 'exact'"] if decode.stop == "exact" else []
+    lost += [f"decode.{name}" for name in _NOT_IN_CTRANSLATE2 if getattr(decode, name) != getattr(_DEFAULTS, name)]
     if decode.length_penalty == "gnmt" and decode.length_alpha:
         alpha = f"{decode.length_alpha:g}"
         lost.insert(0, f"length penalty gnmt, ((5+n)/6)^{alpha} (the example uses n^{alpha})")

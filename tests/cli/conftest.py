@@ -125,14 +125,14 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Let Ctrl-C come when so many windows are translated; it comes once."""
 
     def set_up(windows: int) -> None:
-        left, translate = [windows], Answering.__call__
+        left, translate = [windows], Answering.start
 
-        def translate_or_stop(self: Answering, window: list[Record]) -> Answer:
+        def translate_or_stop(self: Answering, window: list[Record]) -> Callable[[], Answer]:
             left[0] -= 1
             if left[0] == -1:
                 os.kill(os.getpid(), signal.SIGINT)
             return translate(self, window)
 
-        monkeypatch.setattr(Answering, "__call__", translate_or_stop)
+        monkeypatch.setattr(Answering, "start", translate_or_stop)
 
     return set_up

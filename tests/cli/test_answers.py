@@ -77,7 +77,7 @@ def test_any_number_of_processes_writes_the_same_bytes_also_after_an_interruptio
     model: Path, nmt: Nmt, start: Start, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(205, num_longest=1)))
-    options = ("--window", 20, "--device", "cpu", "--n-best", 2)
+    options = ("--window", 20, "--device", "cpu", "--engine", "torch", "--n-best", 2)
     assert nmt("translate", model, tmp_path / "in", "-o", tmp_path / "alone", *options)[0] == 0
     expected = (tmp_path / "alone").read_bytes()
     interrupt_after(5)

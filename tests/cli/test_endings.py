@@ -19,6 +19,10 @@ MARK = "NMT_TEST_MARK"
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
+CONVERT = (
+    "import sys, pathlib; from nmt.export.cache import find_conversion as find; find(pathlib.Path(sys.argv[1]), 'int8')"
+)
+
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
 
@@ -52,6 +56,7 @@ def start(model: Path, tmp_path: Path, mark: str) -> Start:
 
     def run(*options: object, **how: object) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "nmt", "translate", model, tmp_path / "in", "--processes", 2, "--window", 4000]
+        command += ["--engine", "torch"]
         arguments = [*map(str, command), "--device", "cpu", "--set", "max_length_ratio=1.0", *map(str, options)]
         environment = {**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how
@@ -75,6 +80,17 @@ def wait_for_work(mark: str) -> None:
     pytest.fail("no work was begun")
 
 
+def wait_until_busy(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait until a process has computed for so long."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        if int(fields[11]) / os.sysconf("SC_CLK_TCK") > seconds:
+            return
+        time.sleep(0.1)
+    pytest.fail("no work was begun")
+
+
 def end(process: subprocess.Popen[bytes]) -> tuple[int, list[str], float]:
     """Exit status, lines on stderr, and how long it took."""
     started = time.monotonic()
@@ -83,6 +99,22 @@ def end(process: subprocess.Popen[bytes]) -> tuple[int, list[str], float]:
     except subprocess.TimeoutExpired:
         pytest.fail("it did not end")
     return process.returncode, err.decode().splitlines(), time.monotonic() - started
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_threads_of_ctranslate2(
+    start: Start, model: Path, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    subprocess.run([sys.executable, "-c", CONVERT, model], check=True)
+    process = start("-o", tmp_path / "out", "--engine", "ctranslate2")
+    wait_until_busy(process, 8.0)
+    process.send_signal(number)
+    found, said, seconds = end(process)
+    assert (found, len(said)) == (status, 1)
+    assert said[0].startswith("nmt: interrupted")  # some windows may be done
+    assert seconds < 10
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,20 @@ def test_a_line_is_answered_before_the_next_by_several_processes_too(
         write(b"\xff\n")
 
     pipe_in(write_and_wait)
-    command = ("translate", model, "-o", tmp_path / "out", "--processes", 2, "--device", "cpu", "--window", 1)
+    command = (
+        "translate",
+        model,
+        "--engine",
+        "torch",
+        "-o",
+        tmp_path / "out",
+        "--processes",
+        2,
+        "--device",
+        "cpu",
+        "--window",
+        1,
+    )
     status, _, err = nmt(*command)
     assert status == 1
     assert "standard input, line 2" in one_line(err)
@@ -106,18 +119,18 @@ def test_what_stands_before_a_bad_line_is_kept_and_gone_on_with(
 
 
 def test_formats_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
-    _, plain, _ = nmt("translate", model, sentences)
+    _, plain, _ = nmt("translate", model, sentences, "--precision", "fp32")
     translations = plain.splitlines()
     (tmp_path / "in.tsv").write_text("".join(f"{number}\t{text}\n" for number, text in enumerate(SENTENCES)))
     with gzip.open(tmp_path / "in.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"id": number, "t": {"en": text}}) + "\n" for number, text in enumerate(SENTENCES))
 
-    status, columns, err = nmt("translate", model, tmp_path / "in.tsv", "--column", 1)
+    status, columns, err = nmt("translate", model, tmp_path / "in.tsv", "--column", 1, "--precision", "fp32")
     assert status == 0, err
     expected = zip(map(str, range(20)), SENTENCES, translations, strict=True)
     assert [tuple(line.split("\t")) for line in columns.splitlines()] == list(expected)
 
-    command = ("translate", model, tmp_path / "in.jsonl.gz", "--field", "t.en")
+    command = ("translate", model, tmp_path / "in.jsonl.gz", "--field", "t.en", "--precision", "fp32")
     status, objects, err = nmt(*command, "--n-best", 2)
     assert status == 0, err
     found = [json.loads(line) for line in objects.splitlines()]
@@ -191,7 +204,7 @@ def test_an_option_without_effect_is_an_error(
 
 
 def test_a_table_with_a_header(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
-    translations = nmt("translate", model, sentences)[1].splitlines()
+    translations = nmt("translate", model, "--engine", "torch", sentences)[1].splitlines()
     rows = [f"{number}\t{text}" for number, text in enumerate(SENTENCES)]
     (tmp_path / "in.tsv").write_text("\n".join(["id\ten", *rows]))
     command = ("translate", model, tmp_path / "in.tsv", "--column", "en", "--window", 6)
@@ -207,7 +220,7 @@ def test_a_table_with_a_header(model: Path, nmt: Nmt, sentences: Path, tmp_path:
 
 def test_lists_of_the_best_hold_no_text_twice(model: Path, nmt: Nmt, sentences: Path) -> None:
     # A model that ends each translation after few bytes, most of which say nothing and are all read as U+FFFD.
-    command = ("translate", model, sentences, "--beam-size", 12, "--set", "max_length_ratio=0.1")
+    command = ("translate", model, sentences, "--engine", "torch", "--beam-size", 12, "--set", "max_length_ratio=0.1")
     status, out, err = nmt(*command, "--n-best", 12, "--no-distinct")
     assert status == 0, err
     everything = [line.split("\t") for line in out.splitlines()]
@@ -233,7 +246,7 @@ def test_the_end_of_the_outputs_name_decides_its_format(model: Path, nmt: Nmt, t
     (tmp_path / "in.json").write_text('{"text": "the old dog"}\n')
     expected = Translator.load(model, "cpu").translate(["the old dog"])
     for name in ("out.txt", "out.json", "out.de"):
-        assert nmt("translate", model, tmp_path / "in.json", "-o", tmp_path / name)[0] == 0
+        assert nmt("translate", model, tmp_path / "in.json", "--engine", "torch", "-o", tmp_path / name)[0] == 0
     assert (tmp_path / "out.txt").read_text().splitlines() == expected
     for name in ("out.json", "out.de"):
         assert json.loads((tmp_path / name).read_text())["translation"] == expected[0]
@@ -241,7 +254,7 @@ def test_the_end_of_the_outputs_name_decides_its_format(model: Path, nmt: Nmt, t
 
 def test_bad_bytes_can_be_replaced(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"the dog\n\xff\xfe dog\n")
-    status, out, _ = nmt("translate", model, tmp_path / "in", "--invalid-utf8", "replace")
+    status, out, _ = nmt("translate", model, tmp_path / "in", "--invalid-utf8", "replace", "--engine", "torch")
     assert status == 0
     assert out.splitlines() == Translator.load(model, "cpu").translate(["the dog", "\ufffd\ufffd dog"])
 
@@ -256,6 +269,7 @@ def test_after_any_interruption_the_same_text_comes_out(
     (tmp_path / "in.tsv").write_bytes(as_bytes(["en", *SENTENCES]))
     out, part = tmp_path / name, tmp_path / f"{name}.part"
     command = ("translate", model, tmp_path / "in.tsv", "--header", "-o", out, "--window", 6, "--n-best", 2)
+    command += ("--engine", "torch")
     assert nmt(*command)[0] == 0
     expected = text(out)
     out.unlink()
@@ -290,7 +304,7 @@ def test_only_what_made_a_part_goes_on_with_it(
     (tmp_path / "shortened").write_bytes(as_bytes(SENTENCES[:3]))
     (tmp_path / "changed").write_bytes(as_bytes(["a cat", *SENTENCES[1:]]))
     (tmp_path / "corrected").write_bytes(as_bytes([*SENTENCES[:-1], "a cat"]))
-    more = ("-o", tmp_path / "out", "--window", 6)
+    more = ("-o", tmp_path / "out", "--engine", "torch", "--window", 6)
     interrupt_after(2)
     assert nmt("translate", model, sentences, *more)[0] == 130
     part = (tmp_path / "out.part").read_bytes()
@@ -309,7 +323,7 @@ def test_only_what_made_a_part_goes_on_with_it(
         assert (tmp_path / "out.part").read_bytes() == part
     assert nmt("translate", model, tmp_path / "corrected", *more, "--resume")[0] == 0
     assert not (tmp_path / "out.part").exists()
-    assert nmt("translate", model, sentences, "-o", tmp_path / "whole")[0] == 0
+    assert nmt("translate", model, sentences, "--engine", "torch", "-o", tmp_path / "whole")[0] == 0
     resumed, whole = ((tmp_path / name).read_text().splitlines() for name in ("out", "whole"))
     assert resumed[:-1] == whole[:-1]
     status, _, err = nmt("translate", model, tmp_path / "shortened", *more, "--resume")
@@ -339,7 +353,7 @@ def test_a_stream_is_gone_on_with_and_must_be_the_same(model: Path, nmt: Nmt, pi
 
 def test_several_processes_write_the_same_bytes(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(300, num_longest=1)))
-    command = ("translate", model, tmp_path / "in", "--window", 20, "--output-format", "jsonl", "--device", "cpu")
+    command = ("translate", model, tmp_path / "in", "--window", 20, "--output-format", "jsonl", "--engine", "torch")
     _, alone, err = nmt(*command)
     status, together, err_together = nmt(*command, "--processes", 2)
     assert status == 0, err_together
@@ -350,7 +364,8 @@ def test_several_processes_write_the_same_bytes(model: Path, nmt: Nmt, tmp_path:
 
 def test_a_tag_stands_before_the_source_and_before_each_of_its_parts(model: Path, nmt: Nmt, sentences: Path) -> None:
     plain, tagged, other = (
-        nmt("translate", model, sentences, *options)[1] for options in ((), ("--tag", "<web>"), ("--set", "tag=<news>"))
+        nmt("translate", model, "--engine", "torch", sentences, *options)[1]
+        for options in ((), ("--tag", "<web>"), ("--set", "tag=<news>"))
     )
     assert len({plain, tagged, other}) == 3
     web = DecodeRecipe(beam_size=2, max_extra_tokens=2, max_length_ratio=0.2, tag="<web>")

@@ -30,6 +30,7 @@ def test_every_option_that_can_be_expressed_is() -> None:
     config, lost = to_generation_config(decode, 200, 256, [[7], [8, 9], []])
     assert config == SPECIAL | {
         "num_beams": 5,
+        "early_stopping": True,
         "max_length": 200,
         "length_penalty": 0.7,
         "num_return_sequences": 2,

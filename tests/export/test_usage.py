@@ -92,10 +92,10 @@ def test_the_card_names_the_repository_that_the_export_goes_to(make_model: MakeM
 
 def test_what_a_program_cannot_do_is_said(make_model: MakeModel) -> None:
     assert lost_by_ctranslate2(DecodeRecipe(length_penalty="power", n_best=2, forbid=("x",))) == []
-    lost = lost_by_ctranslate2(DecodeRecipe(coverage_penalty=0.2, bayes_risk="chrf"))
+    lost = lost_by_ctranslate2(DecodeRecipe(stop="exact", bayes_risk="chrf"))
     assert lost == [
         "length penalty gnmt, ((5+n)/6)^0.6 (the example uses n^0.6)",
-        "decode.coverage_penalty",
+        "decode.stop 'exact'",
         "decode.bayes_risk",
     ]
 
@@ -104,7 +104,7 @@ def test_the_program_loads_the_export_from_where_it_is(make_model: MakeModel) ->
     model = make_model(decode=DecodeRecipe(tag="<web>", length_penalty="power"))
     facts, tokenizers = read_model_facts(model), Tokenizers.load(model)
     local, uploaded = Place(Path("some/where")), Place(Path("some/where"), "me/model")
-    generation, _ = to_generation_config(facts.decode, 96, [])
+    generation, _ = to_generation_config(facts.decode, 96, 64, [])
     assert "from_pretrained('some/where')" in huggingface_usage(generation, local)
     assert "from_pretrained('me/model')" in huggingface_usage(generation, uploaded)
     assert "folder = 'some/where'" in ctranslate2_usage(facts, tokenizers, local)
