@@ -20,7 +20,8 @@ MARK = "NMT_TEST_MARK"
 Start = Callable[..., subprocess.Popen[bytes]]
 
 CONVERT = (
-    "import sys, pathlib; from nmt.export.cache import find_conversion as find; find(pathlib.Path(sys.argv[1]), 'int8')"
+    "import sys, pathlib; from nmt.export.cache import find_conversion; "
+    "find_conversion(pathlib.Path(sys.argv[1]), 'int8')"
 )
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
