@@ -10,6 +10,7 @@ from typing import Protocol
 from nmt.cli.records import Record, RecordWriter
 from nmt.cli.windows import Wait
 from nmt.decode.text_translator import TextTranslator
+from nmt.recipe import UserError
 
 Load = Callable[[], TextTranslator]
 
@@ -101,7 +102,12 @@ class Alone:
         answering = Answering(load(), writer)
         begun: deque[Callable[[], Answer]] = deque()
         for window in found:
-            begun.append(answering.start(window))
+            try:
+                begun.append(answering.start(window))
+            except UserError:
+                while begun:  # what stands before the window that cannot be translated
+                    yield begun.popleft()()
+                raise
             # Two windows of a file are on their way at a time. A pipe may keep us waiting for the next.
             if wait is not None or len(begun) > 1:
                 yield begun.popleft()()

@@ -16,9 +16,17 @@ from nmt.cli.answers import Alone, Team
 from nmt.cli.arguments import Engine, Precision
 from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import may_convert
-from nmt.export.engine import CTranslate2Translator, EnginePrecision, Place, choose_place, missing_options
-from nmt.export.packages import is_installed
-from nmt.recipe import DecodeRecipe
+from nmt.export.engine import (
+    PRECISION_OF,
+    CTranslate2Translator,
+    EnginePrecision,
+    Place,
+    choose_compute_type,
+    choose_place,
+    missing_options,
+)
+from nmt.export.packages import load_package
+from nmt.recipe import DecodeRecipe, UserError
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,10 @@ def choose_engine(
 
     required: whether phrases are required of single lines
     """
-    if engine is not Engine.auto:
+    if engine is Engine.ctranslate2:
+        compute_type = choose_compute_type(precision.value, choose_place(device))
+        return Chosen(engine, Precision(PRECISION_OF[compute_type]))
+    if engine is Engine.torch:
         return Chosen(engine, precision)
     if why_not := _why_not_ctranslate2(precision, device, decode, models, required=required):
         return Chosen(Engine.torch, precision, f"translated with torch: {why_not}")
@@ -49,9 +60,11 @@ def _why_not_ctranslate2(
     precision: Precision, device: str, decode: DecodeRecipe, models: Sequence[Path], *, required: bool
 ) -> str:
     """What keeps CTranslate2 from being chosen; "" where nothing does."""
-    if not is_installed("ctranslate2"):
+    try:
+        load_package("ctranslate2")
+    except UserError:
         return "CTranslate2 is not installed"
-    if _under_torchrun() or choose_place(device).kind != "cpu":
+    if _under_torchrun() or device not in ("auto", "cpu") or (device == "auto" and _may_have_gpu()):
         return "several processes or a GPU"
     if precision in (Precision.bf16, Precision.fp16):
         return f"precision {precision.value}"
@@ -59,7 +72,14 @@ def _why_not_ctranslate2(
         return "CTranslate2 has no required phrases"
     if missing := missing_options(decode, cast(EnginePrecision, precision.value), Place("cpu"), models[1:]):
         return f"CTranslate2 has no {'; no '.join(missing)}"
-    return "" if may_convert(models[0]) else f"{models[0]} cannot be written to, so no conversion can be kept"
+    if may_convert(models[0], "float32" if precision is Precision.fp32 else "int8"):
+        return ""
+    return f"{models[0]} cannot be written to, so no conversion can be kept"
+
+
+def _may_have_gpu() -> bool:
+    """Whether there is a GPU that CTranslate2 sees, or that torch may see."""
+    return choose_place("auto").kind != "cpu" or any(Path(f"/dev/{name}").exists() for name in ("nvidia0", "kfd"))
 
 
 def _under_torchrun() -> bool:

@@ -164,11 +164,10 @@ def translate(
     out_format = output_format or Format.of_file(out) or in_format
     layout = _layout(file, in_format, out_format, column, header, field)
     source = Source.open(file, layout, invalid_utf8.value, prefixes, required)
-    writer = _writer(source, out_format, decode, with_scores, distinct)
+    writer, searched = _writer(source, out_format, decode, with_scores, distinct)
     output = Output(out, writer.is_numbered, bool(writer.header))
     output.require_other_than((file, prefixes, required, Path(shortlist) if shortlist else None))
     models = [model, *(ensemble or ())]
-    searched = _searched(decode, writer)
     chosen = choose_engine(engine, precision, device, searched, models, required=required is not None)
     TranslationJob(
         source=source,
@@ -209,10 +208,11 @@ def _layout(
 
 def _writer(
     source: Source, out_format: Format, decode: DecodeRecipe, with_scores: bool, distinct: bool | None
-) -> RecordWriter:
-    """What writes the translations; BadParameter where --distinct would have no effect.
+) -> tuple[RecordWriter, DecodeRecipe]:
+    """What writes the translations, and the options of their search; BadParameter where --distinct has no effect.
 
-    Samples, and objects that show the tokens, may hold a text twice by default.
+    Where equal texts are left out, more must be found than is shown. Samples, and objects that show the tokens, may
+    hold a text twice by default.
     """
     shown = decode.n_best if decode.bayes_risk == "none" else 1
     if distinct is not None and shown == 1:
@@ -220,13 +220,9 @@ def _writer(
         raise typer.BadParameter(f"{option} has no effect on one translation a line; add --n-best, or leave it out")
     if distinct is None:
         distinct = shown > 1 and out_format is not Format.jsonl and not decode.sampling
-    return RecordWriter(source.layout, out_format, shown, with_scores, decode.alignments, distinct)
-
-
-def _searched(decode: DecodeRecipe, writer: RecordWriter) -> DecodeRecipe:
-    """The options of the search, which must find more than is shown where equal texts are left out."""
-    all_of_beam = writer.distinct and not decode.sampling
-    return decode.model_copy(update={"n_best": decode.beam_size}) if all_of_beam else decode
+    writer = RecordWriter(source.layout, out_format, shown, with_scores, decode.alignments, distinct)
+    all_of_beam = distinct and not decode.sampling
+    return writer, decode.model_copy(update={"n_best": decode.beam_size}) if all_of_beam else decode
 
 
 def _origin(

@@ -18,6 +18,7 @@ from nmt.cli.windows import (
     TIMES_ON_A_GPU,
     WIDEST_WINDOW,
     WINDOW_CHARACTERS,
+    WINDOW_OF_ONE,
     window_of_file,
     windows,
 )
@@ -120,7 +121,7 @@ class TranslationJob:
         most = WINDOW_CHARACTERS * times
         if pipe is None:
             if not team.divides_files:
-                return windows(records, self.window or WIDEST_WINDOW, most_characters=most)
+                return windows(records, self.window or WINDOW_OF_ONE, most_characters=most)
             size = self.window or window_of_file(count or 0, on_gpu=team.on_gpu)
             return windows(records, size, most_characters=most)
         return windows(records, self.window or times * WIDEST_WINDOW, pipe.wait, self.max_delay, most_characters=most)
@@ -148,10 +149,10 @@ class TranslationJob:
                 sink.write(answer.text, done, digests.popleft())
                 lines_cut += answer.lines_cut
                 bar.advance(answer.count)
-        if self.note:
-            say(self.note)
         if lines_cut:
             say(f"{lines_cut} lines were too long for the model and were translated in pieces")
+        if self.note:
+            say(self.note)
 
 
 def _with_digests(found: Iterator[list[Record]], digest: InputDigest, digests: deque[str]) -> Iterator[list[Record]]:

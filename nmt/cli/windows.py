@@ -16,6 +16,8 @@ from nmt.recipe import UserError
 # Lines of a window at most. A smaller file is divided into parts, so that several processes have enough to share.
 WIDEST_WINDOW, NARROWEST_WINDOW = 2_048, 256
 PARTS_OF_A_FILE = 32
+# Where one process does all, two windows are on their way at a time.
+WINDOW_OF_ONE = 1_024
 # A GPU takes batches of up to 16 times as many tokens as a CPU, and a window of a large file must hold several of them.
 # Of a small file, there must still be one for each of several GPUs.
 TIMES_ON_A_GPU, PARTS_ON_A_GPU = 16, 16

@@ -46,10 +46,10 @@ class Conversion:
     directory: Path
 
 
-def may_convert(path: Path) -> bool:
-    """Whether a conversion of the model is there, or can be kept beside it; UserError where there is no model."""
+def may_convert(path: Path, stored_as: StoredAs) -> bool:
+    """Whether the conversion of the model is there, or can be kept beside it; UserError where there is no model."""
     model = find_model(path)
-    return os.access(model, os.W_OK) or any(model.glob(f"ctranslate2-{_VERSION}-*"))
+    return os.access(model, os.W_OK) or _conversion_of(model, stored_as).is_dir()
 
 
 def find_conversion(path: Path, stored_as: StoredAs) -> Conversion:

@@ -16,8 +16,11 @@ Ends     A hypothesis at the limit ends there without its end token.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import Any, Literal, NamedTuple, cast, get_args
@@ -43,15 +46,20 @@ BATCH_TOKENS = 384
 
 _COMPUTE_TYPES: Mapping[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 
+PRECISION_OF: Mapping[str, str] = {name: own for own, name in _COMPUTE_TYPES.items()}
+"""Our name of each of CTranslate2's compute types."""
+
 # An exponent of 0 would make CTranslate2 stop at the first end of its best hypothesis. n to the power of this is 1.
-_NO_PENALTY = 1e-12
+NO_PENALTY = 1e-12
 # n^(0.8 alpha) follows ((5 + n) / 6)^alpha within a few percent for outputs of 10 to 100 tokens, but for a factor.
 _GNMT_EXPONENT = 0.8
 # Limits that are further from the source than this are hardly ever reached, so sentences need not be grouped by them.
 _FAR_LIMIT = 20
 
 # Seconds between two looks at whether CTranslate2 has finished.
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.005
+# Batches that CTranslate2 has at a time, for each translator.
+_BATCHES_POSTED = 3
 
 
 class Place(NamedTuple):
@@ -79,10 +87,13 @@ class CTranslate2Engine:
                 compute_type=compute_type,
                 inter_threads=translators,
                 intra_threads=1,
-                max_queued_batches=-1,  # without limit, else a call waits for its place where no signal reaches it
+                max_queued_batches=-1,  # see `_post`, which does not wait where no signal reaches it
             )
         except (RuntimeError, ValueError) as error:
             raise _failure(error) from error
+        self._posted_at_a_time = _BATCHES_POSTED * translators
+        self._waiting: deque[_Batch] = deque()
+        self._posted: deque[_Batch] = deque()
         self._src_pieces = tokenizers.src.pieces(range(tokenizers.src.vocab_size))
         self._tgt_pieces = tokenizers.tgt.pieces(range(tokenizers.tgt.vocab_size))
         self._tgt_ids = {piece: token for token, piece in enumerate(self._tgt_pieces)}
@@ -114,17 +125,17 @@ class CTranslate2Engine:
 
         def finish() -> list[list[Hypothesis]]:
             found: dict[int, list[_Output]] = {}
-            again = {}
-            for group, most, pending in zip(groups.values(), longest, begun, strict=True):
-                for i, outputs in zip(group, self._finish(pending, most, options), strict=True):
-                    found[i] = outputs
-                    if limits[i] < most and any(len(output.tokens) >= limits[i] for output in outputs):
-                        again[i] = self._start([tasks[i]], options, (limits[i], shortest[i]), batch_tokens)
-            for i, pending in again.items():
-                (found[i],) = self._finish(pending, limits[i], options)
+            for group, pending in zip(groups.values(), begun, strict=True):
+                found.update(zip(group, self._finish(pending, options), strict=True))
+            limited = [i for i, outputs in found.items() if any(_is_limited(one, limits[i]) for one in outputs)]
+            again = [
+                self._start([tasks[i]], options, (limits[i], shortest[i]), batch_tokens, whole_beam=True)
+                for i in limited
+            ]
+            for i, pending in zip(limited, again, strict=True):
+                (found[i],) = self._finish(pending, options)
             rules = options.forbidden or options.no_repeat_ngram or options.min_tokens or options.min_length_ratio
-            if scores or rules or any(prefixes):
-                self._score(tasks, found, batch_tokens)
+            self._score(tasks, found, found if scores or rules or any(prefixes) else limited, batch_tokens)
             return [_best(found[i], options) for i in range(len(tasks))]
 
         return finish
@@ -150,84 +161,166 @@ class CTranslate2Engine:
             raise _failure(error) from error
         return [list(result.log_probs) for result in results]
 
-    def _score(self, tasks: Sequence[Task], found: dict[int, list[_Output]], batch_tokens: int) -> None:
-        """Give all outputs their true log-probabilities."""
-        pairs = [(tasks[i].sentence, output.tokens) for i, outputs in found.items() for output in outputs]
-        scored = iter(self.score(pairs, batch_tokens))
-        for i, outputs in found.items():
-            log_probs = [next(scored) for _ in outputs]
-            found[i] = [_Output(one.tokens, math.fsum(own), own) for one, own in zip(outputs, log_probs, strict=True)]
+    def _score(
+        self, tasks: Sequence[Task], found: dict[int, list[_Output]], chosen: Iterable[int], batch_tokens: int
+    ) -> None:
+        """Give the outputs of the chosen tasks their true log-probabilities."""
+        numbers = list(chosen)
+        scored = iter(self.score([(tasks[i].sentence, one.tokens) for i in numbers for one in found[i]], batch_tokens))
+        for i in numbers:
+            log_probs = [next(scored) for _ in found[i]]
+            found[i] = [
+                one._replace(log_prob=math.fsum(own), token_log_probs=own)
+                for one, own in zip(found[i], log_probs, strict=True)
+            ]
 
     def _start(
-        self, tasks: Sequence[Task], options: SearchOptions, lengths: tuple[int, int], batch_tokens: int
-    ) -> list[Any]:
-        """Begin to translate sources with the same longest (end token counted) and shortest output."""
+        self,
+        tasks: Sequence[Task],
+        options: SearchOptions,
+        lengths: tuple[int, int],
+        batch_tokens: int,
+        *,
+        whole_beam: bool = False,
+    ) -> _Pending:
+        """Begin to translate sources with the same longest (end token counted) and shortest output.
+
+        whole_beam: whether all hypotheses are wanted that have ended
+        """
         (most, least), has_prefix = lengths, bool(tasks[0].prefix)
         never = [[piece] for piece in (self._tgt_pieces[PAD_ID], self._tgt_pieces[BOS_ID])]
         forbidden = [[self._tgt_pieces[token] for token in sequence] for sequence in options.forbidden]
-        ranks_otherwise = has_prefix or options.length_penalty == "gnmt"
-        try:
-            pending: list[Any] = self._translator.translate_batch(
-                [[self._src_pieces[token] for token in task.sentence] for task in tasks],
-                target_prefix=[[self._tgt_pieces[t] for t in task.prefix] for task in tasks] if has_prefix else None,
-                beam_size=options.beam_size,
-                patience=options.patience if options.stop == "patience" and options.beam_size > 1 else 1.0,
-                num_hypotheses=options.beam_size if ranks_otherwise else options.n_best,
-                length_penalty=_exponent(options),
-                no_repeat_ngram_size=options.no_repeat_ngram,
-                disable_unk=True,
-                suppress_sequences=never + forbidden,
-                max_input_length=0,
-                max_decoding_length=most,
-                min_decoding_length=least,
-                return_end_token=True,  # so that it counts as a token of the length, as in ours
-                return_scores=True,
-                max_batch_size=batch_tokens,
-                batch_type="tokens",
-                asynchronous=True,
-            )
-        except (RuntimeError, ValueError) as error:
-            raise _failure(error) from error
-        return pending
+        wants_all = whole_beam or has_prefix or options.length_penalty == "gnmt"
+        arguments = {
+            "beam_size": options.beam_size,
+            "patience": options.patience if options.stop == "patience" and options.beam_size > 1 else 1.0,
+            "num_hypotheses": most_hypotheses(options) if wants_all else options.n_best,
+            "length_penalty": _exponent(options),
+            "no_repeat_ngram_size": options.no_repeat_ngram,
+            "disable_unk": True,
+            "suppress_sequences": never + forbidden,
+            "max_input_length": 0,
+            "max_decoding_length": most,
+            "min_decoding_length": least,
+            "return_end_token": True,  # so that it counts as a token of the length, as in ours
+            "return_scores": True,
+            "asynchronous": True,
+        }
+        batches = []
+        for numbers in _batches([len(task.sentence) + 1 for task in tasks], batch_tokens):
+            sources = [[self._src_pieces[token] for token in tasks[i].sentence] for i in numbers]
+            prefixes = [[self._tgt_pieces[token] for token in tasks[i].prefix] for i in numbers] if has_prefix else None
+            post = partial(self._translator.translate_batch, sources, target_prefix=prefixes, **arguments)
+            batches.append(_Batch(numbers, post))
+        self._waiting.extend(batches)
+        self._post()
+        return _Pending(len(tasks), most, batches)
 
-    def _finish(self, pending: Sequence[Any], most: int, options: SearchOptions) -> list[list[_Output]]:
-        """What was found for each source; most: the longest output that `pending` was begun with."""
-        try:
-            results = _wait_for(pending)
-        except (RuntimeError, ValueError) as error:
-            raise _failure(error) from error
+    def _post(self) -> None:
+        """Give CTranslate2 further batches, but so few that it ends soon where nobody wants the results any more."""
+        while self._posted and all(one.done() for one in self._posted[0].results):
+            self._posted.popleft()
+        while self._waiting and len(self._posted) < self._posted_at_a_time:
+            batch = self._waiting.popleft()
+            try:
+                batch.results = batch.post()
+            except (RuntimeError, ValueError) as error:
+                raise _failure(error) from error
+            self._posted.append(batch)
+
+    def _finish(self, pending: _Pending, options: SearchOptions) -> list[list[_Output]]:
+        """What was found for each source. Python handles signals between its own instructions only, so it polls."""
+        pause = _SHORTEST_PAUSE
+        outputs: list[list[_Output]] = [[]] * pending.num_tasks
         exponent = _exponent(options)
-        return [self._outputs(result, most, exponent) for result in results]
+        for batch in pending.batches:
+            while not (batch.results and all(one.done() for one in batch.results)):
+                self._post()
+                sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            self._post()
+            try:
+                for i, one in zip(batch.numbers, batch.results, strict=True):
+                    outputs[i] = self._outputs(one.result(), pending.most, exponent)
+            except (RuntimeError, ValueError) as error:
+                raise _failure(error) from error
+        return outputs
 
     def _outputs(self, result: Any, most: int, exponent: float) -> list[_Output]:
         """What is found for one source, each output once; one that was stopped at the longest length ends there."""
-        outputs: dict[tuple[int, ...], float] = {}
+        outputs: dict[tuple[int, ...], _Output] = {}
         for hypothesis, score in zip(result.hypotheses, result.scores, strict=True):
             tokens = [self._tgt_ids[piece] for piece in hypothesis]
             ended = tokens[:-1] if tokens[-1:] == [EOS_ID] else tokens[: most - 1]
-            outputs.setdefault(tuple(ended), score * len(tokens) ** exponent)
-        return [_Output(list(tokens), log_prob, []) for tokens, log_prob in outputs.items()]
+            has_ended = len(ended) < len(tokens)
+            outputs.setdefault(tuple(ended), _Output(ended, score * len(tokens) ** exponent, [], has_ended))
+        return list(outputs.values())
+
+
+@dataclass
+class _Batch:
+    """Sources that are decoded together: their numbers, what posts them, and the results as soon as they are posted."""
+
+    numbers: list[int]
+    post: Callable[[], list[Any]]
+    results: list[Any] = field(default_factory=list)
+
+
+class _Pending(NamedTuple):
+    """A search that was begun: its number of sources, its longest output, and its batches."""
+
+    num_tasks: int
+    most: int
+    batches: list[_Batch]
 
 
 class _Output(NamedTuple):
-    """What CTranslate2 has found: tokens without the end token, their log-probability, and that of each if known."""
+    """What CTranslate2 has found.
+
+    tokens: without the end token; log_prob: their logarithmic probability; token_log_probs: of each, where known
+    has_ended: whether it has an end token, and did not just come to the limit
+    """
 
     tokens: list[int]
     log_prob: float
     token_log_probs: list[float]
+    has_ended: bool
+
+
+def _is_limited(output: _Output, limit: int) -> bool:
+    """Whether the limit of the sentence, end token counted, would have changed the search."""
+    return not output.has_ended or len(output.tokens) >= limit
+
+
+def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """The numbers of sentences that are decoded together, the longest first; padded, they have `batch_tokens`."""
+    batch: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and (len(batch) + 1) * lengths[batch[0]] > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def most_hypotheses(options: SearchOptions) -> int:
+    """How many hypotheses CTranslate2 gives at most: with a patience below 1, fewer than the beam holds."""
+    patience = options.patience if options.stop == "patience" else 1.0
+    return max(1, min(options.beam_size, int(options.beam_size * patience)))
 
 
 def _exponent(options: SearchOptions) -> float:
     """That of the length penalty with which CTranslate2 searches."""
     if options.length_penalty == "none" or not options.length_alpha:
-        return _NO_PENALTY
+        return NO_PENALTY
     return options.length_alpha * (_GNMT_EXPONENT if options.length_penalty == "gnmt" else 1.0)
 
 
 def _best(outputs: Sequence[_Output], options: SearchOptions) -> list[Hypothesis]:
     """The best of what was found, best first."""
     hypotheses = []
-    for tokens, log_prob, token_log_probs in outputs:
+    for tokens, log_prob, token_log_probs, _ in outputs:
         penalty = length_penalty(len(tokens) + 1, options.length_penalty, options.length_alpha)
         hypotheses.append(Hypothesis(tokens, log_prob / penalty, log_prob, token_log_probs))
     finite = [hypothesis for hypothesis in hypotheses if math.isfinite(hypothesis.log_prob)]
@@ -323,7 +416,7 @@ def choose_place(device: str) -> Place:
     name, _, index = device.partition(":")
     if name == "auto":
         return Place("cuda" if load_package("ctranslate2").get_cuda_device_count() else "cpu")
-    if (name == "cpu" and not index) or (name == "cuda" and (index or "0").isdigit()):
+    if (name == "cpu" and index in ("", "0")) or (name == "cuda" and re.fullmatch("[0-9]*", index)):
         return Place("cuda" if name == "cuda" else "cpu", int(index or 0))
     raise UserError(f"device {device!r} is unknown; it must be auto, cpu, cuda or cuda:N; correct it")
 
@@ -355,6 +448,8 @@ def missing_options(
         "shortlist (decode.shortlist, --shortlist)": decode.shortlist is not None,
         "alignments (they are read from our attention)": decode.alignments,
         "ensemble (it holds one model)": bool(ensemble),
+        "n-best lists longer than decode.patience lets end": decode.stop == "patience"
+        and decode.n_best > max(1, int(decode.beam_size * decode.patience)),
     }
     missing = [name for name, is_asked_for in asked_for.items() if is_asked_for]
     if place is not None and choose_compute_type(precision, place) not in _supported_types(place):
@@ -373,7 +468,10 @@ def choose_compute_type(precision: EnginePrecision, place: Place) -> str:
 
 
 def _supported_types(place: Place) -> set[str]:
-    supported: set[str] = load_package("ctranslate2").get_supported_compute_types(place.kind, place.number)
+    try:
+        supported: set[str] = load_package("ctranslate2").get_supported_compute_types(place.kind, place.number)
+    except (RuntimeError, ValueError) as error:
+        raise _failure(error) from error
     return supported
 
 

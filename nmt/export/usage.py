@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.tokenizer import Tokenizers
+from nmt.export.engine import NO_PENALTY
 from nmt.export.generation import forbidden_tokens
 from nmt.recipe import DecodeRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
@@ -105,7 +106,7 @@ def _ctranslate2_options(facts: ModelFacts, tokenizers: Tokenizers) -> list[str]
     return [
         f"beam_size={decode.beam_size}",
         *([f"patience={decode.patience}"] if decode.stop == "patience" and decode.beam_size > 1 else []),
-        f"length_penalty={0.0 if decode.length_penalty == 'none' else decode.length_alpha}",
+        f"length_penalty={(decode.length_alpha if decode.length_penalty != 'none' else 0.0) or NO_PENALTY}",
         *([f"no_repeat_ngram_size={decode.no_repeat_ngram}"] if decode.no_repeat_ngram else []),
         "max_decoding_length=longest + 1",
         f"min_decoding_length={_shortest(decode)}",
