@@ -182,8 +182,6 @@ def _train(recipe: Recipe, world: World) -> Position:
         tokenizers.src.tag_id(recipe.decode.tag)  # that there is none must not show only when training is over
     if recipe.decode.shortlist is not None:
         Shortlist.load(recipe.decode.shortlist, tokenizers)  # nor that it does not fit
-    if world.is_first:
-        (recipe.directory / "recipe.toml").write_text(dump_recipe(recipe), encoding="utf-8")
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     if world.is_first:
@@ -198,6 +196,8 @@ def _train(recipe: Recipe, world: World) -> Position:
         model_files=_model_files_of(recipe, prepared),
         translate_validation=_validation_translator(recipe, prepared, world),
     )
+    if world.is_first:  # only now: a recipe that the run's checkpoints do not go with was refused before
+        (recipe.directory / "recipe.toml").write_text(dump_recipe(recipe), encoding="utf-8")
     return trainer.run()
 
 

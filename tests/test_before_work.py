@@ -246,3 +246,12 @@ def test_checkpoints_that_the_disk_cannot_hold_end_a_run_before_it_begins(
     assert size <= tensors <= size + 20_000  # names, shapes and Adam's step counters besides
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - size))
     assert nmt("train", recipe, f"run_dir={tmp_path / 'run'}", "train.max_steps=4")[0] == 0  # what is there counts
+
+
+def test_a_refused_recipe_is_not_written_into_the_run(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    run = tmp_path / "run"
+    assert nmt("train", recipe, f"run_dir={run}")[0] == 0
+    written = (run / "recipe.toml").read_text()
+    status, _, err = nmt("train", recipe, f"run_dir={run}", "train.max_steps=4", "train.optimizer=adamw")
+    assert status != 0, err
+    assert (run / "recipe.toml").read_text() == written

@@ -21,7 +21,9 @@ from nmt.data.lines import count_lines, read_lines
 from nmt.recipe import UserError
 from nmt.storage.sealed import writes_through
 
-_STANDARD_OUTPUT = Path("-")
+_STANDARD_INPUT = _STANDARD_OUTPUT = Path("-")
+# Other names of standard output; opened by them, a file that it was redirected to would lose what is in it.
+_NAMES_OF_STANDARD_OUTPUT = {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
 
 
 class Stream:
@@ -50,6 +52,8 @@ class Output:
     def __post_init__(self) -> None:
         if self.path.suffix in (".xz", ".zst", ".bz2"):
             raise UserError(f"{self.path} cannot be written; output can be compressed as .gz alone; name it so")
+        if str(self.path) in _NAMES_OF_STANDARD_OUTPUT:
+            object.__setattr__(self, "path", _STANDARD_OUTPUT)
 
     @property
     def unfinished(self) -> Path:
@@ -63,9 +67,14 @@ class Output:
 
     def require_other_than(self, inputs: Iterable[Path | None]) -> None:
         """Raise UserError where the output is one of the files that are read, which it would overwrite."""
-        for path in inputs:
-            if path is not None and path.is_file() and self.path.exists() and self.path.samefile(path):
-                raise UserError(f"-o {self.path} is the input {path}; it must be another file; name a new one")
+        if not self.path.is_file():
+            return
+        own = self.path.stat()
+        for path in filter(None, inputs):
+            is_standard = path == _STANDARD_INPUT and sys.stdin is not None
+            if (is_standard or path.is_file()) and os.path.samestat(own, os.fstat(0) if is_standard else path.stat()):
+                name = "standard input" if is_standard else path
+                raise UserError(f"-o {self.path} is the input {name}; it must be another file; name a new one")
 
     @contextmanager
     def open(self, origin: Origin, *, resume: bool = False, restart: bool = False) -> Iterator[Part | Stream]:

@@ -35,7 +35,7 @@ SECONDS_BETWEEN_MARKS = 10.0
 
 def unfinished(path: Path) -> Path:
     """What an output is called until it is whole; it lies beside the target of a symbolic link."""
-    place = path.resolve()
+    place = Path(os.path.realpath(path))  # unlike `resolve`, it leaves a loop of links to whoever opens the file
     return place.with_name(f"{place.name}.part")
 
 
@@ -176,7 +176,7 @@ def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool
                 sink.finish()
                 sink.sync()
                 with naming_errors(str(path)):
-                    part.replace(path.resolve())
+                    part.replace(os.path.realpath(path))
                 _record_of(part).unlink()
             except BaseException:
                 with suppress(OSError, UserError):

@@ -26,6 +26,7 @@ MAX_LINE_BYTES = 1 << 24
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 20
+_UTF16_BYTES = 200  # of the start of a text, by which UTF-16 is recognized
 
 
 def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error") -> Iterator[str]:
@@ -81,8 +82,10 @@ def count_lines(path: Path) -> int:
 
 
 def _refuse_utf16(start: bytes, name: str) -> None:
-    """Raise UserError for text that begins with the byte order mark of UTF-16."""
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+    """Raise UserError for text in UTF-16: by its byte order mark, or since every other byte of its start is 0."""
+    beginning = start[:_UTF16_BYTES]
+    zeros = max(beginning[place::2].count(0) for place in (0, 1))
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or zeros > max(3, 0.4 * len(beginning)):
         raise UserError(f"{name} is UTF-16; nmt reads UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
 
 

@@ -110,7 +110,8 @@ def _scores(report: dict[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for test in report.get("tests", []):
         for score in test.get("scores", []):
-            yield f"| {test['name']} | {score['name']} | {score['value']:.2f} | `{score['signature']}` |"
+            signature = score["signature"].replace("|", "\\|")  # a bar would end the cell
+            yield f"| {test['name']} | {score['name']} | {score['value']:.2f} | `{signature}` |"
     yield ""
 
 

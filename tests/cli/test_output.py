@@ -2,6 +2,8 @@
 
 import gzip
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -123,3 +125,28 @@ def test_an_input_is_never_the_output(tmp_path: Path) -> None:
             Output(out).require_other_than([None, text])
     Output(tmp_path / "new").require_other_than([None, text])
     Output(Path("-")).require_other_than([text])
+
+
+def test_the_file_that_standard_input_comes_from_is_not_overwritten(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("keep me\n")
+    program = "import sys; from pathlib import Path; from nmt.cli.output import Output; "
+    program += "Output(Path(sys.argv[1])).require_other_than([Path('-')])"
+    for target, status in ((text, 1), (tmp_path / "other", 0)):
+        with text.open() as file:
+            command = [sys.executable, "-c", program, str(target)]
+            done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+        assert ("is the input standard input; it must be another file" in done.stderr) == bool(status)
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1"])
+def test_standard_output_by_another_name_keeps_what_is_in_its_file(tmp_path: Path, name: str) -> None:
+    program = (
+        "import sys; from pathlib import Path; from nmt.cli.output import Output; from nmt.cli.part import Origin\n"
+    )
+    program += "with Output(Path(sys.argv[1])).open(Origin({})) as sink: sink.write('more\\n', 1, '')"
+    (tmp_path / "log").write_text("keep\n")
+    with (tmp_path / "log").open("a") as file:
+        subprocess.run([sys.executable, "-c", program, name], stdout=file, check=True)
+    assert (tmp_path / "log").read_text() == "keep\nmore\n"
