@@ -48,7 +48,7 @@ class SearchOptions:
     """Groups of the beam that choose unlike each other; must divide `beam_size`."""
     diversity_strength: float = 0.5
     """What a token costs in the choice for each hypothesis of an earlier group that takes it at the same step."""
-    stop: StopRule = "first"
+    stop: StopRule = "exact"
     """When a sentence is done, see `nmt.decode.search`."""
     patience: float = 1.0
     """With `stop` "patience": how many times the beam size hypotheses must have ended."""

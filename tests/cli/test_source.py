@@ -181,9 +181,9 @@ def test_utf16_without_a_mark_is_named(tmp_path: Path) -> None:
     for encoding in ("utf-16-le", "utf-16-be"):
         (tmp_path / "in").write_bytes("A dog runs.\nTwo cats.\n".encode(encoding))
         with pytest.raises(UserError, match="is UTF-16; nmt reads UTF-8"):
-            list(read_lines(tmp_path / "in"))
+            list(lines_module.read_lines(tmp_path / "in"))
     (tmp_path / "in").write_bytes(b"a\0b\n\0\0\n" + b"text " * 50)  # a few of these may be in a text
-    assert len(list(read_lines(tmp_path / "in"))) == 3
+    assert len(list(lines_module.read_lines(tmp_path / "in"))) == 3
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])

@@ -119,18 +119,18 @@ def test_what_stands_before_a_bad_line_is_kept_and_gone_on_with(
 
 
 def test_formats_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
-    _, plain, _ = nmt("translate", model, sentences, "--precision", "fp32")
+    _, plain, _ = nmt("translate", model, sentences, "--engine", "torch")
     translations = plain.splitlines()
     (tmp_path / "in.tsv").write_text("".join(f"{number}\t{text}\n" for number, text in enumerate(SENTENCES)))
     with gzip.open(tmp_path / "in.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"id": number, "t": {"en": text}}) + "\n" for number, text in enumerate(SENTENCES))
 
-    status, columns, err = nmt("translate", model, tmp_path / "in.tsv", "--column", 1, "--precision", "fp32")
+    status, columns, err = nmt("translate", model, tmp_path / "in.tsv", "--column", 1, "--engine", "torch")
     assert status == 0, err
     expected = zip(map(str, range(20)), SENTENCES, translations, strict=True)
     assert [tuple(line.split("\t")) for line in columns.splitlines()] == list(expected)
 
-    command = ("translate", model, tmp_path / "in.jsonl.gz", "--field", "t.en", "--precision", "fp32")
+    command = ("translate", model, tmp_path / "in.jsonl.gz", "--field", "t.en", "--engine", "torch")
     status, objects, err = nmt(*command, "--n-best", 2)
     assert status == 0, err
     found = [json.loads(line) for line in objects.splitlines()]
@@ -207,7 +207,7 @@ def test_a_table_with_a_header(model: Path, nmt: Nmt, sentences: Path, tmp_path:
     translations = nmt("translate", model, "--engine", "torch", sentences)[1].splitlines()
     rows = [f"{number}\t{text}" for number, text in enumerate(SENTENCES)]
     (tmp_path / "in.tsv").write_text("\n".join(["id\ten", *rows]))
-    command = ("translate", model, tmp_path / "in.tsv", "--column", "en", "--window", 6)
+    command = ("translate", model, tmp_path / "in.tsv", "--column", "en", "--window", 6, "--engine", "torch")
     status, out, err = nmt(*command)
     assert status == 0, err
     expected = ["id\ten\ttranslation", *map("\t".join, zip(rows, translations, strict=True))]

@@ -194,7 +194,9 @@ LINES = [
 def translate(
     tokenizers: Tokenizers, lines: list[str], max_positions: int, **decode: object
 ) -> list[list[Translation]]:
-    recipe = DecodeRecipe.model_validate({"beam_size": 2, "max_extra_tokens": 3, "alignments": True} | decode)
+    recipe = DecodeRecipe.model_validate(
+        {"beam_size": 2, "max_extra_tokens": 3, "stop": "exact", "alignments": True} | decode
+    )
     model = CopyModel(tokenizers.src.vocab_size)
     translator = Translator(model, tokenizers, recipe, max_positions=max_positions, unicode_form="NFC", device=CPU)
     return translator.translate_n_best(lines)

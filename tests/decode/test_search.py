@@ -352,9 +352,9 @@ def test_no_output_tokens_allowed() -> None:
 
 
 def test_options_are_the_recipes() -> None:
-    assert SearchOptions.from_recipe(DecodeRecipe()) == SearchOptions()
+    assert SearchOptions.from_recipe(DecodeRecipe()) == SearchOptions(stop="first")
     recipe = DecodeRecipe(beam_size=7, n_best=3, length_penalty="power", length_alpha=1.5, max_extra_tokens=9)
-    assert SearchOptions.from_recipe(recipe, max_tokens=11) == SearchOptions(7, 3, "power", 1.5, 9, 11)
+    assert SearchOptions.from_recipe(recipe, max_tokens=11) == SearchOptions(7, 3, "power", 1.5, 9, 11, stop="first")
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,9 @@ def make_translator(
     max_tokens: int = USUAL_MAX_TOKENS,
     **decode: Any,
 ) -> Translator:
-    recipe = DecodeRecipe.model_validate({"beam_size": 2, "max_extra_tokens": 3} | decode)
+    # A model that is sure of one token has nothing but ends to fill a beam with, all of which `first` would count.
+    stop = "first" if decode.get("sampling") else "exact"
+    recipe = DecodeRecipe.model_validate({"beam_size": 2, "max_extra_tokens": 3, "stop": stop} | decode)
     return Translator(
         model,
         tokenizers,
