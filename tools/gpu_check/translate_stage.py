@@ -171,7 +171,19 @@ def _check_command(
     folder = settings.folder("work")
     source, out = folder / "source.txt", folder / "translation.txt"
     source.write_text("".join(f"{line}\n" for line in src), encoding="utf-8")
-    command = [sys.executable, "-m", "nmt", "translate", str(model), str(source), "-o", str(out), "--restart"]
+    command = [
+        sys.executable,
+        "-m",
+        "nmt",
+        "translate",
+        str(model),
+        str(source),
+        "-o",
+        str(out),
+        "--restart",
+        "--engine",
+        "torch",
+    ]
     command += ["--device", settings.device, "--precision", "fp32"]
     started = time.perf_counter()
     subprocess.run(command, check=True, preexec_fn=end_with_parent)

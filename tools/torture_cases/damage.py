@@ -149,12 +149,16 @@ def _mines(shop: Workshop, run: Path, reference: Path) -> Iterator[_Mine]:
     last = run / "checkpoints" / checkpoints(reference)[-1].name
     averages = ["average", str(run), "--last", "2", "-o", str(run / "averaged")]
     for path in sorted(checkpoints(reference)[-1].iterdir()):
-        translates = ["translate", str(last), str(text)]
+        translates = ["translate", str(last), str(text), "--engine", "torch"]
         yield _Mine(last / path.name, [goes_on, averages, translates], resealed=path.name != "manifest.json")
     model = run / "model"
     fine_tunes = shop.training(run / "tuned", f"train.start_from={model}", "train.max_steps=1")
     for path in sorted(path for path in (reference / "model").iterdir() if path.is_file()):
-        uses = [["translate", str(run), str(text)], ["score", str(model), str(text), str(text)], fine_tunes]
+        uses = [
+            ["translate", str(run), str(text), "--engine", "torch"],
+            ["score", str(model), str(text), str(text)],
+            fine_tunes,
+        ]
         yield _Mine(model / path.name, uses, resealed=path.name != "manifest.json")
     for path in sorted(path for path in (reference / "data").iterdir() if path.is_file()):
         yield _Mine(run / "data" / path.name, [goes_on])

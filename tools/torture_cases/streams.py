@@ -53,7 +53,7 @@ class _Bench:
         self.expected = out.read_bytes()
 
     def arguments(self, *options: str, model: Path | None = None) -> list[str]:
-        return ["translate", str(model or self.model), str(self.text), "--device", "cpu", "--window", "2", *options]
+        return ["translate", str(model or self.model), str(self.text), "--engine", "torch", "--window", "2", *options]
 
     def translate(self, *options: str, model: Path | None = None) -> Ended:
         return self.shop.do(self.arguments(*options, model=model))
