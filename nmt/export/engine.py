@@ -16,6 +16,7 @@ Ends     A hypothesis at the limit ends there without its end token.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -387,7 +388,8 @@ class CTranslate2Translator(TextTranslator):
         stored_as: StoredAs = "int8" if compute_type == "int8" else "float32"
         conversion = find_conversion(Path(path), stored_as)
         tokenizers = Tokenizers.load(conversion.model)
-        count = translators or (num_cores() if place.kind == "cpu" else 1)
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        count = translators or (max(1, num_cores() // processes) if place.kind == "cpu" else 1)
         return cls(
             CTranslate2Engine(conversion.directory, tokenizers, place, compute_type, count),
             tokenizers,
@@ -415,9 +417,11 @@ def choose_place(device: str) -> Place:
     """What `auto`, `cpu`, `cuda` or `cuda:N` means to CTranslate2; UserError for anything else."""
     name, _, index = device.partition(":")
     if name == "auto":
-        return Place("cuda" if load_package("ctranslate2").get_cuda_device_count() else "cpu")
+        count = load_package("ctranslate2").get_cuda_device_count()
+        return Place("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count) if count else Place("cpu")
     if (name == "cpu" and index in ("", "0")) or (name == "cuda" and re.fullmatch("[0-9]*", index)):
-        return Place("cuda" if name == "cuda" else "cpu", int(index or 0))
+        own = os.environ.get("LOCAL_RANK", "0") if name == "cuda" else "0"  # under torchrun each has a GPU of its own
+        return Place("cuda" if name == "cuda" else "cpu", int(index or own))
     raise UserError(f"device {device!r} is unknown; it must be auto, cpu, cuda or cuda:N; correct it")
 
 
