@@ -163,12 +163,20 @@ class RecordWriter:
 
     @property
     def header(self) -> str:
-        """The line that names the columns of the output, closed by a line feed; nothing where the input has none."""
+        """The line that names the columns of the output, closed by a line feed; nothing where the input has none.
+
+        Raises UserError where the input has a column of a name that is added.
+        """
         if self.format is not Format.tsv or self.layout.names is None:
             return ""
         kinds = [*(["score"] if self.with_scores else []), "translation"]
         kinds += ["alignment"] if self.with_alignments else []
         added = [kind if rank == 1 else f"{kind}_{rank}" for rank in range(1, self.n_best + 1) for kind in kinds]
+        if same := [name for name in added if name in self.layout.names]:
+            raise UserError(
+                f"the input has a column {same[0]!r}, which the output adds; its columns need different names; rename "
+                "that one, or write --output-format text"
+            )
         return "\t".join([*self.layout.names, *added]) + "\n"
 
     def write(self, record: Record, translations: Sequence[Translation]) -> str:

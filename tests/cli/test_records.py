@@ -226,3 +226,12 @@ def test_a_header_stays_and_names_what_is_added() -> None:
     assert RecordWriter(layout, Format.text).header == RecordWriter(TSV, Format.tsv).header == ""
     assert RecordWriter(layout, Format.jsonl).header == ""
     assert json.loads(write(layout, Format.jsonl, "1\ta dog"))["columns"] == {"id": "1", "en": "a dog"}
+
+
+def test_a_column_that_would_be_there_twice_is_refused() -> None:
+    layout = Layout(Format.tsv, header=True).with_header("en\tscore\ttranslation", "in")
+    with pytest.raises(UserError, match="has a column 'translation', which the output adds"):
+        _ = RecordWriter(layout, Format.tsv).header
+    with pytest.raises(UserError, match="has a column 'score'"):
+        _ = RecordWriter(layout, Format.tsv, with_scores=True).header
+    assert RecordWriter(layout, Format.text).header == ""
