@@ -16,6 +16,12 @@ from nmt.storage.sealed import manifest_digest
 from nmt.train.position import Position
 from nmt.train.schedule import learning_rate
 
+# Options that say how updates are made, and that may change between two of them.
+_OF_UPDATES = (
+    *("max_epochs", "batch_tokens", "learning_rate", "schedule", "warmup_steps", "schedule_start"),
+    *("final_rate_ratio", "dropout_ramp_steps", "label_smoothing", "rdrop", "clip_norm", "weight_decay"),
+)
+
 # Changed options may raise the learning rate from one update to the next by so much.
 _MOST_LIFT = 2.0
 
@@ -102,6 +108,24 @@ def say_what_changed(recipe: Recipe, position: Position, checkpoint: Path) -> No
             f"of {before.train.batch_tokens} tokens by an earlier version of nmt; it must be that until the epoch ends"
         )
     _judge_rate(recipe, before, position.step)
+
+
+def require_no_other_updates(recipe: Recipe, position: Position, checkpoint: Path) -> None:
+    """Raise UserError where a finished run is called with options of training that none of its updates has used.
+
+    Its report would name them as the options that the model was trained with.
+    """
+    try:
+        before = load_saved_recipe(checkpoint / "recipe.toml")
+    except UserError:  # written by another version, whose options this one does not know
+        return
+    names = _OF_UPDATES if recipe.train.max_steps == position.step else ("max_steps", *_OF_UPDATES)
+    pairs = [(name, getattr(recipe.train, name), getattr(before.train, name)) for name in names]
+    if changed := [f"train.{name} is {now!r}, was {then!r}" for name, now, then in pairs if now != then]:
+        raise UserError(
+            f"{recipe.directory} is trained to its end, and {'; '.join(changed)}, which no update has used; give the "
+            "values of before, raise train.max_steps to train further, or choose another name"
+        )
 
 
 def _options(recipe: Recipe) -> dict[str, object]:

@@ -29,7 +29,12 @@ from nmt.train.loss import TrainingLoss
 from nmt.train.moving_average import MovingAverage
 from nmt.train.optimizer import load_optimizer_tensors, optimizer_tensors
 from nmt.train.position import Position, require_same_run
-from nmt.train.resume import choose_checkpoint, require_same_identity, say_what_changed
+from nmt.train.resume import (
+    choose_checkpoint,
+    require_no_other_updates,
+    require_same_identity,
+    say_what_changed,
+)
 from nmt.train.saving import BackgroundWriter
 from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.start import freeze, load_start_optimizer, load_start_weights
@@ -353,6 +358,8 @@ class Trainer:
         if self.world.is_first:
             say(f"resuming from {directory}")
             say_what_changed(self.recipe, self.position, directory)
+        if self._finished():
+            require_no_other_updates(self.recipe, self.position, directory)
         load_tensors(self.model, checkpoint.model)
         load_optimizer_tensors(self.update.optimizer, self.model, checkpoint.optimizer)
         if self.average is not None:

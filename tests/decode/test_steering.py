@@ -183,8 +183,9 @@ def test_no_live_hypothesis_can_come_higher_than_it_is_said_to() -> None:
 
 
 def test_the_options_of_the_recipe_arrive() -> None:
-    recipe = DecodeRecipe(beam_size=6, num_groups=3, diversity_strength=0.7)
-    expected = SearchOptions(6, num_groups=3, diversity_strength=0.7, bias=(((4, 5), -1.0),))
+    recipe = DecodeRecipe(beam_size=6, num_groups=3, diversity_strength=0.7, stop="patience", patience=3.0)
+    steering = {"num_groups": 3, "diversity_strength": 0.7, "stop": "patience", "patience": 3.0}
+    expected = SearchOptions(6, bias=(((4, 5), -1.0),), **steering)  # type: ignore[arg-type]
     assert SearchOptions.from_recipe(recipe, bias=[([4, 5], -1.0), ([], 3.0)]) == expected
 
 
