@@ -71,7 +71,7 @@ class TorchTeam:
     ) -> Generator[Answer, None, None]:
         """See `Team.answers`."""
         translator = load()
-        if self.processes > 1:  # which load the model anew; that it was loaded here has shown that they can
+        if self.processes > 1:  # each loads the model again; loading it here shows errors once
             return answer_with_processes(load, writer, found, wait, self.processes)
         answering = Answering(translator, writer)
         if self.size > 1:

@@ -138,13 +138,13 @@ class TextTranslator(ABC):
             _require_list(name, given)
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
         parts_of_lines = [self._cut(line) for line in lines]
-        wishes = zip(
+        constraints = zip(
             self._encode_prefixes(prefixes, len(lines)), self._encode_required(required, len(lines)), strict=True
         )
         tasks = [
             task
-            for parts, wish in zip(parts_of_lines, wishes, strict=True)
-            for task in self._tasks(parts, *wish, replace(options, n_best=1))
+            for parts, constraint in zip(parts_of_lines, constraints, strict=True)
+            for task in self._tasks(parts, *constraint, replace(options, n_best=1))
         ]
         finish_search = self._start_search(tasks, options)
 
