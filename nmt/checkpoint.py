@@ -10,6 +10,7 @@ How they are written whole or not at all, and verified, is in `nmt.storage.seale
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -100,9 +101,28 @@ def load_tensors(model: nn.Module, tensors: Tensors) -> None:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file; CorruptError where it is not one."""
     try:
-        return load_file(path)
+        return renamed(load_file(path))
     except (SafetensorError, OSError) as error:
         raise CorruptError(f"{path} is not a readable safetensors file ({error}); copy it again") from error
+
+
+# Earlier versions had a matrix for each projection of attention, which today are fused, and other names of the output.
+_PROJECTION = re.compile(r"(.*\.)(cross_attention|attention)\.(q|k|v)\.(weight|bias)")
+_FUSED = {"attention": "qkv", "cross_attention": "kv"}
+
+
+def renamed(tensors: Tensors) -> dict[str, Tensor]:
+    """Tensors of a model or an optimizer under the names of today, whichever version wrote them."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        older = _PROJECTION.fullmatch(name)
+        fused = _FUSED[older[2]] if older else ""
+        if older is None or older[3] not in fused:
+            found[re.sub(r"\boutput_(?=weight$|bias$)", "output.", name)] = tensor
+        elif older[3] == fused[0]:
+            parts = [tensors.get(f"{older[1]}{older[2]}.{part}.{older[4]}", tensor.new_empty(0)) for part in fused]
+            found[f"{older[1]}{older[2]}.{fused}.{older[4]}"] = torch.cat(parts) if tensor.ndim else tensor
+    return found
 
 
 # --- Checkpoints ------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class PackedSequences:
         return self.cu_seqlens.diff().long()
 
     @cached_property
-    def padding_bias(self) -> Tensor:
+    def padding_mask(self) -> Tensor:
         """Added to attention scores: 0 at a token, -inf behind the end, as wide as `one_to_a_row`."""
         places = torch.arange(padded_width(self.max_length), device=self.tokens.device)
         behind_end = places >= self.lengths[:, None]

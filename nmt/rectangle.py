@@ -1,13 +1,14 @@
 """Packed sentences laid out in rectangles, as products of matrices want them.
 
 A sentence to a row would be mostly padding, because one is long and most are short. So several share a row, side by
-side, and what belongs together is said by a bias: a query sees the keys of its own sentence alone.
+side, and what belongs together is said by a mask: a query sees the keys of its own sentence alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -63,12 +64,12 @@ class Rectangle:
 class Rectangles:
     """Queries and keys in as many rows, the same sentences in the same row, and who sees whom.
 
-    bias: (rows, 1, query width, key width) float32, 0 where a query sees a key, -inf where it must not
+    mask: (rows, 1, query width, key width) float32, 0 where a query sees a key, -inf where it must not
     """
 
     queries: Rectangle
     keys: Rectangle
-    bias: Tensor
+    mask: Tensor
 
 
 def one_to_a_row(lengths: Lengths, device: torch.device) -> Rectangle:
@@ -92,8 +93,8 @@ def side_by_side(queries: Lengths, keys: Lengths, *, causal: bool, device: torch
     if causal:
         sees &= columns <= np.arange(widths[0])[:, None]
     sees |= (np.arange(widths[0]) >= as_queries.ends)[:, :, None]
-    bias = np.where(sees, np.float32(0.0), np.float32("-inf"))[:, None]
-    return Rectangles(as_queries.to(device), as_keys.to(device), to_device(bias, device))
+    mask = np.where(sees, np.float32(0.0), np.float32("-inf"))[:, None]
+    return Rectangles(as_queries.to(device), as_keys.to(device), to_device(mask, device))
 
 
 def row_width(longest: int) -> int:
@@ -160,3 +161,53 @@ def _lay_out(lengths: Lengths, row_of: Lengths, width: int) -> _Layout:
     tokens = np.take_along_axis(laid_out.reshape(num_rows, width), columns, axis=1)
     sentence_of = np.repeat(np.arange(len(lengths)), lengths)
     return _Layout(tokens, places, sentence_of[tokens] if total else tokens, ends[:, None])
+
+
+# --- Packed rows to padded rows and back ------------------------------------------------------------------------------
+
+
+def pad(packed: Tensor, rectangle: Rectangle) -> Tensor:
+    """(total, num_heads, d_head) -> (rows, num_heads, width, d_head), the last token of each row repeated behind it.
+
+    Padding must not count: a mask hides it from queries, and `unpad` drops it.
+    """
+    num_heads, d_head = packed.shape[1:]
+    padded = _Pad.apply(packed.reshape(-1, d_head), *rectangle.head_rows(num_heads))  # type: ignore[no-untyped-call]
+    return cast(Tensor, padded).view(-1, num_heads, rectangle.width, d_head)
+
+
+def unpad(padded: Tensor, rectangle: Rectangle) -> Tensor:
+    """The inverse of `pad`."""
+    num_heads, d_head = padded.shape[1], padded.shape[3]
+    _, places = rectangle.head_rows(num_heads)
+    packed = _Unpad.apply(padded.reshape(-1, d_head), places)  # type: ignore[no-untyped-call]
+    return cast(Tensor, packed).view(-1, num_heads, d_head)
+
+
+class _Pad(torch.autograd.Function):
+    """A gather both ways: padding has no gradient, because nothing that counts has seen it."""
+
+    @staticmethod
+    def forward(ctx: Any, packed: Tensor, rows: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        return packed.index_select(0, rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        return grad.index_select(0, places), None, None
+
+
+class _Unpad(torch.autograd.Function):
+    """A gather, and as its gradient a scatter among zeros, since no two rows share a position."""
+
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.num_places = len(padded)
+        return padded.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        return grad.new_zeros(ctx.num_places, grad.shape[1]).index_copy_(0, places, grad), None

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from nmt.checkpoint import (
     Checkpoint,
@@ -22,6 +23,7 @@ from nmt.checkpoint import (
     model_tensors,
     newest_checkpoint,
     prune_checkpoints,
+    read_tensors,
     remove_leftovers,
     save_checkpoint,
 )
@@ -106,12 +108,34 @@ def test_weights_that_do_not_fit_are_all_named(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m", 1)
     tensors = model_tensors(model)
     tensors["extra"] = torch.zeros(1)
-    del tensors["decoder.layers.0.attention.q.bias"]
-    tensors["output_weight"] = torch.zeros(3, 8)
+    del tensors["decoder.layers.0.attention.qkv.bias"]
+    tensors["output.weight"] = torch.zeros(3, 8)
     with pytest.raises(UserError) as caught:
         load_tensors(model, tensors)
-    for part in ("extra is unknown", "decoder.layers.0.attention.q.bias is missing", "must be (11, 8)"):
+    for part in ("extra is unknown", "decoder.layers.0.attention.qkv.bias is missing", "must be (11, 8)"):
         assert part in str(caught.value)
+
+
+def test_weights_and_moments_of_earlier_versions_are_fused(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m", 1)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)
+    own = model_tensors(model)
+    older: dict[str, Tensor] = {"step/decoder.layers.0.attention.k.bias": torch.tensor(7.0)}
+    for name, tensor in own.items():
+        *path, part, kind = name.split(".")
+        fused = {("attention", "qkv"), ("cross_attention", "kv")} & {(path[-1] if path else "", part)}
+        for letter, piece in zip(part, tensor.chunk(len(part)), strict=True) if fused else [(part, tensor)]:
+            older[".".join([*path, letter, kind]) if path else f"{part}_{kind}"] = piece
+    older |= {f"exp_avg/{name}": 2 * tensor for name, tensor in older.items() if "/" not in name}
+    older["step/decoder.layers.0.attention.q.bias"] = older.pop("step/decoder.layers.0.attention.k.bias")
+    assert {"output_weight", "decoder.layers.0.cross_attention.v.weight"} < older.keys()
+    save_file({name: tensor.contiguous() for name, tensor in older.items()}, tmp_path / "older.safetensors")
+    found = read_tensors(tmp_path / "older.safetensors")
+    assert found.pop("step/decoder.layers.0.attention.qkv.bias") == 7.0
+    assert found.keys() == own.keys() | {f"exp_avg/{name}" for name in own}
+    for name, tensor in own.items():
+        assert torch.equal(found[name], tensor) and torch.equal(found[f"exp_avg/{name}"], 2 * tensor)
 
 
 # --- Damage -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ FLOORS = (
     ("packed", "distributed", "precision", "logs", "layout", "run_lock", "allocator"),
     ("storage",),
     ("data", "model"),
-    ("checkpoint",),
+    ("checkpoint", "inference"),
     ("train", "decode"),
     ("evaluate", "export", "plots"),
     ("bench", "serve"),

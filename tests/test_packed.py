@@ -50,10 +50,10 @@ def test_fields(sentences: list[list[int]]) -> None:
 
 
 @given(sentences_strategy)
-def test_padding_bias_closes_exactly_what_lies_behind_the_end(sentences: list[list[int]]) -> None:
+def test_padding_mask_closes_exactly_what_lies_behind_the_end(sentences: list[list[int]]) -> None:
     packed = PackedSequences.from_lists(sentences)
     minus_infinity = float("-inf")
-    assert packed.padding_bias.tolist() == [
+    assert packed.padding_mask.tolist() == [
         [0.0 if place < len(sentence) else minus_infinity for place in range(packed.one_to_a_row.width)]
         for sentence in sentences
     ]
@@ -65,7 +65,7 @@ def test_types(sentences: list[list[int]]) -> None:
     assert packed.tokens.dtype == packed.positions.dtype == packed.lengths.dtype == torch.int64
     assert packed.cu_seqlens.dtype == torch.int32
     assert packed.sizes.dtype == np.int64
-    assert packed.padding_bias.dtype == torch.float32
+    assert packed.padding_mask.dtype == torch.float32
     assert isinstance(packed.max_length, int)
 
 
@@ -96,8 +96,8 @@ def test_to_moves_every_tensor(device_name: str) -> None:
     device = torch.device(device_name)
     moved = PackedSequences.from_lists([[7, 8, 9], [], [4]]).to(device)
     found = moved.beside(moved, causal=True)
-    tensors = (moved.tokens, moved.positions, moved.cu_seqlens, moved.padding_bias, moved.lengths)
-    tensors += (found.bias, found.keys.tokens, found.keys.places, *moved.one_to_a_row.head_rows(2))
+    tensors = (moved.tokens, moved.positions, moved.cu_seqlens, moved.padding_mask, moved.lengths)
+    tensors += (found.mask, found.keys.tokens, found.keys.places, *moved.one_to_a_row.head_rows(2))
     assert {tensor.device.type for tensor in tensors} == {device.type}
     assert moved.max_length == 3
     if device_name != "meta":

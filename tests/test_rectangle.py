@@ -37,7 +37,7 @@ def test_every_sentence_is_whole_and_in_one_row_beside_its_other_side(pairs: lis
 
 
 @given(with_empty_queries, st.booleans())
-def test_the_bias_lets_a_query_see_the_keys_of_its_own_sentence(pairs: list[tuple[int, int]], causal: bool) -> None:
+def test_the_mask_lets_a_query_see_the_keys_of_its_own_sentence(pairs: list[tuple[int, int]], causal: bool) -> None:
     queries, keys = sides(pairs)
     if causal:
         keys = queries
@@ -46,12 +46,12 @@ def test_the_bias_lets_a_query_see_the_keys_of_its_own_sentence(pairs: list[tupl
     for query, place in enumerate(found.queries.places.tolist()):
         sentence = int(np.searchsorted(query_ends, query, side="right"))
         row, column = divmod(place, found.queries.width)
-        seen = (found.bias[row, 0, column] == 0).nonzero()[:, 0] + row * found.keys.width
+        seen = (found.mask[row, 0, column] == 0).nonzero()[:, 0] + row * found.keys.width
         first = int(key_ends[sentence] - keys[sentence])
         last = query + 1 if causal else int(key_ends[sentence])
         assert seen.tolist() == found.keys.places[first:last].tolist()
-    assert set(found.bias.unique().tolist()) <= {0.0, -math.inf}
-    assert (found.bias == 0).any(dim=-1).all()  # what stands behind an end sees something too, else softmax is NaN
+    assert set(found.mask.unique().tolist()) <= {0.0, -math.inf}
+    assert (found.mask == 0).any(dim=-1).all()  # what stands behind an end sees something too, else softmax is NaN
 
 
 @given(lengths_strategy)

@@ -19,9 +19,9 @@ from nmt import DecodeRecipe, Translator, UserError
 from nmt.data.lines import read_lines
 from nmt.data.tokenizer import Tokenizers
 from nmt.distributed import choose_device
+from nmt.inference.quantized import multiplies_integers
 from nmt.layout import find_model
 from nmt.logs import progress
-from nmt.model.quantized import multiplies_integers
 from nmt.precision import SearchPrecision
 
 EPILOG = """\

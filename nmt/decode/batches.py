@@ -78,7 +78,7 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[Group]:
 def crowds(lengths: Sequence[int], budget: int) -> Iterator[Group]:
     """All that fit into memory of one size, for a model that takes in the next when others are done.
 
-    Lengths are rounded up to powers of two, and so many go at a time, as `nmt.model.buffers.Shape` has them.
+    Lengths are rounded up to powers of two, and so many go at a time, as `nmt.inference.buffers.Shape` has them.
     """
     costs = [max(_MIN_COST, _power_of_two(length)) for length in lengths]
     for cost in sorted(set(costs), reverse=True):

@@ -16,7 +16,6 @@ from nmt.data.clean import UnicodeForm
 from nmt.data.tokenizer import Tokenizers
 from nmt.decode.alignment import AttendingModel, ChosenAttention, WordAligner
 from nmt.decode.batches import Batching, batches, choose_batch_tokens, crowds
-from nmt.decode.captured import CapturedModel
 from nmt.decode.cutting import Part
 from nmt.decode.ensemble import Ensemble, is_open
 from nmt.decode.hypothesis import Hypothesis
@@ -28,7 +27,9 @@ from nmt.decode.shortlist import Shortlist
 from nmt.decode.text_translator import Task, TextTranslator
 from nmt.decode.translation import Translation
 from nmt.distributed import choose_device
-from nmt.model.quantized import QuantizedLinear
+from nmt.inference.captured import CapturedModel
+from nmt.inference.prepacked import prepack
+from nmt.inference.quantized import QuantizedLinear
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.precision import SearchPrecision, choose_precision, torch_dtype
@@ -132,8 +133,8 @@ class Translator(TextTranslator):
                 )
         options = facts.decode if decode is None else decode.over(facts.decode)
         num_parameters = sum(one.model.num_parameters() for one in loaded)
-        models = [_lay_out(one.model, precision, place) for one in loaded]
-        # On a GPU starting the kernels of a step takes longer than the step itself: see `nmt.decode.captured`.
+        models = [_prepacked(one.model, precision, place) for one in loaded]
+        # On a GPU starting the kernels of a step takes longer than the step itself: see `nmt.inference.captured`.
         steppers: list[StepModel[Any]] = [CapturedModel(model) if place.type == "cuda" else model for model in models]
         translator = cls(
             steppers[0] if len(steppers) == 1 else Ensemble(steppers, options.ensemble_mean),
@@ -221,10 +222,8 @@ class Translator(TextTranslator):
         ]
 
 
-def _lay_out(model: Transformer, precision: SearchPrecision, device: torch.device) -> Transformer:
+def _prepacked(model: Transformer, precision: SearchPrecision, device: torch.device) -> Transformer:
     """The model as search multiplies its weights fastest; UserError where the device has no such arithmetic."""
     if precision == "int8":
-        model.freeze(QuantizedLinear)
-    else:
-        model.to(torch_dtype(choose_precision(precision, device))).freeze()
-    return model
+        return prepack(model, QuantizedLinear)
+    return prepack(model.to(torch_dtype(choose_precision(precision, device))))

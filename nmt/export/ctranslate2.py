@@ -18,9 +18,8 @@ from nmt.checkpoint import load_model
 from nmt.data.tokenizer import Tokenizer, Tokenizers
 from nmt.export.fit import foreign_choices, refuse
 from nmt.export.packages import load_package
-from nmt.model.attention import MultiHeadAttention
-from nmt.model.frozen import Linear
 from nmt.model.layers import Embedding, FeedForward
+from nmt.model.multi_head import CrossAttention, SelfAttention
 from nmt.model.transformer import Transformer
 from nmt.special_ids import BOS_ID, EOS_ID, UNK_ID
 from nmt.storage.model_facts import ModelFacts
@@ -85,9 +84,9 @@ def _build_spec(model: Transformer) -> Any:
     if recipe.norm_order == "pre":
         _fill_norm(spec.encoder.layer_norm, model.encoder.norm)
         _fill_norm(spec.decoder.layer_norm, model.decoder.norm)
-    spec.decoder.projection.weight = _array(model.output_weight)
-    if model.output_bias is not None:
-        spec.decoder.projection.bias = _array(model.output_bias)
+    spec.decoder.projection.weight = _array(model.output.weight)
+    if model.output.bias is not None:
+        spec.decoder.projection.bias = _array(model.output.bias)
     return spec
 
 
@@ -97,16 +96,16 @@ def _fill_embedding(stack: Any, spec: Any, embedding: Embedding) -> None:
     stack.position_encodings.encodings = _array(embedding.positions)
 
 
-def _fill_self_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:
+def _fill_self_attention(spec: Any, attention: SelfAttention, norm: nn.LayerNorm) -> None:
     _fill_norm(spec.layer_norm, norm)
-    _fill_linear(spec.linear[0], attention.q, attention.k, attention.v)
+    _fill_linear(spec.linear[0], attention.qkv)
     _fill_linear(spec.linear[1], attention.out)
 
 
-def _fill_cross_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:
+def _fill_cross_attention(spec: Any, attention: CrossAttention, norm: nn.LayerNorm) -> None:
     _fill_norm(spec.layer_norm, norm)
     _fill_linear(spec.linear[0], attention.q)
-    _fill_linear(spec.linear[1], attention.k, attention.v)
+    _fill_linear(spec.linear[1], attention.kv)
     _fill_linear(spec.linear[2], attention.out)
 
 
@@ -116,10 +115,8 @@ def _fill_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.LayerNorm)
     _fill_linear(spec.linear_1, feed_forward.outer)
 
 
-def _fill_linear(spec: Any, *layers: Linear) -> None:
-    """One matrix of CTranslate2 is several of ours, one below the other."""
-    weights, biases = zip(*((layer.weight, layer.bias) for layer in layers), strict=True)
-    spec.weight, spec.bias = _array(torch.cat(weights)), _array(torch.cat(biases))
+def _fill_linear(spec: Any, layer: nn.Linear) -> None:
+    spec.weight, spec.bias = _array(layer.weight), _array(layer.bias)
 
 
 def _fill_norm(spec: Any, norm: nn.Module) -> None:

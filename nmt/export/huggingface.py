@@ -22,7 +22,7 @@ from nmt.data.tokenizer import Tokenizer, Tokenizers
 from nmt.export.fit import foreign_choices, refuse
 from nmt.export.generation import forbidden_tokens, to_generation_config
 from nmt.export.marian_vocabulary import marian_name
-from nmt.model.attention import MultiHeadAttention
+from nmt.model.multi_head import MultiHeadAttention
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -122,11 +122,11 @@ def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
             yield "model.encoder.embed_tokens.weight", model.src_embedding.weight
             yield "model.decoder.embed_tokens.weight", model.tgt_embedding.weight
             if tying == "none":
-                yield "lm_head.weight", model.output_weight
-    vocab = model.output_weight.shape[0]
+                yield "lm_head.weight", model.output.weight
+    vocab = model.output.weight.shape[0]
     yield (
         "final_logits_bias",
-        torch.zeros(1, vocab) if model.output_bias is None else model.output_bias.detach().unsqueeze(0),
+        torch.zeros(1, vocab) if model.output.bias is None else model.output.bias.detach().unsqueeze(0),
     )
     for i, encoder_layer in enumerate(model.encoder.layers):
         parts = {
@@ -159,9 +159,11 @@ def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
 def _layer_tensors(prefix: str, parts: dict[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
     for name, part in parts.items():
         for own_name, tensor in part.named_parameters():
-            if isinstance(part, MultiHeadAttention):
+            if isinstance(part, MultiHeadAttention):  # one matrix of ours is up to three of theirs, one below the other
                 projection, _, kind = own_name.partition(".")
-                yield f"{prefix}.{name}.{projection}_proj.{kind}", tensor
+                letters = [projection] if projection == "out" else list(projection)
+                for letter, own in zip(letters, tensor.chunk(len(letters)), strict=True):
+                    yield f"{prefix}.{name}.{letter}_proj.{kind}", own
             else:
                 yield f"{prefix}.{name}.{own_name}", tensor
 

@@ -177,12 +177,17 @@ def _convert(
     tensors = {
         "src_embedding.weight": _rows(src_table.float() * factor, src.rows),
         "tgt_embedding.weight": _rows(tgt_table.float() * factor, tgt.rows),
-        "output_weight": _rows(out_table.float(), tgt.rows),
-        "output_bias": bias,
+        "output.weight": _rows(out_table.float(), tgt.rows),
+        "output.bias": bias,
     }
     with torch.device("meta"):
         names = dict(Transformer(recipe, len(src.rows), len(tgt.rows)).named_parameters())
-    own = {name: tensors[name] if name in tensors else _first(weights, _foreign_name(name)).float() for name in names}
+    own = {
+        name: tensors[name]
+        if name in tensors
+        else torch.cat([_first(weights, foreign).float() for foreign in _foreign_names(name)])
+        for name in names
+    }
     wrong = [f"{name} is {tuple(own[name].shape)}" for name, like in names.items() if own[name].shape != like.shape]
     if wrong:
         raise UserError(f"the weights are not what config.json says: {'; '.join(wrong)}; download the model again")
@@ -240,18 +245,19 @@ _PARTS = {
     "feed_forward.outer": "fc2",
     "feed_forward_residual.norm": "final_layer_norm",
 }
-_PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}
+_PROJECTIONS = {"qkv": ("q", "k", "v"), "q": ("q",), "kv": ("k", "v"), "out": ("out",)}
 
 
-def _foreign_name(name: str) -> str:
-    """What transformers calls a weight of a layer, such as `encoder.layers.0.attention.q.bias`."""
+def _foreign_names(name: str) -> list[str]:
+    """What transformers calls the weights that are one of ours, such as `encoder.layers.0.attention.qkv.bias`."""
     stack, kind, *rest = name.split(".")
     if kind == "norm":  # that closes a pre-norm stack
-        return f"model.{stack}.layer_norm.{rest[0]}"
+        return [f"model.{stack}.layer_norm.{rest[0]}"]
     number, *part, leaf = rest
     if part[-1] in _PROJECTIONS:
-        return f"model.{stack}.layers.{number}.{_PARTS['.'.join(part[:-1])]}.{_PROJECTIONS[part[-1]]}.{leaf}"
-    return f"model.{stack}.layers.{number}.{_PARTS['.'.join(part)]}.{leaf}"
+        attention = f"model.{stack}.layers.{number}.{_PARTS['.'.join(part[:-1])]}"
+        return [f"{attention}.{projection}_proj.{leaf}" for projection in _PROJECTIONS[part[-1]]]
+    return [f"model.{stack}.layers.{number}.{_PARTS['.'.join(part)]}.{leaf}"]
 
 
 def _check_positions(source: Path, weights: Mapping[str, Tensor], recipe: ModelRecipe) -> None:

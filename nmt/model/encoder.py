@@ -8,9 +8,8 @@ from typing import cast
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nmt.model.attention import MultiHeadAttention
-from nmt.model.frozen import FrozenLinear
 from nmt.model.layers import FeedForward, Residual, final_norm
+from nmt.model.multi_head import SelfAttention
 from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
@@ -20,7 +19,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(recipe.d_model, recipe.num_heads, recipe.attention_dropout)
+        self.attention = SelfAttention(recipe.d_model, recipe.num_heads, recipe.attention_dropout)
         self.attention_residual = Residual(recipe)
         self.feed_forward = FeedForward(recipe)
         self.feed_forward_residual = Residual(recipe)
@@ -28,13 +27,7 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, src: PackedSequences) -> Tensor:
         """x: (src.total, d_model) -> the same shape."""
         x = self.attention_residual(x, lambda h: self.attention(h, src, causal=False))
-        out: Tensor = self.feed_forward_residual(x, self.feed_forward)
-        return out
-
-    def freeze(self, kind: type[FrozenLinear]) -> None:
-        """Lay the weights out for search; training is over."""
-        self.attention.freeze(kind, "qkv")
-        self.feed_forward.freeze(kind)
+        return self.feed_forward_residual(x, self.feed_forward)
 
 
 class Encoder(nn.Module):
@@ -53,5 +46,4 @@ class Encoder(nn.Module):
         recompute = self.recompute and self.training
         for layer in self.layers:
             x = checkpoint(layer, x, src, use_reentrant=False) if recompute else layer(x, src)
-        out: Tensor = self.norm(x)
-        return out
+        return self.norm(x)

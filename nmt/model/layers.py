@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.model.dropout import Dropout
-from nmt.model.frozen import FrozenLinear, Linear
 from nmt.recipe import ModelRecipe
 
 
@@ -40,8 +39,20 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens and positions of any one shape (...) -> (..., d_model)."""
         x = F.embedding(tokens, self.weight) * self.scale + F.embedding(positions, self.positions)
-        out: Tensor = self.dropout(x)
-        return out
+        return self.dropout(x)
+
+
+class Output(nn.Module):
+    """The projection to scores over the vocabulary, whose matrix the embeddings may share (paper, section 3.4)."""
+
+    def __init__(self, vocab_size: int, recipe: ModelRecipe) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, recipe.d_model))
+        self.bias = nn.Parameter(torch.empty(vocab_size)) if recipe.output_bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., d_model) -> (..., vocab)."""
+        return F.linear(x, self.weight, self.bias)
 
 
 class FeedForward(nn.Module):
@@ -49,19 +60,14 @@ class FeedForward(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.inner: Linear = nn.Linear(recipe.d_model, recipe.d_ff)
-        self.outer: Linear = nn.Linear(recipe.d_ff, recipe.d_model)
+        self.inner = nn.Linear(recipe.d_model, recipe.d_ff)
+        self.outer = nn.Linear(recipe.d_ff, recipe.d_model)
         self.activation = recipe.activation
         self.dropout = Dropout(recipe.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., d_model) -> (..., d_model)."""
-        out: Tensor = self.outer(self.dropout(self._activate(self.inner(x))))
-        return out
-
-    def freeze(self, kind: type[FrozenLinear]) -> None:
-        """Lay the weights out for search; training is over."""
-        self.inner, self.outer = kind.of(self.inner), kind.of(self.outer)
+        return self.outer(self.dropout(self._activate(self.inner(x))))
 
     def _activate(self, h: Tensor) -> Tensor:
         match self.activation:
@@ -86,7 +92,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(..., d_model) -> (..., d_model)."""
-        summed: Tensor = x + self.dropout(sublayer(self.norm(x) if self.pre_norm else x))
+        summed = x + self.dropout(sublayer(self.norm(x) if self.pre_norm else x))
         return summed if self.pre_norm else self.norm(summed)
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import assert_never, cast
+from typing import assert_never
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.model.attention import Kernel, MultiHeadAttention
-from nmt.model.decoder import Decoder, DecoderState
+from nmt.model.attention import Kernel
+from nmt.model.cache import DecoderState
+from nmt.model.decoder import Decoder
 from nmt.model.dropout import Dropout
 from nmt.model.encoder import Encoder
-from nmt.model.frozen import FrozenLinear
-from nmt.model.layers import Embedding
+from nmt.model.layers import Embedding, Output
+from nmt.model.multi_head import MultiHeadAttention
 from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
@@ -26,13 +27,11 @@ class Transformer(nn.Module):
         """Build with fresh weights; raises ValueError where three-way tying meets vocabularies of different size."""
         super().__init__()
         self.recipe = recipe
+        self.output = Output(tgt_vocab_size, recipe)  # first: tied matrices are saved as `output.weight`
         self.src_embedding = Embedding(src_vocab_size, recipe)
         self.tgt_embedding = Embedding(tgt_vocab_size, recipe)
-        self.output_weight = nn.Parameter(torch.empty(tgt_vocab_size, recipe.d_model))
-        self.output_bias = nn.Parameter(torch.empty(tgt_vocab_size)) if recipe.output_bias else None
         self.encoder = Encoder(recipe)
         self.decoder = Decoder(recipe)
-        self._frozen_output: FrozenLinear | None = None
         self._tie_embeddings()
         self._initialise()
 
@@ -43,19 +42,15 @@ class Transformer(nn.Module):
         """
         memory = self.encode(src)
         x = self.tgt_embedding(tgt.tokens, tgt.positions)
-        hidden: Tensor = self.decoder(x, memory, tgt, src)
-        return hidden
+        return self.decoder(x, memory, tgt, src)
 
     def encode(self, src: PackedSequences) -> Tensor:
         """The encoder's output for packed source sentences: (src.total, d_model)."""
-        memory: Tensor = self.encoder(self.src_embedding(src.tokens, src.positions), src)
-        return memory
+        return self.encoder(self.src_embedding(src.tokens, src.positions), src)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the target vocabulary: (..., d_model) -> (..., vocab)."""
-        if self._frozen_output is not None:
-            return cast(Tensor, self._frozen_output(hidden))
-        return F.linear(hidden, self.output_weight, self.output_bias)
+        return self.output(hidden)
 
     def start(self, src: PackedSequences, beam_size: int) -> DecoderState:
         """Encode the source sentences and make the state from which `step` goes on."""
@@ -82,8 +77,8 @@ class Transformer(nn.Module):
 
     def logits_of(self, pieces: Tensor) -> Callable[[Tensor], Tensor]:
         """What gives the `logits` of some target pieces alone, (..., d_model) -> (..., pieces); pieces: (pieces,)."""
-        weight = self.output_weight[pieces]
-        bias = None if self.output_bias is None else self.output_bias[pieces]
+        weight = self.output.weight[pieces]
+        bias = None if self.output.bias is None else self.output.bias[pieces]
         return lambda hidden: F.linear(hidden, weight, bias)
 
     def recompute_layers(self, wanted: bool) -> None:
@@ -115,18 +110,6 @@ class Transformer(nn.Module):
         x = self.tgt_embedding(tgt.tokens, tgt.positions)
         return self.decoder.cross_weights(x, self.encode(src), tgt, src)
 
-    def freeze(self, kind: type[FrozenLinear] = FrozenLinear) -> None:
-        """Lay all weights out as search multiplies them fastest; after that the model can no more be trained or saved.
-
-        The same translations; scores may differ by the rounding of a sum taken in another order. With `QuantizedLinear`
-        some translations change.
-        """
-        for encoder_layer in self.encoder.layers:
-            encoder_layer.freeze(kind)
-        for decoder_layer in self.decoder.layers:
-            decoder_layer.freeze(kind)
-        self._frozen_output = kind(self.output_weight, self.output_bias)
-
     def num_parameters(self) -> int:
         """Number of trained weights, tied ones counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
@@ -138,22 +121,27 @@ class Transformer(nn.Module):
                 if self.src_embedding.weight.shape != self.tgt_embedding.weight.shape:
                     raise ValueError("three-way tied embeddings need one vocabulary for both languages")
                 self.src_embedding.weight = self.tgt_embedding.weight
-                self.output_weight = self.tgt_embedding.weight
+                self.output.weight = self.tgt_embedding.weight
             case "decoder":
-                self.output_weight = self.tgt_embedding.weight
+                self.output.weight = self.tgt_embedding.weight
             case "none":
                 pass
             case _:
                 assert_never(self.recipe.tied_embeddings)
 
     def _initialise(self) -> None:
-        """Xavier uniform for matrices, zero for biases; embeddings N(0, 1/d_model), of unit variance once scaled."""
-        for module in self.modules():
+        """Xavier uniform for matrices, zero for biases; embeddings N(0, 1/d_model), of unit variance once scaled.
+
+        Each of the matrices that one matmul holds (W_Q, W_K, W_V) is initialized as a matrix of its own.
+        """
+        for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
+                matrices = {"qkv": 3, "kv": 2}.get(name.rpartition(".")[2], 1)
+                for matrix in module.weight.chunk(matrices):
+                    nn.init.xavier_uniform_(matrix)
                 nn.init.zeros_(module.bias)
-        embeddings = {id(w): w for w in (self.src_embedding.weight, self.tgt_embedding.weight, self.output_weight)}
+        embeddings = {id(w): w for w in (self.src_embedding.weight, self.tgt_embedding.weight, self.output.weight)}
         for weight in embeddings.values():
             nn.init.normal_(weight, std=self.recipe.d_model**-0.5)
-        if self.output_bias is not None:
-            nn.init.zeros_(self.output_bias)
+        if self.output.bias is not None:
+            nn.init.zeros_(self.output.bias)

@@ -65,7 +65,7 @@ class TrainingLoss(nn.Module):
 
     def _output_layer(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Rows and weights whose products are the logits: a bias is the weight of one more feature, which is 1."""
-        weight, bias = self.model.output_weight, self.model.output_bias
+        weight, bias = self.model.output.weight, self.model.output.bias
         if bias is None:
             return hidden, weight
         return F.pad(hidden, (0, 1), value=1.0), torch.cat([weight, bias[:, None]], dim=1)

@@ -16,7 +16,7 @@ from nmt.storage.model_facts import read_model_recipe
 from nmt.storage.sealed import verify_directory
 from nmt.train.optimizer import load_optimizer_tensors
 
-_EMBEDDINGS = ("src_embedding.weight", "tgt_embedding.weight", "output_weight")
+_EMBEDDINGS = ("src_embedding.weight", "tgt_embedding.weight", "output.weight")
 # Options of section model that may be others than those that the weights were trained with.
 _FREE = {"dropout", "attention_dropout", "activation_dropout", "max_positions"}
 _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}

@@ -115,7 +115,7 @@ def test_a_slow_stage_is_found(
             case "forward":
                 monkeypatch.setattr(bench.trainer.model, "forward", slowed(bench.trainer.model.forward))
             case "backward":
-                bench.trainer.model.output_weight.register_hook(slowed(lambda gradient: gradient))
+                bench.trainer.model.output.weight.register_hook(slowed(lambda gradient: gradient))
             case "update":
                 monkeypatch.setattr(bench.trainer.update.optimizer, "step", slowed(bench.trainer.update.optimizer.step))
         stages = bench.stages(1)

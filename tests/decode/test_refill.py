@@ -9,19 +9,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inference.test_captured import SEARCHES, Rehearsing, draw_sources, make_model
+from inference.test_captured import assert_same as assert_same_search
 from plain_search import Task, beam_outputs
-from test_captured import SEARCHES, Rehearsing, draw_sources, make_model
-from test_captured import assert_same as assert_same_search
 from test_search import PrefixState, TableModel, assert_same, random_table, source_of
 from test_steering import prefixes, rules, some_phrases, stops, tasks_of, usually, zeros
 
 from nmt.decode.batches import batches, choose_batch_tokens, crowds
-from nmt.decode.captured import CapturedModel
 from nmt.decode.ensemble import Ensemble, is_open
 from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions
 from nmt.decode.restricted import restrict
 from nmt.decode.search import StepModel, beam_search
+from nmt.inference.captured import CapturedModel
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.special_ids import BOS_ID
@@ -210,9 +210,9 @@ def test_what_a_sentence_has_left_behind_reaches_nobody() -> None:
             state.keep(torch.tensor([1]))
             if spoiled:
                 buffers = state.step.buffers
-                for part in [*(part for layer in buffers.layers for part in (layer.past.stored, layer.memory))]:
+                for part in [*(part for layer in buffers.layers for part in (layer.cache.stored, layer.memory))]:
                     part[:, [0, 2, 3]] = float("nan")
-                buffers.hidden[[0, 2, 3]] = buffers.past_bias[[0, 2, 3]] = float("nan")
+                buffers.hidden[[0, 2, 3]] = buffers.mask[[0, 2, 3]] = float("nan")
             captured.join(src.some([2, 0]), state, 1)
             assert sorted(state.rows.tolist()) == [0, 1, 2] and state.rows[0] == 1
             found.append(captured.step(torch.full((3, 2), BOS_ID), state))

@@ -62,8 +62,8 @@ def restricted_log_probs(model: Transformer, source: list[int], tokens: tuple[in
 @pytest.mark.parametrize("output_bias", [False, True])
 def test_finds_the_best_of_all_outputs_of_candidates(output_bias: bool) -> None:
     model = make_model(1, output_bias=output_bias, tied_embeddings="none")
-    if model.output_bias is not None:
-        torch.nn.init.normal_(model.output_bias)
+    if model.output.bias is not None:
+        torch.nn.init.normal_(model.output.bias)
     options = SearchOptions(beam_size=40, n_best=5, length_penalty="power", max_extra_tokens=3, max_tokens=3)
     candidates = draw_candidates(2, len(SOURCES), words=3)
     found = beam_search(restrict(model, candidates), pack(SOURCES), options)

@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 import torch
 from fake_cuda import CUDA, FakeCuda, WaitError, fake_cuda, on_gpu
-from test_captured import Rehearsing
+from inference.test_captured import Rehearsing
 from torch import Tensor
 
-from nmt.decode.captured import CapturedModel
 from nmt.decode.ensemble import Ensemble
 from nmt.decode.options import SearchOptions
 from nmt.decode.restricted import restrict
 from nmt.decode.sampling import SamplingOptions, sample
 from nmt.decode.search import StepModel, beam_search
+from nmt.inference.captured import CapturedModel
+from nmt.inference.prepacked import prepack
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
@@ -69,7 +70,7 @@ def make_model(dtype: torch.dtype = torch.float32) -> Transformer:
     with fake_modes_off():
         model = Transformer(recipe, VOCAB, VOCAB).to(dtype).eval().requires_grad_(False)
     on_gpu(model)
-    model.freeze()
+    prepack(model)
     return model
 
 

@@ -23,7 +23,7 @@ from nmt.decode.cutting import assign_phrases, cut_text, join_texts
 from nmt.decode.search import StepModel
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
-from nmt.model.quantized import multiplies_integers
+from nmt.inference.quantized import multiplies_integers
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.precision import SearchPrecision

@@ -68,7 +68,7 @@ def make_model(
                 if recipe.norm_order == "pre"
                 else model.decoder.layers[-1].feed_forward_residual.norm
             )
-            model.output_weight[EOS_ID] += 12 * last.bias  # so that translations end
+            model.output.weight[EOS_ID] += 12 * last.bias  # so that translations end
         facts = ModelFacts(
             src_lang="en",
             tgt_lang="de",

@@ -46,7 +46,7 @@ def test_ctranslate2_itself_translates_and_scores_the_same(
         sources,
         beam_size=1,
         min_decoding_length=0,
-        max_decoding_length=60,
+        max_decoding_length=96,
         disable_unk=True,
         suppress_sequences=[["<pad>"], ["<s>"]],
     )

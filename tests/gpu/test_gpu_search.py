@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from nmt.bench.random_model import number_tokenizers, write_random_model
-from nmt.decode.captured import CapturedModel, GraphRecorder, PlainRecorder, Recorder, Run
 from nmt.decode.ensemble import Ensemble
 from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions
@@ -19,6 +18,7 @@ from nmt.decode.restricted import restrict
 from nmt.decode.sampling import SamplingOptions, sample
 from nmt.decode.search import beam_search
 from nmt.decode.translator import Translator
+from nmt.inference.captured import CapturedModel, GraphRecorder, PlainRecorder, Recorder, Run
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, parse_recipe

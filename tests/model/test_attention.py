@@ -8,11 +8,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nmt.model import attention
-from nmt.model.attention import Kernel, attend, attention_weights, can_use_varlen, choose_kernel, lay_out, pack
+from nmt.model.attention import Kernel, attend, attention_weights, can_use_varlen, choose_kernel
 from nmt.model.dropout import Dropout, dropout
 from nmt.model.layers import sinusoids
 from nmt.packed import PackedSequences
 from nmt.precision import DeviceFeatures
+from nmt.rectangle import pad, unpad
 
 CPU = DeviceFeatures("cpu")
 V100, T4, A100, H100 = (DeviceFeatures("cuda", capability) for capability in ((7, 0), (7, 5), (8, 0), (9, 0)))
@@ -166,11 +167,11 @@ def test_attention_weights_are_distributions_over_the_sentence() -> None:
 
 def test_rows_are_laid_out_and_packed_again_and_the_last_is_repeated() -> None:
     q = rows(QUERIES, 4)
-    laid_out = lay_out(q, QUERIES.one_to_a_row)
+    laid_out = pad(q, QUERIES.one_to_a_row)
     assert laid_out.shape == (3, HEADS, 16, D_HEAD)
     assert torch.equal(laid_out[1], q[4][:, None].expand(-1, 16, -1))
     assert torch.equal(laid_out[0, :, 4:], q[3][:, None].expand(-1, 12, -1))
-    assert torch.equal(pack(laid_out, QUERIES.one_to_a_row), q)
+    assert torch.equal(unpad(laid_out, QUERIES.one_to_a_row), q)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])

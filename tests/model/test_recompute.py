@@ -39,7 +39,7 @@ def gradients(model: nn.Module, *inputs: object) -> list[Tensor]:
     out = model(*inputs)
     (out[0] if isinstance(out, tuple) else out.sin().sum()).backward()
     assert all(
-        parameter.grad is not None for name, parameter in model.named_parameters() if "output_weight" not in name
+        parameter.grad is not None for name, parameter in model.named_parameters() if "output.weight" not in name
     )
     return [p.grad.clone() for p in model.parameters() if p.grad is not None] + [torch.get_rng_state()]
 

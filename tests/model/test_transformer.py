@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.model.attention import MultiHeadAttention
 from nmt.model.layers import sinusoids
+from nmt.model.multi_head import CrossAttention, SelfAttention
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
@@ -49,9 +49,10 @@ TGT = [[BOS_ID, *rest] for rest in random_sentences([3, 6, 0, 8], seed=2)]
 # --- An independent reference: torch.nn.Transformer with the same weights, padded, with masks -----------------------
 
 
-def copy_attention(source: MultiHeadAttention, target: nn.MultiheadAttention) -> None:
-    target.in_proj_weight.data = torch.cat([source.q.weight, source.k.weight, source.v.weight]).detach().clone()
-    target.in_proj_bias.data = torch.cat([source.q.bias, source.k.bias, source.v.bias]).detach().clone()
+def copy_attention(source: SelfAttention | CrossAttention, target: nn.MultiheadAttention) -> None:
+    projections = [source.qkv] if isinstance(source, SelfAttention) else [source.q, source.kv]
+    target.in_proj_weight.data = torch.cat([projection.weight for projection in projections]).detach().clone()
+    target.in_proj_bias.data = torch.cat([projection.bias for projection in projections]).detach().clone()
     target.out_proj.weight.data = source.out.weight.detach().clone()
     target.out_proj.bias.data = source.out.bias.detach().clone()
 
@@ -120,7 +121,7 @@ def reference_logits(model: Transformer, reference: nn.Transformer, weight: Tens
 def test_outputs_and_gradients_equal_torch_nn_transformer(norm_order: str, activation: str) -> None:
     model = double_model(tiny(norm_order=norm_order, activation=activation))
     reference = torch_reference(model)
-    weight = model.output_weight.detach().clone().requires_grad_(True)
+    weight = model.output.weight.detach().clone().requires_grad_(True)
 
     ours = model.logits(model(PackedSequences.from_lists(SRC), PackedSequences.from_lists(TGT)))
     theirs = torch.cat(reference_logits(model, reference, weight))
@@ -129,17 +130,18 @@ def test_outputs_and_gradients_equal_torch_nn_transformer(norm_order: str, activ
     direction = torch.randn_like(ours)
     (ours * direction).sum().backward()
     (theirs * direction).sum().backward()
-    torch.testing.assert_close(model.output_weight.grad, weight.grad, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(model.output.weight.grad, weight.grad, rtol=1e-10, atol=1e-10)
     for mine, other in zip(model.decoder.layers, reference.decoder.layers, strict=True):
         torch.testing.assert_close(
             mine.feed_forward.inner.weight.grad, other.linear1.weight.grad, rtol=1e-9, atol=1e-10
         )
         cross = mine.cross_attention
-        grads = torch.cat([cross.q.weight.grad, cross.k.weight.grad, cross.v.weight.grad])
+        grads = torch.cat([cross.q.weight.grad, cross.kv.weight.grad])
         torch.testing.assert_close(grads, other.multihead_attn.in_proj_weight.grad, rtol=1e-9, atol=1e-10)
     for mine, other in zip(model.encoder.layers, reference.encoder.layers, strict=True):
-        grads = torch.cat([mine.attention.q.bias.grad, mine.attention.k.bias.grad, mine.attention.v.bias.grad])
-        torch.testing.assert_close(grads, other.self_attn.in_proj_bias.grad, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(
+            mine.attention.qkv.bias.grad, other.self_attn.in_proj_bias.grad, rtol=1e-9, atol=1e-10
+        )
         torch.testing.assert_close(
             mine.attention_residual.norm.weight.grad, other.norm1.weight.grad, rtol=1e-9, atol=1e-10
         )
@@ -235,14 +237,14 @@ def test_parameter_counts_of_the_paper_at_a_vocabulary_of_37000(recipe: ModelRec
 def test_tying_shares_matrices(tying: str, matrices: int) -> None:
     model = Transformer(tiny(tied_embeddings=tying), VOCAB, VOCAB)
     assert (
-        len({id(w) for w in (model.src_embedding.weight, model.tgt_embedding.weight, model.output_weight)}) == matrices
+        len({id(w) for w in (model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight)}) == matrices
     )
 
 
 def test_vocabularies_of_different_size_cannot_be_tied_three_ways() -> None:
     with pytest.raises(ValueError, match="one vocabulary"):
         Transformer(tiny(), VOCAB, VOCAB + 1)
-    assert Transformer(tiny(tied_embeddings="decoder"), VOCAB, VOCAB + 1).output_weight.shape[0] == VOCAB + 1
+    assert Transformer(tiny(tied_embeddings="decoder"), VOCAB, VOCAB + 1).output.weight.shape[0] == VOCAB + 1
 
 
 def test_fresh_model_predicts_almost_uniformly_and_embeds_with_unit_variance() -> None:
@@ -258,9 +260,9 @@ def test_fresh_model_predicts_almost_uniformly_and_embeds_with_unit_variance() -
 def test_an_output_bias_counts_in_training_and_in_search() -> None:
     plain, biased = double_model(tiny()), double_model(tiny(output_bias=True))
     biased.load_state_dict(plain.state_dict(), strict=False)
-    assert biased.output_bias is not None
+    assert biased.output.bias is not None
     src, tgt = PackedSequences.from_lists(SRC), PackedSequences.from_lists(TGT)
-    expected = plain.logits(plain(src, tgt)) + biased.output_bias
+    expected = plain.logits(plain(src, tgt)) + biased.output.bias
     torch.testing.assert_close(biased.logits(biased(src, tgt)), expected, rtol=1e-12, atol=1e-12)
     first = biased.step(torch.full((len(SRC), 1), BOS_ID), biased.start(src, beam_size=1))
     starts = expected[tgt.cu_seqlens[:-1].long()].log_softmax(dim=-1)

@@ -131,8 +131,8 @@ def test_training_loss_is_the_models_and_its_gradient_passes_finite_differences(
     )
     loss.backward()
     for name in (
-        "output_weight",
-        "decoder.layers.0.cross_attention.k.weight",
+        "output.weight",
+        "decoder.layers.0.cross_attention.kv.weight",
         "encoder.layers.0.feed_forward.inner.bias",
     ):
         parameter = dict(model.named_parameters())[name]
@@ -283,14 +283,14 @@ def test_a_bias_of_the_output_layer_counts_and_learns(rdrop: float) -> None:
     sizes = {"d_model": 8, "d_ff": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
     sizes |= {"dropout": 0.0, "tied_embeddings": "decoder", "output_bias": True}
     model = Transformer(ModelRecipe.model_validate(sizes), 11, 13).double()
-    assert model.output_bias is not None
-    torch.nn.init.normal_(model.output_bias)
+    assert model.output.bias is not None
+    torch.nn.init.normal_(model.output.bias)
     batch = Batch(
         src=PackedSequences.from_lists([[5, 6, EOS_ID], [7, EOS_ID]]),
         tgt=PackedSequences.from_lists([[BOS_ID, 8, 9], [BOS_ID]]),
         labels=torch.tensor([8, 9, EOS_ID, EOS_ID]),
     )
-    weights = [model.output_weight, model.output_bias, model.decoder.layers[0].feed_forward.inner.weight]
+    weights = [model.output.weight, model.output.bias, model.decoder.layers[0].feed_forward.inner.weight]
     loss, nll = TrainingLoss(model, 0.1, rdrop)(batch)  # without dropout both passes are the same
     logits = model.logits(model(batch.src, batch.tgt))
     expected = F.cross_entropy(logits, batch.labels, label_smoothing=0.1, reduction="sum")

@@ -57,8 +57,8 @@ def fixed_and_packed(updates: int = 3) -> tuple[BatchShape, list[tuple[Batch, Ba
 def build(dtype: torch.dtype = torch.float64, **options: Any) -> TrainingLoss:
     torch.manual_seed(3)
     model = Transformer(ModelRecipe.model_validate(SMALL | {"dropout": 0.0} | options), VOCAB, VOCAB).to(dtype)
-    if model.output_bias is not None:
-        torch.nn.init.normal_(model.output_bias)
+    if model.output.bias is not None:
+        torch.nn.init.normal_(model.output.bias)
     return TrainingLoss(model, 0.1).train()
 
 

@@ -19,11 +19,12 @@ from nmt.bench.device import synchronize
 from nmt.bench.tasks import SearchRequest, model_and_sentences
 from nmt.checkpoint import load_model
 from nmt.data.tokenizer import Tokenizers
-from nmt.decode.captured import CapturedModel, GraphRecorder, PlainRecorder, Recorder, Run
 from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions
 from nmt.decode.search import StepModel, beam_search
 from nmt.distributed import choose_device
+from nmt.inference.captured import CapturedModel, GraphRecorder, PlainRecorder, Recorder, Run
+from nmt.inference.prepacked import prepack
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.precision import torch_dtype
@@ -72,7 +73,7 @@ def run(settings: Settings, results: Results, _part: str) -> None:
         options = SearchOptions.from_recipe(decode, 250)
         for precision in ("fp32", "bf16"):
             model = load_model(directory, device).model.to(torch_dtype("bf16" if precision == "bf16" else "fp32"))
-            model.freeze()
+            prepack(model)
             _compare(settings, results, model, batches, options, precision)
 
 

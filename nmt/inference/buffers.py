@@ -17,8 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nmt.model.attention import heads_first
-from nmt.model.decoder import DecoderState, LayerState
+from nmt.model.cache import DecoderState, LayerState, heads_first
 from nmt.recipe import ModelRecipe
 
 _HIDDEN = float("-inf")
@@ -60,7 +59,7 @@ class StaticCache:
         self.stored, self._where = stored, where
 
     def append(self, keys_values: Tensor) -> Tensor:
-        """See `Past.append`."""
+        """See `Cache.append`."""
         return self.stored.index_copy_(3, self._where, heads_first(keys_values))
 
 
@@ -72,8 +71,8 @@ class Buffers:
     positions:   (rows,) int64, the steps that each has taken
     where:       (beam,) int64, the places of the past that the step fills
     hidden:      (rows, beam, d_model), what the step gives
-    memory_bias: (rows, 1, 1, src_len) and
-    past_bias:   (rows, 1, beam, places), as in `DecoderState`
+    memory_mask: (rows, 1, 1, src_len) and
+    mask:   (rows, 1, beam, places), as in `DecoderState`
     layers:      their pasts and memories
     """
 
@@ -81,47 +80,47 @@ class Buffers:
     positions: Tensor
     where: Tensor
     hidden: Tensor
-    memory_bias: Tensor
-    past_bias: Tensor
+    memory_mask: Tensor
+    mask: Tensor
     layers: list[LayerState[StaticCache]]
 
     def __post_init__(self) -> None:
         beam = len(self.where)
-        self._own = self.past_bias.new_full((beam, beam), _HIDDEN).fill_diagonal_(0.0)
+        self._own = self.mask.new_full((beam, beam), _HIDDEN).fill_diagonal_(0.0)
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor], num_layers: int) -> Buffers:
         """The tensors by the names of `tensor_sizes`."""
         where = tensors["where"]
         layers = [
-            LayerState(StaticCache(tensors.pop(f"past {layer}"), where), tensors.pop(f"memory {layer}"))
+            LayerState(StaticCache(tensors.pop(f"cache {layer}"), where), tensors.pop(f"memory {layer}"))
             for layer in range(num_layers)
         ]
         return cls(**tensors, layers=layers)
 
     def extend(self, hypotheses: int) -> Tensor:
-        """See `StepMemory.extend`: each hypothesis of the beam sees a place of its own from now on."""
+        """See `StepState.extend`: each hypothesis of the beam sees a place of its own from now on."""
         assert hypotheses == len(self.where), "every hypothesis takes every step"
-        own = self._own.expand(len(self.past_bias), 1, -1, -1)
-        return self.past_bias.index_copy_(3, self.where, own)
+        own = self._own.expand(len(self.mask), 1, -1, -1)
+        return self.mask.index_copy_(3, self.where, own)
 
     def clear(self) -> None:
         """As before the first step of a search, without any sentence."""
-        of_layers = [part for layer in self.layers for part in (layer.past.stored, layer.memory)]
+        of_layers = [part for layer in self.layers for part in (layer.cache.stored, layer.memory)]
         for part in (self.tokens, self.positions, *of_layers):
             part.zero_()
-        self.past_bias.fill_(_HIDDEN)
-        self.memory_bias.fill_(_HIDDEN)
+        self.mask.fill_(_HIDDEN)
+        self.memory_mask.fill_(_HIDDEN)
         torch.arange(len(self.where), out=self.where)
 
     def put(self, sentences: DecoderState, rows: Tensor) -> None:
         """Sentences before their first step, in these rows, (sentences,); what these hold is forgotten."""
         for own, other in zip(self.layers, sentences.layers, strict=True):
             # What no bias lets through must still be a number: 0 times what is none is none.
-            own.past.stored.index_fill_(1, rows, 0.0)
+            own.cache.stored.index_fill_(1, rows, 0.0)
             _put_rows(own.memory, (1, rows), 3, other.memory, 0.0)
-        _put_rows(self.memory_bias, (0, rows), 3, sentences.memory_bias, _HIDDEN)
-        self.past_bias.index_fill_(0, rows, _HIDDEN)
+        _put_rows(self.memory_mask, (0, rows), 3, sentences.memory_mask, _HIDDEN)
+        self.mask.index_fill_(0, rows, _HIDDEN)
         self.positions.index_fill_(0, rows, 0)
 
     def take(self, source: Buffers, rows: Tensor, end: int, steps: int) -> None:
@@ -130,12 +129,12 @@ class Buffers:
         end: the place of the ring where the next step of `source` would begin; steps: the most that a row has taken
         """
         beam = len(self.where)
-        places = torch.arange(end - steps * beam, end, device=rows.device) % source.past_bias.shape[3]
+        places = torch.arange(end - steps * beam, end, device=rows.device) % source.mask.shape[3]
         for own, other in zip(self.layers, source.layers, strict=True):
-            _put(own.past.stored, other.past.stored.index_select(1, rows).index_select(3, places), 0.0)
+            _put(own.cache.stored, other.cache.stored.index_select(1, rows).index_select(3, places), 0.0)
             _put(own.memory, other.memory.index_select(1, rows), 0.0)
-        _put(self.past_bias, source.past_bias.index_select(0, rows).index_select(3, places), _HIDDEN)
-        _put(self.memory_bias, source.memory_bias.index_select(0, rows), _HIDDEN)
+        _put(self.mask, source.mask.index_select(0, rows).index_select(3, places), _HIDDEN)
+        _put(self.memory_mask, source.memory_mask.index_select(0, rows), _HIDDEN)
         _put(self.positions, source.positions.index_select(0, rows), 0)
         self.tokens.zero_()
         torch.arange(steps * beam, (steps + 1) * beam, out=self.where)
@@ -143,7 +142,7 @@ class Buffers:
     def advance(self, rows: Tensor) -> None:
         """After a step: these rows, (sentences,), have taken it, and the next takes other places."""
         self.positions.index_add_(0, rows, torch.ones_like(rows))
-        self.where.add_(len(self.where)).remainder_(self.past_bias.shape[3])
+        self.where.add_(len(self.where)).remainder_(self.mask.shape[3])
 
 
 def _put(target: Tensor, values: Tensor, elsewhere: float) -> None:
@@ -170,11 +169,11 @@ def tensor_sizes(recipe: ModelRecipe, shape: Shape) -> Sizes:
         "positions": (rows,),
         "where": (beam,),
         "hidden": (rows, beam, recipe.d_model),
-        "memory_bias": (rows, 1, 1, src_len),
-        "past_bias": (rows, 1, beam, places),
+        "memory_mask": (rows, 1, 1, src_len),
+        "mask": (rows, 1, beam, places),
     }
     for layer in range(recipe.num_decoder_layers):
-        sizes[f"past {layer}"] = (2, rows, num_heads, places, d_head)
+        sizes[f"cache {layer}"] = (2, rows, num_heads, places, d_head)
         sizes[f"memory {layer}"] = (2, rows, num_heads, src_len, d_head)
     return sizes
 

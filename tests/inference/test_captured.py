@@ -18,7 +18,6 @@ from torch import Tensor
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.checkpoint import load_model
 from nmt.data.tokenizer import Tokenizers
-from nmt.decode.captured import CapturedModel, GraphRecorder, Run, StaticState
 from nmt.decode.ensemble import Ensemble
 from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.options import SearchOptions
@@ -26,7 +25,8 @@ from nmt.decode.restricted import restrict
 from nmt.decode.sampling import SamplingOptions, sample
 from nmt.decode.search import StepModel, beam_search
 from nmt.decode.translator import Translation, Translator
-from nmt.model.buffers import Arena, Shape, Sizes
+from nmt.inference.buffers import Arena, Shape, Sizes
+from nmt.inference.captured import CapturedModel, GraphRecorder, Run, StaticState
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError, parse_recipe
@@ -111,8 +111,8 @@ def fill_idle_rows(state: StaticState, value: float) -> None:
     """Spoil all that lies beyond the rows in use."""
     buffers, used = state.step.buffers, len(state.rows)
     assert state.rows.tolist() == list(range(used)) and used < state.step.shape.rows
-    numbers = [buffers.memory_bias, buffers.past_bias, buffers.hidden]
-    for tensor in [*numbers, *(part for layer in buffers.layers for part in (layer.past.stored, layer.memory))]:
+    numbers = [buffers.memory_mask, buffers.mask, buffers.hidden]
+    for tensor in [*numbers, *(part for layer in buffers.layers for part in (layer.cache.stored, layer.memory))]:
         tensor[used:] = value
     buffers.tokens[used:] = VOCAB - 1
 
@@ -162,8 +162,8 @@ def test_results_are_fresh_and_search_may_write_into_them() -> None:
 
 def addresses(state: StaticState) -> list[int]:
     buffers = state.step.buffers
-    names = ("tokens", "where", "hidden", "memory_bias", "past_bias")
-    layers = [part for layer in buffers.layers for part in (layer.past.stored, layer.memory)]
+    names = ("tokens", "where", "hidden", "memory_mask", "mask")
+    layers = [part for layer in buffers.layers for part in (layer.cache.stored, layer.memory)]
     return [part.data_ptr() for part in [*(getattr(buffers, name) for name in names), *layers]]
 
 

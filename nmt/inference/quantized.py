@@ -1,11 +1,11 @@
-"""Matrix products of 8-bit integers, for search on a CPU: half the time of bf16 where there is VNNI but no AMX."""
+"""Matmuls of 8-bit integers, for search on a CPU: half the time of bf16 where there is VNNI but no AMX."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from nmt.model.frozen import ROWS, FrozenLinear
+from nmt.inference.prepacked import ROWS, PrepackedLinear
 from nmt.precision import choose_precision, torch_dtype
 from nmt.recipe import UserError
 
@@ -13,7 +13,7 @@ from nmt.recipe import UserError
 _LARGEST, _ZERO = 127, 128
 
 
-class QuantizedLinear(FrozenLinear):
+class QuantizedLinear(PrepackedLinear):
     """x W^T + b with weights and x rounded to 8-bit integers, which are multiplied and summed without rounding.
 
     Each row of W and each row of x has a scale of its own, by which its largest number becomes 127. So what a row of x
@@ -38,11 +38,11 @@ class QuantizedLinear(FrozenLinear):
         return shaped
 
     @staticmethod
-    def stored_type(x: Tensor) -> torch.dtype:
-        """See `FrozenLinear`: what comes of 8 bits needs no more than bf16, where that is native."""
-        return torch_dtype(choose_precision("auto", x.device))
+    def cache_dtype(device: torch.device) -> torch.dtype | None:
+        """See `PrepackedLinear`: what comes of 8 bits needs no more than bf16, where that is native."""
+        return torch_dtype(choose_precision("auto", device))
 
-    def _lay_out(self, weight: Tensor) -> None:
+    def _pack(self, weight: Tensor) -> None:
         if not multiplies_integers(weight.device):
             raise UserError(
                 "precision int8 needs a CPU with AVX-512-VNNI, which is not here; it must be fp32 or bf16; give one of "

@@ -20,8 +20,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from nmt.inference.buffers import Arena, Buffers, Shape, tensor_sizes
 from nmt.logs import say
-from nmt.model.buffers import Arena, Buffers, Shape, tensor_sizes
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
@@ -141,10 +141,10 @@ class StaticState:
     @torch.inference_mode()
     def reorder(self, beam_index: Tensor) -> None:
         """See `DecoderState.reorder`."""
-        bias = self.step.buffers.past_bias
-        own = bias.index_select(0, self.rows)
+        mask = self.step.buffers.mask
+        own = mask.index_select(0, self.rows)
         own = own.gather(2, beam_index[:, None, :, None].expand_as(own))
-        bias.index_copy_(0, self.rows, own)
+        mask.index_copy_(0, self.rows, own)
 
     @torch.inference_mode()
     def keep(self, sentence_index: Tensor) -> None:
@@ -174,7 +174,7 @@ class CapturedModel:
         """See `Transformer.start`."""
         encoded = self._model.start(src, beam_size)
         self._searches += 1
-        step = self._step_of(Shape.holding(src.num_sentences, beam_size, beam_size, encoded.memory_bias.shape[3]))
+        step = self._step_of(Shape.holding(src.num_sentences, beam_size, beam_size, encoded.memory_mask.shape[3]))
         rows = torch.arange(src.num_sentences, device=src.tokens.device)
         step.buffers.clear()
         step.buffers.put(encoded, rows)
@@ -185,7 +185,7 @@ class CapturedModel:
         """See `OpenModel.join`. They get rows that are idle, or more rows than there were."""
         self._check(state)
         encoded, now, state.steps = self._model.start(src, state.step.shape.beam), state.step.shape, steps
-        sentences, src_len = len(state.rows) + src.num_sentences, encoded.memory_bias.shape[3]
+        sentences, src_len = len(state.rows) + src.num_sentences, encoded.memory_mask.shape[3]
         if sentences > now.rows or src_len > now.src_len:
             places = (steps + 1) * now.beam
             self._go_over(state, Shape.holding(sentences, now.beam, places, max(src_len, now.src_len)))

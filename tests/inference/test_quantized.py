@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from model.test_frozen import SRC, TGT, VOCAB, two_models
+from inference.test_prepacked import SRC, TGT, VOCAB, two_models
 
-from nmt.model.frozen import FrozenLinear
-from nmt.model.quantized import QuantizedLinear, multiplies_integers
+from nmt.inference.prepacked import PrepackedLinear
+from nmt.inference.quantized import QuantizedLinear, multiplies_integers
 from nmt.special_ids import BOS_ID
 
 pytestmark = pytest.mark.skipif(
@@ -20,6 +20,10 @@ def integers_and_scales(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.rint(rows * (np.float32(127) / largest)).astype(np.int64), largest.astype(np.float64) / 127
 
 
+def quantized(layer: torch.nn.Linear) -> QuantizedLinear:
+    return QuantizedLinear(layer.weight, layer.bias)
+
+
 @pytest.mark.parametrize(("rows", "inner", "outer"), [(1, 16, 8), (7, 48, 33), (130, 512, 96), (64, 4_096, 64)])
 def test_sums_of_integers_are_exact(rows: int, inner: int, outer: int) -> None:
     torch.manual_seed(rows)
@@ -30,7 +34,7 @@ def test_sums_of_integers_are_exact(rows: int, inner: int, outer: int) -> None:
     largest = layer.weight.detach().abs().amax(dim=1, keepdim=True)
     weights = (layer.weight.detach() / largest * 127).round().numpy().astype(np.int64)
     expected = (given @ weights.T) * x_scales * (largest.numpy().astype(np.float64).T / 127)
-    got = QuantizedLinear.of(layer)(x).numpy()
+    got = quantized(layer)(x).numpy()
     # Only what comes after the sum rounds, in float32: three factors and the bias.
     np.testing.assert_allclose(
         got, expected + layer.bias.detach().numpy(), rtol=1e-6, atol=2e-6 * np.abs(expected).max()
@@ -39,7 +43,7 @@ def test_sums_of_integers_are_exact(rows: int, inner: int, outer: int) -> None:
 
 def test_a_row_gives_the_same_bits_whatever_is_beside_it() -> None:
     torch.manual_seed(1)
-    linear = QuantizedLinear.of(torch.nn.Linear(64, 48), torch.nn.Linear(64, 16))
+    linear = quantized(torch.nn.Linear(64, 64))
     x = torch.randn(70, 64) * torch.logspace(-3, 3, 70)[:, None]
     together = linear(x)
     for count in (1, 2, 17, 64):
@@ -52,17 +56,17 @@ def test_rows_without_numbers_and_with_none() -> None:
     layer = torch.nn.Linear(32, 24)
     x = torch.randn(5, 32)
     x[1], x[2], x[3, 4] = 0.0, 1e-41, float("nan")
-    got = QuantizedLinear.of(layer)(x)
+    got = quantized(layer)(x)
     torch.testing.assert_close(got[1:3], layer.bias.detach().expand(2, -1), rtol=0.0, atol=1e-30)
     assert got[3].isnan().all()
     torch.testing.assert_close(got[[0, 4]], layer(x[[0, 4]]).detach(), rtol=0.0, atol=0.05)
     layer.weight.data[2] = 0.0
-    assert torch.equal(QuantizedLinear.of(layer)(x[:3])[:, 2], layer.bias[2].detach().expand(3))
+    assert torch.equal(quantized(layer)(x[:3])[:, 2], layer.bias[2].detach().expand(3))
 
 
 def test_a_model_of_integers_is_near_the_plain_one_but_not_equal() -> None:
     plain, model = two_models(torch.float32, QuantizedLinear)
-    assert not any(type(module) is FrozenLinear for module in model.modules())
+    assert not any(type(module) is PrepackedLinear for module in model.modules())
     outputs = [one.logits(one(SRC, TGT)) for one in (plain, model)]
     spread = outputs[0].std()
     assert 0.0 < (outputs[0] - outputs[1]).square().mean().sqrt() < 0.05 * spread

@@ -2,7 +2,7 @@
 
 import torch
 
-from nmt.model.buffers import Arena, Shape, tensor_sizes
+from nmt.inference.buffers import Arena, Shape, tensor_sizes
 from nmt.recipe import ModelRecipe
 
 
@@ -28,7 +28,7 @@ def test_memory_is_taken_where_there_is_too_little_and_else_stays() -> None:
     for name, tensor in second.items():
         assert tensor.is_contiguous() and tuple(tensor.shape) == high[name]
         assert tensor.dtype == (torch.int64 if name in ("tokens", "positions", "where") else torch.bfloat16)
-        fitted = name in ("where", "memory_bias", "memory 0")
+        fitted = name in ("where", "memory_mask", "memory 0")
         assert (tensor.data_ptr() == first[name].data_ptr()) == fitted
         assert tensor.data_ptr() == again[name].data_ptr()
     assert len({tensor.data_ptr() for tensor in second.values()}) == len(second)

@@ -6,7 +6,7 @@ import platform
 import pytest
 import torch
 
-from nmt.model.frozen import FrozenLinear
+from nmt.inference.prepacked import PrepackedLinear, prepack
 from nmt.model.transformer import Transformer
 from nmt.packed import PackedSequences
 from nmt.recipe import ModelRecipe
@@ -20,7 +20,7 @@ RECIPE = ModelRecipe(
 )
 
 
-def two_models(dtype: torch.dtype, kind: type[FrozenLinear] = FrozenLinear) -> tuple[Transformer, Transformer]:
+def two_models(dtype: torch.dtype, kind: type[PrepackedLinear] = PrepackedLinear) -> tuple[Transformer, Transformer]:
     """The same weights twice, all of them other than at the beginning; the second is frozen."""
     models = []
     for _ in range(2):
@@ -29,7 +29,7 @@ def two_models(dtype: torch.dtype, kind: type[FrozenLinear] = FrozenLinear) -> t
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
         models.append(model.to(dtype))
-    models[1].freeze(kind)
+    prepack(models[1], kind)
     return models[0], models[1]
 
 
@@ -63,7 +63,7 @@ def test_fp16_gives_log_probabilities_in_float32_within_what_its_rounding_explai
     """
     (plain, _), (_, half) = two_models(torch.float32), two_models(torch.float16)
     hidden = plain(SRC, TGT)
-    lengths = hidden.norm(dim=1).max() * plain.output_weight.norm(dim=1).max()
+    lengths = hidden.norm(dim=1).max() * plain.output.weight.norm(dim=1).max()
     tolerance = 5 * math.sqrt(2 * 80 / RECIPE.d_model) * 2.0**-11 * float(lengths)
     exact, rounded = plain.log_probs(hidden), half.log_probs(half(SRC, TGT))
     assert rounded.dtype == torch.float32
@@ -77,7 +77,7 @@ def test_fp16_gives_log_probabilities_in_float32_within_what_its_rounding_explai
         assert rounded.dtype == torch.float32
         torch.testing.assert_close(rounded, exact, rtol=0.0, atol=tolerance)
         tokens = torch.randint(4, VOCAB, (3, 3), generator=torch.Generator().manual_seed(step))
-    assert {layer.past.stored.dtype for layer in states[1].layers} == {torch.float16}
+    assert {layer.cache.stored.dtype for layer in states[1].layers} == {torch.float16}
 
 
 @pytest.mark.parametrize("has_amx", [True, False])
@@ -96,19 +96,20 @@ def test_bf16_attends_to_the_past_as_float32_does_in_both_ways(monkeypatch: pyte
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN multiplies blocks on other processors or does not")
 def test_fp32_lies_in_blocks_on_a_cpu_and_float64_does_not() -> None:
     layer = torch.nn.Linear(16, 24)
-    assert FrozenLinear.of(layer).is_blocked
-    assert not FrozenLinear.of(layer.double()).is_blocked
+    assert PrepackedLinear(layer.weight, layer.bias).is_blocked
+    layer.double()
+    assert not PrepackedLinear(layer.weight, layer.bias).is_blocked
 
 
-def test_several_layers_in_one_and_rows_of_any_number() -> None:
-    first, second = torch.nn.Linear(16, 24), torch.nn.Linear(16, 8)
-    both = FrozenLinear.of(first, second)
+def test_rows_of_any_number() -> None:
+    plain = torch.nn.Linear(16, 24)
+    packed = PrepackedLinear(plain.weight, plain.bias)
     for shape in ((1, 16), (7, 16), (3, 5, 16), (0, 16)):
         x = torch.randn(shape)
-        torch.testing.assert_close(both(x), torch.cat([first(x), second(x)], dim=-1).detach(), rtol=0.0, atol=1e-5)
+        torch.testing.assert_close(packed(x), plain(x).detach(), rtol=0.0, atol=1e-5)
 
 
-def test_a_model_is_frozen_once() -> None:
+def test_a_model_is_prepacked_once() -> None:
     _, frozen = two_models(torch.float32)
     with pytest.raises((AssertionError, AttributeError)):
-        frozen.freeze()
+        prepack(frozen)

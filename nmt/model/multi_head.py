@@ -1,0 +1,93 @@
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): within a sentence, and from target to source."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nmt.model.attention import Kernel, attend, attend_cached, attention_weights
+from nmt.model.cache import Cache, heads_first
+from nmt.model.dropout import Dropout
+from nmt.packed import PackedSequences
+
+
+class MultiHeadAttention(nn.Module):
+    """Concat(head_1 .. head_h) W_O with head_i = Attention(Q W_i, K W_i, V W_i) (paper, section 3.2.2).
+
+    Projections of the same input are one matmul: the rows of its weight are those of W_Q, W_K and W_V in turn.
+    """
+
+    def __init__(self, d_model: int, num_heads: int, p: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = Dropout(p)  # on the attention weights
+        self.kernel: Kernel | None = None  # see `Transformer.use_kernel`
+
+    def split_heads(self, projected: Tensor, parts: int) -> Tensor:
+        """(..., parts * d_model) -> (..., parts, num_heads, d_head)."""
+        return projected.view(*projected.shape[:-1], parts, self.num_heads, -1)
+
+
+class SelfAttention(MultiHeadAttention):
+    """Every position of a sentence attends to positions of the same sentence."""
+
+    def __init__(self, d_model: int, num_heads: int, p: float) -> None:
+        super().__init__(d_model, num_heads, p)
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor, sentences: PackedSequences, *, causal: bool) -> Tensor:
+        """(total, d_model) -> (total, d_model); with `causal` a position sees only itself and those before it."""
+        q, k, v = self.split_heads(self.qkv(x), 3).unbind(1)
+        heads = attend(q, k, v, sentences, sentences, causal=causal, p=self.dropout.p_now, kernel=self.kernel)
+        return self.out(heads.flatten(-2))
+
+    def step(self, x: Tensor, cache: Cache, mask: Tensor) -> Tensor:
+        """The newest position of each hypothesis attends to its own past, to which it is added.
+
+        x: (batch, hypotheses, d_model) -> the same shape; mask: (batch, 1, hypotheses, slots of the cache with this
+        step), additive, in the dtype of x.
+        """
+        qkv = self.split_heads(self.qkv(x), 3)
+        return self.out(attend_cached(qkv[:, :, 0], cache.append(qkv[:, :, 1:]), mask).flatten(-2))
+
+
+class CrossAttention(MultiHeadAttention):
+    """Every target position attends to all positions of its source sentence."""
+
+    def __init__(self, d_model: int, num_heads: int, p: float) -> None:
+        super().__init__(d_model, num_heads, p)
+        self.q = nn.Linear(d_model, d_model)
+        self.kv = nn.Linear(d_model, 2 * d_model)
+        self.out = nn.Linear(d_model, d_model)
+        self.cache_dtype: torch.dtype | None = None  # of stored keys and values; None: that of the encoder's output
+
+    def forward(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
+        """x: (tgt.total, d_model), memory: the encoder's output (src.total, d_model) -> (tgt.total, d_model)."""
+        q, (k, v) = self._queries(x), self.split_heads(self.kv(memory), 2).unbind(1)
+        heads = attend(q, k, v, tgt, src, causal=False, p=self.dropout.p_now, kernel=self.kernel)
+        return self.out(heads.flatten(-2))
+
+    def weights(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
+        """The attention weights of `forward`: (num_sentences, num_heads, tgt_len, src_len) float32, padded."""
+        return attention_weights(self._queries(x), self.split_heads(self.kv(memory), 2)[:, 0], tgt, src)
+
+    def stored_memory(self, memory: Tensor, src: PackedSequences) -> Tensor:
+        """Keys and values of the encoder's output, computed once for all steps: memory (src.total, d_model).
+
+        Returns (2, num_sentences, num_heads, padded src_len, d_head).
+        """
+        tokens = src.one_to_a_row.tokens  # (num_sentences, padded src_len)
+        kv = self.split_heads(self.kv(memory), 2).index_select(0, tokens.flatten()).unflatten(0, tokens.shape)
+        return heads_first(kv).contiguous().to(self.cache_dtype or memory.dtype)
+
+    def step(self, x: Tensor, stored: Tensor, mask: Tensor) -> Tensor:
+        """All hypotheses of a sentence attend to its memory, which is stored once for them.
+
+        x: (batch, hypotheses, d_model) -> the same shape; stored: see `stored_memory`; mask: (batch, 1, 1, src_len).
+        """
+        return self.out(attend_cached(self._queries(x), stored, mask).flatten(-2))
+
+    def _queries(self, x: Tensor) -> Tensor:
+        """(..., d_model) -> (..., num_heads, d_head)."""
+        return self.split_heads(self.q(x), 1).squeeze(-3)
