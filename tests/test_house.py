@@ -26,7 +26,7 @@ FLOORS = (
     ("evaluate", "export", "plots"),
     ("bench", "serve"),
     ("pipeline",),
-    ("nmt",),
+    ("nmt", "guide"),
     ("cli",),
     ("__main__",),
 )

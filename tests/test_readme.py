@@ -1,4 +1,4 @@
-"""The README's commands are commands, its worked example works, and its table of places is true."""
+"""The commands of README and guide are commands, their worked example works, and the code map is true."""
 
 import gzip
 import json
@@ -9,17 +9,23 @@ import sys
 from pathlib import Path
 
 import pytest
+from calling import Nmt
 
 from nmt.cli.program import COMMANDS
 from nmt.export.packages import is_installed
 from nmt.recipe import parse_recipe
+from nmt.recipe.reference import option_reference
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = ROOT / "nmt" / "guide"
+# In an order in which each command finds what those before it have written.
+PAGES = ("install", "training", "translating", "evaluating", "alignments", "export", "benchmarks", "architecture")
+TEXT = README + "".join((GUIDE / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
 
 
 def nmt_commands() -> list[list[str]]:
@@ -121,7 +127,32 @@ def test_the_recipe_of_the_example_trains_the_papers_base_model() -> None:
     assert (recipe.model.d_model, recipe.model.num_encoder_layers, recipe.train.schedule) == (512, 6, "noam")
 
 
-@pytest.mark.parametrize("row", re.findall(r"\| `(?:\w+\.)?(\w+)` in `(nmt/[\w/]+\.py)` \|", README), ids=str)
+@pytest.mark.parametrize("row", re.findall(r"\| `(?:\w+\.)?(\w+)` in `(nmt/[\w/]+\.py)` \|", TEXT), ids=str)
 def test_the_places_named_for_reading_exist(row: tuple[str, str]) -> None:
     name, path = row
     assert re.search(rf"\b(?:def|class) {name}\b", (ROOT / path).read_text(encoding="utf-8"))
+
+
+def test_the_readme_is_short_and_every_link_leads_somewhere() -> None:
+    assert README.count("\n") <= 150
+    for page in (ROOT / "README.md", *GUIDE.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
+            linked = (page.parent / target).resolve() if target else page
+            assert linked.is_file(), f"{page.name}: {target}"
+            titles = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert not anchor or anchor in anchors, f"{page.name}: #{anchor}"
+
+
+def test_the_page_of_options_is_up_to_date() -> None:
+    found = (GUIDE / "options.md").read_text(encoding="utf-8")
+    assert found == option_reference(), "run: python -m nmt guide options > nmt/guide/options.md"
+
+
+def test_the_guide_is_printed_page_by_page(nmt: Nmt) -> None:
+    listed = nmt("guide")[1].splitlines()
+    assert {line.split()[0] for line in listed} == {page.stem for page in GUIDE.glob("*.md")}
+    assert nmt("guide", "training")[1] == (GUIDE / "training.md").read_text(encoding="utf-8")
+    status, _, errors = nmt("guide", "trainin")
+    assert status == 2 and "no such page; it must be one of alignments, " in errors

@@ -63,6 +63,7 @@ COMMANDS = {
     "import": Command("nmt.cli.export", "import_model", "Make a model of a Marian model of transformers."),
     "plot": Command("nmt.cli.plot", "app", "Draw training curves and attention."),
     "bench": Command("nmt.cli.bench", "app", "Measure how fast this machine trains and translates."),
+    "guide": Command("nmt.cli.guide", "guide", "Print a page of the guide."),
 }
 
 

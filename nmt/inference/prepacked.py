@@ -45,6 +45,19 @@ class PrepackedLinear(nn.Module):
         self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if self.is_blocked else weight
 
 
+class PrepackedOutput(nn.Module):
+    """The projection to the vocabulary, prepacked; a part of the vocabulary is projected to by the plain weights."""
+
+    def __init__(self, plain: Output, kind: type[PrepackedLinear]) -> None:
+        super().__init__()
+        self.restricted = plain.restricted
+        self.whole = kind(plain.weight, plain.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., d_model) -> (..., vocab)."""
+        return cast(Tensor, self.whole(x))
+
+
 def prepack(model: Transformer, kind: type[PrepackedLinear] = PrepackedLinear) -> Transformer:
     """Replace every linear layer of `model` by its prepacked kind, after which it can be neither trained nor saved.
 
@@ -55,8 +68,10 @@ def prepack(model: Transformer, kind: type[PrepackedLinear] = PrepackedLinear) -
     for parent, name in parents:
         layer = getattr(parent, name)
         assert not isinstance(layer, PrepackedLinear), "a model is prepacked once"
-        if isinstance(layer, nn.Linear | Output):
+        if isinstance(layer, nn.Linear):
             setattr(parent, name, kind(layer.weight, layer.bias))
+        elif isinstance(layer, Output):
+            setattr(parent, name, PrepackedOutput(layer, kind))
     for module in model.modules():
         if isinstance(module, CrossAttention):
             module.cache_dtype = kind.cache_dtype(model.tgt_embedding.weight.device)

@@ -54,6 +54,12 @@ class Output(nn.Module):
         """(..., d_model) -> (..., vocab)."""
         return F.linear(x, self.weight, self.bias)
 
+    def restricted(self, tokens: Tensor) -> Callable[[Tensor], Tensor]:
+        """The projection to some `tokens` (tokens,) alone: (..., d_model) -> (..., tokens)."""
+        weight = self.weight[tokens]
+        bias = None if self.bias is None else self.bias[tokens]
+        return lambda x: F.linear(x, weight, bias)
+
 
 class FeedForward(nn.Module):
     """activation(x W_1 + b_1) W_2 + b_2 (paper, section 3.3)."""

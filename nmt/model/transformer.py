@@ -7,7 +7,6 @@ from typing import assert_never
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from nmt.model.attention import Kernel
 from nmt.model.cache import DecoderState
@@ -77,9 +76,7 @@ class Transformer(nn.Module):
 
     def logits_of(self, pieces: Tensor) -> Callable[[Tensor], Tensor]:
         """What gives the `logits` of some target pieces alone, (..., d_model) -> (..., pieces); pieces: (pieces,)."""
-        weight = self.output.weight[pieces]
-        bias = None if self.output.bias is None else self.output.bias[pieces]
-        return lambda hidden: F.linear(hidden, weight, bias)
+        return self.output.restricted(pieces)
 
     def recompute_layers(self, wanted: bool) -> None:
         """Whether training keeps only what enters each layer, and computes the rest again for the gradient.

@@ -338,7 +338,7 @@ def _describe_corpora() -> Iterator[str]:
     for kind, section in CORPUS_KINDS.items():
         own = {name: field for name, field in section.model_fields.items() if name not in TrainingShare.model_fields}
         options = ", ".join(_describe_key(name, field) for name, field in own.items() if name != "kind")
-        yield f"#   kind = {_toml_value(kind)}: {options}"
+        yield f"#   kind = {toml_value(kind)}: {options}"
         yield f"#     {' '.join((section.__doc__ or '').split())}"
     shared = ", ".join(_describe_key(name, field) for name, field in TrainingShare.model_fields.items())
     yield f"#   Training corpora of every kind: {shared}"
@@ -350,7 +350,7 @@ def _describe_key(name: str, field: FieldInfo) -> str:
     """An option of a corpus with its default, such as `split = "train"`."""
     if field.is_required():
         return f"{name}*"
-    return name if field.default is None else f"{name} = {_toml_value(field.default)}"
+    return name if field.default is None else f"{name} = {toml_value(field.default)}"
 
 
 def _describe_option(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
@@ -362,22 +362,22 @@ def _describe_option(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
     if value is None:
         yield f"# {name} ="
     else:
-        yield f"{name} = {_toml_value(value)}"
+        yield f"{name} = {toml_value(value)}"
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """One option's value as inline TOML."""
     match value:
         case bool():
             return "true" if value else "false"
         case TrainingShare():
-            return _toml_value(_corpus_choices(value))
+            return toml_value(_corpus_choices(value))
         case Section():
-            return _toml_value(value.model_dump(mode="json", exclude_none=True))
+            return toml_value(value.model_dump(mode="json", exclude_none=True))
         case dict():
-            return "{ " + ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items()) + " }"
+            return "{ " + ", ".join(f"{_toml_key(key)} = {toml_value(item)}" for key, item in value.items()) + " }"
         case tuple() | list():
-            return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+            return "[" + ", ".join(toml_value(item) for item in value) + "]"
         case _:
             plain = str(value) if isinstance(value, Path) else value
             return tomli_w.dumps({"value": plain}).removeprefix("value = ").strip()

@@ -49,6 +49,8 @@ def test_forward_and_steps_equal_those_of_the_plain_model(dtype: torch.dtype, to
         tokens = torch.randint(4, VOCAB, (3, 3), generator=torch.Generator().manual_seed(step))
         for state in states:
             state.reorder(torch.tensor([[0, 0, 1], [2, 1, 0], [1, 1, 1]]))
+    some, hidden = torch.tensor([4, 50, 7]), torch.randn(2, 3, 32).to(dtype)
+    assert torch.equal(frozen.logits_of(some)(hidden), plain.logits_of(some)(hidden))  # as a shortlist asks for
     attentions = [model.cross_attention(SRC, TGT) for model in (plain, frozen)]
     for pair in zip(*attentions, strict=True):
         torch.testing.assert_close(*pair, rtol=0.0, atol=tolerance)
