@@ -45,13 +45,15 @@ def compare(
         int, typer.Option(min=0, help="Resamples of the paired bootstrap; 0 leaves it out, and the intervals.")
     ] = 1000,
     trials: Annotated[
-        int, typer.Option(min=0, help="Trials of the paired approximate randomisation; 0 leaves it out.")
+        int, typer.Option(min=0, help="Trials of the paired approximate randomization; 0 leaves it out.")
     ] = 10_000,
     output: FormatOption = Format.text,
 ) -> None:
-    """Compare systems with a baseline by paired tests, as sacreBLEU's --paired-bs and --paired-ar do, to the digit.
+    """Compare systems with a baseline by two paired tests: bootstrap and approximate randomization.
 
-    The seed is that of the environment variable SACREBLEU_SEED (12345), and stands in the signatures.
+    The bootstrap equals sacreBLEU's --paired-bs to the digit. Randomization makes the trials of --paired-ar, but also
+    counts those that differ exactly as much as the systems. Without these, p is far too small where few sentences
+    differ. The seed is that of the environment variable SACREBLEU_SEED (12345), and stands in the signatures.
 
     nmt compare --ref news.de base.de big.de
     """

@@ -164,7 +164,7 @@ def _comparison_table(comparison: Comparison) -> Table:
         "difference": [f"{row.difference:+.2f}" if row.difference is not None else "" for row in systems],
         "mean and 95 % interval": intervals,
         "p, bootstrap": [_p_cell(row.p_bootstrap, row.difference) for row in systems],
-        "p, randomisation": [_p_cell(row.p_randomization, row.difference) for row in systems],
+        "p, randomization": [_p_cell(row.p_randomization, row.difference) for row in systems],
     }
     shown = {heading: cells for heading, cells in columns.items() if any(cells)}  # without the test that was left out
     return Table(
@@ -179,5 +179,5 @@ def _comparison_table(comparison: Comparison) -> Table:
 def _p_cell(p: float | None, difference: float | None) -> str:
     if p is None:
         return ""
-    # sacreBLEU gives even equal outputs the least p there is, since no difference by chance exceeds none.
+    # sacreBLEU's bootstrap gives even equal outputs the least p there is, since no difference by chance exceeds none.
     return f"{p:.4f}{'*' if p < SIGNIFICANT and difference else ' '}"

@@ -1,4 +1,7 @@
-"""Is one system better than another, or was it luck? sacreBLEU's paired tests, for every metric that is offered."""
+"""Is one system better than another, or was it luck? sacreBLEU's paired tests, for every metric that is offered.
+
+Only the p-value of approximate randomization is counted here: see `_randomization`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from sacrebleu.significance import PairedTest, Result
 
 from nmt.evaluate.metrics import Scorer, check_aligned, check_seed
+from nmt.evaluate.sentence_counts import score_of_sums, sentence_counts
 from nmt.recipe import UserError
+
+# Differences of scores (0 to 100) that are equal but for rounding: their sums were added in another order.
+_EQUAL = 1e-9
 
 
 @dataclass(frozen=True)
@@ -20,7 +28,7 @@ class PairedScore:
     mean, interval:  mean over bootstrap resamples, and half the width of the 95 % interval around it
     difference:      to the baseline's score; None for the baseline itself, as are both p-values
     p_bootstrap:     by paired bootstrap resampling (Koehn 2004)
-    p_randomization: by paired approximate randomisation (Riezler and Maxwell 2005)
+    p_randomization: by paired approximate randomization (Riezler and Maxwell 2005)
 
     What belongs to a test that was not asked for is None.
     """
@@ -51,11 +59,11 @@ def compare_systems(
     resamples: int = 1000,
     trials: int = 10_000,
 ) -> Comparison:
-    """Each system beside the first one, the baseline: a paired bootstrap of `resamples`, a randomisation of `trials`.
+    """Each system beside the first one, the baseline: a paired bootstrap of `resamples`, randomization by `trials`.
 
-    0 leaves a test out. The seed is that of the environment variable SACREBLEU_SEED, 12345 by default, so everything is
-    as `sacrebleu --paired-bs` and `--paired-ar` give it, to the digit. Raises UserError for fewer than two systems,
-    streams that differ in length, and a seed that these tests cannot keep.
+    0 leaves a test out. The seed is that of the environment variable SACREBLEU_SEED, 12345 by default. The bootstrap
+    equals `sacrebleu --paired-bs` to the digit; randomization makes the trials of `--paired-ar`, but counts ties.
+    Raises UserError for fewer than two systems, streams that differ in length, and a seed that these tests cannot keep.
     """
     if len(systems) < 2:
         raise UserError("there is one system; a comparison must have a baseline and others; give another file")
@@ -78,8 +86,8 @@ def _compare(
 ) -> Comparison:
     prepared = [(name, [scorer.prepare(line) for line in lines]) for name, lines in systems.items()]
     refs = [[scorer.prepare(line) for line in stream] for stream in references]
-    bootstrap = _paired_test(prepared, refs, scorer, "bs", resamples)
-    randomization = _paired_test(prepared, refs, scorer, "ar", trials)
+    bootstrap = _bootstrap(prepared, refs, scorer, resamples)
+    randomization = _randomization(prepared, refs, scorer, trials)
     pairs = zip(bootstrap.results, randomization.results, strict=True)
     rows = [_paired_score(name, *pair) for name, pair in zip(systems, pairs, strict=True)]
     baseline = rows[0].score
@@ -112,20 +120,45 @@ class _Test:
     results: Sequence[Result | None]
 
 
-def _paired_test(
-    prepared: Sequence[tuple[str, Sequence[str]]],
-    references: Sequence[Sequence[str]],
-    scorer: Scorer,
-    kind: str,
-    samples: int,
+def _bootstrap(
+    prepared: Sequence[tuple[str, Sequence[str]]], references: Sequence[Sequence[str]], scorer: Scorer, resamples: int
 ) -> _Test:
-    if not samples:
+    if not resamples:
         return _Test("", [None] * len(prepared))
     scorer.counter.n_bootstrap = scorer.counter.seed = None
-    test = PairedTest(list(prepared), {scorer.name: scorer.counter}, references, test_type=kind, n_samples=samples)
+    test = PairedTest(list(prepared), {scorer.name: scorer.counter}, references, test_type="bs", n_samples=resamples)
     signatures, scores = test()
     ((name, signature),) = signatures.items()
     return _Test(scorer.sign(name, signature), [result for result in scores[name] if isinstance(result, Result)])
+
+
+def _randomization(
+    prepared: Sequence[tuple[str, Sequence[str]]], references: Sequence[Sequence[str]], scorer: Scorer, trials: int
+) -> _Test:
+    """Swap the outputs of each sentence with probability 1/2 in each trial; p is how often that differs as much.
+
+    sacreBLEU counts only trials that differ more. Where few sentences differ, most trials differ exactly as much as the
+    systems do: of one such sentence, sacreBLEU's p is 1 / (trials + 1), and the right one 1.
+    """
+    if not trials:
+        return _Test("", [None] * len(prepared))
+    counter = scorer.counter
+    counter.n_bootstrap = counter.seed = None
+    counts = [sentence_counts(counter, lines, references) for _, lines in prepared]  # (sentences, counts) each
+    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
+    generator = np.random.default_rng(None if seed == "none" else int(seed))
+    swapped = generator.integers(2, size=(trials, len(counts[0])), dtype=bool)
+    results = [Result(float(counter.corpus_score(prepared[0][1], references).score))]
+    for (_, lines), own in zip(prepared[1:], counts[1:], strict=True):
+        found = counter.corpus_score(lines, references)
+        gained = swapped @ (own - counts[0])  # (trials, counts): what the baseline gains and the system loses
+        first, second = (score_of_sums(counter, sums) for sums in (counts[0].sum(0) + gained, own.sum(0) - gained))
+        as_wide = np.abs(first - second) >= abs(found.score - results[0].score) - _EQUAL
+        results.append(Result(float(found.score), (int(as_wide.sum()) + 1) / (trials + 1)))
+    signature = counter.get_signature()
+    signature.update("seed", seed)
+    signature.update("ar", trials)
+    return _Test(scorer.sign(found.name, signature, ties="counted"), results)
 
 
 def _number(value: float | None) -> float | None:

@@ -53,7 +53,8 @@ def test_both_tests_are_the_sacrebleu_programs(
             assert ours["score"] == by_bootstrap[name]["score"] == by_trials[name]["score"]
             assert (ours["mean"], ours["interval"]) == (by_bootstrap[name]["mean"], by_bootstrap[name]["ci"])
             assert ours["p_bootstrap"] == by_bootstrap[name]["p_value"]
-            assert ours["p_randomization"] == by_trials[name]["p_value"]
+            if name != "TER":  # whose ties we count: see tests/evaluate/test_significance.py
+                assert ours["p_randomization"] == by_trials[name]["p_value"]
         assert [
             f"|bs:200|seed:{seed}|" in comparison["signatures"][0],
             f"|ar:300|seed:{seed}|" in comparison["signatures"][1],
@@ -83,8 +84,8 @@ def test_one_of_the_tests_can_be_left_out(texts: Path, nmt: Nmt) -> None:
     plain = ("compare", "--ref", texts / "ref", texts / "fair", texts / "good", "--metrics", "bleu")
     _, only_trials, _ = nmt(*plain, "--resamples", 0, "--trials", 100)
     _, only_bootstrap, _ = nmt(*plain, "--resamples", 100, "--trials", 0)
-    assert ("interval" in only_trials, "randomisation" in only_trials) == (False, True)
-    assert ("interval" in only_bootstrap, "randomisation" in only_bootstrap) == (True, False)
+    assert ("interval" in only_trials, "randomization" in only_trials) == (False, True)
+    assert ("interval" in only_bootstrap, "randomization" in only_bootstrap) == (True, False)
     assert [only_trials.count("BLEU|"), only_bootstrap.count("BLEU|")] == [1, 1]
 
 
@@ -94,6 +95,7 @@ def test_equal_outputs_are_not_called_significant(texts: Path, tmp_path: Path, n
         "compare", "--ref", texts / "ref", texts / "good", tmp_path / "copy", "--metrics", "bleu", "--trials", 50
     )
     assert "copy says word for word what the baseline says" in err
+    assert out.splitlines()[3].split()[-1] == "1.0000"
     assert "*" not in out.partition("\n\n")[0]
 
 

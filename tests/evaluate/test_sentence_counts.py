@@ -1,0 +1,73 @@
+"""Scores of summed counts against sacreBLEU's own corpus scores, with every option that a scorer sets."""
+
+import random
+
+import numpy as np
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from nmt.evaluate.sentence_counts import score_of_sums, sentence_counts
+
+METRICS = [
+    BLEU(),
+    BLEU(lowercase=True, tokenize="intl"),
+    BLEU(tokenize="none", force=True, smooth_method="none"),
+    CHRF(),
+    CHRF(lowercase=True),
+    CHRF(word_order=2),
+    TER(),
+]
+WORDS = [
+    "Der",
+    "die",
+    "das",
+    "Haus,",
+    "ein",
+    "Auto.",
+    "sieht",
+    "3,5",
+    "€-Stück",
+    "(nicht)",
+    "...",
+    "„ja“",
+    "!",
+    "猫",
+    "",
+]
+
+
+def corpora() -> list[tuple[list[str], list[list[str]]]]:
+    """Corpora with three streams of references: of all lengths, of few matches, of none, of nothing."""
+    rng = random.Random(5)
+
+    def lines(longest: int, count: int) -> list[str]:
+        return [" ".join(rng.choices(WORDS, k=rng.randint(0, longest))) for _ in range(count)]
+
+    made = [(lines(*size), [lines(*size) for _ in range(3)]) for size in ((12, 40), (3, 4), (2, 1))]
+    copied = lines(20, 20)
+    made.append((copied, [[f"{line} am Ende" for line in copied], copied, copied[::-1]]))
+    made.append(([line.replace("das", "Haus") for line in copied], [copied, copied[1:] + copied[:1], copied]))
+    made += [
+        ([one], [[ref]] * 3) for one, ref in (("", ""), ("", "x y"), ("a b", ""), ("a b c d", "x y z"), ("a", "a"))
+    ]
+    return made
+
+
+@pytest.mark.parametrize(
+    "metric", METRICS, ids=lambda metric: f"{type(metric).__name__}-{vars(metric).get('word_order')}"
+)
+@pytest.mark.parametrize("number_of_references", [1, 3])
+def test_sums_of_counts_score_as_sacrebleu_scores_the_corpus(
+    metric: BLEU | CHRF | TER, number_of_references: int
+) -> None:
+    sums, expected = [], []
+    for hypotheses, streams in corpora():
+        references = streams[:number_of_references]
+        counts = sentence_counts(metric, hypotheses, references)
+        assert len(counts) == len(hypotheses)
+        sums.append(counts.sum(axis=0))
+        expected.append(metric.corpus_score(hypotheses, references).score)
+    assert score_of_sums(metric, np.array(sums)).tolist() == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    assert len({round(score, 3) for score in expected}) > 2

@@ -1,0 +1,95 @@
+"""Approximate randomization beside all ways to swap the outputs of a few sentences, each scored by sacreBLEU."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest, Result
+
+from nmt.evaluate.metrics import make_scorer
+from nmt.evaluate.significance import compare_systems
+
+METRICS = {"bleu": BLEU(), "chrf": CHRF(), "ter": TER()}
+REFERENCE = [
+    "the old man buys a red car in the town",
+    "we work in the garden on every day of the week",
+    "she reads a long book about the history of music",
+    "they drive to the sea when the sun is shining",
+    "the dog sleeps under the big table in the kitchen",
+    "nobody knows where the small key of the door is",
+]
+FIRST = [
+    "the old man buys a red car in a town",
+    "we work in the garden on each day of the week",
+    "she reads a book about the history of music",
+    "they drive to the sea when the sun shines",
+    "a dog sleeps under a big table in a kitchen",
+    "nobody knows where the key of the door is",
+]
+SECOND = [
+    "the old man buys a car of red in a town",
+    "we work in the garden on every day of a week",
+    "she reads one book on the history of music",
+    "they go to the sea when the sun shines",
+    "the dog sleeps under a table in the kitchen",
+    "nobody knows where the key of a door may be",
+]
+TRIALS = 2_000
+
+
+def p_randomization(metric: str, first: list[str], second: list[str], references: list[list[str]]) -> float:
+    comparison = compare_systems(
+        {"first": first, "second": second},
+        references,
+        make_scorer(metric, tgt_lang="en"),
+        resamples=0,
+        trials=TRIALS,
+    )
+    (signature,) = comparison.signatures
+    assert f"|ar:{TRIALS}|seed:12345|" in signature and "|ties:counted|" in signature
+    p = comparison.systems[1].p_randomization
+    assert p is not None
+    return p
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("number_of_references", [1, 3])
+def test_the_p_value_is_that_of_all_swaps(metric: str, number_of_references: int) -> None:
+    references = [REFERENCE, FIRST[::-1], SECOND[::-1]][:number_of_references]
+    sentences = list(zip(FIRST, SECOND, strict=True))
+
+    def difference(swaps: tuple[bool, ...]) -> float:
+        sides = zip(*(pair[::-1] if swap else pair for pair, swap in zip(sentences, swaps, strict=True)), strict=True)
+        first, second = (METRICS[metric].corpus_score(list(side), references).score for side in sides)
+        return float(round(abs(first - second), 9))
+
+    differences = {swaps: difference(swaps) for swaps in product((False, True), repeat=len(sentences))}
+    observed = differences[(False,) * len(sentences)]
+    exact = sum(found >= observed for found in differences.values()) / len(differences)
+    p = p_randomization(metric, FIRST, SECOND, references)
+    assert abs(p - exact) < 4 * np.sqrt(exact * (1 - exact) / TRIALS)
+    # The trials are those of sacreBLEU.
+    drawn = np.random.default_rng(12345).integers(2, size=(TRIALS, len(sentences)), dtype=bool)
+    as_wide = sum(differences[tuple(swaps)] >= observed for swaps in drawn.tolist())
+    assert p == (as_wide + 1) / (TRIALS + 1)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_one_other_sentence_is_no_evidence(metric: str) -> None:
+    """sacreBLEU's own p-value is the least there is: no swap makes the systems differ more."""
+    first, second, reference = FIRST * 5, [SECOND[0], *(FIRST * 5)[1:]], REFERENCE * 5
+    assert p_randomization(metric, first, second, [reference]) == 1.0
+    named: list[tuple[str, Sequence[str]]] = [("first", first), ("second", second)]
+    _, scores = PairedTest(named, {metric: METRICS[metric]}, [reference], test_type="ar", n_samples=TRIALS)()
+    (theirs,) = (rows[1] for rows in scores.values() if isinstance(rows[1], Result))
+    assert theirs.p_value == 1 / (TRIALS + 1)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_different_outputs_of_equal_score_are_no_evidence(metric: str) -> None:
+    first, second = ["a b c d e", "v w x y z"], ["v w x y z", "a b c d e"]
+    assert p_randomization(metric, first, second, [["a b c d e", "a b c d e"]]) == 1.0
