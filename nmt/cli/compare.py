@@ -10,6 +10,7 @@ import typer
 
 from nmt.cli.scored_text import (
     ChrfLowercaseOption,
+    Counting,
     Format,
     FormatOption,
     LangOption,
@@ -21,7 +22,6 @@ from nmt.cli.scored_text import (
     TokenizeOption,
     echo_found,
     hint_at_case,
-    make_scorers,
     read_scored_text,
     read_systems,
 )
@@ -57,8 +57,10 @@ def compare(
 
     nmt compare --ref news.de base.de big.de
     """
+    counting = Counting(metrics, lang, tokenize, lowercase, chrf_lowercase)
+    counting.check()
     text = read_scored_text(ref, None, test_set, lang_pair)
-    scorers = make_scorers(metrics, lang, text, tokenize, lowercase=lowercase, chrf_lowercase=chrf_lowercase)
+    scorers = counting.scorers(text)
     systems = read_systems([baseline, *others], text)
     hint_at_case(systems, text, scorers)
     for name, lines in list(systems.items())[1:]:

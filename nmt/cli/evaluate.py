@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ import typer
 
 from nmt.cli.scored_text import (
     ChrfLowercaseOption,
+    Counting,
     Format,
     LangOption,
     LangPairOption,
@@ -25,24 +25,50 @@ from nmt.cli.scored_text import (
     TokenizeOption,
     echo_found,
     hint_at_case,
-    make_scorers,
     read_scored_text,
     read_systems,
 )
 from nmt.data.lines import read_lines
 from nmt.evaluate.breakdown import WordScore, count_words, length_classes, read_word_counts, score_words
 from nmt.evaluate.comet import comet_scores
-from nmt.evaluate.differences import widest_differences
+from nmt.evaluate.differences import Difference, widest_differences
 from nmt.evaluate.findings import Findings
 from nmt.evaluate.metrics import GroupScore, Score, Scorer, bleu_words, score_groups
 from nmt.logs import say
 from nmt.recipe import UserError
 
-Systems = Mapping[str, Sequence[str]]
+Hypotheses = Annotated[list[Path], typer.Argument(metavar="HYP...", help="Translations, one file per system.")]
+Confidence = Annotated[
+    bool, typer.Option("--confidence", help="Add 95 % intervals by bootstrap, seeded by SACREBLEU_SEED.")
+]
+Resamples = Annotated[int | None, typer.Option(min=2, help="Resamples of --confidence. [default: 1000]")]
+Src = Annotated[Path | None, typer.Option(help="Source sentences; --test-set brings its own.")]
+ByLength = Annotated[
+    bool, typer.Option("--by-length", help="Add the scores by length of the source sentence; needs --src.")
+]
+TrainTgt = Annotated[
+    list[Path] | None,
+    typer.Option(help="Target side of the training text: add the F-measure of words by how often it has them."),
+]
+WordCounts = Annotated[
+    Path | None, typer.Option(help="The same from lines of WORD COUNT, with words as bleu counts them.")
+]
+Differences = Annotated[
+    int, typer.Option(min=0, help="Of two systems, show so many sentences on which each is most ahead.")
+]
+Comet = Annotated[
+    str | None, typer.Option(metavar="COMMAND", help="Add COMET by this comet-score program; needs --src.")
+]
+OutputFormat = Annotated[
+    Format | None, typer.Option("--format", help="text, markdown or latex; json for everything in full precision.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="The scores by system as JSON; with a breakdown, the same as --format json.")
+]
 
 
 def evaluate(
-    hypotheses: Annotated[list[Path], typer.Argument(metavar="HYP...", help="Translations, one file per system.")],
+    hypotheses: Hypotheses,
     ref: RefOption = None,
     test_set: TestSetOption = None,
     lang_pair: LangPairOption = None,
@@ -51,33 +77,16 @@ def evaluate(
     tokenize: TokenizeOption = None,
     lowercase: LowercaseOption = False,
     chrf_lowercase: ChrfLowercaseOption = False,
-    confidence: Annotated[
-        bool, typer.Option("--confidence", help="Add 95 % intervals by bootstrap, seeded by SACREBLEU_SEED.")
-    ] = False,
-    resamples: Annotated[int, typer.Option(min=2, help="Resamples of --confidence.")] = 1000,
-    src: Annotated[Path | None, typer.Option(help="Source sentences; --test-set brings its own.")] = None,
-    by_length: Annotated[
-        bool, typer.Option("--by-length", help="Add the scores by length of the source sentence; needs --src.")
-    ] = False,
-    train_tgt: Annotated[
-        list[Path] | None,
-        typer.Option(help="Target side of the training text: add the F-measure of words by how often it has them."),
-    ] = None,
-    word_counts: Annotated[
-        Path | None, typer.Option(help="The same from lines of WORD COUNT, with words as bleu counts them.")
-    ] = None,
-    differences: Annotated[
-        int, typer.Option(min=0, help="Of two systems, show so many sentences on which each is most ahead.")
-    ] = 0,
-    comet: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Add COMET by this comet-score program; needs --src.")
-    ] = None,
-    output: Annotated[
-        Format | None, typer.Option("--format", help="text, markdown or latex; json for everything in full precision.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The scores by system as JSON; with a breakdown, the same as --format json.")
-    ] = False,
+    confidence: Confidence = False,
+    resamples: Resamples = None,
+    src: Src = None,
+    by_length: ByLength = False,
+    train_tgt: TrainTgt = None,
+    word_counts: WordCounts = None,
+    differences: Differences = 0,
+    comet: Comet = None,
+    output: OutputFormat = None,
+    as_json: AsJson = False,
 ) -> None:
     """Score translations: one line for each system, and the signature of each figure.
 
@@ -85,22 +94,23 @@ def evaluate(
     """
     if as_json and output is not None:
         raise typer.BadParameter("--json and --format are mutually exclusive; give one of them")
+    if resamples is not None and not confidence:
+        raise typer.BadParameter("--resamples has no effect without --confidence; add that, or leave it out")
+    counting = Counting(metrics, lang, tokenize, lowercase, chrf_lowercase)
+    counting.check(counts_words=bool(train_tgt or word_counts), compares_lines=by_length or differences > 0)
     text = read_scored_text(ref, src, test_set, lang_pair)
-    scorers = make_scorers(metrics, lang, text, tokenize, lowercase=lowercase, chrf_lowercase=chrf_lowercase)
-    systems = read_systems(hypotheses, text)
-    hint_at_case(systems, text, scorers)
-    _require_two(systems, differences)
-    findings = Findings(_score(systems, text, scorers, resamples if confidence else 0, comet))
-    ignores_case = lowercase or chrf_lowercase
-    if by_length:
-        findings = replace(findings, by_length=_by_length(systems, text, scorers, ignores_case))
-    if train_tgt or word_counts:
-        words, meaning = bleu_words(tgt_lang=lang or text.tgt_lang or "en", tokenize=tokenize, lowercase=lowercase)
-        by_frequency = _by_frequency(systems, text, _frequencies(train_tgt or [], word_counts, words), words)
-        findings = replace(findings, by_frequency=by_frequency, words=meaning)
-    if differences:
-        findings = _with_differences(findings, systems, text, differences, ignores_case)
-    _echo(findings, output, as_json)
+    for option, is_given in (("--by-length", by_length), ("--comet", comet is not None)):
+        if is_given and text.source is None:
+            raise UserError(f"{option} needs the source sentences, line by line beside the reference; give --src FILE")
+    asked = _Evaluation(read_systems(hypotheses, text), text, counting, counting.scorers(text))
+    hint_at_case(asked.systems, text, asked.scorers)
+    if differences and len(asked.systems) != 2:
+        raise UserError(f"--differences is about two systems; there are {len(asked.systems)}; give two files")
+    scores = asked.scores((resamples or 1000) if confidence else 0, comet)
+    by_source = asked.by_length() if by_length else {}
+    by_frequency, words = asked.by_frequency(train_tgt or [], word_counts) if train_tgt or word_counts else ({}, "")
+    ahead, behind = asked.differences(differences) if differences else (None, None)
+    _echo(Findings(scores, by_source, by_frequency, words, ahead, behind), output, as_json)
 
 
 def _echo(findings: Findings, output: Format | None, as_json: bool) -> None:
@@ -111,63 +121,61 @@ def _echo(findings: Findings, output: Format | None, as_json: bool) -> None:
         echo_found(document, findings.tables(), output or (Format.json if as_json else Format.text))
 
 
-def _require_two(systems: Systems, differences: int) -> None:
-    if differences and len(systems) != 2:
-        raise UserError(f"--differences is about two systems; there are {len(systems)}; give two files")
+@dataclass(frozen=True)
+class _Evaluation:
+    """Some systems, by the name of their file, and what they are measured by."""
 
+    systems: Mapping[str, Sequence[str]]
+    text: ScoredText
+    counting: Counting
+    scorers: Sequence[Scorer]
 
-def _with_differences(
-    findings: Findings, systems: Systems, text: ScoredText, number: int, ignores_case: bool
-) -> Findings:
-    first, second = systems.values()
-    ahead, behind = widest_differences(first, second, text.streams, text.source, number, lowercase=ignores_case)
-    return replace(findings, ahead=ahead, behind=behind)
+    def scores(self, resamples: int, comet: str | None) -> dict[str, list[Score]]:
+        """Of the whole test set, COMET last."""
+        by_comet: dict[str, Score] = {}
+        if comet is not None:
+            say(f"scoring {len(self.systems)} x {len(self._source):,} sentences by {comet}")
+            by_comet = comet_scores(comet, self.systems, self._source, self.text.streams[0])
+        return {
+            name: [
+                *(scorer.score(lines, self.text.streams, resamples=resamples) for scorer in self.scorers),
+                *([by_comet[name]] if by_comet else []),
+            ]
+            for name, lines in self.systems.items()
+        }
 
+    def by_length(self) -> dict[str, list[GroupScore]]:
+        """By length of the source sentence."""
+        classes, ignores_case = length_classes(self._source), self.counting.ignores_case
+        return {
+            name: score_groups(lines, self.text.streams, classes, self.scorers, lowercase=ignores_case)
+            for name, lines in self.systems.items()
+        }
 
-def _score(
-    systems: Systems, text: ScoredText, scorers: Sequence[Scorer], resamples: int, comet: str | None
-) -> dict[str, list[Score]]:
-    by_comet: dict[str, Score] = {}
-    if comet is not None:
-        source = _source(text, "--comet")
-        say(f"scoring {len(systems)} x {len(source):,} sentences by {comet}")
-        by_comet = comet_scores(comet, systems, source, text.streams[0])
-    return {
-        name: [
-            *(scorer.score(lines, text.streams, resamples=resamples) for scorer in scorers),
-            *([by_comet[name]] if by_comet else []),
-        ]
-        for name, lines in systems.items()
-    }
+    def by_frequency(
+        self, train_tgt: Sequence[Path], word_counts: Path | None
+    ) -> tuple[dict[str, list[WordScore]], str]:
+        """Words by how often training has them, from its text, from counts, or from both; and what a word is."""
+        words, meaning = bleu_words(
+            tgt_lang=self.counting.language(self.text),
+            tokenize=self.counting.tokenize,
+            lowercase=self.counting.lowercase,
+        )
+        frequencies = count_words(chain.from_iterable(map(read_lines, train_tgt)), words)
+        if word_counts is not None:
+            frequencies += read_word_counts(read_lines(word_counts), str(word_counts))
+        reference = self.text.streams[0]
+        return {
+            name: score_words(lines, reference, frequencies, words) for name, lines in self.systems.items()
+        }, meaning
 
+    def differences(self, number: int) -> tuple[list[Difference], list[Difference]]:
+        """The sentences on which the first of two systems is most ahead, and most behind."""
+        first, second = self.systems.values()
+        streams, ignores_case = self.text.streams, self.counting.ignores_case
+        return widest_differences(first, second, streams, self.text.source, number, lowercase=ignores_case)
 
-def _by_length(
-    systems: Systems, text: ScoredText, scorers: Sequence[Scorer], ignores_case: bool
-) -> dict[str, list[GroupScore]]:
-    classes = length_classes(_source(text, "--by-length"))
-    return {
-        name: score_groups(lines, text.streams, classes, scorers, lowercase=ignores_case)
-        for name, lines in systems.items()
-    }
-
-
-def _by_frequency(
-    systems: Systems, text: ScoredText, frequencies: Counter[str], words: Callable[[str], list[str]]
-) -> dict[str, list[WordScore]]:
-    return {name: score_words(lines, text.streams[0], frequencies, words) for name, lines in systems.items()}
-
-
-def _frequencies(
-    train_tgt: Sequence[Path], word_counts: Path | None, words: Callable[[str], list[str]]
-) -> Counter[str]:
-    """How often training has each word, from its text, from counts, or from both."""
-    counts = count_words(chain.from_iterable(map(read_lines, train_tgt)), words)
-    if word_counts is not None:
-        counts += read_word_counts(read_lines(word_counts), str(word_counts))
-    return counts
-
-
-def _source(text: ScoredText, option: str) -> list[str]:
-    if text.source is None:
-        raise UserError(f"{option} needs the source sentences, line by line beside the reference; give --src FILE")
-    return text.source
+    @property
+    def _source(self) -> list[str]:
+        assert self.text.source is not None, "the command has checked it"
+        return self.text.source

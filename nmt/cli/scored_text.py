@@ -14,6 +14,7 @@ import typer
 from nmt.data.corpus import sacrebleu_files
 from nmt.data.lines import read_lines
 from nmt.evaluate.metrics import Scorer, make_scorer
+from nmt.evaluate.moses import LANGUAGES
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say
 from nmt.recipe import UserError
@@ -87,6 +88,8 @@ def read_scored_text(
         raise UserError(
             "there must be --ref FILE or --test-set NAME, and not both; give one of them to say what is right"
         )
+    if lang_pair is not None and test_set is None:
+        raise typer.BadParameter("--lang-pair has no effect without --test-set; add that, or leave it out")
     tgt_lang = None
     if test_set is not None:
         if lang_pair is None:
@@ -122,28 +125,72 @@ def read_systems(files: Sequence[Path], text: ScoredText) -> dict[str, list[str]
     return systems
 
 
-def make_scorers(
-    metrics: str, lang: str | None, text: ScoredText, tokenize: str | None, *, lowercase: bool, chrf_lowercase: bool
-) -> list[Scorer]:
-    """The scorers of a comma-separated list of metrics; UserError for an unknown one or a missing language."""
-    names = list(dict.fromkeys(name.strip() for name in metrics.split(",") if name.strip()))
-    language = lang or text.tgt_lang
-    if not names:
-        raise UserError("--metrics names none; it must be a list such as bleu,chrf,ter; give at least one")
-    for name in names:
-        if language is None and name.startswith(("bleu-tokenized", "bleu-compound")):
-            raise UserError(
-                f"{name} has rules for each language; it must know the target language; give --lang, such as --lang de"
+@dataclass(frozen=True)
+class Counting:
+    """The metrics, comma-separated, and the options that say how they count."""
+
+    metrics: str
+    lang: str | None
+    tokenize: str | None
+    lowercase: bool
+    chrf_lowercase: bool
+
+    @property
+    def ignores_case(self) -> bool:
+        """Whether sentences that differ in case alone are taken for equal."""
+        return self.lowercase or self.chrf_lowercase
+
+    def check(self, *, counts_words: bool = False, compares_lines: bool = False) -> None:
+        """Raise BadParameter for an option that would have no effect.
+
+        counts_words: whether words as those of bleu are counted; compares_lines: whether single sentences are compared
+        """
+        names = self._names()
+        has_words, has_chrf = "bleu" in names or counts_words, not {"chrf", "chrf++"}.isdisjoint(names)
+        for option, metric, is_given, has_effect in (
+            ("--tokenize", "bleu", self.tokenize is not None, has_words),
+            ("--lowercase", "bleu", self.lowercase, has_words or compares_lines),
+            ("--chrf-lowercase", "chrf or chrf++", self.chrf_lowercase, has_chrf or compares_lines),
+        ):
+            if is_given and not has_effect:
+                raise typer.BadParameter(
+                    f"{option} has no effect on {', '.join(names)}; it is for {metric}; leave it out, or add {metric} "
+                    "to --metrics"
+                )
+        if self.lang is not None and self.lang not in LANGUAGES:
+            raise typer.BadParameter(
+                f"--lang {self.lang} has no rules of its own in any tokenizer; it must be one of "
+                f"{', '.join(sorted(LANGUAGES))}; leave it out, or give en for the rules of most languages"
             )
-    return [
-        make_scorer(
-            name,
-            tgt_lang=language or "en",
-            tokenize=tokenize,
-            lowercase=chrf_lowercase if name.startswith("chrf") else lowercase,
-        )
-        for name in names
-    ]
+
+    def language(self, text: ScoredText) -> str:
+        """The target language, whose rules are those of English where it is not known."""
+        return self.lang or text.tgt_lang or "en"
+
+    def scorers(self, text: ScoredText) -> list[Scorer]:
+        """One for each metric; UserError for an unknown one or a missing language."""
+        names = self._names()
+        for name in names:
+            if (self.lang or text.tgt_lang) is None and name.startswith(("bleu-tokenized", "bleu-compound")):
+                raise UserError(
+                    f"{name} has rules for each language; it must know the target language; give --lang, such as "
+                    "--lang de"
+                )
+        return [
+            make_scorer(
+                name,
+                tgt_lang=self.language(text),
+                tokenize=self.tokenize,
+                lowercase=self.chrf_lowercase if name.startswith("chrf") else self.lowercase,
+            )
+            for name in names
+        ]
+
+    def _names(self) -> list[str]:
+        names = list(dict.fromkeys(name.strip() for name in self.metrics.split(",") if name.strip()))
+        if not names:
+            raise UserError("--metrics names none; it must be a list such as bleu,chrf,ter; give at least one")
+        return names
 
 
 def hint_at_case(systems: Mapping[str, Sequence[str]], text: ScoredText, scorers: Sequence[Scorer]) -> None:

@@ -8,6 +8,10 @@ from typing import Literal, assert_never
 
 Punctuation = Literal["norm", "unipunct"]
 
+_CODES = "as bn ca cs de el en es et fi fr ga gu hi hu is it ja kn ko lt lv ml mni mr nl or pa pl pt ro ru sk sl sv ta"
+LANGUAGES = frozenset([*_CODES.split(), "tdt", "te", "yue", "zh"])
+"""Languages with rules of their own in the Moses tokenizer. For ja, ko and zh, sacreBLEU has tokenizers too."""
+
 
 class MosesText:
     """Text as the Moses scripts leave it: punctuation made uniform, then tokenised, special characters escaped.

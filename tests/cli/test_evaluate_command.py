@@ -399,6 +399,47 @@ def test_wrong_input_is_one_line(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
         assert expected in one_line(err)
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--lowercase", "--metrics", "chrf,ter"], "--lowercase has no effect on chrf, ter"),
+        (["--lowercase", "--metrics", "bleu-tokenized", "--lang", "de"], "--lowercase has no effect on bleu-tokenized"),
+        (["--chrf-lowercase", "--metrics", "bleu"], "--chrf-lowercase has no effect on bleu"),
+        (["--tokenize", "intl", "--metrics", "chrf"], "--tokenize has no effect on chrf"),
+        (["--tokenize", "intl", "--metrics", "ter", "--differences", 1], "--tokenize has no effect on ter"),
+        (["--resamples", 1000], "--resamples has no effect without --confidence"),
+        (["--lang-pair", "en-de"], "--lang-pair has no effect without --test-set"),
+        (["--lang", "jp"], "--lang jp has no rules of its own"),
+        (["--lang", "DE"], "--lang DE has no rules of its own"),
+    ],
+)
+def test_an_option_without_effect_is_an_error(texts: Path, nmt: Nmt, options: list[object], expected: str) -> None:
+    systems = ["--ref", texts / "ref", texts / "good", texts / "fair"]
+    commands = ["evaluate"] if {"--resamples", "--differences"} & set(options) else ["evaluate", "compare"]
+    for command in commands:
+        status, out, err = nmt(command, *systems, *options)
+        assert (status, out) == (2, "")
+        assert expected in one_line(err)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--lowercase", "--by-length"],
+        ["--chrf-lowercase", "--differences", 1],
+        ["--tokenize", "intl", "--train-tgt", "ref2"],
+        ["--lowercase", "--train-tgt", "ref2"],
+    ],
+)
+def test_an_option_acts_on_breakdowns_too(texts: Path, nmt: Nmt, options: list[str], lowered: Path) -> None:
+    plain = ["evaluate", "--ref", texts / "ref", "--src", texts / "src", lowered, texts / "fair", "--metrics", "ter"]
+    given = [texts / word if word == "ref2" else word for word in options]
+    without = given[1:] if str(given[0]).endswith("lowercase") else given[2:]
+    (status, out, _), (_, other, _) = nmt(*plain, *given), nmt(*plain, *without)
+    assert status == 0
+    assert out != other
+
+
 def test_a_translation_that_is_the_reference_is_worth_a_warning(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "copy").write_bytes((texts / "ref").read_bytes())
     status, out, err = nmt("evaluate", "--ref", texts / "ref", tmp_path / "copy", texts / "good", "--metrics", "bleu")

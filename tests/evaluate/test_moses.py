@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from sacremoses.corpus import NonbreakingPrefixes
 
-from nmt.evaluate.moses import MosesText, split_compounds
+from nmt.evaluate.moses import LANGUAGES, MosesText, split_compounds
 
 MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
 needs_multi30k = pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k files are not beside the project")
@@ -21,6 +22,12 @@ def test_moses_text_reproduces_the_published_files(split: str, lang: str) -> Non
     moses = MosesText(lang)
     ours = [moses.tokens(line.lower()) for line in read_lines(f"{split}.{lang}")]
     assert ours == read_lines(f"{split}.lc.norm.tok.{lang}")
+
+
+def test_the_languages_are_those_of_the_moses_tokenizer() -> None:
+    """It has lists of abbreviations, and looks for characters of Japanese and Korean."""
+    with_lists = set(NonbreakingPrefixes().available_langs.values())
+    assert with_lists | {"ja", "ko"} == LANGUAGES
 
 
 def test_moses_text_escapes_and_keeps_hyphens() -> None:
