@@ -45,7 +45,7 @@ from nmt.precision import choose_precision
 from nmt.recipe import Recipe, UserError, dump_choices, dump_recipe
 from nmt.run_lock import run_lock
 from nmt.storage.model_facts import ModelFacts, read_model_facts
-from nmt.storage.sealed import CorruptError, verify_directory
+from nmt.storage.sealed import MANIFEST, CorruptError, require_new, verify_directory
 from nmt.train.disk import require_disk_space
 from nmt.train.position import Position, require_same_run
 from nmt.train.resume import require_same_text, require_same_tokenizers
@@ -73,6 +73,7 @@ def run(recipe: Recipe) -> None:
     recipe = with_start_model(recipe)
     with start_world(recipe.train.device) as world, _writing(recipe, world):
         require_same_run(recipe)
+        world.once(lambda: _require_own_model(recipe.directory / "model"))
         world.once(lambda: require_test_sets(recipe))
         position = _train(recipe, world)
         world.once(lambda: _finish(recipe, world, position))
@@ -96,8 +97,9 @@ def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Pat
     """Write an average of a run's weights as a model directory, and return the checkpoints that it was made from.
 
     kind: of the newest or of the best-validated `count` checkpoints, or the moving average at the newest one. Raises
-    UserError when there are not that many, or no moving average is kept.
+    UserError when there are not that many, when no moving average is kept, and when `out` exists.
     """
+    require_new(out)
     chosen = _choose_checkpoints(run_dir, kind, count)
     _write_average(chosen, kind, out)
     return chosen
@@ -353,6 +355,13 @@ def _draw_curves(recipe: Recipe) -> tuple[str | None, tuple[str, ...]]:
         return None, (f"The training curves are left out: {error}",)
 
 
+def _require_own_model(out: Path) -> None:
+    """Raise UserError where a run would remove something else than a model, to put its own in its place."""
+    is_model = (out / "model.toml").is_file() or (out / MANIFEST).is_file()
+    if out.exists() and not is_model and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is there but is no model; it must not be overwritten; move it away")
+
+
 def _average_of_run(recipe: Recipe) -> list[Path]:
     """Make `model` in the run directory the average that the recipe asks for, unless it is that already."""
     kind, out = recipe.train.average, recipe.directory / "model"
@@ -367,6 +376,7 @@ def _average_of_run(recipe: Recipe) -> list[Path]:
             return chosen
     except CorruptError:
         pass
+    _require_own_model(out)
     shutil.rmtree(out, ignore_errors=True)
     _write_average(chosen, kind, out)
     what = "the moving average at" if kind == "ema" else f"the average of {len(names)} checkpoints, {names[0]} to"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from nmt import pipeline
 from nmt.cli.arguments import Overrides, RecipeArgument
 from nmt.logs import say
-from nmt.recipe import describe_recipe, load_recipe
+from nmt.recipe import Recipe, UserError, describe_recipe, dump_recipe, load_recipe
 
 
 def run(recipe: RecipeArgument, overrides: Overrides = None) -> None:
@@ -19,7 +20,7 @@ def run(recipe: RecipeArgument, overrides: Overrides = None) -> None:
     An interrupted run goes on where it stopped when the same command is given again. On several GPUs:
     torchrun --nproc-per-node 8 -m nmt run RECIPE
     """
-    pipeline.run(load_recipe(recipe, overrides or ()))
+    pipeline.run(_load_for_training(recipe, overrides or ()))
 
 
 def prepare(recipe: RecipeArgument, overrides: Overrides = None) -> None:
@@ -32,7 +33,20 @@ def train(recipe: RecipeArgument, overrides: Overrides = None) -> None:
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt train RECIPE
     """
-    pipeline.train(load_recipe(recipe, overrides or ()))
+    pipeline.train(_load_for_training(recipe, overrides or ()))
+
+
+def _load_for_training(path: Path, overrides: Sequence[str]) -> Recipe:
+    """The recipe; UserError where training would overwrite it by the recipe that it writes into the run directory."""
+    recipe = load_recipe(path, overrides)
+    saved = recipe.directory / "recipe.toml"
+    is_own = saved.is_file() and saved.samefile(path)
+    if is_own and dump_recipe(load_recipe(path)) != path.read_text(encoding="utf-8-sig"):
+        raise UserError(
+            f"{path} is where training writes the recipe with all its options; it must be another file than yours; "
+            "rename yours, or set another run_dir"
+        )
+    return recipe
 
 
 def average(

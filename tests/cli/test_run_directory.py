@@ -1,0 +1,47 @@
+"""What a run leaves alone in the directory that it writes to."""
+
+from pathlib import Path
+
+import pytest
+from calling import Nmt, one_line
+
+from nmt.recipe import dump_recipe, load_recipe
+
+RECIPE = """# mine
+name = "tiny"
+src_lang = "en"
+tgt_lang = "de"
+run_dir = "."
+[data]
+train = [{ kind = "embedded", pairs = 300 }]
+valid = [{ kind = "embedded", split = "valid", pairs = 20 }]
+[tokenizer]
+vocab_size = 600
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "train"])
+def test_a_recipe_in_the_run_directory_stays(
+    tmp_path: Path, nmt: Nmt, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(f"nmt.pipeline.{command}", lambda recipe: None)
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    status, _, err = nmt(command, "recipe.toml")
+    assert status == 1
+    assert "recipe.toml is where training writes the recipe" in one_line(err)
+    assert nmt(command, "recipe.toml", "run_dir=other")[0] == 0
+    (tmp_path / "recipe.toml").write_text(dump_recipe(load_recipe(tmp_path / "recipe.toml")))
+    assert nmt(command, "recipe.toml", "train.max_steps=9")[0] == 0  # one that training wrote
+
+
+def test_a_run_does_not_remove_what_is_no_model(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(RECIPE)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "thesis.tex").write_text("years of work")
+    status, _, err = nmt("run", "mine.toml")
+    assert status == 1
+    assert "model is there but is no model; it must not be overwritten" in one_line(err)
+    assert (tmp_path / "model" / "thesis.tex").read_text() == "years of work"
+    assert not (tmp_path / "data").exists()  # before the work
