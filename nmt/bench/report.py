@@ -15,7 +15,7 @@ from nmt.bench.decoding import DecodingFigures
 from nmt.bench.statistics import Spread
 from nmt.bench.training import TrainingFigures
 from nmt.evaluate.report import describe_machine, describe_software, find_git_commit
-from nmt.recipe import UserError
+from nmt.storage.sealed import write_file
 
 Rows = list[tuple[str, str]]
 
@@ -80,10 +80,7 @@ def write_json(path: Path, kind: str, settings: Mapping[str, Any], figures: Trai
         "settings": dict(settings),
         "figures": dataclasses.asdict(figures),
     }
-    try:
-        path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose a place that can be written to") from error
+    write_file(path, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def _outside_the_clock(figures: TrainingFigures) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +22,10 @@ ModelArgument = Annotated[Path, typer.Argument(help="A model directory, a checkp
 Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
 
 
+STANDARD_STREAM = Path("-")
+"""Standard input or output, where a command can read or write it."""
+
+
 class Precision(StrEnum):
     """Choices of --precision."""
 
@@ -29,10 +36,40 @@ class Precision(StrEnum):
     int8 = "int8"
 
 
-def require_folder(out: Path | None) -> None:
-    """Raise UserError, before work that may take minutes, where the folder of the file it ends in is not there."""
-    if out is not None and not out.parent.is_dir():
-        raise UserError(f"cannot write {out}: {out.parent} is no folder; choose a place that can be written to")
+def require_output(option: str, out: Path | None, inputs: Iterable[Path | None] = ()) -> None:
+    """Raise UserError, before work that may take minutes, where the file that an option names cannot be written.
+
+    That is where its folder is not there, and where it is a folder or one of the inputs; see `require_no_input`.
+    """
+    if out is None:
+        return
+    folder = Path(os.path.realpath(out)).parent
+    if not folder.is_dir():
+        raise UserError(f"cannot write {out}: {folder} is no folder; choose a place that can be written to")
+    if out.is_dir():
+        raise UserError(f"cannot write {out}: it is a folder; {option} must be a file; name one in it")
+    if out == STANDARD_STREAM:
+        raise UserError(f"{option} - is not possible; it must be a file; name one")
+    require_no_input(option, out, inputs)
+
+
+def require_no_input(option: str, out: Path, inputs: Iterable[Path | None]) -> None:
+    """Raise UserError where an output is one of the files that are read, which it would overwrite.
+
+    inputs: files, `-` for standard input, and folders of which all files are read, such as models
+    """
+    if not out.is_file():
+        return
+    own = out.stat()
+    for path in filter(None, inputs):
+        if path == STANDARD_STREAM and sys.stdin is not None:
+            found = {"standard input": os.fstat(0)}
+        else:
+            files = path.iterdir() if path.is_dir() else [path]
+            found = {str(file): file.stat() for file in files if file.is_file()}
+        for name, status in found.items():
+            if os.path.samestat(own, status):
+                raise UserError(f"{option} {out} is the input {name}; it must be another file; name a new one")
 
 
 class Engine(StrEnum):

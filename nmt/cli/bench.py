@@ -15,7 +15,7 @@ from nmt.bench.report import decoding_rows, format_table, training_rows, write_j
 from nmt.bench.subjects import find_subject
 from nmt.bench.tasks import BUILT_IN_LENGTHS, SearchRequest, model_and_sentences, training_text
 from nmt.bench.training import measure_training
-from nmt.cli.arguments import Device, Precision, require_folder
+from nmt.cli.arguments import Device, Precision, require_output
 from nmt.distributed import start_world
 
 app = typer.Typer(
@@ -79,7 +79,7 @@ def train(
     clock. Afterwards the stages of an update are timed one by one, and F.linear at the shapes of the model. On several
     GPUs: torchrun --nproc-per-node 8 -m nmt bench train big
     """
-    require_folder(json_file)
+    require_output("--json", json_file, [Path(model)])
     options: dict[str, Any] = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
     options |= {"device": device, "threads": threads, "precision": precision.value if precision else None}
     options["compile"] = None if compiled is None else str(compiled).lower()
@@ -143,7 +143,7 @@ def decode(
     """
     if latency and processes > 1:
         raise typer.BadParameter("--latency is of one process; leave out --processes")
-    require_folder(json_file)
+    require_output("--json", json_file, [source, Path(model)])
     named = {"beam_size": beam_size, "batch_tokens": batch_tokens}
     given = [*(settings or ()), *(f"{name}={value}" for name, value in named.items() if value is not None)]
     request = SearchRequest(model, source, tokenizer, sentences, vocab_size, output_tokens, given)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from nmt.cli.arguments import STANDARD_STREAM, require_no_input
 from nmt.cli.interruption import ended_by_reader
 from nmt.cli.part import Origin, Part, open_part, unfinished
 from nmt.cli.sink import Sink, naming_errors
@@ -21,7 +22,6 @@ from nmt.data.lines import count_lines, read_lines
 from nmt.recipe import UserError
 from nmt.storage.sealed import writes_through
 
-_STANDARD_INPUT = _STANDARD_OUTPUT = Path("-")
 # Other names of standard output; opened by them, a file that it was redirected to would lose what is in it.
 _NAMES_OF_STANDARD_OUTPUT = {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
 
@@ -53,7 +53,7 @@ class Output:
         if self.path.suffix in (".xz", ".zst", ".bz2"):
             raise UserError(f"{self.path} cannot be written; output can be compressed as .gz alone; name it so")
         if str(self.path) in _NAMES_OF_STANDARD_OUTPUT:
-            object.__setattr__(self, "path", _STANDARD_OUTPUT)
+            object.__setattr__(self, "path", STANDARD_STREAM)
 
     @property
     def unfinished(self) -> Path:
@@ -63,18 +63,11 @@ class Output:
     @property
     def is_stream(self) -> bool:
         """Whether it is written to as it is: standard output, a pipe or a device."""
-        return self.path == _STANDARD_OUTPUT or writes_through(self.path)
+        return self.path == STANDARD_STREAM or writes_through(self.path)
 
     def require_other_than(self, inputs: Iterable[Path | None]) -> None:
         """Raise UserError where the output is one of the files that are read, which it would overwrite."""
-        if not self.path.is_file():
-            return
-        own = self.path.stat()
-        for path in filter(None, inputs):
-            is_standard = path == _STANDARD_INPUT and sys.stdin is not None
-            if (is_standard or path.is_file()) and os.path.samestat(own, os.fstat(0) if is_standard else path.stat()):
-                name = "standard input" if is_standard else path
-                raise UserError(f"-o {self.path} is the input {name}; it must be another file; name a new one")
+        require_no_input("-o", self.path, inputs)
 
     @contextmanager
     def open(self, origin: Origin, *, resume: bool = False, restart: bool = False) -> Iterator[Part | Stream]:
@@ -94,7 +87,7 @@ class Output:
 
     @contextmanager
     def _open_stream(self) -> Iterator[Stream]:
-        if self.path == _STANDARD_OUTPUT:
+        if self.path == STANDARD_STREAM:
             with (
                 open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as file,
                 ended_by_reader(file.fileno()),
@@ -110,7 +103,7 @@ class Output:
 
     def require_file(self) -> None:
         """Raise UserError where the output is none that can be resumed."""
-        if self.path == _STANDARD_OUTPUT:
+        if self.path == STANDARD_STREAM:
             raise UserError("--resume cannot resume standard output; the output must be a file; name one by -o")
         if self.is_stream:
             raise UserError(f"--resume cannot resume {self.path}, which is no plain file; name a file by -o")

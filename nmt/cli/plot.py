@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nmt.cli.align import Heads, Layer, PlaceOption, load_aligner
-from nmt.cli.arguments import Device, ModelArgument
+from nmt.cli.arguments import Device, ModelArgument, require_output
 from nmt.data.lines import read_lines
 from nmt.plots.attention import draw, read_panels
 from nmt.plots.curves import draw_curves
@@ -27,6 +27,7 @@ def curves(
 
     A run that still trains can be drawn too.
     """
+    require_output("-o", out, [run / "metrics.jsonl"])
     typer.echo(draw_curves(run, out))
 
 
@@ -49,6 +50,7 @@ def alignment(
 
     Row by row: the attention by which `nmt align` goes too.
     """
+    require_output("-o", out, [src, tgt])
     source, target = (next(islice(read_lines(path), line - 1, None), None) for path in (src, tgt))
     if source is None or target is None:
         raise UserError(f"{src if source is None else tgt} has no line {line}; it must have it; give a smaller --line")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from nmt.cli.arguments import Device, ModelArgument, require_folder
+from nmt.cli.arguments import Device, ModelArgument, require_output
 from nmt.data.lines import read_lines
 from nmt.decode.corpus_counts import sentence_counts
 from nmt.decode.mert import TuningSet, tune
@@ -72,7 +73,8 @@ def rerank(
         raise typer.BadParameter("the features need weights; give either --weights, or --tune with references")
     if weights_out is not None and tune_on is None:
         raise typer.BadParameter("--save-weights keeps what --tune finds; give --tune, or leave it out")
-    require_folder(weights_out)
+    directories = map(find_model, (model, *(models or ()), *(reverse_models or ())))
+    require_output("--save-weights", weights_out, chain([src, nbest, tune_on], directories))
     sources, lists = _read_lists(src, nbest)
     references = None if tune_on is None else _read_references(tune_on, src, len(sources))
     judges = _load_judges([model, *(models or ())], reverse_models or (), device)

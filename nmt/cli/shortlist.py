@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import require_folder
+from nmt.cli.arguments import require_output
 from nmt.data.prepare import load_prepared
 from nmt.data.store import PairStore
 from nmt.decode.lexical_alignment import PASSES
@@ -30,8 +30,8 @@ def shortlist(
     said how many candidates a sentence of the development text has, and how many of its references' pieces are among
     them.
     """
-    require_folder(out)
     directory = run / "data" if (run / "data").is_dir() else run
+    require_output("-o", out, [directory])
     prepared = load_prepared(directory)
     store = PairStore(directory, "train")
     reverse_target = prepared.report["recipe"]["data"].get("reverse_target", False)

@@ -166,8 +166,8 @@ def translate(
     source = Source.open(file, layout, invalid_utf8.value, prefixes, required)
     writer, searched = _writer(source, out_format, decode, with_scores, distinct)
     output = Output(out, writer.is_numbered, bool(writer.header))
-    output.require_other_than((file, prefixes, required, Path(shortlist) if shortlist else None))
     models = [model, *(ensemble or ())]
+    output.require_other_than((file, prefixes, required, decode.shortlist, *map(find_model, models)))
     chosen = choose_engine(engine, precision, device, searched, models, required=required is not None)
     TranslationJob(
         source=source,

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from nmt.decode.nbest import Candidate
 from nmt.decode.scoring import Scorer
 from nmt.recipe import UserError
+from nmt.storage.sealed import write_file
 
 Floats = NDArray[np.floating[Any]]
 
@@ -112,10 +113,7 @@ def _log_probs(
 
 def save_weights(path: Path, weights: Mapping[str, float], notes: Mapping[str, object]) -> None:
     """Write weights by the name of their feature as TOML, with notes on where they come from; UserError if it fails."""
-    try:
-        path.write_text(tomli_w.dumps({"weights": dict(weights), "tuned": dict(notes)}), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose a place that can be written to") from error
+    write_file(path, tomli_w.dumps({"weights": dict(weights), "tuned": dict(notes)}).encode())
 
 
 def load_weights(path: Path, names: Sequence[str]) -> Floats:

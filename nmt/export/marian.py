@@ -34,7 +34,7 @@ from nmt.model.layers import sinusoids
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe, UserError, explain
 from nmt.storage.model_facts import ModelFacts
-from nmt.storage.sealed import write_directory
+from nmt.storage.sealed import require_new, write_directory
 
 # A logit that far below all others has no probability in float32, and a finite loss in training.
 _NEVER_LOGIT = -100.0
@@ -64,6 +64,7 @@ def import_marian(source: Path, out: Path, src_lang: str | None = None, tgt_lang
 
     Raises UserError for a directory that is no such model, with all the reasons, and where `out` exists.
     """
+    require_new(out)
     imported = read_marian(source, src_lang, tgt_lang)
     write_directory(out, model_files(imported.recipe, imported.tensors, imported.tokenizer_files, imported.facts))
     return imported

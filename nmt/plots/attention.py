@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from nmt.decode.alignment import AttentionMap, ChosenAttention, WordAligner
+from nmt.plots.picture import write_picture
 from nmt.recipe import UserError
 
 # Inches of a cell and of the room for the words beside the map.
 _CELL, _MARGIN = 0.28, 1.6
+_DOTS_PER_INCH = 120
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,7 @@ def draw(sentences: Sentences, panels: Sequence[Panel], path: Path) -> None:
         axes.set_yticks(range(len(sentences.tgt)), sentences.tgt)
         axes.xaxis.tick_top()
         axes.set_title(panel.title)
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        wrong = f"cannot write {path}: {error}"
-        raise UserError(f"{wrong}; choose a place that can be written to, and .png for its end") from error
+    write_picture(figure, path, _DOTS_PER_INCH)
 
 
 def _title(chosen: ChosenAttention) -> str:

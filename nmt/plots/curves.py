@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nmt.plots.picture import write_picture
 from nmt.recipe import UserError
 
 if TYPE_CHECKING:
@@ -88,13 +89,7 @@ def draw_curves(run: Path, out: Path, title: str | None = None) -> Path:
     for panel, axes in _arrange(figure, series):
         _draw(panel, axes, series)
     figure.suptitle(title or run.resolve().name, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    try:
-        figure.savefig(out, dpi=_DOTS_PER_INCH)
-    except ValueError as error:  # an ending that no kind of picture has
-        raise UserError(f"cannot draw {out}: {error}; its name must end like a picture's; take .png") from error
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"cannot write {out}: {reason}; give a file in a folder that can be written") from error
+    write_picture(figure, out, _DOTS_PER_INCH)
     return out
 
 

@@ -55,7 +55,7 @@ def write_directory(directory: Path, files: Mapping[str, bytes | Callable[[], by
 
 def require_new(directory: Path) -> None:
     """Raise UserError where something of this name is there."""
-    if directory.exists():
+    if os.path.lexists(directory):  # a symbolic link without a target, too
         raise UserError(f"{directory} exists already; it must be a new name; choose another or remove it")
 
 

@@ -121,6 +121,19 @@ def test_a_folder_that_is_not_there_shows_before_the_work(
     assert not (tmp_path / "none").exists()
 
 
+def test_the_output_is_no_input_and_no_folder(
+    run: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("nmt.cli.shortlist.make_shortlist")
+    before = {path: path.read_bytes() for path in (run / "data").iterdir()}
+    for out in before:
+        status, _, err = nmt("shortlist", run, "-o", out)
+        assert (status, "is the input" in one_line(err)) == (1, True)
+    status, _, err = nmt("shortlist", run, "-o", run)
+    assert (status, "it is a folder" in one_line(err)) == (1, True)
+    assert {path: path.read_bytes() for path in (run / "data").iterdir()} == before
+
+
 def test_a_list_that_does_not_fit_shows_before_training(run: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, _, err = nmt("train", tmp_path / "tiny.toml", f"run_dir={run}", "decode.shortlist=nowhere")
     assert status == 1

@@ -1,0 +1,149 @@
+"""What the options that name an output do to what is there: inputs stay, and so does all that is no plain file."""
+
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from calling import Nmt, one_line
+
+from nmt.cli.arguments import require_no_input, require_output
+from nmt.recipe import UserError
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def folder(model: Path, texts: Path, tmp_path: Path) -> Path:
+    """A model, a text, and an n-best list of it."""
+    shutil.copytree(model, tmp_path / "model")
+    (tmp_path / "src").write_text("a cat\n")
+    (tmp_path / "ref").write_text("a dog\n")
+    (tmp_path / "nbest").write_text("1\t-1.0\ta dog\n1\t-2.0\ta cat\n")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1.0}\n')
+    return tmp_path
+
+
+def commands(folder: Path) -> dict[str, tuple[object, ...]]:
+    """Each command that writes a file, but for the file."""
+    model, src, ref, nbest = (folder / name for name in ("model", "src", "ref", "nbest"))
+    decode = ("bench", "decode", model, "--input", src, "--repetitions", 1, "--device", "cpu")
+    return {
+        "translate": ("translate", model, src, "-o"),
+        "rerank": ("rerank", model, src, nbest, "--tune", ref, "--save-weights"),
+        "bench": (*decode, "--output-tokens", 1, "--json"),
+        "curves": ("plot", "curves", folder, "-o"),
+        "alignment": ("plot", "alignment", model, src, ref, "-o"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "inputs"),
+    [
+        ("translate", ["src", "model/model.toml", "model/model.safetensors"]),
+        ("rerank", ["src", "ref", "nbest", "model/model.safetensors"]),
+        ("bench", ["src", "model/model.toml"]),
+        ("curves", ["metrics.jsonl"]),
+        ("alignment", ["src", "ref"]),
+    ],
+)
+def test_an_input_is_never_overwritten(folder: Path, nmt: Nmt, command: str, inputs: list[str]) -> None:
+    before = contents(folder)
+    for name in inputs:
+        link = folder / "link.png"
+        link.symlink_to(folder / name)
+        for out in (folder / name, link):
+            status, _, err = nmt(*commands(folder)[command], out)
+            assert status == 1
+            assert "is the input" in one_line(err)
+        link.unlink()
+        assert contents(folder) == before
+
+
+@pytest.mark.parametrize("command", ["rerank", "bench", "curves", "alignment"])
+def test_what_cannot_be_a_file_shows_before_the_work(
+    folder: Path, nmt: Nmt, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("nmt.cli.plot.load_aligner")
+    monkeypatch.delattr("nmt.cli.rerank._load_judges")
+    monkeypatch.delattr("nmt.cli.bench.model_and_sentences")
+    monkeypatch.delattr("nmt.cli.plot.draw_curves")
+    (folder / "other.png").mkdir()
+    (folder / "dangling.png").symlink_to(folder / "none" / "x.png")
+    before = contents(folder)
+    for out, expected in (
+        (folder / "other.png", "it is a folder"),
+        (folder / "none" / "x.png", "none is no folder"),
+        (folder / "dangling.png", "none is no folder"),
+        ("-", "it must be a file"),
+    ):
+        status, _, err = nmt(*commands(folder)[command], out)
+        assert status == 1
+        assert expected in one_line(err)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("command", ["rerank", "bench", "curves", "alignment"])
+def test_a_pipe_is_written_through_and_a_link_stays(folder: Path, nmt: Nmt, command: str) -> None:
+    ending = ".png" if command in ("curves", "alignment") else ""
+    pipe, link, target = (folder / f"{name}{ending}" for name in ("pipe", "link", "target"))
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    target.write_text("before")
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
+    reader.start()
+    status, _, err = nmt(*commands(folder)[command], pipe)
+    assert status == 0, err
+    reader.join()
+    assert pipe.is_fifo()
+    assert nmt(*commands(folder)[command], link)[0] == 0
+    assert link.is_symlink()
+    assert target.read_bytes()[:5] == received[0][:5] != b"befor"
+    assert not list(folder.glob(".*part*"))
+
+
+def test_a_picture_needs_a_kind(folder: Path, nmt: Nmt) -> None:
+    status, _, err = nmt("plot", "curves", folder, "-o", folder / "curves")
+    assert status == 1
+    assert "its name must end like a picture's" in one_line(err)
+    assert not list(folder.glob("curves*"))
+
+
+def test_new_directories_are_new(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the work: not even a symbolic link without a target is replaced."""
+    monkeypatch.delattr("nmt.export.marian.read_marian")
+    monkeypatch.delattr("nmt.pipeline._choose_checkpoints")
+    monkeypatch.delattr("nmt.cli.align.load_aligner")
+    (folder / "link").symlink_to(folder / "none")
+    (folder / "empty").mkdir()
+    model, src, ref = (folder / name for name in ("model", "src", "ref"))
+    before = contents(folder)
+    for out in ("link", "empty", "src", "model"):
+        for arguments in (
+            ("import", folder, "-o", folder / out),
+            ("average", folder, "-o", folder / out),
+            ("align", model, src, ref, "--save-model", folder / out),
+            ("export", model, "--to", "ctranslate2", "-o", folder / out),
+        ):
+            status, _, err = nmt(*arguments)
+            assert status == 1
+            assert "exists already" in one_line(err)
+    assert contents(folder) == before and (folder / "link").is_symlink()
+
+
+def test_what_is_no_input_may_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "in").write_text("in")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "one").write_text("one")
+    inputs = [None, tmp_path / "in", tmp_path / "models", tmp_path / "missing"]
+    for name in ("old", "new", "missing"):
+        require_output("-o", tmp_path / name, inputs)
+    require_output("-o", None, inputs)
+    require_output("-o", Path("/dev/null"), [*inputs, Path("/dev/null")])
+    with pytest.raises(UserError, match=r"-o .*one is the input .*models/one; it must be another file"):
+        require_no_input("-o", tmp_path / "models" / "one", inputs)
