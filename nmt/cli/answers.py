@@ -43,7 +43,7 @@ class Answering:
         cut_before = self.translator.lines_cut
         prefixes = [record.prefix for record in window]
         required = [record.required for record in window]
-        texts = [record.text for record in window]
+        texts = [record.text or "" for record in window]
         finish = self.translator.start_translation(texts, prefixes=prefixes, required=required)
         lines_cut = self.translator.lines_cut - cut_before
 

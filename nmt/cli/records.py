@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, assert_never
 
-from nmt.data.json_fields import parse_json, text_field
+from nmt.data.json_fields import parse_json, text_or_null
 from nmt.decode.translation import Translation
 from nmt.decode.words import format_links
 from nmt.recipe import UserError
@@ -38,14 +38,14 @@ class Record:
     """One line of the input.
 
     number:   of the record, from 1: that of its line, where no header stands before it
-    text:     what is to be translated
+    text:     what is to be translated, None for a null of JSON Lines
     line:     all that stands on the line, without its line feed
     prefix:   what the translation must begin with
     required: phrases that it must hold
     """
 
     number: int
-    text: str
+    text: str | None
     line: str
     prefix: str = ""
     required: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Layout:
     """Where the text stands in each line.
 
     column: of TSV, counted from 0, or its name in the header
-    field:  of JSON Lines, a dot steps into a nested object
+    field:  of JSON Lines; a dot steps into an object, unless a field has the whole name
     header: whether the first line of TSV names the columns
     names:  what it names them; None until it is read
     """
@@ -111,7 +111,7 @@ class Layout:
                         f"{where} begins an array; JSON Lines have one object a line; "
                         f"convert it: jq -c '.[]' {name} > {Path(name).stem}.jsonl"
                     )
-                text = text_field(parse_json(line, where), self.field, where, "mend it, or correct --field")
+                text = text_or_null(parse_json(line, where), self.field, where, "mend it, or correct --field")
                 return Record(number, text, line)
             case _:
                 assert_never(self.format)
@@ -180,7 +180,11 @@ class RecordWriter:
         return "\t".join([*self.layout.names, *added]) + "\n"
 
     def write(self, record: Record, translations: Sequence[Translation]) -> str:
-        """The lines of a record, each closed by a line feed."""
+        """The lines of a record, each closed by a line feed.
+
+        A null text gives null in each field that is added, and empty columns; plain text does not tell it from an
+        empty one.
+        """
         if self.distinct:
             first_of_text: dict[str, Translation] = {}
             for one in translations:
@@ -210,9 +214,10 @@ class RecordWriter:
     def _columns(self, record: Record, translations: Sequence[Translation]) -> str:
         """The columns of the input, then those of each translation, empty where there are fewer than `n_best`."""
         is_tsv = self.layout.format is Format.tsv
-        columns = [record.line if is_tsv else record.text.removesuffix("\r").replace("\t", " ")]
+        columns = [record.line if is_tsv else (record.text or "").removesuffix("\r").replace("\t", " ")]
+        shown = translations[: self.n_best] if record.text is not None else []
         for rank in range(self.n_best):
-            one = translations[rank] if rank < len(translations) else None
+            one = shown[rank] if rank < len(shown) else None
             if self.with_scores:
                 columns.append(f"{one.score:.4f}" if one else "")
             columns.append(one.text if one else "")
@@ -224,6 +229,8 @@ class RecordWriter:
         fields = _fields(translations[0])
         if self.n_best > 1:
             fields["n_best"] = [_fields(one) for one in translations[: self.n_best]]
+        if record.text is None:
+            fields = dict.fromkeys(fields)
         match self.layout.format:
             case Format.text:
                 return _dump(_with_results(_nested(self.layout.field, record.line), self.layout.field, fields)) + "\n"
@@ -278,13 +285,15 @@ def _with_results(given: dict[str, Any], path: str, fields: dict[str, Any]) -> d
     They must not replace the object that holds the text, as with `translation.en`: then they go beside the text.
     """
     name, dot, _ = path.partition(".")
-    return _beside(given, path, fields) if dot and name in fields else given | fields
+    is_inside = dot and path not in given and name in fields
+    return _beside(given, path, fields) if is_inside else given | fields
 
 
 def _beside(given: dict[str, Any], path: str, fields: dict[str, Any]) -> dict[str, Any]:
     """An object with further fields beside the one at the dotted path, in the same inner object."""
     name, dot, rest = path.partition(".")
-    return given | ({name: _beside(given[name], rest, fields)} if dot else fields)
+    is_inside = dot and path not in given
+    return given | ({name: _beside(given[name], rest, fields)} if is_inside else fields)
 
 
 def _dump(value: dict[str, Any]) -> str:

@@ -47,7 +47,7 @@ _INPUT = "Text to translate, plain or compressed (.gz, .xz, .zst); - is standard
 _INPUT_FORMAT = "Format of FILE. By default as its name ends (.tsv, .jsonl, .json, .txt), else one sentence a line."
 _COLUMN = "TSV: column of the text, counted from 0, or its name in the header. [default: 0]"
 _HEADER = "TSV: the first line names the columns. A --column by name implies it."
-_FIELD = "JSON Lines: field of the text; a dot steps into an object. [default: text]"
+_FIELD = "JSON Lines: field of the text; a dot steps into an object, unless a field has the whole name. [default: text]"
 _INVALID_UTF8 = "Bytes that are not UTF-8: stop at them, or put U+FFFD in their place."
 _PREFIXES = "What each translation must begin with, line by line."
 _REQUIRED = "Phrases that each translation must hold, line by line, with tabs between."
@@ -55,7 +55,7 @@ _OUT = "Where to write; - is standard output, and .gz at the end compresses."
 _OUTPUT_FORMAT = (
     "By default as the output's name ends, else that of the input. tsv: the columns of the input and the translation "
     "as a further one. jsonl: the fields of the input and translation, score, log_prob, tokens, token_log_probs, and "
-    "n_best."
+    "n_best; all of them null for a null text."
 )
 _WITH_ALIGNMENTS = "Put a tab and the word alignment, as 0-0 1-2, behind each translation; in JSON Lines a field."
 _RESUME = (

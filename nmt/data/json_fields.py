@@ -19,20 +19,30 @@ def parse_json(line: str, where: str) -> Any:
 
 
 def text_field(record: Any, name: str, where: str, remedy: str = "correct src_field or tgt_field") -> str:
-    """The text of a field on one line, which a dotted name finds in nested records; a null is an empty text.
+    """As `text_or_null`, with an empty text for a null."""
+    return text_or_null(record, name, where, remedy) or ""
 
-    Raises UserError, with `where` the record stands and what to do, when there is no such field or no text in it.
+
+def text_or_null(record: Any, name: str, where: str, remedy: str) -> str | None:
+    """The text of a field on one line, None for a null.
+
+    A dotted name steps into nested records, unless a field has the whole name. Raises UserError, with `where` the
+    record stands and what to do, when there is no such field or no text in it.
     """
-    value = record
-    for part in name.split("."):
+    value: Any = record
+    rest: str | None = name
+    while rest is not None:
+        part, dot, after = rest.partition(".")
+        if isinstance(value, dict) and rest in value:
+            part, dot = rest, ""
         if not isinstance(value, dict) or part not in value:
             names = ", ".join(map(repr, value)) if isinstance(value, dict) else f"no fields but {value!r:.60}"
             raise UserError(f"{where} has no field {name!r}; there are {names}; {remedy}")
-        value = value[part]
+        value, rest = value[part], after if dot else None
     if value is not None and not isinstance(value, str):
         kind = type(value).__name__
         raise UserError(f"{where}: field {name!r} is of type {kind}; it must be text; {remedy}")
-    return one_line(valid_unicode(value or ""))
+    return None if value is None else one_line(valid_unicode(value))
 
 
 def one_line(text: str) -> str:
