@@ -119,6 +119,9 @@ def test_a_map_is_drawn(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     command = ("plot", "alignment", folder / "forward", folder / "src", folder / "tgt", "-o", tmp_path / "map.png")
     assert nmt(*command, "--line", 3, "--each-layer")[:2] == (0, "")
     assert (tmp_path / "map.png").stat().st_size > 1_000
+    for option in (("--layer", 0), ("--heads", 0)):
+        status, _, err = nmt(*command, "--each-layer", *option)
+        assert (status, "--each-layer shows all layers and heads" in one_line(err)) == (2, True)
     status, _, err = nmt(*command, "--line", 9)
     assert status == 1
     assert "has no line 9" in one_line(err)
@@ -130,10 +133,12 @@ def test_wrong_input_of_align_is_one_line(folder: Path, tmp_path: Path, nmt: Nmt
         ((src, folder / "one"), "has 1; they must match line by line", 1),
         ((src, tgt, "--layer", "3"), "the decoder has layers 0 to 2", 1),
         ((src, tgt, "--heads", "2"), "a layer has heads 0 to 1", 1),
-        ((src, tgt, "--heads", "x"), "alignment_heads", 2),
+        ((src, tgt, "--heads", "x"), "--heads is 'x'; it must be numbers from 0", 2),
+        ((src, tgt, "--heads", "0]"), "--heads is '0]'; it must be numbers from 0", 2),
         ((src, folder / "one", "--save-model", folder / "forward"), "exists already", 1),  # before anything else
         ((src, tgt, "--reverse-model", folder / "reverse"), "goes by; give --choose", 2),
         ((src, tgt, "--choose", src, folder / "one"), "has 1; they must match", 1),
+        ((src, tgt, "--choose", src, tgt, "--reverse-model", model), "as --reverse-model it must from de to en", 1),
     ):
         found, out, err = nmt("align", model, *arguments)
         assert (found, out) == (status, "")
@@ -220,9 +225,9 @@ def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: 
         assert status == 2
         assert "give either" in " ".join(err.replace("\u2502", " ").split())
     given = ("--weights", tmp_path / "w.toml")
-    status, _, err = nmt("rerank", forward, src, nbest, *given, "--save-weights", tmp_path / "new.toml")
-    assert status == 2
-    assert "keeps what --tune finds" in " ".join(err.replace("\u2502", " ").split())
+    for option, value in (("--save-weights", "new"), ("--metric", "bleu"), ("--restarts", 10), ("--seed", 1)):
+        status, _, err = nmt("rerank", forward, src, nbest, *given, option, value)
+        assert (status, f"{option} has no effect without --tune" in one_line(err)) == (2, True)
 
 
 def test_help_teaches(nmt: Nmt) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nmt.checkpoint import write_with_decode
-from nmt.cli.arguments import Device, ModelArgument
+from nmt.cli.arguments import Device, ModelArgument, languages, require_languages
 from nmt.data.lines import read_lines
 from nmt.decode.alignment import WordAligner
 from nmt.decode.alignment_choice import choose_attention
@@ -74,6 +74,8 @@ def align(
         raise typer.BadParameter("--reverse-model is what --choose goes by; give --choose, or leave it out")
     if save_model is not None:
         require_new(save_model)
+    if reverse_model is not None:
+        require_languages("--reverse-model", reverse_model, languages(model)[::-1])
     sources, targets = _read_pairs(src, tgt)
     directory = find_model(model)
     aligner = load_aligner(model, layer, heads, place, device)
@@ -100,8 +102,10 @@ def align(
 def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place | None, device: str) -> WordAligner:
     """The aligner of a model, with the layer, heads and place of the command line instead of its own.
 
-    Another layer is taken with all its heads where none are named.
+    Another layer is taken with all its heads where none are named. Raises BadParameter for heads that are no numbers.
     """
+    if heads is not None and not all(head.strip().isdecimal() for head in heads.split(",")):
+        raise typer.BadParameter(f"--heads is {heads!r}; it must be numbers from 0 with commas between, such as 0,3")
     settings = [] if layer is None else [f"alignment_layer={layer}", "alignment_heads=[]"]
     settings += [] if heads is None else [f"alignment_heads=[{heads}]"]
     settings += [] if place is None else [f"alignment_place={place.value}"]

@@ -11,7 +11,9 @@ from typing import Annotated
 
 import typer
 
+from nmt.layout import find_model
 from nmt.recipe import UserError
+from nmt.storage.model_facts import read_model_facts
 
 RecipeArgument = Annotated[Path, typer.Argument(help="A recipe: one TOML file, such as recipes/quickstart.toml.")]
 Overrides = Annotated[
@@ -34,6 +36,19 @@ class Precision(StrEnum):
     bf16 = "bf16"
     fp16 = "fp16"
     int8 = "int8"
+
+
+def languages(model: Path) -> tuple[str, str]:
+    """Source and target language of a model."""
+    facts = read_model_facts(find_model(model))
+    return facts.src_lang, facts.tgt_lang
+
+
+def require_languages(option: str, model: Path, expected: tuple[str, str]) -> None:
+    """Raise UserError unless the model that an option names is of these languages, source and target."""
+    if languages(model) != expected:
+        found, wanted = " to ".join(languages(model)), " to ".join(expected)
+        raise UserError(f"{model} translates from {found}; as {option} it must from {wanted}; give another model")
 
 
 def require_output(option: str, out: Path | None, inputs: Iterable[Path | None] = ()) -> None:

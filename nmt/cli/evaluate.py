@@ -164,6 +164,9 @@ class _Evaluation:
         frequencies = count_words(chain.from_iterable(map(read_lines, train_tgt)), words)
         if word_counts is not None:
             frequencies += read_word_counts(read_lines(word_counts), str(word_counts))
+        if not frequencies:
+            names = ", ".join(map(str, [*train_tgt, *([word_counts] if word_counts else [])]))
+            raise UserError(f"there is no word in {names}; it must be the text of training; check the file")
         reference = self.text.streams[0]
         return {
             name: score_words(lines, reference, frequencies, words) for name, lines in self.systems.items()

@@ -50,6 +50,8 @@ def alignment(
 
     Row by row: the attention by which `nmt align` goes too.
     """
+    if each_layer and (layer, heads) != (None, None):
+        raise typer.BadParameter("--each-layer shows all layers and heads; leave it out, or --layer and --heads")
     require_output("-o", out, [src, tgt])
     source, target = (next(islice(read_lines(path), line - 1, None), None) for path in (src, tgt))
     if source is None or target is None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from nmt.cli.arguments import Device, ModelArgument, require_output
+from nmt.cli.arguments import Device, ModelArgument, languages, require_languages, require_output
 from nmt.data.lines import read_lines
 from nmt.decode.corpus_counts import sentence_counts
 from nmt.decode.mert import TuningSet, tune
@@ -29,7 +29,6 @@ from nmt.decode.scoring import Scorer
 from nmt.layout import find_model
 from nmt.logs import progress, say
 from nmt.recipe import UserError
-from nmt.storage.model_facts import read_model_facts
 
 
 class TuningMetric(StrEnum):
@@ -54,9 +53,13 @@ def rerank(
     tune_on: Annotated[
         Path | None, typer.Option("--tune", metavar="REF", help="Find the weights that suit these references best.")
     ] = None,
-    metric: Annotated[TuningMetric, typer.Option(help="What --tune makes as high as it can.")] = TuningMetric.bleu,
-    restarts: Annotated[int, typer.Option(min=0, help="Random places from which --tune starts besides.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of --tune.")] = 1,
+    metric: Annotated[
+        TuningMetric | None, typer.Option(help="What --tune makes as high as it can. [default: bleu]")
+    ] = None,
+    restarts: Annotated[
+        int | None, typer.Option(min=0, help="Random places from which --tune starts besides. [default: 10]")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of --tune. [default: 1]")] = None,
     weights_out: Annotated[
         Path | None, typer.Option("--save-weights", metavar="FILE", help="Where to write what --tune found.")
     ] = None,
@@ -71,8 +74,10 @@ def rerank(
     """
     if (weights is None) == (tune_on is None):
         raise typer.BadParameter("the features need weights; give either --weights, or --tune with references")
-    if weights_out is not None and tune_on is None:
-        raise typer.BadParameter("--save-weights keeps what --tune finds; give --tune, or leave it out")
+    of_tuning = {"--metric": metric, "--restarts": restarts, "--seed": seed, "--save-weights": weights_out}
+    for option, given in of_tuning.items():
+        if given is not None and tune_on is None:
+            raise typer.BadParameter(f"{option} has no effect without --tune; add that, or leave it out")
     directories = map(find_model, (model, *(models or ()), *(reverse_models or ())))
     require_output("--save-weights", weights_out, chain([src, nbest, tune_on], directories))
     sources, lists = _read_lists(src, nbest)
@@ -83,7 +88,8 @@ def rerank(
     values = _all_features(sources, lists, judges)
     if chosen is None:
         assert references is not None, "without weights there are references"
-        chosen, notes = _tune(values, lists, references, metric, restarts, seed)
+        restarts, seed = 10 if restarts is None else restarts, 1 if seed is None else seed
+        chosen, notes = _tune(values, lists, references, metric or TuningMetric.bleu, restarts, seed)
         found = dict(zip(names, chosen.tolist(), strict=True))
         say("weights: " + ", ".join(f"{name} {weight:.4f}" for name, weight in found.items()))
         if weights_out is not None:
@@ -96,22 +102,13 @@ def rerank(
 
 def _load_judges(models: Sequence[Path], reverse_models: Sequence[Path], device: str) -> list[Judge]:
     """The models by name: model, model-2, ... and reverse-model, reverse-model-2, ..."""
-    languages = _languages(models[0])
-    judges = []
-    for name, paths, expected in (("model", models, languages), ("reverse-model", reverse_models, languages[::-1])):
+    own, judges = languages(models[0]), []
+    for name, paths, expected in (("model", models, own), ("reverse-model", reverse_models, own[::-1])):
         for number, path in enumerate(paths, start=1):
-            if _languages(path) != expected:
-                found, wanted = " to ".join(_languages(path)), " to ".join(expected)
-                wrong = f"{path} translates from {found}; as --{name} it must from {wanted}"
-                raise UserError(f"{wrong}; give another model")
+            require_languages(f"--{name}", path, expected)
             full_name = name if number == 1 else f"{name}-{number}"
             judges.append(Judge(full_name, Scorer.load(path, device), reverse=name != "model"))
     return judges
-
-
-def _languages(model: Path) -> tuple[str, str]:
-    facts = read_model_facts(find_model(model))
-    return facts.src_lang, facts.tgt_lang
 
 
 def _all_features(sources: Sequence[str], lists: Sequence[list[Candidate]], judges: Sequence[Judge]) -> list[Floats]:

@@ -97,6 +97,8 @@ def read_scored_text(
         source_file, ref = sacrebleu_files(test_set, lang_pair)
         src, tgt_lang = src or source_file, lang_pair.partition("-")[2]
     files = tuple(ref or ())
+    if same := [path for path in files if files.count(path) > 1]:
+        raise UserError(f"--ref {same[0]} is given twice; each reference must be another file; take one away")
     references = {str(path): list(read_lines(path)) for path in files}
     source = None if src is None else list(read_lines(src))
     for path, lines in [*references.items(), *([(str(src), source)] if source is not None else [])]:

@@ -7,6 +7,7 @@ Machine Translation"), or of the source given the translation.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,8 +122,10 @@ def load_weights(path: Path, names: Sequence[str]) -> Floats:
     try:
         weights = tomllib.loads(path.read_text(encoding="utf-8"))["weights"]
         found = {str(name): float(value) for name, value in weights.items()}
+        if not all(map(math.isfinite, found.values())):
+            raise ValueError
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        wrong = f"{path} holds no weights; it must be TOML with a table [weights]"
+        wrong = f"{path} holds no weights; it must be TOML with a table [weights] of numbers"
         raise UserError(f"{wrong}; write it by --tune --save-weights") from error
     if found.keys() != set(names):
         raise UserError(

@@ -28,7 +28,10 @@ def comet_scores(
 
     Raises UserError when the command is missing, fails, or prints no score for a system.
     """
-    words = shlex.split(command)
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UserError(f"the COMET command {command!r} has no closing quote; correct it") from error
     if not words:
         raise UserError("the COMET command is empty; it must be the path of comet-score; give that")
     with TemporaryDirectory(prefix="nmt-comet-") as folder:

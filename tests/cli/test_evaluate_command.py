@@ -360,7 +360,9 @@ def test_comet_that_is_missing_fails_or_says_nothing_is_one_line(texts: Path, co
     comet.write_text("#!/bin/sh\necho hello\n")
     last.append(nmt(*scored, comet, "--src", texts / "src"))
     last.append(nmt(*scored, comet))
+    last.append(nmt(*scored, "'comet", "--src", texts / "src"))
     expected = ["must be comet-score in an environment", "exit status 3 (broken)", "printed no score", "give --src"]
+    expected.append("has no closing quote")
     for (status, out, err), message in zip(last, expected, strict=True):
         assert (status, out) == (1, "")
         assert message in err.splitlines()[-1]
@@ -380,6 +382,9 @@ def test_wrong_input_is_one_line(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
         ([*ref, tmp_path / "empty"], "empty is empty"),
         ([*ref, "--ref", tmp_path / "short", good], "short has 2 lines and"),
         ([*ref, "--src", tmp_path / "short", good], "short has 2 lines and"),
+        ([*ref, *ref, good], "ref is given twice; each reference must be another file"),
+        ([*ref, good, "--train-tgt", tmp_path / "empty"], "there is no word in"),
+        ([*ref, good, "--word-counts", tmp_path / "empty"], "there is no word in"),
         ([*ref, tmp_path / "missing"], "cannot read"),
         (["--ref", tmp_path / "missing", good], "cannot read"),
         ([*ref, texts / "ref"], "is both a translation and the reference"),

@@ -91,7 +91,9 @@ def test_weights_come_back_from_their_file(tmp_path: Path) -> None:
         load_weights(path, ["given", "length"])
 
 
-@pytest.mark.parametrize("content", ["weights = 3", "[weights]\ngiven = 'x'", "[other]", "no toml", b"\xff"])
+@pytest.mark.parametrize(
+    "content", ["weights = 3", "[weights]\ngiven = 'x'", "[weights]\ngiven = nan", "[other]", "no toml", b"\xff"]
+)
 def test_a_file_without_weights_is_named(tmp_path: Path, content: str | bytes) -> None:
     path = tmp_path / "weights.toml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
