@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -377,8 +378,9 @@ def _average_of_run(recipe: Recipe) -> list[Path]:
     except CorruptError:
         pass
     _require_own_model(out)
-    shutil.rmtree(out, ignore_errors=True)
-    _write_average(chosen, kind, out)
+    target = Path(os.path.realpath(out))  # a symbolic link stays
+    shutil.rmtree(target, ignore_errors=True)
+    _write_average(chosen, kind, target)
     what = "the moving average at" if kind == "ema" else f"the average of {len(names)} checkpoints, {names[0]} to"
     say(f"{out} is {what} {names[-1]}")
     return chosen

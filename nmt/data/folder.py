@@ -17,9 +17,11 @@ from nmt.recipe import UserError
 def replacing(directory: Path) -> Iterator[Path]:
     """An empty folder beside `directory` that takes its place at the end of the block, and goes if the block fails.
 
-    What was killed on its way leaves only the folder beside, which the next call removes. Raises UserError when the
-    system does not let it write, and when `directory` is anything else than a prepared corpus.
+    A symbolic link stays, and its target is replaced. What was killed on its way leaves only the folder beside, which
+    the next call removes. Raises UserError when the system does not let it write, and when `directory` is anything else
+    than a prepared corpus.
     """
+    directory = Path(os.path.realpath(directory))
     unfinished, replaced = (directory.with_name(f".{directory.name}.{state}") for state in ("unfinished", "replaced"))
     try:
         if directory.exists() and not (directory / REPORT_FILE).exists() and any(directory.iterdir()):

@@ -18,6 +18,17 @@ valid = [{ kind = "embedded", split = "valid", pairs = 20 }]
 [tokenizer]
 vocab_size = 600
 """
+TINY = """
+[model]
+d_model = 16
+d_ff = 32
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+[train]
+device = "cpu"
+batch_tokens = 400
+"""
 
 
 @pytest.mark.parametrize("command", ["run", "train"])
@@ -45,3 +56,18 @@ def test_a_run_does_not_remove_what_is_no_model(tmp_path: Path, nmt: Nmt, monkey
     assert "model is there but is no model; it must not be overwritten" in one_line(err)
     assert (tmp_path / "model" / "thesis.tex").read_text() == "years of work"
     assert not (tmp_path / "data").exists()  # before the work
+
+
+def test_symbolic_links_to_the_folders_of_a_run_stay(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(RECIPE + TINY)
+    for name in ("data", "model"):
+        (tmp_path / "disk" / name).mkdir(parents=True)
+        (tmp_path / name).symlink_to(tmp_path / "disk" / name)
+    for steps in (1, 2):
+        status, _, err = nmt("run", "mine.toml", f"train.max_steps={steps}", f"name=run-{steps}")
+        assert status == 0, err
+        assert (tmp_path / "data").is_symlink() and (tmp_path / "model").is_symlink()
+        assert {path.name for path in (tmp_path / "disk").iterdir()} == {"data", "model"}
+    assert (tmp_path / "disk" / "data" / "prepare.json").is_file()
+    assert "step-00000002" in (tmp_path / "disk" / "model" / "model.toml").read_text()
