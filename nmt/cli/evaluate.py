@@ -41,7 +41,7 @@ Hypotheses = Annotated[list[Path], typer.Argument(metavar="HYP...", help="Transl
 Confidence = Annotated[
     bool, typer.Option("--confidence", help="Add 95 % intervals by bootstrap, seeded by SACREBLEU_SEED.")
 ]
-Resamples = Annotated[int | None, typer.Option(min=2, help="Resamples of --confidence. [default: 1000]")]
+Resamples = Annotated[int | None, typer.Option(min=2, help="Resamples of --confidence (default: 1000).")]
 Src = Annotated[Path | None, typer.Option(help="Source sentences; --test-set brings its own.")]
 ByLength = Annotated[
     bool, typer.Option("--by-length", help="Add the scores by length of the source sentence; needs --src.")

@@ -54,12 +54,12 @@ def rerank(
         Path | None, typer.Option("--tune", metavar="REF", help="Find the weights that suit these references best.")
     ] = None,
     metric: Annotated[
-        TuningMetric | None, typer.Option(help="What --tune makes as high as it can. [default: bleu]")
+        TuningMetric | None, typer.Option(help="What --tune makes as high as it can (default: bleu).")
     ] = None,
     restarts: Annotated[
-        int | None, typer.Option(min=0, help="Random places from which --tune starts besides. [default: 10]")
+        int | None, typer.Option(min=0, help="Random places from which --tune starts besides (default: 10).")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of --tune. [default: 1]")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of --tune (default: 1).")] = None,
     weights_out: Annotated[
         Path | None, typer.Option("--save-weights", metavar="FILE", help="Where to write what --tune found.")
     ] = None,

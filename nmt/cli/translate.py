@@ -45,9 +45,9 @@ class InvalidUtf8(StrEnum):
 
 _INPUT = "Text to translate, plain or compressed (.gz, .xz, .zst); - is standard input."
 _INPUT_FORMAT = "Format of FILE. By default as its name ends (.tsv, .jsonl, .json, .txt), else one sentence a line."
-_COLUMN = "TSV: column of the text, counted from 0, or its name in the header. [default: 0]"
+_COLUMN = "TSV: column of the text, counted from 0, or its name in the header (default: 0)."
 _HEADER = "TSV: the first line names the columns. A --column by name implies it."
-_FIELD = "JSON Lines: field of the text; a dot steps into an object, unless a field has the whole name. [default: text]"
+_FIELD = "JSON Lines: field of the text; a dot steps into an object, unless a field has the whole name (default: text)."
 _INVALID_UTF8 = "Bytes that are not UTF-8: stop at them, or put U+FFFD in their place."
 _PREFIXES = "What each translation must begin with, line by line."
 _REQUIRED = "Phrases that each translation must hold, line by line, with tabs between."

@@ -88,6 +88,19 @@ def test_every_command_loads_under_its_name_and_explains_itself(name: str, nmt: 
     assert f"Usage: nmt {name}" in out
 
 
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    [("translate", ["0", "text"]), ("evaluate", ["1000"]), ("rerank", ["bleu", "10", "1"]), ("average", ["5"])],
+)
+def test_the_help_shows_defaults_that_are_written_into_it(
+    name: str, defaults: list[str], nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In square brackets, rich would take them for markup and leave them out."""
+    monkeypatch.setenv("COLUMNS", "300")
+    out = nmt(name, "--help")[1]
+    assert all(f"(default: {default})." in out for default in defaults)
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["trane"]])
 def test_what_needs_no_command_imports_none(arguments: list[str]) -> None:
     program = (
