@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,7 @@ from nmt.evaluate.moses import LANGUAGES
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say
 from nmt.recipe import UserError
+from nmt.recipe.sections import LANGUAGE_PATTERN
 
 RefOption = Annotated[
     list[Path] | None, typer.Option("--ref", help="Reference translations; give it again for several references.")
@@ -159,11 +161,11 @@ class Counting:
                     f"{option} has no effect on {', '.join(names)}; it is for {metric}; leave it out, or add {metric} "
                     "to --metrics"
                 )
-        if self.lang is not None and self.lang not in LANGUAGES:
-            raise typer.BadParameter(
-                f"--lang {self.lang} has no rules of its own in any tokenizer; it must be one of "
-                f"{', '.join(sorted(LANGUAGES))}; leave it out, or give en for the rules of most languages"
-            )
+        if self.lang is None or self.lang in LANGUAGES:
+            return
+        if not re.fullmatch(LANGUAGE_PATTERN, self.lang):
+            raise typer.BadParameter(f"--lang is {self.lang!r}; it must be an ISO 639 code such as de")
+        say(f"no tokenizer has rules for {self.lang}; those for most languages are used")
 
     def language(self, text: ScoredText) -> str:
         """The target language, whose rules are those of English where it is not known."""

@@ -414,8 +414,7 @@ def test_wrong_input_is_one_line(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
         (["--tokenize", "intl", "--metrics", "ter", "--differences", 1], "--tokenize has no effect on ter"),
         (["--resamples", 1000], "--resamples has no effect without --confidence"),
         (["--lang-pair", "en-de"], "--lang-pair has no effect without --test-set"),
-        (["--lang", "jp"], "--lang jp has no rules of its own"),
-        (["--lang", "DE"], "--lang DE has no rules of its own"),
+        (["--lang", "German"], "--lang is 'German'; it must be an ISO 639 code"),
     ],
 )
 def test_an_option_without_effect_is_an_error(texts: Path, nmt: Nmt, options: list[object], expected: str) -> None:
@@ -425,6 +424,12 @@ def test_an_option_without_effect_is_an_error(texts: Path, nmt: Nmt, options: li
         status, out, err = nmt(command, *systems, *options)
         assert (status, out) == (2, "")
         assert expected in one_line(err)
+
+
+def test_a_language_without_rules_of_its_own_is_said(texts: Path, nmt: Nmt) -> None:
+    arguments = ["evaluate", "--ref", texts / "ref", texts / "good", "--lang"]
+    assert "no tokenizer has rules for da; those for most languages are used" in nmt(*arguments, "da")[2]
+    assert "no tokenizer has rules" not in nmt(*arguments, "de")[2]
 
 
 @pytest.mark.parametrize(
