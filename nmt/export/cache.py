@@ -3,8 +3,9 @@
 The name of a conversion holds the hash of the model's manifest, and the manifest the hash of each file of the model. So
 another model at the same place has another conversion, and the directory of a conversion is sealed like any other.
 
-Several processes may convert a model at a time. Each writes to a folder of its own and renames it; the first rename
-wins, and the others use its directory.
+A lock file beside the conversions orders the processes that use a model: those that read share the lock, and one that
+converts or removes has it alone. Where the file system has no locks, the first conversion to be renamed to its final
+name is the one that all processes use.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import atexit
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
 from time import time
-from typing import Literal
+from typing import IO, Literal, cast
 
 from nmt.layout import find_model
 from nmt.logs import say
@@ -28,10 +30,14 @@ from nmt.recipe import ModelRecipe, UserError
 from nmt.storage.model_facts import ModelFacts, read_model_facts, read_model_recipe
 from nmt.storage.sealed import MANIFEST, CorruptError, verify_directory, write_directory
 
+if sys.platform != "win32":
+    import fcntl
+
 # Another number for another way of converting.
 _VERSION = 2
 # A conversion takes minutes: what one began a day ago, its process has not ended.
 _ABANDONED_SECONDS = 86_400.0
+_LOCK_FILE = ".ctranslate2.lock"
 
 StoredAs = Literal["float32", "int8"]
 
@@ -52,18 +58,41 @@ def may_convert(path: Path, stored_as: StoredAs) -> bool:
     return os.access(model, os.W_OK) or _conversion_of(model, stored_as).is_dir()
 
 
-def find_conversion(path: Path, stored_as: StoredAs) -> Conversion:
+@contextmanager
+def open_conversion(path: Path, stored_as: StoredAs) -> Iterator[Conversion]:
     """The conversion of the model that a path means, made now if there is none of it as it is.
 
-    Raises UserError where there is no model, and CorruptError where one of its files is not what was saved; of the
-    model itself, the weights are read and verified only to be converted.
+    No other process removes it inside the `with` block. Raises UserError where there is no model, or where the
+    conversion cannot be written, and CorruptError where a file of the model is damaged; the weights are read and
+    verified only to be converted.
     """
     model = find_model(path)
     verify_directory(model, without="*.safetensors")
-    directory = _conversion_of(model, stored_as)
-    if not _is_whole(directory):
-        directory = _convert(model, directory, stored_as)
-    return Conversion(model, read_model_recipe(model), read_model_facts(model), directory)
+    with _open_lock(model) as lock:
+        _lock(lock, alone=False)
+        directory = _conversion_of(model, stored_as)
+        if not _is_whole(directory):
+            _lock(lock, alone=True)
+            # Another process may have made it while this one waited.
+            directory = _conversion_of(model, stored_as)
+            if not _is_whole(directory):
+                directory = _convert(model, directory, stored_as)
+        yield Conversion(model, read_model_recipe(model), read_model_facts(model), directory)
+
+
+def _open_lock(model: Path) -> AbstractContextManager[IO[bytes] | None]:
+    """The lock file of the model's conversions, which is never removed; None where it cannot be opened."""
+    for mode in ("ab", "rb"):  # some file systems lock for one process alone only what it may write
+        with suppress(OSError):
+            return cast(IO[bytes], (model / _LOCK_FILE).open(mode))
+    return nullcontext()
+
+
+def _lock(file: IO[bytes] | None, *, alone: bool) -> None:
+    """Wait for the lock, shared or alone, in the place of the one held; do nothing where there are no locks."""
+    if file is not None and sys.platform != "win32":
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
 
 
 def _convert(model: Path, directory: Path, stored_as: StoredAs) -> Path:
@@ -72,6 +101,8 @@ def _convert(model: Path, directory: Path, stored_as: StoredAs) -> Path:
     say(f"converting {model} to {stored_as} for CTranslate2; the next call finds it done")
     # Imported only now: it needs torch, which no later call imports.
     files = import_module("nmt.export.ctranslate2").convert(model, stored_as)
+    if _conversion_of(model, stored_as) != directory:
+        raise UserError(f"{model} was replaced while it was converted; it must stay as it is until then; rerun")
     if not os.access(model, os.W_OK):
         temporary = Path(mkdtemp(prefix="nmt-"))
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)

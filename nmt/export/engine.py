@@ -33,7 +33,7 @@ from nmt.decode.hypothesis import Hypothesis
 from nmt.decode.limits import output_limits
 from nmt.decode.options import SearchOptions, length_penalty
 from nmt.decode.text_translator import Task, TextTranslator
-from nmt.export.cache import StoredAs, find_conversion
+from nmt.export.cache import StoredAs, open_conversion
 from nmt.export.packages import load_package
 from nmt.layout import find_model
 from nmt.recipe import DecodeRecipe, UserError
@@ -386,20 +386,20 @@ class CTranslate2Translator(TextTranslator):
         refuse_options(options, precision, place, ensemble)
         compute_type = choose_compute_type(precision, place)
         stored_as: StoredAs = "int8" if compute_type == "int8" else "float32"
-        conversion = find_conversion(Path(path), stored_as)
-        tokenizers = Tokenizers.load(conversion.model)
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         count = translators or (max(1, num_cores() // processes) if place.kind == "cpu" else 1)
-        return cls(
-            CTranslate2Engine(conversion.directory, tokenizers, place, compute_type, count),
-            tokenizers,
-            options,
-            max_positions=conversion.recipe.max_positions,
-            unicode_form=cast(UnicodeForm, conversion.facts.unicode_form),
-            reverse_target=conversion.facts.reverse_target,
-            max_tokens=conversion.facts.max_tokens,
-            scores=scores,
-        )
+        with open_conversion(Path(path), stored_as) as conversion:
+            tokenizers = Tokenizers.load(conversion.model)
+            return cls(
+                CTranslate2Engine(conversion.directory, tokenizers, place, compute_type, count),
+                tokenizers,
+                options,
+                max_positions=conversion.recipe.max_positions,
+                unicode_form=cast(UnicodeForm, conversion.facts.unicode_form),
+                reverse_target=conversion.facts.reverse_target,
+                max_tokens=conversion.facts.max_tokens,
+                scores=scores,
+            )
 
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         return self._start_search(tasks, options)()

@@ -20,8 +20,8 @@ MARK = "NMT_TEST_MARK"
 Start = Callable[..., subprocess.Popen[bytes]]
 
 CONVERT = (
-    "import sys, pathlib; from nmt.export.cache import find_conversion; "
-    "find_conversion(pathlib.Path(sys.argv[1]), 'int8')"
+    "import sys, pathlib; from nmt.export.cache import open_conversion; "
+    "open_conversion(pathlib.Path(sys.argv[1]), 'int8').__enter__()"
 )
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")

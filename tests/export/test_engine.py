@@ -1,5 +1,6 @@
 """Translating by CTranslate2 against translating by ourselves: outputs, scores, all options, the kept conversion."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,7 +8,9 @@ import time
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -176,6 +179,11 @@ def conversions(model: Path) -> dict[Path, int]:
     return {path: (path / "model.bin").stat().st_mtime_ns for path in model.glob("ctranslate2-*")}
 
 
+def convert_once(model: Path) -> Path:
+    with cache.open_conversion(model, "float32") as made:
+        return made.directory
+
+
 def test_the_conversion_is_kept_until_the_model_changes(make_model: MakeModel, lines: list[str]) -> None:
     model, other = make_model(seed=2), make_model(seed=3)
     decode = read_model_facts(model).decode
@@ -191,48 +199,72 @@ def test_the_conversion_is_kept_until_the_model_changes(make_model: MakeModel, l
     assert path not in conversions(model)
 
 
-def test_two_processes_that_convert_at_a_time_share_one_conversion(make_model: MakeModel, tmp_path: Path) -> None:
-    """Each begins when none is there; the one that ends last must leave alone what the other may be loading."""
+def damage(conversion_directory: Path) -> None:
+    content = bytearray((conversion_directory / "model.bin").read_bytes())
+    content[len(content) // 2] ^= 64
+    (conversion_directory / "model.bin").write_bytes(content)
+
+
+@pytest.mark.parametrize("state", ["absent", "damaged", "outdated"])
+def test_processes_that_start_together_convert_once(make_model: MakeModel, tmp_path: Path, state: str) -> None:
+    """None of them finds a directory that another one has half removed, or loads what was damaged."""
     model = make_model(seed=6)
+    if state != "absent":
+        damage(convert_once(model))
+    if state == "outdated":
+        other = make_model(seed=12)
+        for name in ("model.safetensors", "manifest.json"):
+            (model / name).write_bytes((other / name).read_bytes())
     context = get_context("spawn")
-    barrier, results = context.Barrier(2), context.Queue()
-    children = [
-        context.Process(target=_convert_together, args=(model, is_last, barrier, results)) for is_last in (False, True)
-    ]
+    barrier, results = context.Barrier(4), context.Queue()
+    children = [context.Process(target=_load_together, args=(model, barrier, results)) for _ in range(4)]
     for child in children:
         child.start()
-    found = [results.get(timeout=120) for _ in children]
+    found = [results.get(timeout=240) for _ in children]
     for child in children:
         child.join(60)
-    assert found[0] == found[1]
-    assert [path.name for path in model.glob("*ctranslate2-*")] == [found[0][0]]
+    translations, numbers_converted = zip(*found, strict=True)
+    assert len(set(translations)) == 1
+    assert sorted(numbers_converted) == [0, 0, 0, 1]
+    assert len(list(model.glob("*ctranslate2-*"))) == 1
 
 
-def _convert_together(model: Path, is_last: bool, barrier: Any, results: Any) -> None:
-    """Convert the model when another process does, and say which directory it was, by name and time, thereafter."""
+def _load_together(model: Path, barrier: Any, results: Any) -> None:
+    """Load a model when other processes do; what it translates, and how many conversions this process has made."""
+    convert, calls = conversion.convert, list[Any]()
 
-    convert = conversion.convert
+    def convert_slowly(*arguments: Any) -> dict[str, bytes]:
+        calls.append(arguments)
+        time.sleep(0.5)  # the others meet the state that this process has met
+        return convert(*arguments)
 
-    def convert_late(*arguments: Any) -> dict[str, bytes]:
-        files = convert(*arguments)
-        barrier.wait(100)  # both have begun
-        if is_last:
-            barrier.wait(100)  # the other has ended
-        return files
+    conversion.convert = convert_slowly  # type: ignore[assignment]
+    barrier.wait(200)
+    try:
+        [text] = CTranslate2Translator.load(model, "cpu", "fp32").translate(["The dog sleeps."])
+    except UserError as error:
+        text = f"failed: {error}"
+    results.put((text, len(calls)))
 
-    conversion.convert = convert_late
-    directory = cache.find_conversion(model, "float32").directory
-    first = (directory / "model.bin").stat().st_mtime_ns
-    if not is_last:
-        barrier.wait(100)
-    barrier.wait(100)  # both have ended
-    assert (directory / "model.bin").stat().st_mtime_ns == first
-    results.put((directory.name, first))
+
+def test_a_conversion_is_not_removed_while_it_is_read(make_model: MakeModel) -> None:
+    model, other = make_model(seed=13), make_model(seed=14)
+    with cache.open_conversion(model, "float32") as first:
+        pass
+    with cache.open_conversion(model, "float32"):
+        for name in ("model.safetensors", "manifest.json"):
+            (model / name).write_bytes((other / name).read_bytes())
+        replacing = Thread(target=convert_once, args=(model,))
+        replacing.start()
+        replacing.join(2.0)
+        assert (first.directory / "model.bin").exists()
+    replacing.join(60)
+    assert list(conversions(model)) == [convert_once(model)] != [first.directory]
 
 
 def test_only_what_is_surely_left_behind_is_removed(make_model: MakeModel) -> None:
     model = make_model(seed=7)
-    directory = cache.find_conversion(model, "float32").directory
+    directory = convert_once(model)
     outdated, other_version = model / "ctranslate2-2-0123456789abcdef-int8", model / "ctranslate2-99-0123456789abcdef"
     young, old = model / f".{directory.name}.part-young", model / f".{directory.name}.part-old"
     for folder in (outdated, other_version, young, old):
@@ -240,36 +272,46 @@ def test_only_what_is_surely_left_behind_is_removed(make_model: MakeModel) -> No
     days_ago = time.time() - 3 * 86_400
     os.utime(old, (days_ago, days_ago))
     (directory / "model.bin").unlink()
-    assert cache.find_conversion(model, "float32").directory == directory
+    assert convert_once(model) == directory
     assert {path for path in model.iterdir() if path.is_dir()} == {directory, other_version, young}
 
 
-def test_a_conversion_of_a_model_that_was_replaced_meanwhile_removes_nothing(
+def test_a_model_that_is_replaced_while_it_is_converted_is_an_error(
     make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Else the weights of one model could be kept under the hash of another."""
     model, other = make_model(seed=8), make_model(seed=9)
-    convert, newest = conversion.convert, []
+    convert = conversion.convert
 
     def replace_first(*arguments: Any) -> dict[str, bytes]:
-        files = convert(*arguments)
-        monkeypatch.setattr(conversion, "convert", convert)
         for name in ("model.safetensors", "manifest.json"):
             (model / name).write_bytes((other / name).read_bytes())
-        newest.append(cache.find_conversion(model, "float32").directory)
-        return files
+        return convert(*arguments)
 
     monkeypatch.setattr(conversion, "convert", replace_first)
-    cache.find_conversion(model, "float32")
-    assert (newest[0] / "model.bin").exists()
+    with pytest.raises(UserError, match="was replaced while it was converted"):
+        convert_once(model)
+    assert not conversions(model)
+    assert (convert_once(model) / "model.bin").exists()
+
+
+@pytest.mark.parametrize("missing", ["flock", "open"])
+def test_no_lock_is_needed(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """Some file systems have none, and some models lie where nothing can be written."""
+    model = make_model(seed=15)
+    if missing == "flock":
+        monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOSYS, "no locks")))
+    else:
+        (model / cache._LOCK_FILE).mkdir()
+    damage(convert_once(model))
+    assert CTranslate2Translator.load(model, "cpu", "fp32").translate(["The dog sleeps."])
 
 
 def test_a_damaged_conversion_is_made_anew_and_a_damaged_model_is_an_error(make_model: MakeModel) -> None:
     model = make_model(seed=4)
     first = CTranslate2Translator.load(model, "cpu", "fp32").translate(["The dog sleeps."])
     [path] = conversions(model)
-    content = bytearray((path / "model.bin").read_bytes())
-    content[len(content) // 2] ^= 64
-    (path / "model.bin").write_bytes(content)
+    damage(path)
     assert CTranslate2Translator.load(model, "cpu", "fp32").translate(["The dog sleeps."]) == first
     (model / "model.safetensors").write_bytes(b"")
     assert CTranslate2Translator.load(model, "cpu", "fp32").translate(["The dog sleeps."]) == first  # not read
