@@ -6,14 +6,15 @@ Importing torch takes longer than translating a page with CTranslate2.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never, cast
 
 from nmt.cli.answers import Alone, Team
 from nmt.cli.arguments import Engine, Precision
+from nmt.cli.interruption import interruptible
 from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import may_convert
 from nmt.export.engine import (
@@ -31,35 +32,53 @@ from nmt.recipe import DecodeRecipe, UserError
 
 @dataclass(frozen=True)
 class Chosen:
-    """The program that searches, its precision, and what the user is told where the choice was left open."""
+    """The program that searches, its precision, and what the user is told where the choice was left open.
+
+    translator: of CTranslate2 where the choice was left open; it is loaded then, because that may fail
+    """
 
     engine: Engine
     precision: Precision
     note: str = ""
+    translator: TextTranslator | None = None
 
 
 def choose_engine(
-    engine: Engine, precision: Precision, device: str, decode: DecodeRecipe, models: Sequence[Path], *, required: bool
+    engine: Engine,
+    precision: Precision,
+    device: str,
+    decode: DecodeRecipe,
+    models: Sequence[Path],
+    load: Callable[[Chosen], TextTranslator],
+    *,
+    required: bool,
 ) -> Chosen:
-    """The engine that was asked for; with `auto`, CTranslate2 on a CPU wherever it has what is asked for.
+    """The engine that was asked for; with `auto`, CTranslate2 on a CPU wherever it has what is asked for, and loads.
 
-    required: whether phrases are required of single lines
+    load: loads the translator, see `load_translator`; required: whether phrases are required of single lines
     """
     if engine is Engine.ctranslate2:
         compute_type = choose_compute_type(precision.value, choose_place(device))
         return Chosen(engine, Precision(PRECISION_OF[compute_type]))
     if engine is Engine.torch:
         return Chosen(engine, precision)
-    if why_not := _why_not_ctranslate2(precision, device, decode, models, required=required):
-        return Chosen(Engine.torch, precision, f"translated with torch: {why_not}")
-    chosen = Precision.int8 if precision is Precision.auto else precision
-    return Chosen(Engine.ctranslate2, chosen, f"translated with CTranslate2 in {chosen.value}, the fastest on a CPU")
+    why_not = _why_not_ctranslate2(precision, device, decode, models, required=required)
+    if not why_not:
+        own = Precision.int8 if precision is Precision.auto else precision
+        chosen = Chosen(Engine.ctranslate2, own, f"translated with CTranslate2 in {own.value}, the fastest on a CPU")
+        try:
+            with interruptible():  # it may convert the model
+                return replace(chosen, translator=load(chosen))
+        except UserError as error:
+            why_not = str(error).partition(";")[0]
+    computed = _precision_of_torch(precision, device)
+    return Chosen(Engine.torch, precision, f"translated with torch in {computed.value}: {why_not}")
 
 
 def _why_not_ctranslate2(
     precision: Precision, device: str, decode: DecodeRecipe, models: Sequence[Path], *, required: bool
 ) -> str:
-    """What keeps CTranslate2 from being chosen; "" where nothing does."""
+    """What keeps CTranslate2 from being chosen; "" where nothing does, though it may still fail to load the model."""
     try:
         load_package("ctranslate2")
     except UserError:
@@ -75,6 +94,16 @@ def _why_not_ctranslate2(
     if may_convert(models[0], "float32" if precision is Precision.fp32 else "int8"):
         return ""
     return f"{models[0]} cannot be written to, so no conversion can be kept"
+
+
+def _precision_of_torch(precision: Precision, device: str) -> Precision:
+    """That with which torch computes."""
+    if precision is not Precision.auto:
+        return precision
+    from nmt.distributed import choose_device  # noqa: PLC0415
+    from nmt.precision import choose_precision  # noqa: PLC0415
+
+    return Precision(choose_precision("auto", choose_device(device)))
 
 
 def _may_have_gpu() -> bool:
@@ -100,13 +129,15 @@ def start_team(engine: Engine, device: str, processes: int) -> AbstractContextMa
 
 
 def load_translator(
-    chosen: Chosen, models: Sequence[Path], device: str, decode: DecodeRecipe, processes: int, *, scores: bool
+    models: Sequence[Path], device: str, decode: DecodeRecipe, processes: int, scores: bool, chosen: Chosen
 ) -> TextTranslator:
     """The translator that searches with the chosen program.
 
     processes: for CTranslate2, batches that are decoded at a time; 0 takes as many as there are cores
     scores: whether scores are written
     """
+    if chosen.translator is not None:
+        return chosen.translator
     model, *ensemble = models
     match chosen.engine:
         case Engine.torch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from nmt.cli.source import Source
 from nmt.cli.translation_job import TranslationJob
 from nmt.data.parallel import num_cores
 from nmt.layout import find_model
-from nmt.recipe import DecodeRecipe, UserError, override_decode
+from nmt.recipe import CommandError, DecodeRecipe, UserError, override_decode
 from nmt.storage.model_facts import read_model_facts
 from nmt.storage.sealed import manifest_digest
 
@@ -108,8 +108,14 @@ _PROCESSES = (
     "Batches translated at a time: threads of CTranslate2, by default one for each core; processes of torch, of one "
 )
 _PROCESSES += "thread each, by default one with all cores. 0 is one for each core."
-_PRECISION = "Computation; auto is int8 (rounded weights) with CTranslate2 on a CPU, else bf16 where native, else fp32."
-_ENGINE = "What searches. ctranslate2 converts the model once; auto takes it on a CPU for all that it has, else torch."
+_PRECISION = (
+    "Computation; auto is int8 (rounded weights) with CTranslate2 on a CPU, else bf16 where native, else fp32. Some "
+    "translations depend on it."
+)
+_ENGINE = (
+    "What searches. ctranslate2 converts the model once. auto takes it on a CPU, and torch where CTranslate2 fails or "
+    "lacks an option, such as --with-alignments, which also changes what --precision auto means. stderr names both."
+)
 
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")]
 Window = Annotated[int | None, typer.Option(min=1, help=_WINDOW)]
@@ -165,20 +171,37 @@ def translate(
     layout = _layout(file, in_format, out_format, column, header, field)
     source = Source.open(file, layout, invalid_utf8.value, prefixes, required)
     writer, searched = _writer(source, out_format, decode, with_scores, distinct)
-    output = Output(out, writer.is_numbered, bool(writer.header))
     models = [model, *(ensemble or ())]
-    output.require_other_than((file, prefixes, required, decode.shortlist, *map(find_model, models)))
-    chosen = choose_engine(engine, precision, device, searched, models, required=required is not None)
+    output = _output(out, writer, (file, prefixes, required, decode.shortlist), models, resume=resume, restart=restart)
+    load = partial(load_translator, models, device, searched, processes or 0, writer.shows_scores)
+    chosen = choose_engine(engine, precision, device, searched, models, load, required=required is not None)
     TranslationJob(
         source=source,
         output=output,
         origin=_origin(models, decode, source, writer, chosen),
         writer=writer,
-        load=partial(load_translator, chosen, models, device, searched, processes or 0, scores=writer.shows_scores),
+        load=partial(load, chosen),
         window=window,
         max_delay=max_delay,
         note=chosen.note,
     ).run(start_team(chosen.engine, device, _num_processes(processes)), resume=resume, restart=restart)
+
+
+def _output(
+    out: Path,
+    writer: RecordWriter,
+    files: Iterable[Path | None],
+    models: Sequence[Path],
+    *,
+    resume: bool,
+    restart: bool,
+) -> Output:
+    """Where to write; UserError where that is an input, CommandError where it is to be both resumed and restarted."""
+    if resume and restart:
+        raise CommandError("--resume and --restart are mutually exclusive; give one of them")
+    output = Output(out, writer.is_numbered, bool(writer.header))
+    output.require_other_than((*files, *map(find_model, models)))
+    return output
 
 
 def _num_processes(given: int | None) -> int:

@@ -23,7 +23,7 @@ from nmt.cli.windows import (
     windows,
 )
 from nmt.logs import ProgressBar, progress, say
-from nmt.recipe import CommandError, UserError
+from nmt.recipe import UserError
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,6 @@ class TranslationJob:
 
         Raises Interrupted, which says how to continue, after Ctrl-C and SIGTERM.
         """
-        if resume and restart:
-            raise CommandError("--resume and --restart are mutually exclusive; give one of them")
         with interruptible(), start_team as team:
             self._check_source(team)
             count = self.source.check()

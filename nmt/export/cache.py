@@ -99,15 +99,22 @@ def _convert(model: Path, directory: Path, stored_as: StoredAs) -> Path:
     """Write the conversion; to a temporary folder of this process where the model's cannot be written to."""
     verify_directory(model)
     say(f"converting {model} to {stored_as} for CTranslate2; the next call finds it done")
-    # Imported only now: it needs torch, which no later call imports.
-    files = import_module("nmt.export.ctranslate2").convert(model, stored_as)
-    if _conversion_of(model, stored_as) != directory:
-        raise UserError(f"{model} was replaced while it was converted; it must stay as it is until then; rerun")
-    if not os.access(model, os.W_OK):
-        temporary = Path(mkdtemp(prefix="nmt-"))
-        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        directory = temporary / directory.name
-    _publish(files, directory)
+    try:
+        # Imported only now: it needs torch, which no later call imports.
+        files = import_module("nmt.export.ctranslate2").convert(model, stored_as)
+        if _conversion_of(model, stored_as) != directory:
+            raise UserError(f"{model} was replaced while it was converted; it must stay as it is until then; rerun")
+        if not os.access(model, os.W_OK):
+            temporary = Path(mkdtemp(prefix="nmt-"))
+            atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+            directory = temporary / directory.name
+        _publish(files, directory)
+    except (OSError, RuntimeError, ValueError) as error:
+        detail = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+        raise UserError(
+            f"cannot convert {model} for CTranslate2: {detail}; there must be a place to write to, with room; check "
+            "that, or use --engine torch"
+        ) from error
     _remove_outdated(model)
     return directory
 
@@ -117,10 +124,7 @@ def _publish(files: Mapping[str, bytes], directory: Path) -> None:
 
     A damaged one is replaced, and a whole one is never touched: another process may be reading it.
     """
-    try:
-        staging = Path(mkdtemp(prefix=f".{directory.name}.part-", dir=directory.parent))
-    except OSError as error:
-        raise UserError(f"cannot write {directory}: {error.strerror}; check the permissions and the disk") from error
+    staging = Path(mkdtemp(prefix=f".{directory.name}.part-", dir=directory.parent))
     try:
         write_directory(staging / "new", files)
         if directory.exists() and not _is_whole(directory):

@@ -1,0 +1,161 @@
+"""Which program searches where `nmt translate` is left to choose: never one that fails where the other would work."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from calling import Nmt
+
+from nmt.data.tokenizer import Tokenizers
+from nmt.decode.shortlist import Shortlist
+from nmt.distributed import choose_device
+from nmt.export import ctranslate2 as conversion
+from nmt.precision import choose_precision
+from nmt.recipe import DecodeRecipe
+
+pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+
+FAST = "translated with CTranslate2 in int8, the fastest on a CPU"
+SLOW = f"translated with torch in {choose_precision('auto', choose_device('cpu'))}: "
+
+# Of each option of the search, a value that is not the default, with what it needs besides; and what the choice says.
+CHOICES: dict[str, tuple[list[str], str]] = {
+    "beam_size": (["beam_size=5"], FAST),
+    "length_penalty": (["length_penalty=none"], FAST),
+    "length_alpha": (["length_alpha=0.0"], FAST),
+    "stop": (["stop=exact"], SLOW + "CTranslate2 has no decode.stop 'exact'"),
+    "patience": (["stop=patience", "patience=0.5"], FAST),
+    "num_groups": (["num_groups=2"], SLOW + "CTranslate2 has no groups of the beam"),
+    "diversity_strength": (["diversity_strength=0.1"], FAST),
+    "max_extra_tokens": (["max_extra_tokens=0"], FAST),
+    "max_length_ratio": (["max_length_ratio=2.0"], FAST),
+    "max_tokens": (["max_tokens=1"], FAST),
+    "min_tokens": (["min_tokens=3"], FAST),
+    "min_length_ratio": (["min_length_ratio=0.5"], FAST),
+    "no_repeat_ngram": (["no_repeat_ngram=1"], FAST),
+    "forbid": (["forbid=['dog', 'the']"], FAST),
+    "require": (["require=['dog']"], SLOW + "CTranslate2 has no required phrases"),
+    "bias": (["bias.dog=1"], SLOW + "CTranslate2 has no bias of words"),
+    "n_best": (["n_best=2"], FAST),
+    "tag": (["tag=<web>"], FAST),
+    "ensemble_mean": (["ensemble_mean=log"], FAST),
+    "bayes_risk": (["bayes_risk=chrf", "n_best=2"], FAST),
+    "sampling": (["sampling=true"], SLOW + "CTranslate2 has no sampling"),
+    "sampling_seed": (["sampling_seed=2"], FAST),
+    "temperature": (["sampling=true", "temperature=0.5"], SLOW + "CTranslate2 has no sampling"),
+    "top_k": (["sampling=true", "top_k=2"], SLOW + "CTranslate2 has no sampling"),
+    "top_p": (["sampling=true", "top_p=0.5"], SLOW + "CTranslate2 has no sampling"),
+    "min_p": (["sampling=true", "min_p=0.5"], SLOW + "CTranslate2 has no sampling"),
+    "alignments": (["alignments=true"], SLOW + "CTranslate2 has no alignments"),
+    "alignment_layer": (["alignments=true", "alignment_layer=0"], SLOW + "CTranslate2 has no alignments"),
+    "alignment_heads": (["alignments=true", "alignment_heads=[0]"], SLOW + "CTranslate2 has no alignments"),
+    "alignment_place": (["alignments=true", "alignment_place=input"], SLOW + "CTranslate2 has no alignments"),
+    "shortlist": (["shortlist=LIST"], SLOW + "CTranslate2 has no shortlist"),
+    "batch_tokens": (["batch_tokens=20"], FAST),
+}
+
+
+@pytest.fixture
+def model(model: Path, tmp_path: Path) -> Path:
+    """A copy without a conversion."""
+    return shutil.copytree(model, tmp_path / "model", ignore=shutil.ignore_patterns("*ctranslate2*"))
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    (tmp_path / "in").write_text("The dog sees a cat.\n\nA dog.\n")
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def translate(model: Path, text: Path, nmt: Nmt) -> Nmt:
+    return lambda *options: nmt("translate", model, text, "--device", "cpu", *options)
+
+
+@pytest.fixture
+def shortlist(model: Path, tmp_path: Path) -> Path:
+    tokenizers = Tokenizers.load(model)
+    size = tokenizers.tgt.vocab_size
+    everything = Shortlist(size, np.arange(size), np.zeros(tokenizers.src.vocab_size + 1, int), np.zeros(0, int))
+    everything.save(tmp_path / "list", tokenizers)
+    return tmp_path / "list"
+
+
+def test_every_option_of_the_search_works_where_the_engine_is_not_given(translate: Nmt, shortlist: Path) -> None:
+    assert CHOICES.keys() == DecodeRecipe.model_fields.keys()
+    for name, (settings, expected) in CHOICES.items():
+        given = [one.replace("LIST", f"'{shortlist}'") for one in settings]
+        status, out, err = translate(*(word for one in given for word in ("--set", one)))
+        assert status == 0, (name, err)
+        assert len(out.splitlines()) >= 3, name
+        assert err.splitlines()[-1].startswith(expected), name
+        forced = translate("--engine", "ctranslate2", *(word for one in given for word in ("--set", one)))
+        assert forced[0] == (0 if expected == FAST else 1), name
+
+
+def test_what_is_no_option_of_the_search_decides_too(translate: Nmt, model: Path, text: Path) -> None:
+    for options, expected in (
+        (("--ensemble", model), SLOW + "CTranslate2 has no ensemble"),
+        (("--precision", "bf16"), "translated with torch in bf16: precision bf16"),
+        (("--precision", "fp32", "--with-alignments"), "translated with torch in fp32: CTranslate2 has no alignments"),
+        (("--required", text), SLOW + "CTranslate2 has no required phrases"),
+        (("--prefixes", text), FAST),
+        (("--n-best", 4, "--beam-size", 4, "--set", "stop=patience", "--set", "patience=0.5"), SLOW),
+    ):
+        status, _, err = translate(*options)
+        assert (status, err.splitlines()[-1].startswith(expected)) == (0, True), err
+
+
+def no_room(*_: Any) -> dict[str, bytes]:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def no_luck(*_: Any) -> dict[str, bytes]:
+    raise RuntimeError("the model is\nwrong")
+
+
+@pytest.mark.parametrize(("error", "reason"), [(no_room, "No space left on device"), (no_luck, "the model is wrong")])
+def test_a_conversion_that_fails_leaves_the_work_to_torch(
+    translate: Nmt,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Callable[..., dict[str, bytes]],
+    reason: str,
+) -> None:
+    monkeypatch.setattr(conversion, "convert", error)
+    expected = translate("--engine", "torch")[1]
+    status, out, err = translate()
+    assert (status, out) == (0, expected)
+    assert err.splitlines()[-1] == f"{SLOW}cannot convert {model} for CTranslate2: {reason}"
+    status, out, err = translate("--engine", "ctranslate2")
+    assert (status, out) == (1, "")
+    assert f"for CTranslate2: {reason}; there must be" in err.splitlines()[-1]
+
+
+def test_a_model_that_ctranslate2_cannot_hold_or_load_leaves_the_work_to_torch(
+    translate: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(conversion, "foreign_choices", lambda *_: ["model.window is 4"])
+        status, _, err = translate()
+    assert (status, err.splitlines()[-1]) == (0, f"{SLOW}CTranslate2 cannot hold this model: model.window is 4")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("unsupported CPU")
+
+    monkeypatch.setattr("ctranslate2.Translator", fail)
+    status, _, err = translate()
+    assert (status, err.splitlines()[-1]) == (0, f"{SLOW}CTranslate2 failed: unsupported CPU")
+
+
+def test_a_model_where_nothing_can_be_written_is_left_to_torch(
+    translate: Nmt, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.cli.engines.may_convert", lambda *_: False)
+    status, _, err = translate()
+    assert (status, err) == (0, f"{SLOW}{model} cannot be written to, so no conversion can be kept\n")
