@@ -168,7 +168,8 @@ class Watch:
             elif isinstance(error, UserError):
                 self._conclude(str(error) if self._rank == 0 else f"{self._me.name}: {error}")
             else:
-                if is_failure := isinstance(error, Exception):  # Ctrl-C speaks for itself
+                # Ctrl-C speaks for itself, and a reader of the output that has gone wants to hear nothing.
+                if is_failure := isinstance(error, Exception) and not isinstance(error, BrokenPipeError):
                     os.write(2, "".join(traceback.format_exception(error)).encode())
                 what = f"{type(error).__name__}: {_first_line(error)}"
                 self._conclude(f"{self._me.name} failed: {what}; {AGAIN}", aloud=is_failure)

@@ -108,6 +108,33 @@ def test_a_lost_process_ends_the_job_and_what_is_done_stays(model: Path, start: 
     assert not (tmp_path / "out").exists()
 
 
+def test_processes_with_ctranslate2_write_the_same_bytes(model: Path, nmt: Nmt, start: Start, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    (tmp_path / "in").write_bytes(as_bytes(nasty_lines(205, num_longest=1)))
+    command = ("translate", model, tmp_path / "in", "--window", 20, "--device", "cpu", "--engine", "ctranslate2", "-o")
+    job = start(2, *command, tmp_path / "two")  # both find no conversion, unless another test has made it
+    assert job.wait() == [0, 0], job.said()
+    assert nmt(*command, tmp_path / "one")[0] == 0
+    assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_a_reader_that_goes_ends_all_processes_in_silence(
+    model: Path, start: Start, tmp_path: Path, engine: str
+) -> None:
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    (tmp_path / "in").write_bytes(as_bytes(nasty_lines(20_000, num_longest=0)))
+    os.mkfifo(tmp_path / "out")
+    options = ("-o", tmp_path / "out", "--window", 10, "--device", "cpu", "--engine", engine)
+    job = start(2, "translate", model, tmp_path / "in", *options)
+    with (tmp_path / "out").open("rb") as reader:
+        reader.readline()
+    assert job.wait() == [1, 1]
+    assert "Broken pipe" not in "".join(path.read_text() for path in job.errors)
+    assert not job.said()
+
+
 def test_what_only_one_process_can_do_is_refused(model: Path, start: Start, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("a dog\n")
     jobs = {

@@ -154,6 +154,23 @@ def test_a_reader_that_goes_ends_all_at_once(start: Start, mark: str, tmp_path: 
     assert (found, said) == (1, [])
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_that_dies_ends_all_with_one_line(
+    start: Start, mark: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start("-o", tmp_path / "out")
+    wait_for_work(mark)
+    worker = next(pid for pid in processes(mark) if parent(pid) != process.pid and parent(parent(pid)) == process.pid)
+    os.kill(worker, number)
+    status, said, _ = end(process)
+    assert (status, len(said)) == (1, 1)
+    assert said[0].startswith("nmt: a worker process was ended by the system")
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def test_a_full_disk_is_one_line(start: Start, tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         process = start("--window", 50, stdout=full)
