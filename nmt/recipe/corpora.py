@@ -19,7 +19,8 @@ _RESERVED_PIECES = {"<pad>", "<unk>", "<s>", "</s>"}
 class Section(BaseModel):
     """A frozen group of options; unknown names are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    # Validators are built at their first use: a command that translates needs those of two of the many sections.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod
