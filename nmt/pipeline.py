@@ -336,6 +336,7 @@ def _finish(recipe: Recipe, world: World, position: Position) -> None:
         recipe=dump_choices(recipe),
         curves=curves,
         notes=notes,
+        changes=tuple(position.changes),
     )
     markdown, _ = write_report(facts, run_dir)
     print(markdown.read_text(encoding="utf-8"))  # noqa: T201 - the report is the result of the command

@@ -15,6 +15,7 @@ from nmt.evaluate.report import DataFacts, RunFacts, ScoredTestSet, TrainingFact
 from nmt.evaluate.result_tables import LEAK_HEADER, NEARLY, leak_rows, metric_heading, score_cell, score_notes
 from nmt.evaluate.tables import escape_markdown, markdown_rows
 from nmt.logs import format_duration
+from nmt.train.position import Change
 
 
 def write_report(facts: RunFacts, directory: Path) -> tuple[Path, Path]:
@@ -131,12 +132,22 @@ def _training_section(facts: RunFacts) -> Iterator[str]:
             "seed": str(facts.seed),
         }
     )
+    if facts.changes:
+        yield ""
+        yield from markdown_rows(
+            ("option changed after update", "option", "before", "then"), map(_change, facts.changes)
+        )
     if facts.curves:
         yield ""
         yield f"![Curves of the training run]({facts.curves})"
     for note in facts.notes:
         yield ""
         yield f"{escape_markdown(note)}."
+
+
+def _change(change: Change) -> tuple[str, ...]:
+    values = (escape_markdown(str(value)) for value in (change.before, change.now))
+    return f"{change.step:,}", escape_markdown(change.option), *values
 
 
 def _micro_batches(training: TrainingFacts) -> str:

@@ -22,6 +22,7 @@ import torch
 from nmt.data.leaks import LeakCounts
 from nmt.evaluate.metrics import GroupScore, Score
 from nmt.recipe import Recipe
+from nmt.train.position import Change
 
 _PACKAGES = ("nmt", "torch", "sentencepiece", "sacrebleu", "sacremoses", "numpy")
 
@@ -145,7 +146,7 @@ class RunFacts:
     summary: the recipe in a line (`summarize`); parameters: trained weights, tied ones counted once;
     versions: package -> version; git_commit: of the working tree that ran, `-dirty` when it had changes
     recipe: its options that are not the default, as TOML; curves: file name of their picture beside the report
-    notes: what the report lacks, and why
+    notes: what the report lacks, and why; changes: options that changed while the run was trained
     """
 
     name: str
@@ -161,6 +162,7 @@ class RunFacts:
     recipe: str = ""
     curves: str | None = None
     notes: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
 
 
 def summarize(recipe: Recipe) -> str:

@@ -15,6 +15,16 @@ from nmt.storage.sealed import CorruptError
 _SHOWN_CHARACTERS = 80
 
 
+@dataclass(frozen=True)
+class Change:
+    """An option that changed when a run resumed: after which update, its full name, its values as JSON knows them."""
+
+    step: int
+    option: str
+    before: Any
+    now: Any
+
+
 @dataclass
 class Position:
     """The place of a run, and what it has found on the way.
@@ -30,6 +40,7 @@ class Position:
     scores:              what each validated step scored; higher is better
     loss_scale:          the state of fp16's loss scaling
     unlogged:            sums over the updates since the last line of metrics
+    changes:             the options that changed on the way, oldest first
     """
 
     step: int = 0
@@ -52,6 +63,7 @@ class Position:
     best_validation: dict[str, float] = field(default_factory=dict)
     loss_scale: dict[str, float] = field(default_factory=dict)
     unlogged: dict[str, float] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
 
     @classmethod
     def load(cls, checkpoint: Path) -> Position:
@@ -71,7 +83,8 @@ class Position:
                 f"{checkpoint / 'state.json'} is of another version of nmt; it must be of this one; go on with the "
                 "version that wrote it, or start from its weights (train.start_from)"
             )
-        return cls(**state)
+        changes = [Change(**entry) for entry in state.get("changes", [])]  # checkpoints of earlier versions have none
+        return cls(**{**state, "changes": changes})
 
     @property
     def epochs(self) -> float:

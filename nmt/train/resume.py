@@ -13,7 +13,7 @@ from nmt.layout import checkpoint_directory, checkpoint_step, list_checkpoints
 from nmt.logs import say
 from nmt.recipe import Recipe, UserError, load_saved_recipe
 from nmt.storage.sealed import manifest_digest
-from nmt.train.position import Position
+from nmt.train.position import Change, Position
 from nmt.train.schedule import learning_rate
 
 # Options that say how updates are made, and that may change between two of them.
@@ -21,6 +21,9 @@ _OF_UPDATES = (
     *("max_epochs", "batch_tokens", "learning_rate", "schedule", "warmup_steps", "schedule_start"),
     *("final_rate_ratio", "dropout_ramp_steps", "label_smoothing", "rdrop", "clip_norm", "weight_decay"),
 )
+
+# The report of a run is drawn with these as they are now, whatever they were in training.
+_OF_REPORT = ("data.test", "decode.", "evaluate.")
 
 # Changed options may raise the learning rate from one update to the next by so much.
 _MOST_LIFT = 2.0
@@ -93,15 +96,15 @@ def _other_text(recipe: Recipe, what: str) -> str:
 
 def say_what_changed(recipe: Recipe, position: Position, checkpoint: Path) -> None:
     """Tell each option that is another than when a checkpoint was saved; UserError for what makes no sense."""
-    try:
-        before = load_saved_recipe(checkpoint / "recipe.toml")
-    except UserError:  # written by another version, whose options this one does not know
+    before = _recipe_of(checkpoint)
+    if before is None:
+        say(f"{checkpoint / 'recipe.toml'} is of another version of nmt; which options have changed is not known")
         return
-    now, then = _options(recipe), _options(before)
-    changed = [f"{key} is {now[key]}, was {then[key]}" for key in now if now[key] != then.get(key)]
-    if not changed:
+    changes = _changes(recipe, before, position.step)
+    if not changes:
         return
-    say(f"options that have changed since then: {'; '.join(changed)}")
+    changed = "; ".join(f"{change.option} is {change.now}, was {change.before}" for change in changes)
+    say(f"options that have changed since then: {changed}")
     if recipe.train.batch_tokens != before.train.batch_tokens and position.update and not position.pair:
         raise UserError(
             f"train.batch_tokens is {recipe.train.batch_tokens}, but {checkpoint} was saved within an epoch of updates "
@@ -110,14 +113,22 @@ def say_what_changed(recipe: Recipe, position: Position, checkpoint: Path) -> No
     _judge_rate(recipe, before, position.step)
 
 
+def note_what_changed(recipe: Recipe, position: Position, checkpoint: Path) -> None:
+    """Enter the options of training that are others than when a checkpoint was saved, for the report of the run."""
+    before = _recipe_of(checkpoint)
+    if before is None:
+        return
+    changes = _changes(recipe, before, position.step)
+    position.changes += [change for change in changes if not change.option.startswith(_OF_REPORT)]
+
+
 def require_no_other_updates(recipe: Recipe, position: Position, checkpoint: Path) -> None:
     """Raise UserError where a finished run is called with options of training that none of its updates has used.
 
     Its report would name them as the options that the model was trained with.
     """
-    try:
-        before = load_saved_recipe(checkpoint / "recipe.toml")
-    except UserError:  # written by another version, whose options this one does not know
+    before = _recipe_of(checkpoint)
+    if before is None:
         return
     names = _OF_UPDATES if recipe.train.max_steps == position.step else ("max_steps", *_OF_UPDATES)
     pairs = [(name, getattr(recipe.train, name), getattr(before.train, name)) for name in names]
@@ -126,6 +137,19 @@ def require_no_other_updates(recipe: Recipe, position: Position, checkpoint: Pat
             f"{recipe.directory} is trained to its end, and {'; '.join(changed)}, which no update has used; give the "
             "values of before, raise train.max_steps to train further, or choose another name"
         )
+
+
+def _recipe_of(checkpoint: Path) -> Recipe | None:
+    """The recipe of a checkpoint; None for that of another version, whose options this one does not know."""
+    try:
+        return load_saved_recipe(checkpoint / "recipe.toml")
+    except UserError:
+        return None
+
+
+def _changes(recipe: Recipe, before: Recipe, step: int) -> list[Change]:
+    now, then = _options(recipe), _options(before)
+    return [Change(step, key, then.get(key), now[key]) for key in now if now[key] != then.get(key)]
 
 
 def _options(recipe: Recipe) -> dict[str, object]:

@@ -31,6 +31,7 @@ from nmt.train.optimizer import load_optimizer_tensors, optimizer_tensors
 from nmt.train.position import Position, require_same_run
 from nmt.train.resume import (
     choose_checkpoint,
+    note_what_changed,
     require_no_other_updates,
     require_same_identity,
     say_what_changed,
@@ -360,6 +361,8 @@ class Trainer:
             say_what_changed(self.recipe, self.position, directory)
         if self._finished():
             require_no_other_updates(self.recipe, self.position, directory)
+        else:
+            note_what_changed(self.recipe, self.position, directory)
         load_tensors(self.model, checkpoint.model)
         load_optimizer_tensors(self.update.optimizer, self.model, checkpoint.optimizer)
         if self.average is not None:

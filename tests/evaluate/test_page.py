@@ -12,6 +12,7 @@ from markdown_it import MarkdownIt
 from nmt.evaluate.metrics import GroupScore, Score
 from nmt.evaluate.page import format_json, format_markdown, write_report
 from nmt.evaluate.report import DataFacts, MachineFacts, RunFacts, Sample, ScoredTestSet, TrainingFacts
+from nmt.train.position import Change
 
 BLEU = Score("bleu", 31.4159, "BLEU|nrefs:1|tok:13a", "60.0/40.0/30.0/20.0 (BP = 1.000)")
 TER = Score("ter", 48.5, "TER|nrefs:1|tok:tercom")
@@ -129,6 +130,19 @@ def test_how_much_of_the_processes_work_counts_is_told() -> None:
 def test_updates_that_were_skipped_are_told() -> None:
     cells = rendered_cells(format_markdown(with_training(skipped=3)))
     assert ["updates", "1,200 (12.3 epochs); 3 of them skipped, having no finite gradient"] in cells
+
+
+def test_options_that_changed_are_listed() -> None:
+    changes = (
+        Change(1_000, "train.clip_norm", 0.0, 1.0),
+        Change(1_100, "data.valid", [{"src": "a_*"}], [{"src": "|"}]),
+    )
+    facts = dataclasses.replace(FACTS, changes=changes)
+    cells = rendered_cells(format_markdown(facts))
+    assert ["1,000", "train.clip_norm", "0.0", "1.0"] in cells
+    assert ["1,100", "data.valid", "[{'src': 'a_*'}]", "[{'src': '|'}]"] in cells
+    assert json.loads(format_json(facts))["changes"][0] == dataclasses.asdict(changes[0])
+    assert "option changed" not in format_markdown(FACTS)
 
 
 def test_what_was_never_measured_is_said_so() -> None:

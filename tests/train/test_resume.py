@@ -12,6 +12,7 @@ from run_tiny import metrics, train_tiny, with_train
 from nmt.layout import list_checkpoints
 from nmt.recipe import Recipe, UserError
 from nmt.train import trainer as trainer_module
+from nmt.train.position import Change, Position
 from nmt.train.schedule import learning_rate
 
 
@@ -46,6 +47,37 @@ def test_each_changed_option_is_said_with_both_values(
         assert f"train.{changed}" in said
     assert "the learning rate of update 7 is 0.01; it was 0.003 at update 6" in said
     assert "weight_decay" not in said
+
+
+def test_changed_options_are_carried_from_checkpoint_to_checkpoint(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    recipe = with_train(tiny_recipe, schedule="constant", max_steps=6)
+    train_tiny(recipe, tiny_data)
+    longer = with_train(recipe, max_steps=12, clip_norm=1.0)
+    train_tiny(longer, tiny_data)
+    shutil.rmtree(list_checkpoints(recipe.directory)[-1])  # as if killed before update 12 was saved
+    train_tiny(longer, tiny_data)
+    first = [Change(6, "train.max_steps", 6, 12), Change(6, "train.clip_norm", 0.0, 1.0)]
+    assert Position.load(list_checkpoints(recipe.directory)[-1]).changes == first
+    position = train_tiny(with_train(longer, max_steps=18), tiny_data)
+    assert position.changes == [*first, Change(12, "train.max_steps", 12, 18)]
+    assert Position.load(list_checkpoints(recipe.directory)[-1]).changes == position.changes
+
+
+def test_options_that_training_never_used_are_no_change_of_it(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    recipe = with_train(tiny_recipe, schedule="constant", max_steps=6)
+    train_tiny(recipe, tiny_data)
+    assert train_tiny(with_train(recipe, log_every=3), tiny_data).changes == []
+    tree = recipe.model_dump(mode="json", exclude_none=True) | {"decode": {"beam_size": 2}}
+    wider = with_train(Recipe.model_validate(tree), max_steps=12)
+    assert train_tiny(wider, tiny_data).changes == [Change(6, "train.max_steps", 6, 12)]
+
+
+def test_a_checkpoint_that_knows_of_no_changes_still_loads(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
+    newest = list_checkpoints(tiny_recipe.directory)[-1]
+    state = json.loads((newest / "state.json").read_text())
+    del state["changes"]
+    assert Position.read(state, newest).changes == []
 
 
 def test_an_unchanged_recipe_says_nothing_of_changes(

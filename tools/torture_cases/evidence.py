@@ -10,8 +10,8 @@ from typing import Any
 
 from nmt.storage.sealed import CorruptError, verify_directory
 
-# Figures that depend on the speed of the machine.
-_VARIES = re.compile("second|memory|minute")
+# What depends on the speed of the machine, and in how many steps a run was raised to its train.max_steps.
+_VARIES = re.compile("second|memory|minute|^changes$")
 
 
 def metrics(run: Path) -> list[dict[str, float]]:
@@ -56,13 +56,13 @@ def verifies(directory: Path) -> bool:
 
 
 def state(checkpoint: Path) -> Any:
-    """The state of a checkpoint without what depends on the speed of the machine."""
-    return _without_times(json.loads((checkpoint / "state.json").read_bytes()))
+    """The state of a checkpoint without what may differ between runs that are the same to the bit."""
+    return _without_varying(json.loads((checkpoint / "state.json").read_bytes()))
 
 
-def _without_times(tree: Any) -> Any:
+def _without_varying(tree: Any) -> Any:
     if isinstance(tree, dict):
-        return {key: _without_times(value) for key, value in tree.items() if not _VARIES.search(key)}
+        return {key: _without_varying(value) for key, value in tree.items() if not _VARIES.search(key)}
     return tree
 
 
