@@ -230,7 +230,8 @@ def _training_text(recipe: Recipe, prepared: Prepared, world: World) -> Training
             reverse_target=data.reverse_target,
         )
     train, valid = PairStore(directory, "train"), PairStore(directory, "valid")
-    return TrainingText(train, valid, prepared.mixture(recipe), epochs, text_identity(prepared.report, recipe))
+    identity = text_identity(prepared.report, recipe)
+    return TrainingText(train, valid, prepared.mixture(recipe), epochs, identity, prepared.valid_identity())
 
 
 def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:

@@ -11,6 +11,7 @@ Corpora stay apart on their way: they lie in the store one after the other, and 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,6 +89,11 @@ class Prepared:
         """The development text as it stands in the corpus, pairs too long for the model included."""
         src, tgt = (list(read_lines(self.directory / name)) for name in (_VALID_SRC_FILE, _VALID_TGT_FILE))
         return TestSet("valid", src, [tgt])
+
+    def valid_identity(self) -> str:
+        """SHA-256 of the validation text, whichever files it came from."""
+        digests = sha256_of([self.directory / name for name in (_VALID_SRC_FILE, _VALID_TGT_FILE)])
+        return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
     @property
     def has_checksums(self) -> bool:

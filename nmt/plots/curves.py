@@ -160,6 +160,9 @@ def _draw(panel: _Panel, axes: Axes, series: Mapping[str, Points]) -> None:
         steps, values = zip(*points, strict=True)
         marker = line.marker or ("o" if len(points) == 1 else "")  # a lonely point has no line to be seen by
         axes.plot(steps, values, color=line.colour, label=line.label, marker=marker, markersize=3.5, linewidth=1.6)
+    breaks = {step for _, step in series.get("valid/scored_from", ())} if panel in _QUALITY else set()
+    for step in sorted(breaks):
+        axes.axvline(step, color=_GREY, linestyle=":", label="scores are measured in another way")
     _set_scales(axes, panel, [value for _, points in lines for _, value in points])
     axes.set_title(panel.title, loc="left", fontsize=10)
     axes.grid(color="#e6e6e6", linewidth=0.8)
@@ -167,7 +170,7 @@ def _draw(panel: _Panel, axes: Axes, series: Mapping[str, Points]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["bottom", "left"]].set_color(_GREY)
     axes.tick_params(color=_GREY, labelsize=9)
-    if len(lines) > 1:
+    if len(lines) > 1 or breaks:
         axes.legend(frameon=False, fontsize=9)
     if panel.best is not None:
         best_steps = [value for _, value in series.get("valid/best_step", [])]

@@ -17,7 +17,7 @@ _SHOWN_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class Change:
-    """An option that changed when a run resumed: after which update, its full name, its values as JSON knows them."""
+    """What changed when a run resumed: after which update, the full name of an option, its values as in JSON."""
 
     step: int
     option: str
@@ -38,6 +38,8 @@ class Position:
     text:                the identity of the training text, see `nmt.data.fingerprint.text_identity`
     validation_due:      the run was stopped before it had validated this step
     scores:              what each validated step scored; higher is better
+    valid:               the identity of the text that they were measured on; "" where that is unknown
+    scored_from:         where they begin; scores of before that were forgotten
     loss_scale:          the state of fp16's loss scaling
     unlogged:            sums over the updates since the last line of metrics
     changes:             the options that changed on the way, oldest first
@@ -60,6 +62,8 @@ class Position:
     validations_without_best: int = 0
     best_step: int = 0
     scores: dict[str, float] = field(default_factory=dict)
+    valid: str = ""
+    scored_from: int = 0
     best_validation: dict[str, float] = field(default_factory=dict)
     loss_scale: dict[str, float] = field(default_factory=dict)
     unlogged: dict[str, float] = field(default_factory=dict)
@@ -108,6 +112,13 @@ class Position:
         if is_best:
             self.best_step, self.best_validation = self.step, figures
         return is_best
+
+    def forget_scores(self) -> None:
+        """Forget all scores, as the next ones do not compare with them; this step is then measured again."""
+        self.validation_due = self.validation_due or str(self.step) in self.scores
+        self.scores, self.best_validation = {}, {}
+        self.best_step, self.validations_without_best = 0, 0
+        self.scored_from = self.step
 
 
 def require_same_run(recipe: Recipe) -> None:

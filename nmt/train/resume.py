@@ -25,6 +25,8 @@ _OF_UPDATES = (
 # The report of a run is drawn with these as they are now, whatever they were in training.
 _OF_REPORT = ("data.test", "decode.", "evaluate.")
 
+_VALID_TEXT = "validation text (SHA-256)"
+
 # Changed options may raise the learning rate from one update to the next by so much.
 _MOST_LIFT = 2.0
 
@@ -120,6 +122,19 @@ def note_what_changed(recipe: Recipe, position: Position, checkpoint: Path) -> N
         return
     changes = _changes(recipe, before, position.step)
     position.changes += [change for change in changes if not change.option.startswith(_OF_REPORT)]
+
+
+def forget_other_scores(recipe: Recipe, position: Position, checkpoint: Path, valid: str) -> str:
+    """Forget the scores where their validation text was another than `valid`; returns what is to be told of that."""
+    if not position.scores or not valid or valid == position.valid:
+        return ""
+    before = _recipe_of(checkpoint)
+    if not position.valid and (before is None or before.data.valid == recipe.data.valid):
+        return f"{checkpoint} was saved by an earlier version; its scores are taken as those of this validation text"
+    best = f" (update {position.best_step:,})" if position.best_step else ""
+    position.changes.append(Change(position.step, _VALID_TEXT, position.valid[:12] or "unknown", valid[:12]))
+    position.forget_scores()
+    return f"the validation text has changed since then: the best score so far{best} is forgotten, patience restarts"
 
 
 def require_no_other_updates(recipe: Recipe, position: Position, checkpoint: Path) -> None:

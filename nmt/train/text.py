@@ -18,6 +18,7 @@ class TrainingText:
     mixture:  how many pairs of each corpus an epoch shows; None: every pair once
     epochs:   segmentations that are sampled for every epoch; None: always those of `train`
     identity: what tells it from other text, see `nmt.data.fingerprint.text_identity`; "" where that is unknown
+    valid_identity: the same of `valid`, see `nmt.data.prepare.Prepared.valid_identity`
     """
 
     train: PairStore
@@ -25,6 +26,7 @@ class TrainingText:
     mixture: Mixture | None = None
     epochs: SampledEpochs | None = None
     identity: str = ""
+    valid_identity: str = ""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from nmt.train.optimizer import load_optimizer_tensors, optimizer_tensors
 from nmt.train.position import Position, require_same_run
 from nmt.train.resume import (
     choose_checkpoint,
+    forget_other_scores,
     note_what_changed,
     require_no_other_updates,
     require_same_identity,
@@ -96,7 +97,7 @@ class Trainer:
         self.batching = Batching.choose(recipe, world, text, self.update, averages, self.position)
         if world.is_first:
             self.batching.announce(recipe, self.position)
-        self.position.text = text.identity
+        self.position.text, self.position.valid = text.identity, text.valid_identity
         self.position.processes = world.size
         self.position.micro_batch_tokens = self.batching.micro_batch_tokens
         self.position.workload = asdict(self.batching.workload)
@@ -286,7 +287,10 @@ class Trainer:
         is_best = position.note_score(score, figures)
         position.validation_due = False
         if metrics is not None:
-            metrics.write(position.step, figures | {"valid/best_step": position.best_step})
+            places = {"valid/best_step": position.best_step}
+            if position.scored_from:
+                places["valid/scored_from"] = position.scored_from
+            metrics.write(position.step, figures | places)
             say(_describe(position, figures) + (" (best)" if is_best else ""))
         return position.step in position.best_steps(self.train_recipe.keep_best)
 
@@ -361,7 +365,10 @@ class Trainer:
             say_what_changed(self.recipe, self.position, directory)
         if self._finished():
             require_no_other_updates(self.recipe, self.position, directory)
-        else:
+        told = forget_other_scores(self.recipe, self.position, directory, self.text.valid_identity)
+        if told and self.world.is_first:
+            say(told)
+        if not self._finished() or self.position.validation_due:
             note_what_changed(self.recipe, self.position, directory)
         load_tensors(self.model, checkpoint.model)
         load_optimizer_tensors(self.update.optimizer, self.model, checkpoint.optimizer)

@@ -252,6 +252,16 @@ def test_other_validation_text_leaves_the_training_text_alone(
     assert contents(prepare(recipe).directory) == after
 
 
+def test_the_validation_text_is_known_by_its_sentences(folder: Path) -> None:
+    identity = prepare(recipe_for(folder)).valid_identity()
+    moved = "data.valid=[{kind='text', src='other.en', tgt='other.de'}]"
+    for side in ("en", "de"):
+        shutil.copy(folder / "text" / f"valid.{side}", folder / "text" / f"other.{side}")
+    assert prepare(recipe_for(folder, "run", moved)).valid_identity() == identity
+    (folder / "text" / "other.de").write_text((folder / "text" / "other.de").read_text().replace("a", "o", 1))
+    assert prepare(recipe_for(folder, "run", moved)).valid_identity() != identity
+
+
 def test_what_the_training_text_depends_on_changes_its_identity(folder: Path) -> None:
     first = recipe_for(folder)
     identity = text_identity(prepare(first).report, first)

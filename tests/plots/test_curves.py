@@ -80,6 +80,16 @@ def test_all_panels_mark_the_step_that_the_run_calls_best(tmp_path: Path, monkey
     assert [text.get_text() for text in bleu.texts] == ["30.25"]
 
 
+def test_scores_that_were_forgotten_are_set_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = {"valid/loss": 4.0, "valid/bleu": 3.0, "train/learning_rate": 0.1}
+    note(tmp_path, {"step": 1, **measured}, {"step": 2, "valid/scored_from": 1, **measured})
+    loss, bleu, rate = drawn(monkeypatch, tmp_path).axes
+    for axes in (loss, bleu):
+        assert [line.get_xdata() for line in axes.lines if line.get_linestyle() == ":"] == [[1, 1]]
+        assert axes.get_legend().get_texts()[-1].get_text() == "scores are measured in another way"
+    assert all(line.get_linestyle() != ":" for line in rate.lines)
+
+
 def test_a_wide_range_gets_a_logarithmic_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note(tmp_path, {"step": 1, "valid/perplexity": 3000.0}, {"step": 2, "valid/perplexity": 5.0, "train/loss": 1.0})
     loss, perplexity = drawn(monkeypatch, tmp_path).axes

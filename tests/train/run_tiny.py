@@ -63,7 +63,9 @@ def run_in_processes(recipe: Recipe, data: Path, processes: int) -> str:
     return done.stderr
 
 
-def train_tiny(recipe: Recipe, data: Path, vocab: int = 40, translate: TranslateValidation | None = None) -> Position:
+def train_tiny(
+    recipe: Recipe, data: Path, vocab: int = 40, translate: TranslateValidation | None = None, valid_identity: str = ""
+) -> Position:
     facts = ModelFacts("en", "de", vocab, vocab, "NFC", recipe.decode, {})
     with start_world(recipe.train.device) as world:
         torch.manual_seed(recipe.seed)
@@ -71,7 +73,7 @@ def train_tiny(recipe: Recipe, data: Path, vocab: int = 40, translate: Translate
             recipe,
             world,
             Transformer(recipe.model, vocab, vocab),
-            TrainingText(PairStore(data, "train"), PairStore(data, "valid")),
+            TrainingText(PairStore(data, "train"), PairStore(data, "valid"), valid_identity=valid_identity),
             lambda tensors, step: model_files(recipe.model, tensors, {"tokenizer.model": b"none"}, facts),
             translate,
         )

@@ -80,6 +80,50 @@ def test_a_checkpoint_that_knows_of_no_changes_still_loads(tiny_recipe: Recipe, 
     assert Position.read(state, newest).changes == []
 
 
+def test_another_validation_text_forgets_the_best_and_says_so(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = with_train(tiny_recipe, schedule="constant", max_steps=18, keep_last=1, average_count=1)
+    train_tiny(recipe, tiny_data, valid_identity="a" * 64)
+    capsys.readouterr()
+    longer = with_train(recipe, max_steps=30, learning_rate=1.0)
+    position = train_tiny(longer, tiny_data, valid_identity="b" * 64)
+    assert capsys.readouterr().err.count("validation text has changed since then: the best score so far (update ") == 1
+    assert list(position.scores) == ["18", "24", "30"] and position.best_step == 18
+    assert Change(18, "validation text (SHA-256)", "a" * 12, "b" * 12) in position.changes
+    assert [checkpoint.name for checkpoint in list_checkpoints(recipe.directory)] == ["step-00000018", "step-00000030"]
+    assert metrics(longer, "valid/scored_from") == [18, 18, 18]
+    capsys.readouterr()
+    assert train_tiny(longer, tiny_data, valid_identity="b" * 64).changes == position.changes
+    assert "validation text" not in capsys.readouterr().err
+
+
+def test_patience_restarts_on_another_validation_text(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    recipe = with_train(tiny_recipe, patience=2, learning_rate=1e-12, max_steps=500, validate_every=2)
+    stopped = train_tiny(recipe, tiny_data, valid_identity="a").step
+    assert train_tiny(recipe, tiny_data, valid_identity="a").step == stopped
+    assert train_tiny(recipe, tiny_data, valid_identity="b").step > stopped
+
+
+def test_a_finished_run_is_measured_on_another_validation_text(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    train_tiny(tiny_recipe, tiny_data, valid_identity="a")
+    position = train_tiny(tiny_recipe, tiny_data, valid_identity="b")
+    assert list(position.scores) == ["24"] and position.best_validation["valid/nll"] > 0
+    assert Position.load(list_checkpoints(tiny_recipe.directory)[-1]) == position
+
+
+def test_scores_of_unknown_text_hold_while_the_recipe_names_the_same(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)  # as an earlier version: it knows no identity
+    other = {"kind": "text", "src": "c", "tgt": "d"}
+    assert train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data, valid_identity="a").scores == begun.scores
+    assert "was saved by an earlier version; its scores are taken" in capsys.readouterr().err
+    tree = with_train(tiny_recipe, max_steps=6).model_dump(mode="json", exclude_none=True)
+    tree["data"]["valid"] = [other]
+    assert train_tiny(Recipe.model_validate(tree), tiny_data, valid_identity="a").scored_from == 6
+
+
 def test_an_unchanged_recipe_says_nothing_of_changes(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
