@@ -20,6 +20,7 @@ from nmt.train.schedule import learning_rate
 _OF_UPDATES = (
     *("max_epochs", "batch_tokens", "learning_rate", "schedule", "warmup_steps", "schedule_start"),
     *("final_rate_ratio", "dropout_ramp_steps", "label_smoothing", "rdrop", "clip_norm", "weight_decay"),
+    "best_metric",
 )
 
 # The report of a run is drawn with these as they are now, whatever they were in training.
@@ -121,20 +122,38 @@ def note_what_changed(recipe: Recipe, position: Position, checkpoint: Path) -> N
     if before is None:
         return
     changes = _changes(recipe, before, position.step)
-    position.changes += [change for change in changes if not change.option.startswith(_OF_REPORT)]
+    scoring = _of_scores(recipe)
+    position.changes += [one for one in changes if one.option in scoring or not one.option.startswith(_OF_REPORT)]
 
 
-def forget_other_scores(recipe: Recipe, position: Position, checkpoint: Path, valid: str) -> str:
-    """Forget the scores where their validation text was another than `valid`; returns what is to be told of that."""
-    if not position.scores or not valid or valid == position.valid:
-        return ""
+def forget_other_scores(recipe: Recipe, position: Position, checkpoint: Path, valid: str, is_finished: bool) -> str:
+    """Forget scores that those to come do not compare with; returns what is to be told of that.
+
+    They were measured on another validation text than `valid`, or with other options, which do not matter to a run that
+    is finished.
+    """
     before = _recipe_of(checkpoint)
-    if not position.valid and (before is None or before.data.valid == recipe.data.valid):
-        return f"{checkpoint} was saved by an earlier version; its scores are taken as those of this validation text"
+    if not position.scores:
+        return ""
+    changed = []
+    if before is not None and not is_finished:
+        now, then = _of_scores(recipe), _of_scores(before)
+        changed = [key for key in now if now[key] != then.get(key, now[key])]
+    if valid and valid != position.valid:
+        if position.valid or (before is not None and before.data.valid != recipe.data.valid):
+            text = Change(position.step, _VALID_TEXT, position.valid[:12] or "unknown", valid[:12])
+            position.changes.append(text)
+            changed = ["the validation text", *changed]
+        elif not changed:
+            return f"{checkpoint} does not name its validation text; its scores are taken as those of the present one"
+    if not changed:
+        return ""
     best = f" (update {position.best_step:,})" if position.best_step else ""
-    position.changes.append(Change(position.step, _VALID_TEXT, position.valid[:12] or "unknown", valid[:12]))
     position.forget_scores()
-    return f"the validation text has changed since then: the best score so far{best} is forgotten, patience restarts"
+    return (
+        f"scores from here on do not compare with earlier ones, because {' and '.join(changed)} changed: the best so "
+        f"far{best} is forgotten, patience restarts"
+    )
 
 
 def require_no_other_updates(recipe: Recipe, position: Position, checkpoint: Path) -> None:
@@ -173,6 +192,18 @@ def _options(recipe: Recipe) -> dict[str, object]:
     parts = {name: part for name, part in sections.items() if isinstance(part, dict)}
     named = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.items()}
     return {key: value for key, value in named.items() if key not in ("data.root", "data.workers")}
+
+
+def _of_scores(recipe: Recipe) -> dict[str, object]:
+    """The options that decide what a validation scores, by full name."""
+    train = recipe.train
+    found: dict[str, object] = {"train.best_metric": train.best_metric, "train.average": train.average == "ema"}
+    if train.best_metric == "loss":
+        return found | {"train.label_smoothing": train.label_smoothing}
+    of_bleu = ("train.validate_bleu_sentences", "evaluate.tokenize")
+    options = _options(recipe).items()
+    search = {key: value for key, value in options if key.startswith("decode.") and key != "decode.batch_tokens"}
+    return found | search | {key: value for key, value in options if key in of_bleu}
 
 
 def _judge_rate(recipe: Recipe, before: Recipe, step: int) -> None:

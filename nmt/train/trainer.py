@@ -363,9 +363,11 @@ class Trainer:
         if self.world.is_first:
             say(f"resuming from {directory}")
             say_what_changed(self.recipe, self.position, directory)
-        if self._finished():
+        is_finished = self._finished()
+        if is_finished:
             require_no_other_updates(self.recipe, self.position, directory)
-        told = forget_other_scores(self.recipe, self.position, directory, self.text.valid_identity)
+        valid = self.text.valid_identity
+        told = forget_other_scores(self.recipe, self.position, directory, valid, is_finished)
         if told and self.world.is_first:
             say(told)
         if not self._finished() or self.position.validation_due:

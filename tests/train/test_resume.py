@@ -88,7 +88,7 @@ def test_another_validation_text_forgets_the_best_and_says_so(
     capsys.readouterr()
     longer = with_train(recipe, max_steps=30, learning_rate=1.0)
     position = train_tiny(longer, tiny_data, valid_identity="b" * 64)
-    assert capsys.readouterr().err.count("validation text has changed since then: the best score so far (update ") == 1
+    assert capsys.readouterr().err.count("because the validation text changed: the best so far (update ") == 1
     assert list(position.scores) == ["18", "24", "30"] and position.best_step == 18
     assert Change(18, "validation text (SHA-256)", "a" * 12, "b" * 12) in position.changes
     assert [checkpoint.name for checkpoint in list_checkpoints(recipe.directory)] == ["step-00000018", "step-00000030"]
@@ -96,6 +96,49 @@ def test_another_validation_text_forgets_the_best_and_says_so(
     capsys.readouterr()
     assert train_tiny(longer, tiny_data, valid_identity="b" * 64).changes == position.changes
     assert "validation text" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "option"),
+    [
+        ({}, {"label_smoothing": 0.3}, "train.label_smoothing"),
+        ({"ema_decay": 0.9}, {"ema_decay": 0.9, "average": "ema"}, "train.average"),
+        ({}, {"best_metric": "bleu", "validate_bleu_every": 6}, "train.best_metric"),
+    ],
+)
+def test_options_that_scores_depend_on_forget_the_best(
+    before: dict[str, Any],
+    then: dict[str, Any],
+    option: str,
+    tiny_recipe: Recipe,
+    tiny_data: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe = with_train(tiny_recipe, schedule="constant", max_steps=12)
+    train_tiny(with_train(recipe, **before), tiny_data)
+    capsys.readouterr()
+    position = train_tiny(with_train(recipe, **then, max_steps=18), tiny_data)
+    assert f"because {option} changed: the best so far (update 12) is forgotten" in capsys.readouterr().err
+    assert list(position.scores) == ["12", "18"] and position.scored_from == 12
+
+
+def test_search_options_forget_scores_where_these_are_of_bleu(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    recipe = with_train(tiny_recipe, schedule="constant", max_steps=6, validate_bleu_every=6)
+    for metric, scored_from in (("loss", 0), ("bleu", 6)):
+        run_dir = tiny_recipe.directory / metric
+        train_tiny(with_train(recipe, run_dir, best_metric=metric), tiny_data)
+        tree = with_train(recipe, run_dir, best_metric=metric, max_steps=12).model_dump(mode="json", exclude_none=True)
+        tree["decode"]["beam_size"] = 2
+        position = train_tiny(Recipe.model_validate(tree), tiny_data)
+        assert position.scored_from == scored_from
+        assert (Change(6, "decode.beam_size", 4, 2) in position.changes) == (metric == "bleu")
+
+
+def test_a_finished_run_refuses_another_metric_of_the_best(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    recipe = with_train(tiny_recipe, max_steps=6)
+    train_tiny(recipe, tiny_data)
+    with pytest.raises(UserError, match=r"train\.best_metric is 'bleu', was 'loss', which no update has used"):
+        train_tiny(with_train(recipe, best_metric="bleu", validate_bleu_every=6), tiny_data)
 
 
 def test_patience_restarts_on_another_validation_text(tiny_recipe: Recipe, tiny_data: Path) -> None:
@@ -118,7 +161,7 @@ def test_scores_of_unknown_text_hold_while_the_recipe_names_the_same(
     begun = train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)  # as an earlier version: it knows no identity
     other = {"kind": "text", "src": "c", "tgt": "d"}
     assert train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data, valid_identity="a").scores == begun.scores
-    assert "was saved by an earlier version; its scores are taken" in capsys.readouterr().err
+    assert "does not name its validation text; its scores are taken" in capsys.readouterr().err
     tree = with_train(tiny_recipe, max_steps=6).model_dump(mode="json", exclude_none=True)
     tree["data"]["valid"] = [other]
     assert train_tiny(Recipe.model_validate(tree), tiny_data, valid_identity="a").scored_from == 6
