@@ -245,18 +245,24 @@ def average_tensors(directories: Sequence[Path]) -> dict[str, Tensor]:
     return {name: (tensor / len(directories)).to(kinds[name]) for name, tensor in total.items()}
 
 
-def average_checkpoints(directories: Sequence[Path], out: Path) -> None:
-    """Write the average of checkpoints or model directories of one run as a new model directory at `out`."""
+def average_checkpoints(directories: Sequence[Path], out: Path, decode: DecodeRecipe | None = None) -> None:
+    """Write the average of checkpoints or model directories of one run as a new model directory at `out`.
+
+    Its search options are `decode`, or else those of the last of them.
+    """
     origin = {"averaged": [directory.name for directory in directories]}
-    _write_derived(directories[-1], average_tensors(directories), origin, out)
+    _write_derived(directories[-1], average_tensors(directories), origin, out, decode)
 
 
-def write_moving_average(checkpoint: Path, out: Path) -> None:
-    """Write the moving average that a checkpoint holds as a new model directory at `out`; UserError without one."""
+def write_moving_average(checkpoint: Path, out: Path, decode: DecodeRecipe | None = None) -> None:
+    """Write the moving average that a checkpoint holds as a new model directory at `out`; UserError without one.
+
+    Its search options are `decode`, or else those of the checkpoint.
+    """
     verify_directory(checkpoint)
     if not (checkpoint / AVERAGE).exists():
         raise UserError(f"{checkpoint} holds no moving average; its run must keep one; train with train.ema_decay set")
-    _write_derived(checkpoint, read_tensors(checkpoint / AVERAGE), {"moving_average": checkpoint.name}, out)
+    _write_derived(checkpoint, read_tensors(checkpoint / AVERAGE), {"moving_average": checkpoint.name}, out, decode)
 
 
 def _write_derived(

@@ -43,7 +43,7 @@ from nmt.logs import progress, say
 from nmt.model.transformer import Transformer
 from nmt.plots.curves import draw_curves
 from nmt.precision import choose_precision
-from nmt.recipe import Recipe, UserError, dump_choices, dump_recipe
+from nmt.recipe import DecodeRecipe, Recipe, UserError, dump_choices, dump_recipe
 from nmt.run_lock import run_lock
 from nmt.storage.model_facts import ModelFacts, read_model_facts
 from nmt.storage.sealed import MANIFEST, CorruptError, require_new, verify_directory
@@ -132,11 +132,13 @@ def _candidates(run_dir: Path, kind: AverageKind) -> list[Path]:
     return sorted(validated, key=lambda directory: scores[str(checkpoint_step(directory))])
 
 
-def _write_average(checkpoints: Sequence[Path], kind: AverageKind, out: Path) -> None:
+def _write_average(
+    checkpoints: Sequence[Path], kind: AverageKind, out: Path, decode: DecodeRecipe | None = None
+) -> None:
     if kind == "ema":
-        write_moving_average(checkpoints[-1], out)
+        write_moving_average(checkpoints[-1], out, decode)
     else:
-        average_checkpoints(checkpoints, out)
+        average_checkpoints(checkpoints, out, decode)
 
 
 # --- Training -------------------------------------------------------------------------------------------------------
@@ -374,7 +376,8 @@ def _average_of_run(recipe: Recipe) -> list[Path]:
     origin = {"moving_average": names[-1]} if kind == "ema" else {"averaged": names}
     try:
         verify_directory(out)
-        if origin.items() <= read_model_facts(out).origin.items():
+        facts = read_model_facts(out)
+        if origin.items() <= facts.origin.items() and facts.decode.model_dump() == recipe.decode.model_dump():
             say(f"{out} is up to date")
             return chosen
     except CorruptError:
@@ -382,7 +385,7 @@ def _average_of_run(recipe: Recipe) -> list[Path]:
     _require_own_model(out)
     target = Path(os.path.realpath(out))  # a symbolic link stays
     shutil.rmtree(target, ignore_errors=True)
-    _write_average(chosen, kind, target)
+    _write_average(chosen, kind, target, recipe.decode)  # with which the report is scored
     what = "the moving average at" if kind == "ema" else f"the average of {len(names)} checkpoints, {names[0]} to"
     say(f"{out} is {what} {names[-1]}")
     return chosen

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from run_tiny import metrics, train_tiny, with_train
 
+from nmt import pipeline
 from nmt.layout import list_checkpoints
 from nmt.recipe import Recipe, UserError
+from nmt.storage.model_facts import read_model_facts
 from nmt.train import trainer as trainer_module
 from nmt.train.position import Change, Position
 from nmt.train.schedule import learning_rate
@@ -139,6 +141,22 @@ def test_a_finished_run_refuses_another_metric_of_the_best(tiny_recipe: Recipe, 
     train_tiny(recipe, tiny_data)
     with pytest.raises(UserError, match=r"train\.best_metric is 'bleu', was 'loss', which no update has used"):
         train_tiny(with_train(recipe, best_metric="bleu", validate_bleu_every=6), tiny_data)
+
+
+@pytest.mark.parametrize("average", ["last", "ema"])
+def test_the_model_of_a_run_searches_as_its_report_was_scored(
+    average: str, tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = with_train(tiny_recipe, max_steps=6, average=average, ema_decay=0.9, average_count=1)
+    train_tiny(recipe, tiny_data)
+    for beam_size in (4, 3):
+        tree = recipe.model_dump(mode="json", exclude_none=True) | {"decode": {"beam_size": beam_size}}
+        changed = Recipe.model_validate(tree)
+        pipeline._average_of_run(changed)
+        assert read_model_facts(recipe.directory / "model").decode.beam_size == beam_size
+    capsys.readouterr()
+    pipeline._average_of_run(changed)
+    assert "is up to date" in capsys.readouterr().err
 
 
 def test_patience_restarts_on_another_validation_text(tiny_recipe: Recipe, tiny_data: Path) -> None:
