@@ -418,7 +418,7 @@ def _translate_and_score(
         sentences=len(test.src),
         seconds=seconds,
         scores=score(range(len(lines))),
-        groups=tuple(score_by_group(lines, test.refs, test.phenomena, **counting)) if test.phenomena else (),
+        groups=tuple(score_by_group(lines, test.refs, test.labels, **counting)) if test.labels else (),
         samples=choose_samples(test.src, test.ref, lines, recipe.evaluate.samples),
         leaks=None if leaks is None else leaks.counts(),
         clean_scores=score(clean) if 0 < len(clean) < len(lines) else (),

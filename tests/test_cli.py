@@ -29,10 +29,10 @@ tgt_lang = "de"
 [data]
 workers = 1
 max_tokens = 60
-train = [{ kind = "embedded", pairs = 400 }]
-valid = [{ kind = "embedded", split = "valid", pairs = 30 }]
+train = [{ kind = "toy", pairs = 400 }]
+valid = [{ kind = "toy", split = "valid", pairs = 30 }]
 [data.test]
-heldout = { kind = "embedded", split = "test", pairs = 20 }
+heldout = { kind = "toy", split = "test", pairs = 20 }
 [tokenizer]
 vocab_size = 700
 [model]
@@ -418,8 +418,8 @@ def texts(tmp_path: Path) -> Path:
         (tmp_path / name).write_text("".join(f"line number {i} of {name}\n" for i in range(lines)))
     corpus = '{{ kind = "text", src = "{0}.en", tgt = "{0}.de" }}'
     recipe = TINY_RECIPE.split("[data.test]")[0] + "[tokenizer]" + TINY_RECIPE.split("[tokenizer]")[1]
-    recipe = recipe.replace('{ kind = "embedded", pairs = 400 }', corpus.format("train"))
-    recipe = recipe.replace('{ kind = "embedded", split = "valid", pairs = 30 }', corpus.format("valid"))
+    recipe = recipe.replace('{ kind = "toy", pairs = 400 }', corpus.format("train"))
+    recipe = recipe.replace('{ kind = "toy", split = "valid", pairs = 30 }', corpus.format("valid"))
     recipe = recipe.replace("[data]", f'[data]\nroot = "{tmp_path}"').replace("vocab_size = 700", "vocab_size = 300")
     (tmp_path / "recipe.toml").write_text(recipe.replace('name = "tiny"', f'name = "tiny"\nrun_dir = "{tmp_path}/run"'))
     return tmp_path

@@ -9,9 +9,9 @@ import torch
 from calling import Nmt
 
 from nmt.checkpoint import model_files, model_tensors
-from nmt.data.embedded import generate
 from nmt.data.tokenizer import train_tokenizers
 from nmt.export.packages import is_installed
+from nmt.grammar import generate
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.storage.model_facts import ModelFacts

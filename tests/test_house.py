@@ -19,7 +19,7 @@ FLOORS = (
     ("watch", "rectangle"),
     ("special_ids",),
     ("packed", "distributed", "precision", "logs", "layout", "run_lock", "allocator"),
-    ("storage",),
+    ("storage", "grammar"),
     ("data", "model"),
     ("checkpoint", "inference"),
     ("train", "decode"),
@@ -295,9 +295,9 @@ def test_the_limits_themselves_are_allowed(tmp_path: Path) -> None:
 
 
 def test_packages_and_their_modules_get_their_names(tmp_path: Path) -> None:
-    for name in ("nmt/__init__.py", "nmt/data/__init__.py", "nmt/data/embedded/nouns.py", "nmt/__main__.py"):
+    for name in ("nmt/__init__.py", "nmt/data/__init__.py", "nmt/data/tables/nouns.py", "nmt/__main__.py"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("", encoding="utf-8")
     found = {module.name: module.room for module in read_modules(tmp_path)}
-    assert found == {"nmt": "nmt", "nmt.__main__": "__main__", "nmt.data": "data", "nmt.data.embedded.nouns": "data"}
+    assert found == {"nmt": "nmt", "nmt.__main__": "__main__", "nmt.data": "data", "nmt.data.tables.nouns": "data"}

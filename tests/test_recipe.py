@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from nmt import recipe as recipe_room
 from nmt.recipe import (
     DecodeRecipe,
-    EmbeddedCorpus,
     HuggingFaceCorpus,
     JsonLinesCorpus,
     ParquetCorpus,
@@ -24,6 +23,7 @@ from nmt.recipe import (
     Section,
     SgmCorpus,
     TextCorpus,
+    ToyCorpus,
     TsvCorpus,
     UserError,
     describe_recipe,
@@ -45,10 +45,10 @@ src_lang = "en"
 tgt_lang = "de"
 
 [[data.train]]
-kind = "embedded"
+kind = "toy"
 
 [[data.valid]]
-kind = "embedded"
+kind = "toy"
 split = "valid"
 """
 
@@ -140,7 +140,7 @@ def test_written_recipes_read_back_as_the_same_recipe(text: str, write: object) 
 
 def test_every_kind_of_corpus_is_read_as_its_own_section() -> None:
     data = parse_recipe(WIDE).data
-    kinds = [EmbeddedCorpus, TextCorpus, TsvCorpus, ParquetCorpus, JsonLinesCorpus, HuggingFaceCorpus]
+    kinds = [ToyCorpus, TextCorpus, TsvCorpus, ParquetCorpus, JsonLinesCorpus, HuggingFaceCorpus]
     assert [type(corpus) for corpus in data.train] == kinds
     assert [type(corpus) for corpus in data.test.values()] == [SgmCorpus, TextCorpus, SacrebleuCorpus]
     assert data.train[1] == TextCorpus(src=Path('a "b".en'), tgt=Path("c\\d.de.xz"))
@@ -236,7 +236,7 @@ def test_recipes_are_frozen() -> None:
         ('evaluate.metrics=["chrf++", "ter"]', ("chrf++", "ter")),
         ("tgt_lang=fr", "fr"),
         ('data.valid=[{kind = "sacrebleu", test_set = "wmt13"}]', (SacrebleuCorpus(test_set="wmt13"),)),
-        ('data.test.new={kind = "embedded", pairs = 5}', {"new": EmbeddedCorpus(pairs=5)}),
+        ('data.test.new={kind = "toy", pairs = 5}', {"new": ToyCorpus(pairs=5)}),
     ],
 )
 def test_overrides_of_each_type(override: str, expected: object) -> None:
@@ -427,11 +427,11 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
         ),
         (["train.weight_decay=0.1"], "train.weight_decay needs decoupled decay; set train.optimizer to 'adamw'"),
         (
-            ["data.valid=[{kind='embedded', split='valid', weight=2.0}]"],
+            ["data.valid=[{kind='toy', split='valid', weight=2.0}]"],
             "data.valid.0.weight has no effect; only training corpora have one; remove it",
         ),
         (
-            ["data.test={news={kind='embedded', split='test', tag='<web>'}}"],
+            ["data.test={news={kind='toy', split='test', tag='<web>'}}"],
             "data.test.news.tag has no effect; only training corpora have one; remove it, and set decode.tag",
         ),
         (
@@ -532,7 +532,7 @@ def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
 
 def test_all_sections_are_exported() -> None:
     assert len(SECTIONS) == 16
-    assert {Recipe, EmbeddedCorpus} <= set(SECTIONS)
+    assert {Recipe, ToyCorpus} <= set(SECTIONS)
 
 
 @pytest.mark.parametrize("section", [section for section in SECTIONS if section is not Section])
@@ -568,7 +568,7 @@ def test_the_described_recipe_lists_choices() -> None:
 
 
 def test_a_tag_must_not_be_a_special_token() -> None:
-    message = message_for(SMALL, "data.train=[{kind='embedded', tag='<s>'}]")
+    message = message_for(SMALL, "data.train=[{kind='toy', tag='<s>'}]")
     assert "'<s>' is a piece of every vocabulary already" in message
     assert "\n" not in message
 

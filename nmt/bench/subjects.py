@@ -70,9 +70,9 @@ def find_subject(name: str, overrides: Sequence[str] = (), vocab_size: int | Non
 
 
 def _parse(model: dict[str, Any], train: dict[str, Any], overrides: Sequence[str]) -> Recipe:
-    embedded = [{"kind": "embedded"}]  # a recipe must name some corpus; this one is not read
+    corpora = [{"kind": "toy"}]  # a recipe must name some corpus; this one is not read
     tree = {"name": "bench", "src_lang": "en", "tgt_lang": "de", "model": model, "train": train}
-    return parse_recipe(tomli_w.dumps({**tree, "data": {"train": embedded, "valid": embedded}}), overrides, "bench")
+    return parse_recipe(tomli_w.dumps({**tree, "data": {"train": corpora, "valid": corpora}}), overrides, "bench")
 
 
 def _subject(name: str, recipe: Recipe, src_pieces: int, tgt_pieces: int, vocab_size: int | None) -> Subject:

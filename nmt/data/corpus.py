@@ -1,4 +1,4 @@
-"""Where sentence pairs come from: files of every common kind, test sets by name, and the embedded grammar."""
+"""Where sentence pairs come from: files of every common kind, test sets by name, and the built-in toy corpus."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from pyarrow.lib import ArrowException
 from sacrebleu.dataset import DATASETS
 from sacrebleu.utils import SACREBLEU_DIR
 
-from nmt.data.embedded import generate
 from nmt.data.json_fields import one_line, parse_json, text_field
 from nmt.data.lines import InvalidUtf8, count_lines, decompressed, read_lines, unreadable
 from nmt.data.wmt_files import sgm_segments, xml_pairs
+from nmt.grammar import generate, source_files
 from nmt.recipe import (
     Corpus,
     DataRecipe,
-    EmbeddedCorpus,
     HuggingFaceCorpus,
     JsonLinesCorpus,
     ParquetCorpus,
     SacrebleuCorpus,
     SgmCorpus,
     TextCorpus,
+    ToyCorpus,
     TsvCorpus,
     UserError,
 )
 
 Pair = tuple[str, str]
+Labels = tuple[str, ...]
 
 _RECORDS_PER_BATCH = 4096
 _LINES_AT_ONCE = 1024
@@ -62,14 +63,23 @@ def read_pairs(corpus: Corpus, data: DataRecipe, src_lang: str, tgt_lang: str) -
             return _read_hugging_face(corpus, data, src_lang, tgt_lang)
         case SacrebleuCorpus():
             return _read_sacrebleu(corpus, src_lang, tgt_lang)
-        case EmbeddedCorpus():
+        case ToyCorpus():
             return ((pair.src, pair.tgt) for pair in generate(corpus.split, corpus.pairs, corpus.seed))
         case _:
             assert_never(corpus)
 
 
+def read_labels(corpus: Corpus) -> Iterator[Labels] | None:
+    """The labels of each pair, such as what makes it difficult; None if the corpus has none."""
+    match corpus:
+        case ToyCorpus():
+            return (pair.labels for pair in generate(corpus.split, corpus.pairs, corpus.seed))
+        case _:
+            return None
+
+
 def input_files(corpus: Corpus, data: DataRecipe) -> list[Path]:
-    """The local files that a corpus is read from, in a fixed order; none for what is downloaded or made."""
+    """The local files that decide what a corpus is, in a fixed order; none for what is downloaded."""
     match corpus:
         case TextCorpus() | SgmCorpus():
             return [_locate(path, data) for path in (corpus.src, *corpus.references)]
@@ -79,8 +89,10 @@ def input_files(corpus: Corpus, data: DataRecipe) -> list[Path]:
             folder = _locate(Path(corpus.dataset), data)
             visible = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
             return sorted(visible) if folder.is_dir() else []
-        case SacrebleuCorpus() | EmbeddedCorpus():
+        case SacrebleuCorpus():
             return []
+        case ToyCorpus():
+            return source_files()
         case _:
             assert_never(corpus)
 
@@ -104,7 +116,7 @@ def count_pairs(corpus: Corpus, data: DataRecipe) -> int | None:
         case ParquetCorpus():
             with _parquet_file(_find(corpus.path, data)) as file:
                 return int(file.metadata.num_rows)
-        case EmbeddedCorpus():
+        case ToyCorpus():
             return corpus.pairs
         case SgmCorpus() | HuggingFaceCorpus() | SacrebleuCorpus():
             return None

@@ -15,20 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.corpus import input_files
-from nmt.data.embedded import generate
 from nmt.data.lines import read_blocks
 from nmt.data.start_from import start_models, taken_tokenizers, tokenizer_digests
 from nmt.data.store import Split
 from nmt.logs import progress, say
-from nmt.recipe import Corpus, EmbeddedCorpus, Recipe
+from nmt.recipe import Corpus, Recipe
 
 REPORT_FILE = "prepare.json"
 _STAMPS_FILE = "stamps.json"
 
 # Grows when the same recipe and text would be prepared in another way than before.
 FORMAT = 2
-
-_SAMPLE_PAIRS = 200
 
 
 def recipe_part(recipe: Recipe) -> dict[str, Any]:
@@ -184,13 +181,7 @@ def _portable(corpus: Corpus, exclude: set[str]) -> dict[str, Any]:
     if values.get("revision", "") is None:
         del values["revision"]  # What was prepared before there was such an option is still up to date.
     paths = {name for name in values if isinstance(getattr(corpus, name), Path)} | {"dataset"}
-    values = {name: _portable_path(value) if name in paths and value else value for name, value in values.items()}
-    if isinstance(corpus, EmbeddedCorpus):
-        # The grammar is part of the program and may change with it; its first pairs tell.
-        sample = generate(corpus.split, min(corpus.pairs, _SAMPLE_PAIRS), corpus.seed)
-        text = "".join(f"{pair.src}\t{pair.tgt}\n" for pair in sample)
-        values["sample_sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    return values
+    return {name: _portable_path(value) if name in paths and value else value for name, value in values.items()}
 
 
 def _portable_path(path: str) -> str:

@@ -25,7 +25,6 @@ from nmt.data.test_sets import test_sets
 from nmt.logs import progress
 from nmt.recipe import (
     DataRecipe,
-    EmbeddedCorpus,
     HuggingFaceCorpus,
     JsonLinesCorpus,
     ParquetCorpus,
@@ -33,6 +32,7 @@ from nmt.recipe import (
     SacrebleuCorpus,
     SgmCorpus,
     TextCorpus,
+    ToyCorpus,
     TsvCorpus,
 )
 
@@ -291,7 +291,7 @@ def describe_place(leak: Leak, data: DataRecipe) -> str:
             return f"{corpus.dataset} {corpus.split}, record {number}"
         case SacrebleuCorpus():
             return f"{corpus.test_set}:{number}"
-        case EmbeddedCorpus():
-            return f"embedded {corpus.split}, pair {number}"
+        case ToyCorpus():
+            return f"toy {corpus.split}, pair {number}"
         case _:
             assert_never(corpus)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nmt.data.corpus import read_pairs, sacrebleu_files
-from nmt.data.embedded import generate
-from nmt.recipe import Corpus, EmbeddedCorpus, Recipe, SacrebleuCorpus, SgmCorpus, TextCorpus, UserError
+from nmt.data.corpus import Labels, read_labels, read_pairs, sacrebleu_files
+from nmt.recipe import Corpus, Recipe, SacrebleuCorpus, SgmCorpus, TextCorpus, UserError
 
 
 @dataclass(frozen=True)
 class TestSet:
     """Text to translate and to score the translations with, as it stands in the corpus.
 
-    name:      name in the recipe
-    src:       sentences
-    refs:      one or several streams of reference translations, each as long as `src`
-    phenomena: what each sentence exercises; None unless the corpus is the embedded one
+    name:   name in the recipe
+    src:    sentences
+    refs:   one or several streams of reference translations, each as long as `src`
+    labels: those of each sentence; None if the corpus has no labels
     """
 
     __test__ = False  # Not for pytest to collect.
@@ -25,7 +24,7 @@ class TestSet:
     name: str
     src: list[str]
     refs: list[list[str]]
-    phenomena: list[tuple[str, ...]] | None = None
+    labels: list[Labels] | None = None
 
     @property
     def ref(self) -> list[str]:
@@ -39,16 +38,19 @@ def test_sets(recipe: Recipe) -> dict[str, TestSet]:
 
 
 def _read(name: str, corpus: Corpus, recipe: Recipe) -> TestSet:
-    if isinstance(corpus, EmbeddedCorpus):
-        made = list(generate(corpus.split, corpus.pairs, corpus.seed))
-        return TestSet(name, [p.src for p in made], [[p.tgt for p in made]], [p.phenomena for p in made])
     sides = [
         list(read_pairs(variant, recipe.data, recipe.src_lang, recipe.tgt_lang))
         for variant in _with_one_reference(corpus, recipe)
     ]
     if not sides[0]:
         raise UserError(f"data.test.{name} has no sentences; it must have at least one; correct or remove it")
-    return TestSet(name, [src for src, _ in sides[0]], [[ref for _, ref in pairs] for pairs in sides])
+    labels = read_labels(corpus)
+    return TestSet(
+        name=name,
+        src=[src for src, _ in sides[0]],
+        refs=[[ref for _, ref in pairs] for pairs in sides],
+        labels=None if labels is None else list(labels),
+    )
 
 
 def _with_one_reference(corpus: Corpus, recipe: Recipe) -> Sequence[Corpus]:

@@ -101,7 +101,7 @@ def _samples_section(test: ScoredTestSet) -> Iterator[str]:
 
 
 def _group_table(groups: Sequence[GroupScore]) -> Iterator[str]:
-    header = ("phenomenon", "sentences", "exactly right", *(metric_heading(score.name) for score in groups[0].scores))
+    header = ("label", "sentences", "exactly right", *(metric_heading(score.name) for score in groups[0].scores))
     rows = (
         (
             escape_markdown(group.group),

@@ -113,7 +113,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class ScoredTestSet:
-    """One test set: its scores, scores by phenomenon where sentences are labelled, and a few translations.
+    """One test set: its scores, scores by label where sentences have labels, and a few translations.
 
     seconds: time to translate all of its `sentences`
     leaks: how many of them occur in the training text; None if unknown

@@ -7,7 +7,6 @@ accumulation, number of processes) is never an option.
 
 from nmt.recipe.corpora import (
     Corpus,
-    EmbeddedCorpus,
     HuggingFaceCorpus,
     JsonLinesCorpus,
     ParquetCorpus,
@@ -15,6 +14,7 @@ from nmt.recipe.corpora import (
     Section,
     SgmCorpus,
     TextCorpus,
+    ToyCorpus,
     TsvCorpus,
 )
 from nmt.recipe.decoding import DecodeRecipe
@@ -46,7 +46,6 @@ __all__ = [
     "Corpus",
     "DataRecipe",
     "DecodeRecipe",
-    "EmbeddedCorpus",
     "EvaluateRecipe",
     "HuggingFaceCorpus",
     "JobEnded",
@@ -62,6 +61,7 @@ __all__ = [
     "SgmCorpus",
     "TextCorpus",
     "TokenizerRecipe",
+    "ToyCorpus",
     "TrainRecipe",
     "TsvCorpus",
     "UserError",

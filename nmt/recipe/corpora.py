@@ -174,10 +174,10 @@ class SacrebleuCorpus(TrainingShare):
     """Name such as `wmt14/full`."""
 
 
-class EmbeddedCorpus(TrainingShare):
-    """Pairs made by the English-German grammar that comes with nmt; needs no file at all."""
+class ToyCorpus(TrainingShare):
+    """The built-in toy corpus: labeled pairs made by a small English-German grammar; needs no file at all."""
 
-    kind: Literal["embedded"] = "embedded"
+    kind: Literal["toy"] = "toy"
     split: Literal["train", "valid", "test", "nested"] = "train"
     """`test` holds word combinations that `train` never shows; `nested` nests clauses deeper than `train` does."""
     pairs: PositiveInt = 100_000
@@ -194,7 +194,7 @@ Corpus = Annotated[
     | JsonLinesCorpus
     | HuggingFaceCorpus
     | SacrebleuCorpus
-    | EmbeddedCorpus,
+    | ToyCorpus,
     Field(discriminator="kind"),
 ]
 

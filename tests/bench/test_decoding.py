@@ -21,7 +21,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> DecodingTask:
     recipe = folder / "small.toml"
     recipe.write_text(
         'name = "small"\nsrc_lang = "en"\ntgt_lang = "de"\n'
-        'data = { train = [{ kind = "embedded" }], valid = [{ kind = "embedded" }], max_tokens = 60 }\n'
+        'data = { train = [{ kind = "toy" }], valid = [{ kind = "toy" }], max_tokens = 60 }\n'
         "model = { d_model = 16, d_ff = 32, num_heads = 2, num_encoder_layers = 1, num_decoder_layers = 1, "
         "max_positions = 64 }\n"
     )

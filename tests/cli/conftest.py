@@ -17,8 +17,8 @@ from nasty_lines import sentence
 from nmt.checkpoint import model_files, model_tensors
 from nmt.cli.answers import Answer, Answering
 from nmt.cli.records import Record
-from nmt.data.embedded import generate
 from nmt.data.tokenizer import Tokenizers, train_tokenizer
+from nmt.grammar import generate
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.storage.model_facts import ModelFacts

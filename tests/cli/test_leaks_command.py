@@ -101,5 +101,5 @@ def test_options_replace_the_recipes_and_wrong_ones_are_one_line(recipe: Path, t
 
 
 def test_a_list_without_leaks_is_not_printed(recipe: Path, nmt: Nmt) -> None:
-    _, out, _ = nmt("leaks", recipe, "data.train=[{kind='embedded', pairs=20}]")
+    _, out, _ = nmt("leaks", recipe, "data.train=[{kind='toy', pairs=20}]")
     assert out.count("\n\n") == 1 and "None" not in out and "Nearly:" in out

@@ -13,8 +13,8 @@ src_lang = "en"
 tgt_lang = "de"
 run_dir = "."
 [data]
-train = [{ kind = "embedded", pairs = 300 }]
-valid = [{ kind = "embedded", split = "valid", pairs = 20 }]
+train = [{ kind = "toy", pairs = 300 }]
+valid = [{ kind = "toy", split = "valid", pairs = 20 }]
 [tokenizer]
 vocab_size = 600
 """

@@ -22,8 +22,8 @@ tgt_lang = "de"
 [data]
 workers = 1
 max_tokens = 60
-train = [{ kind = "embedded", pairs = 300 }]
-valid = [{ kind = "embedded", split = "valid", pairs = 20 }]
+train = [{ kind = "toy", pairs = 300 }]
+valid = [{ kind = "toy", split = "valid", pairs = 20 }]
 [tokenizer]
 vocab_size = 600
 [model]

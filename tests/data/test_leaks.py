@@ -208,10 +208,8 @@ def test_places_name_file_and_line(kind: str, tmp_path: Path) -> None:
 
 
 def test_test_sentences_of_the_built_in_corpus_are_not_in_its_training_text() -> None:
-    corpora = ", ".join(
-        f'{split} = {{kind = "embedded", split = "{split}", pairs = 300}}' for split in ("test", "nested")
-    )
-    train, valid = '{kind = "embedded", pairs = 3000}', '{kind = "embedded", split = "valid", pairs = 100}'
+    corpora = ", ".join(f'{split} = {{kind = "toy", split = "{split}", pairs = 300}}' for split in ("test", "nested"))
+    train, valid = '{kind = "toy", pairs = 3000}', '{kind = "toy", split = "valid", pairs = 100}'
     data = f"data = {{train = [{train}], valid = [{valid}], test = {{{corpora}}}}}"
     recipe = parse_recipe(f'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n{data}')
     finder = LeakFinder(searched_sets(recipe))
@@ -222,4 +220,4 @@ def test_test_sentences_of_the_built_in_corpus_are_not_in_its_training_text() ->
     finder.look(0, [(finder.sets[0].src[7], "")])
     leak = finder.leaks()[0].leaks[-1]
     assert (leak.line, leak.part, leak.kind) == (8, "source", "exact")
-    assert describe_place(leak, recipe.data) == "embedded train, pair 3001"
+    assert describe_place(leak, recipe.data) == "toy train, pair 3001"

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.data import fingerprint
 from nmt.data import prepare as preparation
 from nmt.data.chunks import PAIRS_PER_CHUNK
 from nmt.data.clean import normalize
@@ -199,14 +198,13 @@ def test_other_input_prepares_anew(folder: Path) -> None:
 
 
 def test_other_grammar_prepares_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embedded = "data.train=[{kind='embedded',pairs=300}]"
-    recipe = recipe_for(folder, "run", embedded)
+    recipe = recipe_for(folder, "run", "data.train=[{kind='toy',pairs=300}]")
     prepare(recipe)
     before = changes(recipe.data_directory)
     prepare(recipe)
     assert changes(recipe.data_directory) == before
-    generate = fingerprint.generate
-    monkeypatch.setattr(fingerprint, "generate", lambda split, pairs, seed: generate(split, pairs, seed + 1))
+    (folder / "nouns.py").write_text("another grammar", encoding="utf-8")
+    monkeypatch.setattr("nmt.data.corpus.source_files", lambda: [folder / "nouns.py"])
     prepare(recipe)
     assert changes(recipe.data_directory) != before
 

@@ -13,8 +13,8 @@ name = "test"
 src_lang = "en"
 tgt_lang = "de"
 [data]
-train = [{ kind = "embedded" }]
-valid = [{ kind = "embedded", split = "valid" }]
+train = [{ kind = "toy" }]
+valid = [{ kind = "toy", split = "valid" }]
 """
 LINES = {
     "news.en": ["one cat", "a\u2028b", "", "the last"],
@@ -37,13 +37,13 @@ def recipe_for(folder: Path, tests: str) -> Recipe:
 
 
 def test_test_sets_are_as_they_stand_in_their_files(folder: Path) -> None:
-    tests = "{news={kind='text',src='news.en',tgt='news.de'},made={kind='embedded',split='test',pairs=10}}"
+    tests = "{news={kind='text',src='news.en',tgt='news.de'},made={kind='toy',split='test',pairs=10}}"
     sets = read_test_sets(recipe_for(folder, tests))
     assert list(sets) == ["news", "made"]
     assert (sets["news"].src, sets["news"].refs) == (LINES["news.en"], [LINES["news.de"]])
-    assert sets["news"].phenomena is None
-    phenomena = sets["made"].phenomena
-    assert phenomena is not None and len(phenomena) == len(sets["made"].src) == len(sets["made"].ref) == 10
+    assert sets["news"].labels is None
+    labels = sets["made"].labels
+    assert labels is not None and len(labels) == len(sets["made"].src) == len(sets["made"].ref) == 10
 
 
 @pytest.mark.parametrize(("kind", "ending"), [("text", ""), ("sgm", ".sgm")])

@@ -73,7 +73,7 @@ def test_tables_of_the_markdown_report() -> None:
     expected = [
         ["bleu", "31.42", "BLEU|nrefs:1|tok:13a"],
         ["ter (lower is better)", "48.50", "TER|nrefs:1|tok:tercom"],
-        ["phenomenon", "sentences", "exactly right", "bleu", "ter (lower is better)"],
+        ["label", "sentences", "exactly right", "bleu", "ter (lower is better)"],
         ["relative clause", "150", "62.5 %", "31.42", "48.50"],
         ["word order", "90", "99.9 %", "31.42", "48.50"],
         ["bleu", "31.42", "BLEU|nrefs:1|tok:13a"],

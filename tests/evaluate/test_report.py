@@ -49,7 +49,7 @@ def test_samples_are_spread_evenly(size: int, number: int, chosen: list[int]) ->
 
 
 def test_summary_names_the_choices_that_matter() -> None:
-    corpora = 'data = {train = [{kind = "embedded"}], valid = [{kind = "embedded"}]}'
+    corpora = 'data = {train = [{kind = "toy"}], valid = [{kind = "toy"}]}'
     text = f'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n{corpora}'
     summary = summarize(parse_recipe(text, ["model.d_ff=1234", "train.max_steps=4321", "decode.beam_size=7"]))
     for choice in ("en to de", "6+6 layers", "d_ff 1234", "4,321 updates", "beam 7", "gnmt 0.6"):

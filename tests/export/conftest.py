@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from nmt.checkpoint import model_files, model_tensors
-from nmt.data.embedded import EmbeddedPair, generate
 from nmt.data.tokenizer import Tokenizers, train_tokenizers
+from nmt.grammar import ToyPair, generate
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.special_ids import EOS_ID
@@ -23,13 +23,13 @@ SIZES = {"d_model": 32, "d_ff": 48, "num_heads": 4, "num_encoder_layers": 2, "nu
 
 
 @pytest.fixture(scope="session")
-def pairs() -> list[EmbeddedPair]:
+def pairs() -> list[ToyPair]:
     return list(islice(generate("train", 300, seed=1), 300))
 
 
 @pytest.fixture(scope="session")
 def tokenizers_of(
-    tmp_path_factory: pytest.TempPathFactory, pairs: list[EmbeddedPair]
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[ToyPair]
 ) -> dict[tuple[bool, bool], Tokenizers]:
     """By whether they are joint, and whether they lower-case."""
 
@@ -85,7 +85,7 @@ def make_model(
 
 
 @pytest.fixture(scope="session")
-def lines(pairs: list[EmbeddedPair]) -> list[str]:
+def lines(pairs: list[ToyPair]) -> list[str]:
     """Sentences of many lengths."""
     rng = random.Random(3)
     words = sorted({word for pair in pairs for word in pair.src.split()})

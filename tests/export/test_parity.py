@@ -28,8 +28,8 @@ src_lang = "en"
 tgt_lang = "de"
 [data]
 workers = 1
-train = [{ kind = "embedded", pairs = 300 }]
-valid = [{ kind = "embedded", split = "valid", pairs = 60 }]
+train = [{ kind = "toy", pairs = 300 }]
+valid = [{ kind = "toy", split = "valid", pairs = 60 }]
 [tokenizer]
 vocab_size = 400
 """

@@ -169,8 +169,8 @@ def test_a_step_of_search_waits_for_the_device_once_at_most(gpu: torch.device) -
 def test_translation_recovers_where_memory_is_too_small(tmp_path: Path, gpu: torch.device) -> None:
     if gpu.type == "cpu":
         pytest.skip("a CPU's memory has no limit that could be set")
-    text = 'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n[data]\ntrain = [{ kind = "embedded" }]\n'
-    text += 'valid = [{ kind = "embedded" }]\n[model]\n' + "\n".join(f"{name} = {size}" for name, size in SIZES.items())
+    text = 'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n[data]\ntrain = [{ kind = "toy" }]\n'
+    text += 'valid = [{ kind = "toy" }]\n[model]\n' + "\n".join(f"{name} = {size}" for name, size in SIZES.items())
     write_random_model(tmp_path / "model", parse_recipe(text), number_tokenizers(5_000))
     rng = random.Random(1)
     lines = [" ".join(f"w{rng.randrange(4_000)}" for _ in range(30)) for _ in range(512)]

@@ -274,7 +274,7 @@ def test_ensembles_and_shortlists_find_the_same(
 @pytest.fixture(scope="module")
 def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = "\n".join(f"{name} = {value}" for name, value in SIZES.items())
-    data = 'train = [{ kind = "embedded" }]\nvalid = [{ kind = "embedded" }]'
+    data = 'train = [{ kind = "toy" }]\nvalid = [{ kind = "toy" }]'
     text = f'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n[data]\n{data}\n[model]\n{sizes}\n'
     directory = tmp_path_factory.mktemp("captured") / "model"
     write_random_model(directory, parse_recipe(text, [], "test"), number_tokenizers(40))

@@ -16,9 +16,9 @@ ALONE, AMONG_TWO = World(0, 1, torch.device("cpu")), World(0, 2, torch.device("c
 
 
 def recipe_with(train: dict[str, Any], model: dict[str, Any]) -> Recipe:
-    embedded = [{"kind": "embedded"}]
+    corpora = [{"kind": "toy"}]
     return Recipe.model_validate(
-        {"name": "x", "src_lang": "en", "tgt_lang": "de", "data": {"train": embedded, "valid": embedded}}
+        {"name": "x", "src_lang": "en", "tgt_lang": "de", "data": {"train": corpora, "valid": corpora}}
         | {"train": {"compile": True} | train, "model": model}
     )
 

@@ -33,7 +33,7 @@ VALIDATION = "train/validate.py:validate"
 
 
 def make_recipe(model: dict[str, Any], train: dict[str, Any]) -> Recipe:
-    corpora = [{"kind": "embedded"}]
+    corpora = [{"kind": "toy"}]
     return Recipe.model_validate(
         {
             "name": "fake",

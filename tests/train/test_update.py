@@ -24,7 +24,7 @@ RECIPE = {
     "name": "fake",
     "src_lang": "en",
     "tgt_lang": "de",
-    "data": {"train": [{"kind": "embedded"}], "valid": [{"kind": "embedded"}]},
+    "data": {"train": [{"kind": "toy"}], "valid": [{"kind": "toy"}]},
     "model": SMALL | {"dropout": 0.1},
     "train": {"precision": "bf16", "clip_norm": 1.0, "device": "cpu"},
 }

@@ -17,7 +17,7 @@ from bench.worker import end_with_parent
 
 from gpu_check.outcome import Results
 from gpu_check.settings import Settings
-from nmt.data.embedded import generate
+from nmt.grammar import generate
 
 _BENCH = (sys.executable, "-m", "bench")
 _SMALL_TRAINING = "--vocab-size 100 --batch-tokens 300 --micro-batch-tokens 300 --updates 1 --repetitions 1 --warm-up 1"
@@ -99,7 +99,7 @@ def _problem(command: Sequence[str]) -> str:
 def _contest_text(settings: Settings) -> tuple[Path, str]:
     """The folder of the text that the systems work on, made if need be, and what it is."""
     given = settings.data
-    note = "Text: raw files given by --data." if given else "Text: nmt's built-in English-German grammar."
+    note = "Text: raw files given by --data." if given else "Text: the built-in toy corpus."
     folder = settings.folder("work") / f"contest-text{'-given' * bool(given)}"
     if not (folder / "vocab.txt").exists():
         raw = Path(given) if given else _write_built_in(settings)

@@ -18,9 +18,9 @@ from nmt.train.trainer import Trainer, TrainingText
 # Of a dry run: as few words and weights as can still be trained.
 _SMALL = (
     "tokenizer.vocab_size=400",
-    'data.train=[{kind="embedded", split="train", pairs=300}]',
-    'data.valid=[{kind="embedded", split="valid", pairs=20}]',
-    'data.test={heldout={kind="embedded", split="test", pairs=12}}',
+    'data.train=[{kind="toy", split="train", pairs=300}]',
+    'data.valid=[{kind="toy", split="valid", pairs=20}]',
+    'data.test={heldout={kind="toy", split="test", pairs=12}}',
     "data.workers=1",
     "data.max_tokens=100",
     "model.d_model=32",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from nmt.data.embedded import generate
+from nmt.grammar import generate
 from torture_cases.evidence import differences, newest_step
 from torture_cases.interruptions import completed
 from torture_cases.trial import Trial, first_problem

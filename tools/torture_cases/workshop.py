@@ -33,16 +33,16 @@ tgt_lang = "de"
 seed = 7
 
 [[data.train]]
-kind = "embedded"
+kind = "toy"
 pairs = 120
 
 [[data.valid]]
-kind = "embedded"
+kind = "toy"
 split = "valid"
 pairs = 12
 
 [data.test.heldout]
-kind = "embedded"
+kind = "toy"
 split = "test"
 pairs = 4
 

@@ -28,7 +28,7 @@ from nmt.precision import SearchPrecision
 from nmt.recipe import parse_recipe
 
 # A recipe must name corpora, even where they are not read.
-_NOT_READ = 'train = [{ kind = "embedded" }]\nvalid = [{ kind = "embedded" }]'
+_NOT_READ = 'train = [{ kind = "toy" }]\nvalid = [{ kind = "toy" }]'
 
 
 def _overrides(work: Work, section: str) -> list[str]:

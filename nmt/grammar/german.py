@@ -1,0 +1,308 @@
+"""The German of a sentence, with labels of what makes it difficult.
+
+In a main clause, the finite verb stands second (in a yes-no question first), and prefix, infinitives and participles
+close the clause. In a subordinate clause, the finite verb stands at the end too. The middle field is between the two,
+and what is too heavy for it, a clause, comes last.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import assert_never
+
+from nmt.grammar.entries import Adjective, Case, Column, Fixed, Noun
+from nmt.grammar.morphology import (
+    PRETERITE,
+    PRONOUNS,
+    REFLEXIVE,
+    RELATIVE,
+    adjective,
+    contract,
+    determiner,
+    noun,
+    past,
+    present,
+)
+from nmt.grammar.numbers import german_cardinal
+from nmt.grammar.syntax import (
+    Clause,
+    Coordination,
+    Name,
+    NounPhrase,
+    Phrase,
+    Prepositional,
+    Pronoun,
+    Relative,
+    Sentence,
+    Subordinate,
+)
+
+_PHRASES_CACHED = 1 << 16
+_CONJUNCTIONS = {
+    "because": "weil",
+    "although": "obwohl",
+    "when": "wenn",
+    "if": "wenn",
+    "while": "während",
+    "before": "bevor",
+    "that": "dass",
+    "whether": "ob",
+    "and": "und",
+    "but": "aber",
+}
+_TWO_WAY = {"in", "an", "auf", "unter", "neben", "hinter", "vor"}
+
+
+def german(sentence: Sentence) -> tuple[str, set[str]]:
+    """The German of a sentence, before it gets its capital and its commas, and its labels."""
+    realizer = _German()
+    return realizer.sentence(sentence), realizer.labels
+
+
+class _German:
+    """Realizes one sentence and collects its labels."""
+
+    def __init__(self) -> None:
+        self.labels: set[str] = set()
+
+    def sentence(self, sentence: Sentence) -> str:
+        clause = sentence.clause
+        if sentence.question:
+            self.labels.add("question")
+            front = "" if clause.front is None else self._front(clause) + " "
+            return f"{front}{self._verb_first(clause, subject_said=clause.front == 'subject')}?"
+        text = self._main_clause(clause)
+        if sentence.second is not None:
+            self.labels.add("coordination")
+            comma = " ," if sentence.coordinator == "but" else ""
+            text += f"{comma} {_CONJUNCTIONS[sentence.coordinator]} {self._main_clause(sentence.second)}"
+        return text + "."
+
+    # --- Clauses ----------------------------------------------------------------------------------------------------
+
+    def _main_clause(self, clause: Clause) -> str:
+        """Verb second: whatever stands first, the finite verb follows, and then the subject if it was not first."""
+        if clause.adjunct is not None and clause.adjunct.first:
+            self.labels.add("verb-second")
+            return f"{self._subordinate(clause.adjunct)} , {self._verb_first(clause, subject_said=False)}"
+        if clause.front == "time":
+            self.labels.add("verb-second")
+            return f"{self._front(clause)} {self._verb_first(clause, subject_said=False)}"
+        return f"{self._phrase(clause.subject, 'nom')} {self._verb_first(clause, subject_said=True)}"
+
+    def _verb_first(self, clause: Clause, subject_said: bool) -> str:
+        """The clause from its finite verb on."""
+        finite, prefix, infinite = self._verbs(clause)
+        return f"{finite} {self._rest(clause, f'{prefix} {infinite}'.strip(), subject_said)}".rstrip()
+
+    def _verb_final(self, clause: Clause) -> str:
+        """A subordinate clause after what introduces it."""
+        self.labels.add("verb-final")
+        finite, prefix, infinite = self._verbs(clause)
+        return self._rest(clause, f"{infinite} {prefix}{finite}".lstrip(), clause.front == "subject")
+
+    def _subordinate(self, subordinate: Subordinate) -> str:
+        """weil and the like; when is als if it happened once. The zu of an infinitive may be inside it: anzurufen."""
+        conjunction, clause, _ = subordinate
+        if conjunction is not None:
+            is_als = conjunction == "when" and clause.tense == "past"
+            return f"{'als' if is_als else _CONJUNCTIONS[conjunction]} {self._verb_final(clause)}"
+        self.labels.add("infinitive")
+        prefix, infinitive = clause.verb.prefix, f"zu {clause.verb.de}"
+        if prefix:
+            self.labels.add("separable-verb")
+            infinitive = f"{prefix}zu{clause.verb.de}"
+        return self._rest(clause, infinitive, subject_said=True)
+
+    def _relative(self, clause: Clause) -> str:
+        self.labels.add("relative-clause")
+        return f", {self._front(clause)} {self._verb_final(clause)} ,"
+
+    def _front(self, clause: Clause) -> str:
+        """The time, question word or relative pronoun that precedes everything."""
+        match clause.front:
+            case "object":
+                return self._object(clause)
+            case "place":
+                return self._place(clause.place)
+            case "time":
+                return self._place(clause.time)
+            case _:
+                return self._phrase(clause.subject, "nom")
+
+    # --- The middle field and what follows --------------------------------------------------------------------------
+
+    def _rest(self, clause: Clause, closing: str, subject_said: bool) -> str:
+        """The middle field, the closing verb forms, and the clauses behind them.
+
+        Order of the middle field: subject, pronouns, time, receiver, object, nicht, adverb, company, place. An adverb
+        precedes an indefinite object (langsam ein Buch), and an object with a preposition comes last. The relative
+        clause of an object waits for the closing verb forms.
+        """
+        words = self._subject_and_pronouns(clause, subject_said)
+        if clause.front != "time":
+            words.append(self._place(clause.time))
+        if clause.receiver is not None and not isinstance(clause.receiver, Pronoun):
+            words.append(self._phrase(clause.receiver, "dat"))
+        place = self._place(clause.place) if clause.front != "place" else ""
+        adverbs = [self._place(clause.frequency), self._place(clause.manner), self._place(clause.company)]
+        negation = "nicht" if clause.negated else ""
+        if clause.negated:
+            self.labels.add("negation")
+        phrase, behind = clause.object, ""
+        if phrase is None or clause.front == "object" or _is_unstressed(clause):
+            words += (negation, *adverbs, place)
+        elif clause.verb.de_preposition:
+            words += (place, negation, *adverbs, self._object(clause))
+        elif isinstance(phrase, NounPhrase) and phrase.determiner in ("a", "", "some", "many") and not phrase.owner:
+            if clause.negated and not phrase.number:
+                words += (*adverbs, self._object(clause, determiner="no"), place)
+            else:
+                words += (*adverbs[:2], self._object(clause), adverbs[2], place)
+        else:
+            words += (self._object(clause), negation, *adverbs, place)
+        if isinstance(phrase, NounPhrase) and phrase.relative is not None:
+            behind = self._relative(phrase.relative)
+        words += (clause.predicate.de if clause.predicate is not None else "", closing, behind)
+        if clause.complement is not None:
+            words += (",", self._subordinate(clause.complement), ",")
+        if clause.adjunct is not None and not clause.adjunct.first:
+            words += (",", self._subordinate(clause.adjunct), ",")
+        return " ".join(filter(None, words))
+
+    def _subject_and_pronouns(self, clause: Clause, subject_said: bool) -> list[str]:
+        """The subject and unstressed pronouns; a reflexive precedes a noun: hat sich die Frau erinnert."""
+        subject, receiver = clause.subject, clause.receiver
+        words = [] if subject_said else [self._phrase(subject, "nom")]
+        if clause.verb.reflexive:
+            self.labels.add("reflexive")
+            words.insert(len(words) if isinstance(subject, Pronoun) else 0, REFLEXIVE[subject.person])
+        if _is_unstressed(clause):
+            words.append(self._object(clause))
+        if receiver is not None:
+            self.labels.add("case")
+            if isinstance(receiver, Pronoun):
+                words.append(self._phrase(receiver, "dat"))
+        return words
+
+    def _object(self, clause: Clause, determiner: str = "") -> str:
+        """The object with its preposition, without its relative clause, perhaps with another determiner."""
+        phrase, case, preposition = clause.object, clause.verb.de_case, clause.verb.de_preposition
+        assert phrase is not None
+        if case != "acc" or preposition:
+            self.labels.add("case")
+        if not isinstance(phrase, NounPhrase):
+            words = self._phrase(phrase, case)
+        elif determiner:
+            words = self._noun_phrase(phrase._replace(determiner=determiner), case)
+        else:
+            words = self._noun_phrase(phrase, case)
+            if phrase.relative is not None:
+                return f"{preposition} {words}".lstrip()  # von dem Mann, der: does not fuse
+        return contract(preposition, words) if preposition else words
+
+    # --- Verbs ------------------------------------------------------------------------------------------------------
+
+    def _verbs(self, clause: Clause) -> tuple[str, str, str]:
+        """The finite verb, the prefix that it leaves behind in a main clause, and infinitives and participles."""
+        verb, who = clause.verb, clause.subject.person
+        if verb.prefix:
+            self.labels.add("separable-verb")
+        infinitive = verb.infinitive
+        if clause.passive:
+            self.labels.add("passive")
+            infinitive = f"{verb.participle} werden"
+        if clause.modal is not None:
+            self.labels.add("modal")
+            singular, second, plural, de_past = clause.modal.de
+            if clause.tense == "past":
+                return past(de_past, who), "", infinitive
+            finite = singular if who in ("1s", "3s") else second if who == "2s" else plural
+            return finite, "", infinitive
+        match clause.tense:
+            case "present" | "progressive" if clause.passive:
+                return present("werden", "", who), "", verb.participle
+            case "present" | "progressive":
+                return present(verb.de, verb.changed_stem, who), verb.prefix, ""
+            case "past" if clause.passive:
+                return past(PRETERITE["werden"], who), "", verb.participle
+            case "past" if verb.de in PRETERITE:
+                return past(PRETERITE[verb.de], who), "", ""
+            case "past" | "perfect":
+                self.labels.add("perfect")
+                return present(verb.auxiliary, "", who), "", verb.participle
+            case "future":
+                self.labels.add("future")
+                return present("werden", "", who), "", infinitive
+            case _:
+                assert_never(clause.tense)
+
+    # --- Phrases ----------------------------------------------------------------------------------------------------
+
+    def _phrase(self, phrase: Phrase, case: Case) -> str:
+        match phrase:
+            case NounPhrase():
+                words = self._noun_phrase(phrase, case)
+                return words if phrase.relative is None else f"{words} {self._relative(phrase.relative)}"
+            case Pronoun():
+                return PRONOUNS[phrase.word][case]
+            case Name():
+                self.labels.add("names")
+                return phrase.name
+            case Coordination():
+                self.labels.add("coordination")
+                return f"{self._phrase(phrase.first, case)} und {self._phrase(phrase.second, case)}"
+            case Relative():
+                return RELATIVE[case, phrase.column]
+            case _:
+                assert_never(phrase)
+
+    def _noun_phrase(self, phrase: NounPhrase, case: Case) -> str:
+        """A noun phrase without its relative clause: Annas Hund, der Hund des Nachbarn, zwei Hunde."""
+        noun, determiner, _, modifier, adjective, number, owner, _ = phrase
+        if modifier is not None:
+            self.labels.add("compound")
+        if adjective is not None:
+            self.labels.add("adjective-agreement")
+        if isinstance(owner, NounPhrase):
+            determiner = "the"
+        words = _core(noun, determiner, phrase.column, modifier, adjective, case)
+        if number:
+            self.labels.add("numbers")
+            return f"{german_cardinal(number)} {words}"
+        if owner is None:
+            return words
+        self.labels.add("possessive")
+        if isinstance(owner, NounPhrase):
+            return f"{words} {self._noun_phrase(owner, 'gen')}"
+        return f"{self._phrase(owner, 'nom')}s {words}"
+
+    def _place(self, place: Prepositional | Fixed | None) -> str:
+        """An adverb or a phrase with its preposition; empty for none."""
+        if place is None:
+            return ""
+        if isinstance(place, Fixed):
+            if place.label:
+                self.labels.add(place.label)
+            return place.de
+        if place.de in _TWO_WAY:
+            self.labels.add("two-way-preposition")
+        return contract(place.de, self._phrase(place.phrase, place.case))
+
+
+def _is_unstressed(clause: Clause) -> bool:
+    """Whether the object is a pronoun that stands before all others."""
+    return isinstance(clause.object, Pronoun) and clause.front != "object" and not clause.verb.de_preposition
+
+
+@lru_cache(_PHRASES_CACHED)
+def _core(
+    entry: Noun, article: str, column: Column, modifier: Fixed | None, quality: Adjective | None, case: Case
+) -> str:
+    """Determiner, adjective and noun."""
+    words = noun(entry, case, column == "p")
+    if modifier is not None:
+        words = modifier.de + words.lower()
+    if quality is not None:
+        words = f"{adjective(quality.de, article, case, column)} {words}"
+    return f"{determiner(article, case, column)} {words}".lstrip()

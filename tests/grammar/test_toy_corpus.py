@@ -1,0 +1,259 @@
+"""The promises of the built-in toy corpus: the same for everyone, all distinct, and splits that test what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice, pairwise
+
+import pytest
+
+from nmt.grammar import ToyPair, generate, source_files, translate
+from nmt.grammar.modifiers import ADJECTIVES
+from nmt.grammar.nouns import COMPOUNDS, NOUN, NOUNS
+from nmt.grammar.phrases import ADJECTIVES_OF
+from nmt.grammar.sampler import PERSONAL_OBJECT, SUBJECTS, VERBS_OF_OBJECT, VERBS_OF_SUBJECT, Sampler
+from nmt.grammar.splits import Split, is_held_out
+from nmt.grammar.syntax import Clause, Coordination, NounPhrase, Phrase, Prepositional, Sentence
+from nmt.grammar.verbs import VERBS
+from nmt.recipe import UserError
+
+LABELS = {
+    *("verb-second", "verb-final", "separable-verb", "case", "adjective-agreement", "compound", "numbers", "dates"),
+    *("names", "relative-clause", "negation", "question", "modal", "perfect", "future", "two-way-preposition"),
+    *("possessive", "coordination", "passive", "infinitive", "reflexive"),
+}
+
+
+@pytest.fixture(scope="module")
+def train() -> list[ToyPair]:
+    return list(generate("train", 50_000, seed=1))
+
+
+@pytest.fixture(scope="module")
+def test() -> list[ToyPair]:
+    return list(generate("test", 2_000, seed=1))
+
+
+def sentences(split: Split, count: int) -> Iterator[Sentence]:
+    """Trees as they are drawn, before the corpus leaves out repetitions and what belongs to another split."""
+    sampler = Sampler(split, seed=3)
+    return (sampler.sentence() for _ in range(count))
+
+
+# --- The same for everyone ------------------------------------------------------------------------------------------
+
+
+def test_fewer_pairs_are_the_first_of_more(train: list[ToyPair]) -> None:
+    assert list(generate("train", 300, seed=1)) == train[:300]
+
+
+def test_other_seeds_and_splits_give_other_pairs() -> None:
+    firsts = [tuple(islice(generate(split, 5, seed), 5)) for split in ("train", "test", "nested") for seed in (1, 2)]
+    assert len(set(firsts)) == len(firsts)
+
+
+def test_pairs_do_not_depend_on_the_hash_seed(train: list[ToyPair]) -> None:
+    script = "from nmt.grammar import generate\nfor pair in generate('train', 100, 1): print(ascii(pair))"
+    environment = os.environ | {"PYTHONHASHSEED": "12345", "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == [ascii(pair) for pair in train[:100]]
+
+
+def test_english_has_one_german() -> None:
+    translations: dict[str, str] = {}
+    for split in ("train", "test"):
+        for tree in sentences(split, 10_000):
+            src, tgt, _ = translate(tree)
+            assert translations.setdefault(src, tgt) == tgt
+
+
+def test_every_module_of_the_grammar_tells_whether_it_changed() -> None:
+    names = {module.partition("grammar.")[2] for module in sys.modules if module.startswith("nmt.grammar.")}
+    assert {path.stem for path in source_files()} == {"__init__", *names}
+
+
+def test_pairs_are_distinct(train: list[ToyPair]) -> None:
+    assert len(train) == len({pair.src for pair in train}) == 50_000
+
+
+def test_a_supply_that_repeats_itself_is_the_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    (only,) = sentences("train", 1)
+    monkeypatch.setattr(Sampler, "sentence", lambda self: only)
+    monkeypatch.setattr("nmt.grammar._PATIENCE", 1_000)
+    with pytest.raises(UserError, match="has no more nested pairs than 1; 2 were asked for; ask for fewer"):
+        list(generate("nested", 2, seed=1))
+
+
+# --- Splits ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_sentence_is_in_two_splits(train: list[ToyPair], test: list[ToyPair]) -> None:
+    seen = {pair.src for pair in train}
+    others = {"test": test, "valid": generate("valid", 500, seed=1), "nested": generate("nested", 500, seed=1)}
+    for name, pairs in others.items():
+        sources = {pair.src for pair in pairs}
+        assert not sources & seen, name
+        seen |= sources
+    assert not {pair.src for pair in generate("valid", 200, seed=7)} & {pair.src for pair in train}
+
+
+def held_out_words() -> set[str]:
+    """Adjective and noun, or the two parts of a compound, side by side."""
+    modifiers = {one.en for found in COMPOUNDS.values() for one in found}  # small kitchen table: no small kitchen
+    described = [("adjective", one.en, noun) for one in ADJECTIVES for noun in one.nouns if noun.en not in modifiers]
+    compounds = [("compound", one.en, noun) for noun, found in COMPOUNDS.items() for one in found]
+    return {
+        f"{first} {form}"
+        for kind, first, noun in described + compounds
+        if is_held_out(kind, first, noun.en)
+        for form in (noun.en, noun.en_plural)
+        if form
+    }
+
+
+def test_held_out_words_are_in_test_alone(train: list[ToyPair], test: list[ToyPair]) -> None:
+    held_out = held_out_words()
+
+    def found(pair: ToyPair) -> set[str]:
+        words = re.sub("[^a-zA-Z' -]", " ,", pair.src).lower().split(" ")
+        return {f"{first} {second}" for first, second in pairwise(words)} & held_out
+
+    assert not any(map(found, train))
+    assert not any(map(found, generate("nested", 1_000, 1)))
+    assert sum(bool(found(pair)) for pair in test) > 300
+
+
+def combinations(clause: Clause) -> Iterator[tuple[str, str, str]]:
+    """The combinations of words in a clause and below it."""
+    phrases = [clause.subject, clause.object, clause.receiver]
+    phrases += [place.phrase for place in (clause.place, clause.company) if isinstance(place, Prepositional)]
+    for phrase in phrases:
+        yield from in_phrase(phrase)
+    undergoer = clause.subject if clause.passive else clause.object
+    if undergoer is not None and undergoer.noun is not None:
+        yield "object", clause.verb.infinitive, undergoer.noun.en
+    if clause.predicate is not None:
+        yield "adjective", clause.predicate.en, (clause.subject.noun or NOUN["woman"]).en
+    for subordinate in (clause.complement, clause.adjunct):
+        if subordinate is not None:
+            yield from combinations(subordinate.clause)
+
+
+def in_phrase(phrase: Phrase | None) -> Iterator[tuple[str, str, str]]:
+    if isinstance(phrase, Coordination):
+        yield from (*in_phrase(phrase.first), *in_phrase(phrase.second))
+    if isinstance(phrase, NounPhrase):
+        for kind, first in (("adjective", phrase.adjective), ("compound", phrase.modifier)):
+            if first is not None:
+                yield kind, first.en, phrase.noun.en
+        if phrase.number > 20 and phrase.number % 10:
+            yield "number", str(phrase.number), ""
+        if phrase.relative is not None:
+            yield from combinations(phrase.relative)
+
+
+def has_held_out(tree: Sentence) -> bool:
+    clauses = [tree.clause] if tree.second is None else [tree.clause, tree.second]
+    return any(is_held_out(*one) for clause in clauses for one in combinations(clause))
+
+
+def test_the_sampler_knows_what_is_held_out() -> None:
+    """As a walk through its trees finds it."""
+    for split in ("train", "valid", "nested"):
+        assert not any(map(has_held_out, sentences(split, 2_000)))
+    sampler = Sampler("test", seed=3)
+    drawn = [(has_held_out(sampler.sentence()), sampler.has_held_out) for _ in range(2_000)]
+    assert all(found == told for found, told in drawn)
+    assert 200 < sum(found for found, _ in drawn) < 1_000
+
+
+def test_about_one_combination_in_ten_is_held_out() -> None:
+    drawn = [is_held_out("object", verb.infinitive, noun.en) for verb in VERBS for noun in NOUNS]
+    assert 0.08 < sum(drawn) / len(drawn) < 0.12
+
+
+NUMBER_PARTS = """
+    dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn zwanzig dreißig vierzig fünfzig sechzig siebzig
+    achtzig neunzig hundert eins zwei drei vier fünf sechs sieben acht neun zehn zwölf elf ein und st en t"""
+NUMBER_PART = "|".join(NUMBER_PARTS.split())
+COMPOUND_PART = "|".join(sorted({one.de for found in COMPOUNDS.values() for one in found}, key=len, reverse=True))
+
+
+def words(text: str) -> Iterator[str]:
+    """The words of a sentence in lower case; German numbers and compounds are taken apart."""
+    for word in re.findall(r"[\w']+", text):
+        compound = re.fullmatch(f"({COMPOUND_PART})(.+)", word)
+        if re.fullmatch(f"(?:{NUMBER_PART})+", word.lower()):
+            yield from re.findall(NUMBER_PART, word.lower())
+        elif compound:
+            yield from map(str.lower, compound.groups())
+        else:
+            yield word.lower()
+
+
+def test_every_word_form_of_test_is_seen_in_training(train: list[ToyPair], test: list[ToyPair]) -> None:
+    for side in ("src", "tgt"):
+        seen = {word for pair in train for word in words(getattr(pair, side))}
+        assert not {word for pair in test for word in words(getattr(pair, side))} - seen
+
+
+def depth(clause: Clause) -> int:
+    """How many clauses with a finite verb lie inside one another below this one."""
+    inside = [1 + depth(clause.adjunct.clause)] if clause.adjunct is not None else []
+    if clause.complement is not None:
+        inside.append((clause.complement.conjunction is not None) + depth(clause.complement.clause))
+    phrases = (phrase for phrase in (clause.subject, clause.object) if isinstance(phrase, NounPhrase))
+    return max([0, *inside, *(1 + depth(phrase.relative) for phrase in phrases if phrase.relative is not None)])
+
+
+def test_clauses_nest_deeper_in_nested_than_in_train() -> None:
+    assert {depth(tree.clause) for tree in sentences("train", 1_000)} == {0, 1, 2}
+    assert {depth(tree.clause) for tree in sentences("nested", 200)} == {3, 4}
+
+
+# --- What the sentences are like ------------------------------------------------------------------------------------
+
+
+def test_every_label_is_frequent(train: list[ToyPair], test: list[ToyPair]) -> None:
+    counts = Counter(label for pair in test for label in pair.labels)
+    assert set(counts) == LABELS == {label for pair in train for label in pair.labels}
+    assert min(counts.values()) >= 90, counts.most_common()[-3:]
+
+
+def test_sentences_are_well_formed(train: list[ToyPair]) -> None:
+    for pair in train:
+        for text in (pair.src, pair.tgt):
+            assert text[0].isupper() and text[-1] in ".?"
+            assert not re.search(r"  | [,.?]|,,|,[.?]|,\w|[.?].", text), text
+        assert (pair.src[-1], "question" in pair.labels) == (pair.tgt[-1], pair.src[-1] == "?")
+        assert pair.labels == tuple(sorted(set(pair.labels)))
+
+
+def test_every_word_of_the_lexicon_is_used(train: list[ToyPair]) -> None:
+    seen = Counter(word for pair in train for word in words(pair.src))
+    entries = [word.en for word in (*NOUNS, *ADJECTIVES)]
+    entries += [verb.en_past.split()[0] for verb in VERBS if verb.en not in ("be", "have")]
+    assert min((seen[word], word) for word in entries) > (5, "")
+
+
+def test_there_is_always_a_word_to_draw() -> None:
+    """The sampler draws until it finds a word that fits and is not held out; there must be one beside the subject."""
+    for verb in VERBS:
+        objects = {noun for noun in verb.objects if not is_held_out("object", verb.infinitive, noun.en)}
+        assert not verb.objects or all(objects - {noun} for noun in verb.subjects), verb.infinitive
+        people = {noun for noun in objects if noun.human}
+        assert verb not in PERSONAL_OBJECT or len(people) >= 3, verb.infinitive
+        assert not verb.de_preposition or verb in PERSONAL_OBJECT, f"{verb.infinitive}: its question needs who"
+    for noun in NOUNS:
+        assert any(not is_held_out("adjective", one.en, noun.en) for one in ADJECTIVES_OF[noun]), noun.en
+        patterns = {pattern for pattern, found in SUBJECTS if noun in SUBJECTS[pattern, found]}
+        assert patterns - {"passive"}, noun.en
+        if noun.human:
+            assert patterns >= {"object", "give", "that", "whether", "to"}
+            assert all((pattern, noun) in VERBS_OF_SUBJECT for pattern in ("object", "give", "that", "whether"))
+            assert noun in VERBS_OF_OBJECT
