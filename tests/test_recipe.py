@@ -435,6 +435,14 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
             "data.test.news.tag has no effect; only training corpora have one; remove it, and set decode.tag",
         ),
         (
+            ["data.valid=[{kind='tsv', path='a', label_column=2}]"],
+            "data.valid.0.label_column has no effect; only test sets have labels; remove it",
+        ),
+        (
+            ["data.train=[{kind='jsonl', path='a', src_field='en', tgt_field='de', label_field='domain'}]"],
+            "data.train.0.label_field has no effect; only test sets have labels; remove it",
+        ),
+        (
             ["data.valid=[{kind='text', src='a', tgt=['b']}]"],
             "data.valid.0.tgt is a list of 1; only test sets have several references; give one file",
         ),
@@ -579,7 +587,7 @@ def test_config_documents_every_kind_of_corpus() -> None:
         (line,) = [line for line in text.splitlines() if line.startswith(f'#   kind = "{kind}":')]
         own = section.model_fields.keys() - {"kind", "weight", "tag"}
         assert all(re.search(rf"[ ,]{name}\b", line) for name in own), line
-    assert '#   kind = "tsv": path*, src_column = 0, tgt_column = 1\n' in text
+    assert '#   kind = "tsv": path*, src_column = 0, tgt_column = 1, label_column\n' in text
     assert "#   Training corpora of every kind: weight = 1.0, tag\n" in text
 
 

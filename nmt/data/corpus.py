@@ -69,13 +69,21 @@ def read_pairs(corpus: Corpus, data: DataRecipe, src_lang: str, tgt_lang: str) -
             assert_never(corpus)
 
 
-def read_labels(corpus: Corpus) -> Iterator[Labels] | None:
-    """The labels of each pair, such as what makes it difficult; None if the corpus has none."""
+def read_labels(corpus: Corpus, data: DataRecipe, src_lang: str, tgt_lang: str) -> Iterator[Labels] | None:
+    """The labels of each pair, such as its domain or what makes it difficult; None if the corpus has none.
+
+    Raises UserError as `read_pairs` does.
+    """
     match corpus:
+        case TsvCorpus() if corpus.label_column is not None:
+            labeled: Corpus = corpus.model_copy(update={"tgt_column": corpus.label_column})
+        case ParquetCorpus() | JsonLinesCorpus() | HuggingFaceCorpus() if corpus.label_field is not None:
+            labeled = corpus.model_copy(update={"tgt_field": corpus.label_field})
         case ToyCorpus():
             return (pair.labels for pair in generate(corpus.split, corpus.pairs, corpus.seed))
         case _:
             return None
+    return (tuple(labels.split()) for _, labels in read_pairs(labeled, data, src_lang, tgt_lang))
 
 
 def input_files(corpus: Corpus, data: DataRecipe) -> list[Path]:
@@ -184,7 +192,7 @@ def _read_tsv(corpus: TsvCorpus, path: Path, invalid_utf8: InvalidUtf8) -> Itera
         columns = line.split("\t")
         if len(columns) < needed:
             found = f"{path}, line {number} has {len(columns)} columns"
-            raise UserError(f"{found}; it must have at least {needed}; correct the line, or src_column and tgt_column")
+            raise UserError(f"{found}; it must have at least {needed}; correct the line, or the columns in the recipe")
         yield columns[src], columns[tgt]
 
 
@@ -196,7 +204,7 @@ def _column_number(column: int | str, header: Sequence[str], path: Path) -> int:
         names = ", ".join(map(repr, header))
         raise UserError(
             f"{path}, line 1 has {header.count(column)} columns {column!r}; its columns are {names}; "
-            "correct src_column and tgt_column, or give numbers counted from 0"
+            "correct the names in the recipe, or give numbers counted from 0"
         )
     return header.index(column)
 

@@ -178,8 +178,9 @@ def _stamps(recipe: Recipe) -> list[list[int | str]]:
 def _portable(corpus: Corpus, exclude: set[str]) -> dict[str, Any]:
     """The options of a corpus but for some, without the place of its files on this machine."""
     values = corpus.model_dump(mode="json", exclude=exclude)
-    if values.get("revision", "") is None:
-        del values["revision"]  # What was prepared before there was such an option is still up to date.
+    for name in ("revision", "label_column", "label_field"):
+        if values.get(name, "") is None:
+            del values[name]  # What was prepared before there was such an option is still up to date.
     paths = {name for name in values if isinstance(getattr(corpus, name), Path)} | {"dataset"}
     return {name: _portable_path(value) if name in paths and value else value for name, value in values.items()}
 

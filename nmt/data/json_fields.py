@@ -18,7 +18,7 @@ def parse_json(line: str, where: str) -> Any:
         raise UserError(f"{where} is not JSON ({reason}); each line must be one JSON object; mend it") from error
 
 
-def text_field(record: Any, name: str, where: str, remedy: str = "correct src_field or tgt_field") -> str:
+def text_field(record: Any, name: str, where: str, remedy: str = "correct the fields in the recipe") -> str:
     """As `text_or_null`, with an empty text for a null."""
     return text_or_null(record, name, where, remedy) or ""
 

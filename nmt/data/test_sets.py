@@ -44,7 +44,7 @@ def _read(name: str, corpus: Corpus, recipe: Recipe) -> TestSet:
     ]
     if not sides[0]:
         raise UserError(f"data.test.{name} has no sentences; it must have at least one; correct or remove it")
-    labels = read_labels(corpus)
+    labels = read_labels(corpus, recipe.data, recipe.src_lang, recipe.tgt_lang)
     return TestSet(
         name=name,
         src=[src for src, _ in sides[0]],

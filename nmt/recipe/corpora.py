@@ -102,11 +102,13 @@ class TsvCorpus(TrainingShare):
     """Column of the source sentence: a number counted from 0, or a name in the first line, which then is a header."""
     tgt_column: NonNegativeInt | str = 1
     """Column of the target sentence, likewise."""
+    label_column: NonNegativeInt | str | None = None
+    """Column of a test sentence's labels, likewise; see `label_field` of a JSON Lines file."""
 
     @property
     def has_header(self) -> bool:
         """Whether the first line holds names of columns and not a pair."""
-        return isinstance(self.src_column, str) or isinstance(self.tgt_column, str)
+        return any(isinstance(column, str) for column in (self.src_column, self.tgt_column, self.label_column))
 
 
 class SgmCorpus(TrainingShare):
@@ -134,6 +136,8 @@ class ParquetCorpus(TrainingShare):
     """Name of the source field."""
     tgt_field: str
     """Name of the target field."""
+    label_field: str | None = None
+    """Name of the field of a test sentence's labels; see `label_field` of a JSON Lines file."""
 
 
 class JsonLinesCorpus(TrainingShare):
@@ -146,6 +150,9 @@ class JsonLinesCorpus(TrainingShare):
     """Name of the source field."""
     tgt_field: str
     """Name of the target field."""
+    label_field: str | None = None
+    """Name of the field of a test sentence's labels: text in which spaces separate them, such as `news long`. The
+    report also scores the sentences of each label."""
 
 
 class HuggingFaceCorpus(TrainingShare):
@@ -164,6 +171,8 @@ class HuggingFaceCorpus(TrainingShare):
     """Field of the source sentence; by default `translation.<src_lang>`."""
     tgt_field: str | None = None
     """Field of the target sentence; by default `translation.<tgt_lang>`."""
+    label_field: str | None = None
+    """Field of a test sentence's labels; see `label_field` of a JSON Lines file."""
 
 
 class SacrebleuCorpus(TrainingShare):

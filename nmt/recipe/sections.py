@@ -76,6 +76,17 @@ class DataRecipe(Section):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _only_tests_have_labels(self) -> DataRecipe:
+        for split, corpora in (("train", self.train), ("valid", self.valid)):
+            for place, corpus in enumerate(corpora):
+                for option in ("label_column", "label_field"):
+                    if getattr(corpus, option, None) is not None:
+                        raise ValueError(
+                            f"data.{split}.{place}.{option} has no effect; only test sets have labels; remove it"
+                        )
+        return self
+
 
 class TokenizerRecipe(Section):
     """The SentencePiece subword model."""

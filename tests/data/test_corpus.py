@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.data import lines as lines_module
-from nmt.data.corpus import count_pairs, input_files, read_pairs
+from nmt.data.corpus import count_pairs, input_files, read_labels, read_pairs
 from nmt.data.lines import read_lines
 from nmt.recipe import (
     Corpus,
@@ -435,3 +435,42 @@ def test_toy(tmp_path: Path) -> None:
     assert len(set(pairs)) == count_pairs(corpus, recipe(tmp_path)) == 30
     assert pairs == read(corpus, tmp_path)
     assert "sampler.py" in {path.name for path in input_files(corpus, recipe(tmp_path))}
+
+
+# --- Labels ---
+
+
+@pytest.mark.parametrize("label_column", [0, "labels"])
+def test_labels_of_a_tsv_file(label_column: int | str, tmp_path: Path) -> None:
+    header = ["labels\tEnglish\tGerman"] if label_column == "labels" else []
+    write(tmp_path / "pairs.tsv", [*header, "news  long\ta\tb", "\tc\td", "web\te\tf"])
+    corpus = TsvCorpus(path="pairs.tsv", src_column=1, tgt_column=2, label_column=label_column)
+    assert read(corpus, tmp_path) == [("a", "b"), ("c", "d"), ("e", "f")]
+    assert labels(corpus, tmp_path) == [("news", "long"), (), ("web",)]
+    with pytest.raises(UserError, match=r"line 1 has 0 columns 'domain'; its columns are .*; correct the names in the"):
+        labels(corpus.model_copy(update={"label_column": "domain"}), tmp_path)
+
+
+def test_labels_of_records(tmp_path: Path) -> None:
+    records = [
+        {"en": "a", "de": "b", "about": {"labels": "news long"}},
+        {"en": "c", "de": "d", "about": {"labels": ""}},
+    ]
+    write(tmp_path / "pairs.jsonl", [json.dumps(record) for record in records])
+    write_parquet(tmp_path / "pairs.parquet", {name: [record[name] for record in records] for name in records[0]})
+    for section, path in ((JsonLinesCorpus, "pairs.jsonl"), (ParquetCorpus, "pairs.parquet")):
+        corpus = section(path=path, src_field="en", tgt_field="de", label_field="about.labels")
+        assert read(corpus, tmp_path) == [("a", "b"), ("c", "d")]
+        assert labels(corpus, tmp_path) == [("news", "long"), ()]
+        with pytest.raises(UserError, match=r"field 'about\.domain'.*; correct the fields in the recipe"):
+            labels(corpus.model_copy(update={"label_field": "about.domain"}), tmp_path)
+
+
+def test_a_corpus_without_labels(tmp_path: Path) -> None:
+    assert labels(TsvCorpus(path="pairs.tsv"), tmp_path) is None
+    assert labels(TextCorpus(src="a", tgt="b"), tmp_path) is None
+
+
+def labels(corpus: Corpus, root: Path) -> list[tuple[str, ...]] | None:
+    found = read_labels(corpus, recipe(root), "en", "de")
+    return None if found is None else list(found)
