@@ -22,10 +22,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from nmt.layout import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 from nmt.storage.model_facts import ModelFacts, model_toml, read_model_toml
+from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.storage.sealed import (
     CorruptError,
     naming_disk_errors,

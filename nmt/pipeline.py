@@ -24,7 +24,7 @@ from nmt.data.test_sets import TestSet, test_sets
 from nmt.data.workload import Workload
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
-from nmt.distributed import World, start_world
+from nmt.devices.precision import choose_precision
 from nmt.evaluate.metrics import Score, make_scorer, score_by_group, score_corpus
 from nmt.evaluate.page import write_report
 from nmt.evaluate.report import (
@@ -38,14 +38,14 @@ from nmt.evaluate.report import (
     find_git_commit,
     summarize,
 )
-from nmt.layout import checkpoint_step, list_checkpoints
 from nmt.logs import progress, say
 from nmt.model.transformer import Transformer
 from nmt.plots.curves import draw_curves
-from nmt.precision import choose_precision
+from nmt.processes.distributed import World, start_world
+from nmt.processes.run_lock import run_lock
 from nmt.recipe import DecodeRecipe, Recipe, UserError, dump_choices, dump_recipe
-from nmt.run_lock import run_lock
 from nmt.storage.model_facts import ModelFacts, read_model_facts
+from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.storage.sealed import MANIFEST, CorruptError, require_new, verify_directory
 from nmt.train.disk import require_disk_space
 from nmt.train.position import Position, require_same_run

@@ -10,7 +10,7 @@ from fake_cuda import install_device_guard
 from hypothesis import settings
 
 from nmt import cli
-from nmt.distributed import choose_device
+from nmt.processes.distributed import choose_device
 
 settings.register_profile("nmt", deadline=None)  # how long an example takes depends on what else the machine does
 settings.load_profile("nmt")

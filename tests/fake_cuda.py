@@ -41,7 +41,7 @@ from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 
 import nmt
-from nmt import precision, transfer
+from nmt.devices import precision, transfer
 from nmt.model import attention
 
 CUDA = torch.device("cuda", 0)
@@ -223,7 +223,7 @@ def on_gpu(module: nn.Module) -> nn.Module:
 
 
 def _frame() -> Any:
-    """The innermost frame of nmt, which asks `nmt.transfer` to copy; that of a test where there is none."""
+    """The innermost frame of nmt, which asks `nmt.devices.transfer` to copy; that of a test where there is none."""
     first: Any = sys._getframe(1)
     frame = first
     while frame is not None:
@@ -284,7 +284,7 @@ def varlen_kernel() -> dict[str, Any]:
 def fake_cuda(answers: Mapping[str, Answer] | None = None) -> Iterator[FakeCuda]:
     """Within it `cuda:0` exists, for tensors without contents; answers: the places that may wait, see `Answer`.
 
-    A place is "decode/search.py:beam_search", the file within nmt and the function.
+    A place is "search/beam_search.py:beam_search", the file within nmt and the function.
     """
     mode = FakeCuda({} if answers is None else answers)
     stream = SimpleNamespace(synchronize=mode.synchronize, wait_stream=lambda _: None, wait_event=lambda _: None)

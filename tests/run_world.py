@@ -1,4 +1,4 @@
-"""One process of a small job, which the tests of nmt.distributed start: it does what a function here says."""
+"""One process of a small job, which the tests of nmt.processes.distributed start: it does what a function here says."""
 
 import json
 import os
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from nmt.distributed import World, start_world
+from nmt.processes.distributed import World, start_world
+from nmt.processes.watch import JobEnded
 from nmt.recipe import OrderlyEnd, UserError
-from nmt.watch import JobEnded
 
 LINES = [["Guten Tag", "", "zwei\u2028Zeilen \ud800"], [], ["日本語"]]
 MISSING = "corpus.en is missing; it must be there; look for it"

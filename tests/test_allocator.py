@@ -12,7 +12,7 @@ ROUNDS, BLOCKS, BYTES = 5, 8, 8 << 20
 # differs from process to process, and with it how many rounds it takes until they fit where others were.
 PROGRAM = f"""
 import ctypes, resource
-from nmt.allocator import keep_freed_memory
+from nmt.devices.allocator import keep_freed_memory
 libc = ctypes.CDLL("libc.so.6")
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.memset.restype, libc.memset.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]

@@ -12,10 +12,10 @@ import torch
 from calling import Nmt
 
 from nmt import pipeline
-from nmt.distributed import World
-from nmt.layout import list_checkpoints
+from nmt.processes.distributed import World
 from nmt.recipe import UserError, load_recipe
 from nmt.storage.model_facts import read_model_recipe
+from nmt.storage.run_folder import list_checkpoints
 from nmt.train.disk import checkpoint_bytes, model_bytes
 
 RECIPE = """

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from nmt.bench.statistics import Ratio
-from nmt.data.tokenizer import Tokenizer
 from nmt.recipe import UserError
+from nmt.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))

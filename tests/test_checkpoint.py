@@ -27,12 +27,12 @@ from nmt.checkpoint import (
     remove_leftovers,
     save_checkpoint,
 )
-from nmt.layout import find_model, list_checkpoints
 from nmt.model.transformer import Transformer
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 from nmt.storage import sealed
 from nmt.storage.model_facts import ModelFacts
+from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import CorruptError, verify_directory, write_directory, write_file
 from nmt.train.position import Position
 

@@ -16,9 +16,9 @@ from calling import Nmt, Result
 import nmt as nmt_package
 from nmt import DecodeRecipe, Translator
 from nmt.checkpoint import write_with_decode
-from nmt.layout import list_checkpoints
 from nmt.recipe import parse_recipe
 from nmt.storage.model_facts import read_model_facts
+from nmt.storage.run_folder import list_checkpoints
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from run_world import LINES, MISSING, run_forked
 
-from nmt.distributed import choose_device, start_world
+from nmt.processes.distributed import choose_device, start_world
+from nmt.processes.watch import Peer, meet
 from nmt.recipe import UserError
-from nmt.watch import Peer, meet
 
 RUN_WORLD = Path(__file__).with_name("run_world.py")
 HOST = socket.gethostname()

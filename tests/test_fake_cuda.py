@@ -8,7 +8,7 @@ import torch
 from fake_cuda import CUDA, DeviceMixError, WaitError, fake_cuda
 from torch import Tensor
 
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 
 
 def store(x: Tensor, where: object, value: object) -> None:
@@ -117,13 +117,14 @@ def test_what_does_not_wait_passes(name: str, context: Callable[[], object]) -> 
 
 
 def test_the_line_of_nmt_is_named() -> None:
-    with fake_cuda(), pytest.raises(WaitError, match=r"nmt/packed\.py:\d+ \(packed\.py:PackedSequences\.to_lists\)"):
+    place = r"nmt/packing/packed\.py:\d+ \(packing/packed\.py:PackedSequences\.to_lists\)"
+    with fake_cuda(), pytest.raises(WaitError, match=place):
         tokens = torch.zeros(4, dtype=torch.int64, device=CUDA)
         PackedSequences(tokens, tokens, tokens, np.array([4]), 4).to_lists()
 
 
 def test_allowed_waits_are_counted_and_read_what_is_made_up() -> None:
-    place = "packed.py:PackedSequences.to_lists"
+    place = "packing/packed.py:PackedSequences.to_lists"
     with fake_cuda({place: lambda tensor: [7] * len(tensor)}) as mode:
         tokens, ends = torch.zeros(4, device=CUDA), torch.zeros(2, device=CUDA)
         assert PackedSequences(tokens, tokens, ends, np.array([4]), 4).to_lists() == [[7, 7, 7, 7]]

@@ -12,25 +12,26 @@ from nmt.recipe import load_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Imports go down only, and rooms on one floor do not see each other. The recipe lies under the other modules of the
-# ground floor, which need its UserError. "nmt" is what `import nmt` itself gives, such as `nmt.Translator`.
-FLOORS = (
-    ("recipe", "transfer"),
-    ("watch", "rectangle"),
-    ("special_ids",),
-    ("packed", "distributed", "precision", "logs", "layout", "run_lock", "allocator"),
-    ("storage", "grammar"),
+# A package imports only from layers above its own line, so none from its own layer. "nmt" is what `import nmt` itself
+# gives, such as `nmt.Translator`.
+LAYERS = (
+    ("recipe",),
+    ("special_ids", "logs", "devices"),
+    ("packing", "processes"),
+    ("storage", "grammar", "text"),
     ("data", "model"),
-    ("checkpoint", "inference"),
+    ("checkpoint", "inference", "search"),
+    ("alignment",),
     ("train", "decode"),
-    ("evaluate", "export", "plots"),
-    ("bench", "serve"),
+    ("rerank", "export", "plots"),
+    ("evaluate",),
+    ("bench", "streams", "serve"),
     ("pipeline",),
     ("nmt", "guide"),
     ("cli",),
     ("__main__",),
 )
-FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
 # Packages that import what they offer when it is asked for: each process imports them, and some need nothing of that.
 DOORS = {"nmt", "nmt.cli", "nmt.cli.engines"}
@@ -55,7 +56,7 @@ class Module:
     tree: ast.Module
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         """`data` for `nmt.data.corpus`; `nmt` for the package's own `__init__`."""
         return self.name.split(".")[1] if "." in self.name else self.name
 
@@ -80,7 +81,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.level:
             yield "." * node.level + (node.module or "")
         elif isinstance(node, ast.ImportFrom) and node.module == "nmt":
-            yield from (f"nmt.{alias.name}" if alias.name in FLOOR_OF else "nmt" for alias in node.names)
+            yield from (f"nmt.{alias.name}" if alias.name in LAYER_OF else "nmt" for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nmt."):
             yield node.module or ""
 
@@ -90,18 +91,18 @@ def functions(tree: ast.AST) -> Iterator[Function]:
 
 
 def imports_go_down(module: Module) -> Iterator[str]:
-    if module.room not in FLOOR_OF:
-        yield f"{module.name} stands on no floor: give {module.room!r} a place in FLOORS"
+    if module.package not in LAYER_OF:
+        yield f"{module.name} stands on no layer: give {module.package!r} a place in LAYERS"
         return
     for target in imports(module.tree):
         if target.startswith("."):
-            yield f"{module.name} imports {target}: write the whole name, so that the floor shows"
+            yield f"{module.name} imports {target}: write the whole name, so that the layer shows"
             continue
-        room = (target + ".nmt").split(".")[1]
-        if room not in FLOOR_OF:
-            yield f"{module.name} imports {target}, which stands on no floor"
-        elif room != module.room and FLOOR_OF[room] >= FLOOR_OF[module.room]:
-            yield f"{module.name} (floor {FLOOR_OF[module.room]}) imports {target} (floor {FLOOR_OF[room]})"
+        package = (target + ".nmt").split(".")[1]
+        if package not in LAYER_OF:
+            yield f"{module.name} imports {target}, which stands on no layer"
+        elif package != module.package and LAYER_OF[package] >= LAYER_OF[module.package]:
+            yield f"{module.name} (layer {LAYER_OF[module.package]}) imports {target} (layer {LAYER_OF[package]})"
 
 
 def imports_stand_at_the_top(module: Module) -> Iterator[str]:
@@ -209,7 +210,7 @@ LONG_FUNCTION = "def f():\n    '''D.'''\n" + "    x = 1\n" * 59
 GOOD = '''"""A module."""
 
 import numpy as np
-from nmt.packed import Batch
+from nmt.packing.packed import Batch
 from nmt.data.store import PairStore
 
 
@@ -231,18 +232,18 @@ class Store:
 
 BAD = [
     (imports_go_down, "nmt/data/x.py", "import nmt.train.loss"),
-    (imports_go_down, "nmt/data/x.py", "from nmt.model.layers import Embedding"),  # same floor, other room
+    (imports_go_down, "nmt/data/x.py", "from nmt.model.layers import Embedding"),  # same layer, other package
     (imports_go_down, "nmt/decode/x.py", "from nmt import train"),
     (imports_go_down, "nmt/decode/x.py", "from nmt import Translator"),
     (imports_go_down, "nmt/decode/x.py", "import nmt"),
     (imports_go_down, "nmt/logs.py", "def f():\n    from nmt.cli import main"),
-    (imports_go_down, "nmt/logs.py", "from nmt.packed import Batch"),
+    (imports_go_down, "nmt/logs.py", "from nmt.packing.packed import Batch"),
     (imports_go_down, "nmt/logs.py", "from . import packed"),
     (imports_go_down, "nmt/data/x.py", "from ..model.layers import Embedding"),
     (imports_go_down, "nmt/data/x.py", "from nmt.attic import box"),
     (imports_go_down, "nmt/attic/x.py", "x = 1"),
     (imports_stand_at_the_top, "nmt/cli/x.py", "def f():\n    from nmt.train import trainer"),
-    (imports_stand_at_the_top, "nmt/cli/x.py", "class A:\n    async def f(self):\n        import nmt.packed"),
+    (imports_stand_at_the_top, "nmt/cli/x.py", "class A:\n    async def f(self):\n        import nmt.packing.packed"),
     (imports_stand_at_the_top, "nmt/cli/x.py", "def f():\n    from . import packed"),
     (files_and_functions_are_short, "nmt/cli.py", "x = 1\n" * 501),
     (files_and_functions_are_short, "nmt/cli.py", LONG_FUNCTION),
@@ -299,5 +300,5 @@ def test_packages_and_their_modules_get_their_names(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("", encoding="utf-8")
-    found = {module.name: module.room for module in read_modules(tmp_path)}
+    found = {module.name: module.package for module in read_modules(tmp_path)}
     assert found == {"nmt": "nmt", "nmt.__main__": "__main__", "nmt.data": "data", "nmt.data.tables.nouns": "data"}

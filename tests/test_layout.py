@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt.layout import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.recipe import UserError
+from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 
 
 def make_model(directory: Path) -> Path:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from calling import Nmt
 
+from nmt.processes.run_lock import LOCK_FILE, run_lock
 from nmt.recipe import UserError
-from nmt.run_lock import LOCK_FILE, run_lock
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = """
@@ -200,7 +200,8 @@ def test_children_do_not_hold_the_lock(tmp_path: Path) -> None:
             time.sleep(60)
             os._exit(0)
     try:
-        check = "import sys, pathlib, nmt.run_lock\nwith nmt.run_lock.run_lock(pathlib.Path(sys.argv[1])): pass"
+        check = "import sys, pathlib\nfrom nmt.processes.run_lock import run_lock\n"
+        check += "with run_lock(pathlib.Path(sys.argv[1])): pass"
         subprocess.run([sys.executable, "-c", check, str(tmp_path / "run")], check=True, cwd=ROOT)
     finally:
         child.kill()

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.packed import Batch, BatchShape, PackedSequences
+from nmt.packing.packed import Batch, BatchShape, PackedSequences
 from nmt.special_ids import PAD_ID
 
 sentences_strategy = st.lists(st.lists(st.integers(0, 65_535), max_size=9), max_size=9)

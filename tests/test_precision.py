@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from nmt import precision
-from nmt.precision import Arithmetic, DeviceFeatures, Precision, choose_precision, device_features
+from nmt.devices import precision
+from nmt.devices.precision import Arithmetic, DeviceFeatures, Precision, choose_precision, device_features
 from nmt.recipe import UserError
 
 GPU = torch.device("cuda", 0)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.rectangle import one_to_a_row, padded_width, row_width, side_by_side
+from nmt.packing.rectangle import one_to_a_row, padded_width, row_width, side_by_side
 
 CPU = torch.device("cpu")
 lengths_strategy = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=40)

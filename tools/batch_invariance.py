@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 
 from nmt import Translation, Translator, UserError
-from nmt.data.lines import read_lines
-from nmt.layout import find_model
 from nmt.logs import progress
 from nmt.storage.model_facts import read_model_facts
+from nmt.storage.run_folder import find_model
+from nmt.text.lines import read_lines
 
 SIZES = (1, 2, 7, 32, 128)
 TOLERANCE = 1e-5

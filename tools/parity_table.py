@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 from sacrebleu.metrics.bleu import BLEU
 
-from nmt.data.lines import read_lines
 from nmt.decode.translator import Translation, Translator
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.parity import load_huggingface
 from nmt.recipe import DecodeRecipe
+from nmt.text.lines import read_lines
 
 Translate = Callable[[Sequence[str]], list[str]]
 

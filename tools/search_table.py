@@ -16,13 +16,13 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmt import DecodeRecipe, Translator, UserError
-from nmt.data.lines import read_lines
-from nmt.data.tokenizer import Tokenizers
-from nmt.distributed import choose_device
+from nmt.devices.precision import SearchPrecision
 from nmt.inference.quantized import multiplies_integers
-from nmt.layout import find_model
 from nmt.logs import progress
-from nmt.precision import SearchPrecision
+from nmt.processes.distributed import choose_device
+from nmt.storage.run_folder import find_model
+from nmt.text.lines import read_lines
+from nmt.text.tokenizer import Tokenizers
 
 EPILOG = """\
 Every search translates the whole text --repetitions times, one search after the other in each round, so that a change

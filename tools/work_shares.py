@@ -14,7 +14,7 @@ import torch
 from nmt.bench.corpora import WMT14, open_corpus, write_random_corpus
 from nmt.data.store import PairStore
 from nmt.data.workload import Workload
-from nmt.distributed import World
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError, load_recipe
 from nmt.train.batching import micro_batch_multiple, plan_first_epoch, update_needs
 from nmt.train.text import TrainingText

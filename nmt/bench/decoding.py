@@ -13,8 +13,8 @@ import torch
 from nmt.bench.device import forget_peak_memory, peak_memory, synchronize
 from nmt.bench.statistics import Spread
 from nmt.decode.translator import Translator
-from nmt.distributed import choose_device
-from nmt.precision import SearchPrecision
+from nmt.devices.precision import SearchPrecision
+from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe
 
 # Lines that are translated together, as `nmt translate` does with a file.

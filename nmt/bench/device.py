@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from nmt.bench.arithmetic import Product
-from nmt.precision import Arithmetic as Precision
+from nmt.devices.precision import Arithmetic as Precision
 
 if sys.platform != "win32":
     import resource

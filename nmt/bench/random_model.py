@@ -11,12 +11,12 @@ import torch
 
 from nmt.bench.corpora import FIRST_ORDINARY_ID, LengthDistribution, draw_tokens, require_pieces
 from nmt.checkpoint import model_files, model_tensors
-from nmt.data.tokenizer import Tokenizer, Tokenizers
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.storage.model_facts import ModelFacts
 from nmt.storage.sealed import write_directory
+from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 
 def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) -> None:

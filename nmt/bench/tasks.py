@@ -9,12 +9,12 @@ from pathlib import Path
 from nmt.bench.corpora import WMT14, PreparedCorpus, open_corpus, write_random_corpus
 from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
 from nmt.bench.subjects import PUBLISHED, Subject, find_subject
-from nmt.data.lines import read_lines
 from nmt.data.store import PairStore
-from nmt.data.tokenizer import Tokenizers
-from nmt.layout import find_model
 from nmt.recipe import DecodeRecipe, UserError, override_decode
 from nmt.storage.model_facts import read_model_facts
+from nmt.storage.run_folder import find_model
+from nmt.text.lines import read_lines
+from nmt.text.tokenizer import Tokenizers
 
 # The name of the built-in distribution of sentence lengths.
 BUILT_IN_LENGTHS = "wmt14"

@@ -21,9 +21,9 @@ from nmt.bench.statistics import Spread
 from nmt.bench.subjects import Subject
 from nmt.data.loader import Update
 from nmt.data.store import PairStore
-from nmt.distributed import World
 from nmt.model.attention import choose_kernel
 from nmt.model.transformer import Transformer
+from nmt.processes.distributed import World
 from nmt.train.text import TrainingText
 from nmt.train.trainer import Trainer
 from nmt.train.update import UpdateResult

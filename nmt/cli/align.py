@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
+from nmt.alignment.attention import WordAligner
+from nmt.alignment.choice import choose_attention
+from nmt.alignment.words import format_links
 from nmt.checkpoint import write_with_decode
 from nmt.cli.arguments import Device, ModelArgument, languages, require_languages
-from nmt.data.lines import read_lines
-from nmt.decode.alignment import WordAligner
-from nmt.decode.alignment_choice import choose_attention
-from nmt.decode.words import format_links
-from nmt.layout import find_model
 from nmt.logs import progress, say
 from nmt.recipe import UserError, override_decode
 from nmt.storage.model_facts import read_model_facts
+from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import require_new
+from nmt.text.lines import read_lines
 
 # Pairs that are aligned before the first is printed.
 ALIGNING_WINDOW = 512

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from nmt.layout import find_model
 from nmt.recipe import UserError
 from nmt.storage.model_facts import read_model_facts
+from nmt.storage.run_folder import find_model
+from nmt.streams.output import STANDARD_STREAM, require_no_input
 
 RecipeArgument = Annotated[Path, typer.Argument(help="A recipe: one TOML file, such as recipes/quickstart.toml.")]
 Overrides = Annotated[
@@ -22,10 +22,6 @@ Overrides = Annotated[
 ]
 ModelArgument = Annotated[Path, typer.Argument(help="A model directory, a checkpoint, or a run directory.")]
 Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
-
-
-STANDARD_STREAM = Path("-")
-"""Standard input or output, where a command can read or write it."""
 
 
 class Precision(StrEnum):
@@ -66,25 +62,6 @@ def require_output(option: str, out: Path | None, inputs: Iterable[Path | None] 
     if out == STANDARD_STREAM:
         raise UserError(f"{option} - is not possible; it must be a file; name one")
     require_no_input(option, out, inputs)
-
-
-def require_no_input(option: str, out: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise UserError where an output is one of the files that are read, which it would overwrite.
-
-    inputs: files, `-` for standard input, and folders of which all files are read, such as models
-    """
-    if not out.is_file():
-        return
-    own = out.stat()
-    for path in filter(None, inputs):
-        if path == STANDARD_STREAM and sys.stdin is not None:
-            found = {"standard input": os.fstat(0)}
-        else:
-            files = path.iterdir() if path.is_dir() else [path]
-            found = {str(file): file.stat() for file in files if file.is_file()}
-        for name, status in found.items():
-            if os.path.samestat(own, status):
-                raise UserError(f"{option} {out} is the input {name}; it must be another file; name a new one")
 
 
 class Engine(StrEnum):

@@ -16,7 +16,7 @@ from nmt.bench.subjects import find_subject
 from nmt.bench.tasks import BUILT_IN_LENGTHS, SearchRequest, model_and_sentences, training_text
 from nmt.bench.training import measure_training
 from nmt.cli.arguments import Device, Precision, require_output
-from nmt.distributed import start_world
+from nmt.processes.distributed import start_world
 
 app = typer.Typer(
     help="Measure how fast this machine trains and translates, on the code that does it.", no_args_is_help=True

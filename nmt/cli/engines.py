@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never, cast
 
-from nmt.cli.answers import Alone, Team
 from nmt.cli.arguments import Engine, Precision
-from nmt.cli.interruption import interruptible
 from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import may_convert
 from nmt.export.engine import (
@@ -27,7 +25,9 @@ from nmt.export.engine import (
     missing_options,
 )
 from nmt.export.packages import load_package
+from nmt.processes.interruption import interruptible
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.streams.answers import Alone, Team
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def _precision_of_torch(precision: Precision, device: str) -> Precision:
     """That with which torch computes."""
     if precision is not Precision.auto:
         return precision
-    from nmt.distributed import choose_device  # noqa: PLC0415
-    from nmt.precision import choose_precision  # noqa: PLC0415
+    from nmt.devices.precision import choose_precision  # noqa: PLC0415
+    from nmt.processes.distributed import choose_device  # noqa: PLC0415
 
     return Precision(choose_precision("auto", choose_device(device)))
 

@@ -28,7 +28,6 @@ from nmt.cli.scored_text import (
     read_scored_text,
     read_systems,
 )
-from nmt.data.lines import read_lines
 from nmt.evaluate.breakdown import WordScore, count_words, length_classes, read_word_counts, score_words
 from nmt.evaluate.comet import comet_scores
 from nmt.evaluate.differences import Difference, widest_differences
@@ -36,6 +35,7 @@ from nmt.evaluate.findings import Findings
 from nmt.evaluate.metrics import GroupScore, Score, Scorer, bleu_words, score_groups
 from nmt.logs import say
 from nmt.recipe import UserError
+from nmt.text.lines import read_lines
 
 Hypotheses = Annotated[list[Path], typer.Argument(metavar="HYP...", help="Translations, one file per system.")]
 Confidence = Annotated[

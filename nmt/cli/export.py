@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from nmt.cli.arguments import ModelArgument
-from nmt.data.lines import read_lines
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.hub import push as push_to_hub
 from nmt.export.hub import require_repository_name, require_token
 from nmt.export.marian import import_marian
 from nmt.logs import say
+from nmt.text.lines import read_lines
 
 
 class Target(StrEnum):

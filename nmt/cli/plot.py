@@ -10,10 +10,10 @@ import typer
 
 from nmt.cli.align import Heads, Layer, PlaceOption, load_aligner
 from nmt.cli.arguments import Device, ModelArgument, require_output
-from nmt.data.lines import read_lines
 from nmt.plots.attention import draw, read_panels
 from nmt.plots.curves import draw_curves
 from nmt.recipe import UserError
+from nmt.text.lines import read_lines
 
 app = typer.Typer(help="Draw pictures, by matplotlib (pip install 'nmt\\[plot]').", no_args_is_help=True)
 

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from nmt.cli.interruption import Interrupted
 from nmt.logs import console, say
+from nmt.processes.interruption import Interrupted
 from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 
 

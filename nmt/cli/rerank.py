@@ -12,11 +12,13 @@ import numpy as np
 import typer
 
 from nmt.cli.arguments import Device, ModelArgument, languages, require_languages, require_output
-from nmt.data.lines import read_lines
-from nmt.decode.corpus_counts import sentence_counts
-from nmt.decode.mert import TuningSet, tune
-from nmt.decode.nbest import Candidate, read_n_best, write_n_best
-from nmt.decode.rerank import (
+from nmt.decode.scoring import Scorer
+from nmt.logs import progress, say
+from nmt.recipe import UserError
+from nmt.rerank.corpus_counts import sentence_counts
+from nmt.rerank.mert import TuningSet, tune
+from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
+from nmt.rerank.rerank import (
     Floats,
     Judge,
     best_first,
@@ -25,10 +27,8 @@ from nmt.decode.rerank import (
     load_weights,
     save_weights,
 )
-from nmt.decode.scoring import Scorer
-from nmt.layout import find_model
-from nmt.logs import progress, say
-from nmt.recipe import UserError
+from nmt.storage.run_folder import find_model
+from nmt.text.lines import read_lines
 
 
 class TuningMetric(StrEnum):

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from nmt.cli.arguments import Device, ModelArgument
-from nmt.data.lines import read_lines
 from nmt.decode.scoring import Scorer
 from nmt.logs import progress, say
 from nmt.recipe import UserError
+from nmt.text.lines import read_lines
 
 # Pairs that are scored together.
 SCORING_WINDOW = 64

@@ -13,13 +13,13 @@ from typing import Annotated, Any, assert_never
 import typer
 
 from nmt.data.corpus import sacrebleu_files
-from nmt.data.lines import read_lines
 from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.evaluate.moses import LANGUAGES
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say
 from nmt.recipe import UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
+from nmt.text.lines import read_lines
 
 RefOption = Annotated[
     list[Path] | None, typer.Option("--ref", help="Reference translations; give it again for several references.")

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from nmt.alignment.lexical import PASSES
 from nmt.cli.arguments import require_output
 from nmt.data.prepare import load_prepared
 from nmt.data.store import PairStore
-from nmt.decode.lexical_alignment import PASSES
 from nmt.decode.shortlist import coverage, make_shortlist
 from nmt.logs import progress, say
 

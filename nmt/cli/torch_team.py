@@ -10,12 +10,12 @@ from itertools import islice
 
 import torch
 
-from nmt.cli.answers import Answer, Answering, Load
-from nmt.cli.records import Record, RecordWriter
-from nmt.cli.windows import Wait, with_pauses
-from nmt.data.parallel import map_in_order
-from nmt.distributed import World, start_world
+from nmt.processes.distributed import World, start_world
+from nmt.processes.parallel import map_in_order
 from nmt.recipe import UserError
+from nmt.streams.answers import Answer, Answering, Load
+from nmt.streams.records import Record, RecordWriter
+from nmt.streams.windows import Wait, with_pauses
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def start_torch_team(device: str, processes: int) -> Iterator[TorchTeam]:
 
 @dataclass(frozen=True)
 class TorchTeam:
-    """See `nmt.cli.answers.Team`. processes: workers that this process starts, if more than one."""
+    """See `nmt.streams.answers.Team`. processes: workers that this process starts, if more than one."""
 
     world: World
     processes: int

@@ -14,16 +14,16 @@ import typer
 
 from nmt.cli.arguments import Device, Engine, ModelArgument, Precision
 from nmt.cli.engines import Chosen, choose_engine, load_translator, start_team
-from nmt.cli.output import Output
-from nmt.cli.part import Origin
-from nmt.cli.records import Format, Layout, RecordWriter
-from nmt.cli.source import Source
 from nmt.cli.translation_job import TranslationJob
-from nmt.data.parallel import num_cores
-from nmt.layout import find_model
+from nmt.processes.parallel import num_cores
 from nmt.recipe import CommandError, DecodeRecipe, UserError, override_decode
 from nmt.storage.model_facts import read_model_facts
+from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
+from nmt.streams.output import Output
+from nmt.streams.part import Origin
+from nmt.streams.records import Format, Layout, RecordWriter
+from nmt.streams.source import Source
 
 
 class LengthPenalty(StrEnum):

@@ -8,13 +8,15 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass
 from itertools import islice
 
-from nmt.cli.answers import Answer, Load, Team
-from nmt.cli.interruption import Interrupted, interruptible
-from nmt.cli.output import Output, Stream
-from nmt.cli.part import InputDigest, Origin, Part
-from nmt.cli.records import Record, RecordWriter
-from nmt.cli.source import Source
-from nmt.cli.windows import (
+from nmt.logs import ProgressBar, progress, say
+from nmt.processes.interruption import Interrupted, interruptible
+from nmt.recipe import UserError
+from nmt.streams.answers import Answer, Load, Team
+from nmt.streams.output import Output, Stream
+from nmt.streams.part import InputDigest, Origin, Part
+from nmt.streams.records import Record, RecordWriter
+from nmt.streams.source import Source
+from nmt.streams.windows import (
     TIMES_ON_A_GPU,
     WIDEST_WINDOW,
     WINDOW_CHARACTERS,
@@ -22,8 +24,6 @@ from nmt.cli.windows import (
     window_of_file,
     windows,
 )
-from nmt.logs import ProgressBar, progress, say
-from nmt.recipe import UserError
 
 
 @dataclass(frozen=True)

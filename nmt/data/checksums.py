@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from nmt.data.parallel import num_cores
 from nmt.logs import progress
+from nmt.processes.parallel import num_cores
 from nmt.recipe import UserError
 
 

@@ -22,10 +22,10 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from nmt.data.clean import Cleaner
 from nmt.data.encoding import SentenceEncoder, Sentences
-from nmt.data.tokenizer import Tokenizers
 from nmt.recipe import DataRecipe
+from nmt.text.clean import Cleaner
+from nmt.text.tokenizer import Tokenizers
 
 PAIRS_PER_CHUNK = 4096
 _COMPRESSION_LEVEL = 1

@@ -14,8 +14,6 @@ from pyarrow.lib import ArrowException
 from sacrebleu.dataset import DATASETS
 from sacrebleu.utils import SACREBLEU_DIR
 
-from nmt.data.json_fields import one_line, parse_json, text_field
-from nmt.data.lines import InvalidUtf8, count_lines, decompressed, read_lines, unreadable
 from nmt.data.wmt_files import sgm_segments, xml_pairs
 from nmt.grammar import generate, source_files
 from nmt.recipe import (
@@ -31,6 +29,8 @@ from nmt.recipe import (
     TsvCorpus,
     UserError,
 )
+from nmt.text.json_fields import one_line, parse_json, text_field
+from nmt.text.lines import InvalidUtf8, count_lines, decompressed, read_lines, unreadable
 
 Pair = tuple[str, str]
 Labels = tuple[str, ...]

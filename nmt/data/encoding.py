@@ -16,10 +16,10 @@ from itertools import chain, count, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.segmentation import Tokens, gather, reverse_each
 from nmt.data.store import token_dtype
-from nmt.data.subword_file import SPACE
-from nmt.data.tokenizer import Tokenizer
+from nmt.text.segmentation import Tokens, gather, reverse_each
+from nmt.text.subword_file import SPACE
+from nmt.text.tokenizer import Tokenizer
 
 # Tokens of all the words that are remembered: some 30 MB with the words themselves.
 _MOST_TOKENS = 1 << 19

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.corpus import input_files
-from nmt.data.lines import read_blocks
 from nmt.data.start_from import start_models, taken_tokenizers, tokenizer_digests
 from nmt.data.store import Split
 from nmt.logs import progress, say
 from nmt.recipe import Corpus, Recipe
+from nmt.text.lines import read_blocks
 
 REPORT_FILE = "prepare.json"
 _STAMPS_FILE = "stamps.json"

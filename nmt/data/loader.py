@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmt.data.packing import EpochPlan, Ids, Mixture, plan_epoch
+from nmt.data.epoch_plan import EpochPlan, Ids, Mixture, plan_epoch
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
-from nmt.packed import Batch, BatchShape, PackedSequences
+from nmt.packing.packed import Batch, BatchShape, PackedSequences
 from nmt.recipe import TrainRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
 

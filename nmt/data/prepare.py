@@ -38,10 +38,10 @@ from nmt.data.chunks import (
     unpack,
     write_frame,
 )
-from nmt.data.clean import DROP_REASONS, normalize
 from nmt.data.corpus import Pair, count_pairs
 from nmt.data.corpus_chunks import Look, read_chunks
 from nmt.data.duplicates import Bitmap, DuplicateFinder
+from nmt.data.epoch_plan import Mixture
 from nmt.data.fingerprint import (
     FORMAT,
     REPORT_FILE,
@@ -54,16 +54,16 @@ from nmt.data.fingerprint import (
     write_stamps,
 )
 from nmt.data.folder import link_or_copy, replacing
-from nmt.data.lines import read_lines
-from nmt.data.packing import Mixture
-from nmt.data.parallel import map_in_order, num_cores
 from nmt.data.start_from import taken_tokenizers, tokenizer_digests
 from nmt.data.store import PairWriter, Side, Split, token_dtype
 from nmt.data.test_sets import TestSet
-from nmt.data.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 from nmt.logs import format_duration, progress, say
+from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import Recipe, UserError
 from nmt.special_ids import EOS_ID, UNK_ID
+from nmt.text.clean import DROP_REASONS, normalize
+from nmt.text.lines import read_lines
+from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
 _VALID_SRC_FILE, _VALID_TGT_FILE = "valid.src.txt", "valid.tgt.txt"

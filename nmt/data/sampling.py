@@ -29,12 +29,12 @@ import numpy as np
 
 from nmt.data.checksums import damaged_files, sha256_of
 from nmt.data.folder import explain_disk_error, flush_to_disk, link_or_copy
-from nmt.data.parallel import map_in_order, num_cores
-from nmt.data.segmentation import Ints, SubwordSampler, Tokens, gather, reverse_each
 from nmt.data.store import PairStore, PairWriter, Side, SideStore
-from nmt.data.tokenizer import Tokenizers
 from nmt.logs import SECONDS_BETWEEN_PLAIN_LINES, say
+from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import TrainRecipe, UserError
+from nmt.text.segmentation import Ints, SubwordSampler, Tokens, gather, reverse_each
+from nmt.text.tokenizer import Tokenizers
 
 _REPORT_FILE = "epoch.json"
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.packed import BatchShape, longest_padding
+from nmt.packing.packed import BatchShape, longest_padding
 
 # Tokens of either side of a micro-batch that are left for what cannot be balanced: one for each micro-batch of the
 # update, since many have few sentences each, but at least and at most so many.

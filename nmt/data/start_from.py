@@ -6,9 +6,9 @@ import hashlib
 import json
 from pathlib import Path
 
-from nmt.data.tokenizer import Tokenizers
-from nmt.layout import find_model
 from nmt.recipe import Recipe, UserError
+from nmt.storage.run_folder import find_model
+from nmt.text.tokenizer import Tokenizers
 
 
 def start_models(recipe: Recipe) -> list[Path]:

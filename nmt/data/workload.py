@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from nmt.data.packing import EpochPlan
+from nmt.data.epoch_plan import EpochPlan
 
 # Updates are random samples of the same text, so that a few dozen tell of all.
 _UPDATES_COUNTED = 64

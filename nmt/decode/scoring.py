@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint import LoadedModel, load_model
-from nmt.data.clean import UnicodeForm, normalize
-from nmt.data.tokenizer import Tokenizers
-from nmt.decode.hypothesis import in_order_of_reading
-from nmt.distributed import choose_device
-from nmt.packed import Batch, PackedSequences
+from nmt.packing.packed import Batch, PackedSequences
+from nmt.processes.distributed import choose_device
 from nmt.recipe import UserError
+from nmt.search.hypothesis import in_order_of_reading
 from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.tokenizer import Tokenizers
 
 # Logits are made for this many target tokens at a time, because a whole batch of them can be larger than the model.
 _TOKENS_AT_A_TIME = 1_024

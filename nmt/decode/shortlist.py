@@ -23,13 +23,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
+from nmt.alignment.lexical import Pairs, estimate_lexicon
 from nmt.data.start_from import tokenizer_digests
 from nmt.data.store import PairStore, SideStore
-from nmt.data.tokenizer import Tokenizers
-from nmt.decode.lexical_alignment import Pairs, estimate_lexicon
 from nmt.recipe import UserError
 from nmt.special_ids import EOS_ID
 from nmt.storage.sealed import write_file
+from nmt.text.tokenizer import Tokenizers
 
 _FORMAT = "nmt-shortlist-1"
 _ARRAYS = ("frequent", "offsets", "pieces")

@@ -14,15 +14,15 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple
 
-from nmt.data.clean import UnicodeForm, normalize
-from nmt.data.tokenizer import Tokenizers
-from nmt.decode.cutting import Part, Phrase, assign_phrases, cut_line
-from nmt.decode.hypothesis import Hypothesis, in_order_of_reading
-from nmt.decode.limits import tokens_to_hold
-from nmt.decode.options import SearchOptions
 from nmt.decode.translation import Translation, join_ranks
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.search.hypothesis import Hypothesis, in_order_of_reading
+from nmt.search.limits import tokens_to_hold
+from nmt.search.options import SearchOptions
 from nmt.storage.model_facts import USUAL_MAX_TOKENS
+from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.cutting import Part, Phrase, assign_phrases, cut_line
+from nmt.text.tokenizer import Tokenizers
 
 # All that `str.splitlines`, or a reader of the output that uses something like it, takes for the end of a line, and
 # the end of a column.

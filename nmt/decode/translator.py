@@ -10,33 +10,33 @@ from typing import Any, cast, get_args
 
 import torch
 
-from nmt.allocator import keep_freed_memory
+from nmt.alignment.attention import AttendingModel, ChosenAttention, WordAligner
 from nmt.checkpoint import load_model
-from nmt.data.clean import UnicodeForm
-from nmt.data.tokenizer import Tokenizers
-from nmt.decode.alignment import AttendingModel, ChosenAttention, WordAligner
-from nmt.decode.batches import Batching, batches, choose_batch_tokens, crowds
-from nmt.decode.cutting import Part
-from nmt.decode.ensemble import Ensemble, is_open
-from nmt.decode.hypothesis import Hypothesis
-from nmt.decode.options import SearchOptions
-from nmt.decode.restricted import restrict
-from nmt.decode.sampling import SamplingOptions, sample
-from nmt.decode.search import StepModel, beam_search
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.text_translator import Task, TextTranslator
 from nmt.decode.translation import Translation
-from nmt.distributed import choose_device
+from nmt.devices.allocator import keep_freed_memory
+from nmt.devices.precision import SearchPrecision, choose_precision, torch_dtype
+from nmt.devices.transfer import to_device
 from nmt.inference.captured import CapturedModel
 from nmt.inference.prepacked import prepack
 from nmt.inference.quantized import QuantizedLinear
 from nmt.model.transformer import Transformer
-from nmt.packed import PackedSequences
-from nmt.precision import SearchPrecision, choose_precision, torch_dtype
+from nmt.packing.packed import PackedSequences
+from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.search.batches import Batching, batches, choose_batch_tokens, crowds
+from nmt.search.beam_search import StepModel, beam_search
+from nmt.search.ensemble import Ensemble, is_open
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions
+from nmt.search.restricted import restrict
+from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import EOS_ID
 from nmt.storage.model_facts import USUAL_MAX_TOKENS
-from nmt.transfer import to_device
+from nmt.text.clean import UnicodeForm
+from nmt.text.cutting import Part
+from nmt.text.tokenizer import Tokenizers
 
 
 class Translator(TextTranslator):
@@ -152,7 +152,7 @@ class Translator(TextTranslator):
         return translator
 
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
-        """Search sentences of about equal length together; see `nmt.decode.batches`."""
+        """Search sentences of about equal length together; see `nmt.search.batches`."""
         lengths = [len(self._tag) + len(task.sentence) + 1 for task in tasks]
         all_may_join = self._sampling is None and self._shortlist is None and is_open(self._model)
 

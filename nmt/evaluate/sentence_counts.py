@@ -17,7 +17,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_word_ngrams
 from sacrebleu.metrics.ter import TER
 
-from nmt.decode.corpus_counts import Counts, score_of_counts
+from nmt.rerank.corpus_counts import Counts, score_of_counts
 
 
 def sentence_counts(

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 
 from nmt.checkpoint import LoadedModel, load_model
-from nmt.data.tokenizer import Tokenizers
 from nmt.export.card import Card, Target, write_card
 from nmt.export.ctranslate2 import Quantization, ctranslate2_files
 from nmt.export.huggingface import huggingface_files
@@ -23,6 +22,7 @@ from nmt.export.sentences import Sentences, sample_sentences
 from nmt.export.usage import Place, ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
 from nmt.recipe import UserError
 from nmt.storage.sealed import require_new
+from nmt.text.tokenizer import Tokenizers
 
 _PACKAGE_OF: dict[Target, Package] = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
 

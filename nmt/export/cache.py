@@ -24,10 +24,10 @@ from tempfile import mkdtemp
 from time import time
 from typing import IO, Literal, cast
 
-from nmt.layout import find_model
 from nmt.logs import say
 from nmt.recipe import ModelRecipe, UserError
 from nmt.storage.model_facts import ModelFacts, read_model_facts, read_model_recipe
+from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import MANIFEST, CorruptError, verify_directory, write_directory
 
 if sys.platform != "win32":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nmt.checkpoint import LoadedModel
-from nmt.data.tokenizer import Tokenizers
+from nmt.text.tokenizer import Tokenizers
 
 Target = Literal["ctranslate2", "huggingface"]
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from nmt.checkpoint import load_model
-from nmt.data.tokenizer import Tokenizer, Tokenizers
 from nmt.export.fit import foreign_choices, refuse
 from nmt.export.packages import load_package
 from nmt.model.layers import Embedding, FeedForward
@@ -23,6 +22,7 @@ from nmt.model.multi_head import CrossAttention, SelfAttention
 from nmt.model.transformer import Transformer
 from nmt.special_ids import BOS_ID, EOS_ID, UNK_ID
 from nmt.storage.model_facts import ModelFacts
+from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 

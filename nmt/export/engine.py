@@ -26,19 +26,19 @@ from pathlib import Path
 from time import sleep
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from nmt.data.clean import UnicodeForm
-from nmt.data.parallel import num_cores
-from nmt.data.tokenizer import Tokenizers
-from nmt.decode.hypothesis import Hypothesis
-from nmt.decode.limits import output_limits
-from nmt.decode.options import SearchOptions, length_penalty
 from nmt.decode.text_translator import Task, TextTranslator
 from nmt.export.cache import StoredAs, open_conversion
 from nmt.export.packages import load_package
-from nmt.layout import find_model
+from nmt.processes.parallel import num_cores
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.limits import output_limits
+from nmt.search.options import SearchOptions, length_penalty
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.storage.model_facts import USUAL_MAX_TOKENS, read_model_facts
+from nmt.storage.run_folder import find_model
+from nmt.text.clean import UnicodeForm
+from nmt.text.tokenizer import Tokenizers
 
 EnginePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 

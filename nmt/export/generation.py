@@ -7,11 +7,11 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from nmt.data.clean import UnicodeForm, normalize
-from nmt.data.tokenizer import Tokenizers
 from nmt.recipe import DecodeRecipe, UserError, explain
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.storage.model_facts import ModelFacts
+from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.tokenizer import Tokenizers
 
 # What our search never puts out, and Hugging Face's must not either.
 _NEVER = [PAD_ID, UNK_ID, BOS_ID]

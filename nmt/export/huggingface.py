@@ -18,7 +18,6 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from nmt.data.tokenizer import Tokenizer, Tokenizers
 from nmt.export.fit import foreign_choices, refuse
 from nmt.export.generation import forbidden_tokens, to_generation_config
 from nmt.export.marian_vocabulary import marian_name
@@ -27,6 +26,7 @@ from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.storage.model_facts import ModelFacts
+from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 
 def huggingface_files(

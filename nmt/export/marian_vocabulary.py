@@ -11,10 +11,10 @@ from typing import Any
 
 import sentencepiece
 
-from nmt.data.subword_file import Piece, PieceKind, read_algorithm, read_pieces, with_pieces
-from nmt.data.tokenizer import Tokenizer
 from nmt.recipe import UserError
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.text.subword_file import Piece, PieceKind, read_algorithm, read_pieces, with_pieces
+from nmt.text.tokenizer import Tokenizer
 
 # The special tokens, in the order of their numbers.
 _SPECIAL = (

@@ -11,12 +11,7 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint import LoadedModel
-from nmt.data.clean import UnicodeForm, normalize
-from nmt.data.tokenizer import Tokenizers
-from nmt.decode.hypothesis import Hypothesis
-from nmt.decode.options import SearchOptions
 from nmt.decode.scoring import score_pairs
-from nmt.decode.search import beam_search
 from nmt.decode.text_translator import Task
 from nmt.export.ctranslate2 import Quantization
 from nmt.export.engine import CTranslate2Engine, Place
@@ -24,9 +19,14 @@ from nmt.export.packages import load_package
 from nmt.export.rounding import round_weights
 from nmt.export.sentences import Sentences
 from nmt.model.transformer import Transformer
-from nmt.packed import Batch, PackedSequences
+from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import UserError
+from nmt.search.beam_search import beam_search
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions
 from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.tokenizer import Tokenizers
 
 _AT_A_TIME = 16
 

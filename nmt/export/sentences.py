@@ -8,9 +8,9 @@ from pathlib import Path
 
 from nmt.checkpoint import LoadedModel
 from nmt.data.prepare import load_prepared
-from nmt.data.subword_file import PieceKind, read_pieces
-from nmt.data.tokenizer import Tokenizer
 from nmt.recipe import UserError
+from nmt.text.subword_file import PieceKind, read_pieces
+from nmt.text.tokenizer import Tokenizer
 
 NUM_SENTENCES = 24
 _MOST_PIECES = 20

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmt.data.tokenizer import Tokenizers
 from nmt.export.engine import NO_PENALTY
 from nmt.export.generation import forbidden_tokens
 from nmt.recipe import DecodeRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.storage.model_facts import ModelFacts
+from nmt.text.tokenizer import Tokenizers
 
 # What `generate` is told besides what generation_config.json says anyway, so that a reader sees it.
 _SHOWN = ("num_beams", "length_penalty", "no_repeat_ngram_size", "min_new_tokens")

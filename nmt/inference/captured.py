@@ -23,7 +23,7 @@ from torch import Tensor
 from nmt.inference.buffers import Arena, Buffers, Shape, tensor_sizes
 from nmt.logs import say
 from nmt.model.transformer import Transformer
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
 # A step of one shape runs as it is until it is taken this often: to record it costs about as much as three more runs,

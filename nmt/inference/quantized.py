@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nmt.devices.precision import choose_precision, torch_dtype
 from nmt.inference.prepacked import ROWS, PrepackedLinear
-from nmt.precision import choose_precision, torch_dtype
 from nmt.recipe import UserError
 
 # Numbers become integers from -127 to 127; those of x are moved by 128, because oneDNN wants none negative.

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nmt.devices.precision import DeviceFeatures, device_features
 from nmt.model.dropout import dropout
-from nmt.packed import PackedSequences
-from nmt.precision import DeviceFeatures, device_features
-from nmt.rectangle import pad, unpad
+from nmt.packing.packed import PackedSequences
+from nmt.packing.rectangle import pad, unpad
 
 Kernel = Literal["matmul", "sdpa", "varlen", "masked"]
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt.rectangle import padded_width
+from nmt.packing.rectangle import padded_width
 
 
 class Cache(Protocol):

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from nmt.model.cache import DecoderState, KeyValueCache, LayerState, StepState
 from nmt.model.layers import FeedForward, Residual, final_norm
 from nmt.model.multi_head import CrossAttention, SelfAttention
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
 

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nmt.model.layers import FeedForward, Residual, final_norm
 from nmt.model.multi_head import SelfAttention
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
 

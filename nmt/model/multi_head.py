@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from nmt.model.attention import Kernel, attend, attend_cached, attention_weights
 from nmt.model.cache import Cache, heads_first
 from nmt.model.dropout import Dropout
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 
 
 class MultiHeadAttention(nn.Module):

@@ -15,7 +15,7 @@ from nmt.model.dropout import Dropout
 from nmt.model.encoder import Encoder
 from nmt.model.layers import Embedding, Output
 from nmt.model.multi_head import MultiHeadAttention
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nmt.decode.alignment import AttentionMap, ChosenAttention, WordAligner
+from nmt.alignment.attention import AttentionMap, ChosenAttention, WordAligner
 from nmt.plots.picture import write_picture
 from nmt.recipe import UserError
 

@@ -8,12 +8,12 @@ from functools import partial
 
 import numpy as np
 
-from nmt.data.packing import EpochPlan, plan_epoch
+from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.data.shapes import UpdateNeeds
 from nmt.data.workload import Workload
-from nmt.distributed import World
 from nmt.logs import say
-from nmt.packed import BatchShape
+from nmt.packing.packed import BatchShape
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError
 from nmt.train.compilation import has_fixed_shapes
 from nmt.train.memory import MemoryProbe, bytes_of_a_save, fit_micro_batch, moments_to_come

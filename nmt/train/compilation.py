@@ -17,10 +17,10 @@ from typing import assert_never
 
 import torch
 
-from nmt.distributed import World
+from nmt.devices.precision import Arithmetic, torch_dtype
 from nmt.model.attention import choose_kernel
 from nmt.model.transformer import Transformer
-from nmt.precision import Arithmetic, torch_dtype
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 
 

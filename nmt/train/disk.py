@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from nmt.layout import list_checkpoints
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe, UserError
+from nmt.storage.run_folder import list_checkpoints
 
 BYTES_PER_ELEMENT = 4  # everything is saved in fp32
 ADAM_MOMENTS = 2

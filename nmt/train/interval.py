@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nmt.data.epoch_plan import Ids
 from nmt.data.loader import Update
-from nmt.data.packing import Ids
-from nmt.distributed import World
+from nmt.processes.distributed import World
 from nmt.train.update import UpdateResult
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmt.devices.precision import row_multiple
 from nmt.model.transformer import Transformer
-from nmt.packed import Batch
-from nmt.precision import row_multiple
+from nmt.packing.packed import Batch
 from nmt.train.traced_loss import KnownGradients, traced_cross_entropy
 
 # Logits of one chunk take about this much in float32: few enough chunks, to each of which all output weights are added

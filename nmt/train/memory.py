@@ -22,12 +22,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from nmt.data.packing import EpochPlan
-from nmt.distributed import World
-from nmt.packed import Batch, BatchShape, PackedSequences
-from nmt.precision import Arithmetic, autocast
+from nmt.data.epoch_plan import EpochPlan
+from nmt.devices.precision import Arithmetic, autocast
+from nmt.packing.packed import Batch, BatchShape, PackedSequences
+from nmt.packing.rectangle import row_width
+from nmt.processes.distributed import World
 from nmt.recipe import UserError
-from nmt.rectangle import row_width
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.train.loss import TrainingLoss
 

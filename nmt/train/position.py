@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from nmt.layout import list_checkpoints
 from nmt.recipe import Recipe, UserError, load_saved_recipe
+from nmt.storage.run_folder import list_checkpoints
 from nmt.storage.sealed import CorruptError
 
 _SHOWN_CHARACTERS = 80

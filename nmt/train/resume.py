@@ -7,12 +7,12 @@ from pathlib import Path
 from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remove_leftovers
 from nmt.data.fingerprint import outdated_splits, read_report
 from nmt.data.start_from import verified_tokenizers
-from nmt.data.tokenizer import Tokenizers
-from nmt.distributed import World
-from nmt.layout import checkpoint_directory, checkpoint_step, list_checkpoints
 from nmt.logs import say
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError, load_saved_recipe
+from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, list_checkpoints
 from nmt.storage.sealed import manifest_digest
+from nmt.text.tokenizer import Tokenizers
 from nmt.train.position import Change, Position
 from nmt.train.schedule import learning_rate
 

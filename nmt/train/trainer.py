@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from nmt.allocator import keep_freed_memory
 from nmt.checkpoint import Checkpoint, Tensors, load_tensors, model_tensors, prune_checkpoints, save_checkpoint
+from nmt.data.epoch_plan import Ids
 from nmt.data.loader import Place, TrainingBatches, Update
-from nmt.data.packing import Ids
-from nmt.distributed import World
+from nmt.devices.allocator import keep_freed_memory
+from nmt.devices.precision import autocast
 from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say
 from nmt.model.transformer import Transformer
-from nmt.precision import autocast
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.train.batching import Batching
 from nmt.train.compilation import compile_layers, is_one_graph

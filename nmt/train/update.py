@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from nmt.data.loader import Update, empty_batch
-from nmt.distributed import World
-from nmt.precision import autocast, choose_precision, row_multiple, torch_dtype
+from nmt.devices.precision import autocast, choose_precision, row_multiple, torch_dtype
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train.loss import TrainingLoss
 from nmt.train.optimizer import build_optimizer

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
+from nmt.data.epoch_plan import plan_in_order
 from nmt.data.loader import make_batch
-from nmt.data.packing import plan_in_order
 from nmt.data.store import PairStore
-from nmt.distributed import World
+from nmt.processes.distributed import World
 from nmt.train.loss import TrainingLoss
 
 

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nmt.bench.arithmetic import Arithmetic
 from nmt.bench.subjects import find_subject
 from nmt.model.transformer import Transformer
-from nmt.packed import Batch, PackedSequences
+from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import ModelRecipe
 from nmt.train.loss import TrainingLoss
 

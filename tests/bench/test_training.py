@@ -9,12 +9,12 @@ from torch.nn import functional as F
 
 from nmt.bench.subjects import Subject
 from nmt.bench.training import STAGES, TrainingBench, measure_training
-from nmt.data.packing import plan_epoch
+from nmt.data.epoch_plan import plan_epoch
 from nmt.data.shapes import UpdateNeeds
 from nmt.data.store import PairStore
-from nmt.distributed import World
 from nmt.model import attention, dropout
 from nmt.model.transformer import Transformer
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train import compilation
 from nmt.train.loss import TrainingLoss

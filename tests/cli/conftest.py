@@ -15,14 +15,14 @@ from calling import PipeIn, Write
 from nasty_lines import sentence
 
 from nmt.checkpoint import model_files, model_tensors
-from nmt.cli.answers import Answer, Answering
-from nmt.cli.records import Record
-from nmt.data.tokenizer import Tokenizers, train_tokenizer
 from nmt.grammar import generate
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.storage.model_facts import ModelFacts
 from nmt.storage.sealed import write_directory
+from nmt.streams.answers import Answer, Answering
+from nmt.streams.records import Record
+from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 # What tokenizers disagree about.
 AWKWARD = [

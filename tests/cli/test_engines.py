@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from calling import Nmt
 
-from nmt.data.tokenizer import Tokenizers
 from nmt.decode.shortlist import Shortlist
-from nmt.distributed import choose_device
+from nmt.devices.precision import choose_precision
 from nmt.export import ctranslate2 as conversion
-from nmt.precision import choose_precision
+from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe
+from nmt.text.tokenizer import Tokenizers
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from nmt import UserError
-from nmt.cli.output import Output
-from nmt.cli.part import Origin
 from nmt.storage.sealed import write_file
+from nmt.streams.output import Output
+from nmt.streams.part import Origin
 
 ORIGIN = Origin({"model": "m"})
 
@@ -130,7 +130,7 @@ def test_an_input_is_never_the_output(tmp_path: Path) -> None:
 def test_the_file_that_standard_input_comes_from_is_not_overwritten(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("keep me\n")
-    program = "import sys; from pathlib import Path; from nmt.cli.output import Output; "
+    program = "import sys; from pathlib import Path; from nmt.streams.output import Output; "
     program += "Output(Path(sys.argv[1])).require_other_than([Path('-')])"
     for target, status in ((text, 1), (tmp_path / "other", 0)):
         with text.open() as file:
@@ -142,9 +142,8 @@ def test_the_file_that_standard_input_comes_from_is_not_overwritten(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1"])
 def test_standard_output_by_another_name_keeps_what_is_in_its_file(tmp_path: Path, name: str) -> None:
-    program = (
-        "import sys; from pathlib import Path; from nmt.cli.output import Output; from nmt.cli.part import Origin\n"
-    )
+    program = "import sys; from pathlib import Path\n"
+    program += "from nmt.streams.output import Output; from nmt.streams.part import Origin\n"
     program += "with Output(Path(sys.argv[1])).open(Origin({})) as sink: sink.write('more\\n', 1, '')"
     (tmp_path / "log").write_text("keep\n")
     with (tmp_path / "log").open("a") as file:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from calling import Nmt, one_line
 
-from nmt.cli.arguments import require_no_input, require_output
+from nmt.cli.arguments import require_output
 from nmt.recipe import UserError
+from nmt.streams.output import require_no_input
 
 
 def contents(folder: Path) -> dict[str, bytes]:

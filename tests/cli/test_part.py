@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from nmt import UserError
-from nmt.cli import part as part_module
-from nmt.cli.part import InputDigest, Mark, Origin, Part, open_part
-from nmt.cli.records import Record
 from nmt.recipe import CommandError
+from nmt.streams import part as part_module
+from nmt.streams.part import InputDigest, Mark, Origin, Part, open_part
+from nmt.streams.records import Record
 
 LINES = [f"line {number} ü{'x' * (number % 50)}\n" for number in range(1, 301)]
 DIGEST = "a" * 64

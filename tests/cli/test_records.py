@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmt import Translation, UserError
-from nmt.cli.records import Format, Layout, Record, RecordWriter
+from nmt.streams.records import Format, Layout, Record, RecordWriter
 
 BEST = Translation("ein Hund", -0.25, -1.123456789, ["▁ein", "▁Hund"], [-0.5, -0.4, -0.22345678])
 SECOND = Translation("der Hund", -0.75, -2.0, ["▁der", "▁Hund"], [-1.0, -0.5, -0.5], [(0, 0), (1, 1)])

@@ -8,12 +8,12 @@ from calling import Nmt, one_line
 
 from nmt import Translator
 from nmt.checkpoint import model_files, model_tensors
-from nmt.data.tokenizer import Tokenizers
 from nmt.decode.shortlist import Shortlist
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, load_recipe
 from nmt.storage.model_facts import ModelFacts, read_model_facts
 from nmt.storage.sealed import write_directory
+from nmt.text.tokenizer import Tokenizers
 
 RECIPE = """
 name = "tiny"

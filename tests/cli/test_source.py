@@ -12,10 +12,10 @@ import zstandard
 from nasty_lines import as_bytes, nasty_lines
 
 from nmt import UserError
-from nmt.cli.records import Format, Layout
-from nmt.cli.source import PipeLines, Source
-from nmt.cli.windows import windows
-from nmt.data import lines as lines_module
+from nmt.streams.records import Format, Layout
+from nmt.streams.source import PipeLines, Source
+from nmt.streams.windows import windows
+from nmt.text import lines as lines_module
 
 TEXT = Layout(Format.text)
 
@@ -95,7 +95,7 @@ def test_an_endless_writer_is_held_up(pipe: tuple[int, int]) -> None:
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(
     pipe: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmt.cli.source.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("nmt.streams.source.MAX_LINE_BYTES", 1000)
     monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 1000)
     monkeypatch.setattr(lines_module, "_BLOCK_BYTES", 100)  # of which a line may fill many
     os.write(pipe[1], b"fine\n" + b"x" * 999 + b"\n" + b"x" * 5000)

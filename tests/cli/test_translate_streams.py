@@ -13,8 +13,8 @@ from nasty_lines import as_bytes, nasty_lines
 
 from nmt import DecodeRecipe, Translator
 from nmt.checkpoint import write_with_decode
-from nmt.cli.source import PipeLines
 from nmt.storage.model_facts import read_model_facts
+from nmt.streams.source import PipeLines
 
 SENTENCES = [f"the old dog {number} sees a cat" for number in range(20)]
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from nmt import UserError
-from nmt.cli.records import Record
-from nmt.cli.windows import WINDOW_CHARACTERS, window_of_file, windows, with_pauses
+from nmt.streams.records import Record
+from nmt.streams.windows import WINDOW_CHARACTERS, window_of_file, windows, with_pauses
 
 
 def records(count: int, text: str = "a", asked: list[int] | None = None, bad: int = 0) -> Iterator[Record]:

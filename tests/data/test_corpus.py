@@ -13,9 +13,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data import lines as lines_module
 from nmt.data.corpus import count_pairs, input_files, read_labels, read_pairs
-from nmt.data.lines import read_lines
 from nmt.recipe import (
     Corpus,
     DataRecipe,
@@ -29,6 +27,8 @@ from nmt.recipe import (
     TsvCorpus,
     UserError,
 )
+from nmt.text import lines as lines_module
+from nmt.text.lines import read_lines
 
 HOSTILE = [
     "plain",

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.data import encoding
-from nmt.data.clean import normalize
 from nmt.data.encoding import SentenceEncoder, Sentences
-from nmt.data.subword_file import SPACE, Piece, PieceKind, read_pieces, with_pieces
-from nmt.data.tokenizer import Tokenizer, train_tokenizer
 from nmt.recipe import TokenizerRecipe
+from nmt.text.clean import normalize
+from nmt.text.subword_file import SPACE, Piece, PieceKind, read_pieces, with_pieces
+from nmt.text.tokenizer import Tokenizer, train_tokenizer
 
 LINES = [f"the {a} {b} sees the {c}" for a in ("old", "new") for b in ("cat", "dog") for c in ("house", "garden")] * 5
 ODD = ["", "\u2581", "\u2581\u2581 a", "a \u2581 b", "b\u2581", "<web>", "<web>the", "the<web> cat a,b a,", "<s> </s>"]

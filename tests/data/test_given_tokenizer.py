@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.data.clean import Cleaner
 from nmt.data.prepare import Prepared, prepare
 from nmt.data.store import PairStore
-from nmt.data.tokenizer import Tokenizers, train_tokenizers
 from nmt.recipe import Recipe, TokenizerRecipe, UserError, parse_recipe
 from nmt.storage.sealed import write_directory
+from nmt.text.clean import Cleaner
+from nmt.text.tokenizer import Tokenizers, train_tokenizers
 
 RECIPE = """
 name = "given"

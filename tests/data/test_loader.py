@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from nmt.data.epoch_plan import plan_epoch
 from nmt.data.loader import Place, TrainingBatches, Update, make_batch
-from nmt.data.packing import plan_epoch
 from nmt.data.shapes import UpdateNeeds
 from nmt.data.store import PairStore, PairWriter, token_dtype
 from nmt.recipe import TrainRecipe

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nmt.data.epoch_plan import Mixture
 from nmt.data.fingerprint import text_identity
 from nmt.data.loader import TrainingBatches
-from nmt.data.packing import Mixture
 from nmt.data.prepare import Prepared, prepare, tag_ids
 from nmt.data.store import PairStore
-from nmt.data.tokenizer import Tokenizers, train_tokenizers
 from nmt.recipe import Recipe, TokenizerRecipe, UserError, parse_recipe
 from nmt.special_ids import EOS_ID
 from nmt.storage.sealed import write_directory
+from nmt.text.tokenizer import Tokenizers, train_tokenizers
 
 RECIPE = """
 name = "test"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.packing import Mixture, plan_epoch, plan_in_order
+from nmt.data.epoch_plan import Mixture, plan_epoch, plan_in_order
 
 LENGTH_PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=80)
 

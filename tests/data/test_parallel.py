@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from nmt.data.parallel import _modules, map_in_order, num_cores
 from nmt.data.start_from import taken_tokenizers
+from nmt.processes.parallel import _modules, map_in_order, num_cores
 from nmt.recipe import TokenizerRecipe, UserError
 
 
@@ -154,4 +154,4 @@ def test_workers_for_text_import_what_they_need_and_no_torch() -> None:
     subprocess.run([sys.executable, "-c", check], check=True)
     make_worker = partial(partial(Squarer, parent=1), failing_worker, TokenizerRecipe())
     assert list(_modules(make_worker)) == ["nmt.recipe.sections"]  # of this program; a test is none of it
-    assert list(_modules(partial(map_in_order, taken_tokenizers))) == ["nmt.data.parallel", "nmt.data.start_from"]
+    assert list(_modules(partial(map_in_order, taken_tokenizers))) == ["nmt.processes.parallel", "nmt.data.start_from"]

@@ -15,11 +15,11 @@ import pytest
 
 from nmt.data import prepare as preparation
 from nmt.data.chunks import PAIRS_PER_CHUNK
-from nmt.data.clean import normalize
 from nmt.data.fingerprint import text_identity
 from nmt.data.prepare import load_prepared, prepare
 from nmt.data.store import PairStore
 from nmt.recipe import Recipe, UserError, dump_recipe, parse_recipe
+from nmt.text.clean import normalize
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """

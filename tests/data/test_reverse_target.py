@@ -8,9 +8,9 @@ import pytest
 from nmt.data.fingerprint import recipe_part
 from nmt.data.prepare import prepare
 from nmt.data.sampling import SampledEpochs
-from nmt.data.segmentation import reverse_each
 from nmt.data.store import PairStore, SideStore
 from nmt.recipe import Recipe, parse_recipe
+from nmt.text.segmentation import reverse_each
 
 RECIPE = """
 name = "backwards"

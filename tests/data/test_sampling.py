@@ -22,9 +22,9 @@ from nmt.data import sampling
 from nmt.data.loader import Place, TrainingBatches, Update
 from nmt.data.sampling import SampledEpochs, SamplingClosed
 from nmt.data.store import PairStore, PairWriter, SideStore, token_dtype
-from nmt.data.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 from nmt.recipe import TokenizerRecipe, TrainRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 
 ROOT = Path(__file__).parents[2]
 TEXT = """the small green garden mountain river follows discovers underneath between quickly wonderful translation

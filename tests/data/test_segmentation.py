@@ -11,10 +11,10 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.clean import normalize
-from nmt.data.segmentation import SubwordSampler
-from nmt.data.tokenizer import Tokenizer, Vocabulary, train_tokenizer
 from nmt.recipe import TokenizerRecipe
+from nmt.text.clean import normalize
+from nmt.text.segmentation import SubwordSampler
+from nmt.text.tokenizer import Tokenizer, Vocabulary, train_tokenizer
 
 TEXT = """the small green garden mountain river follows discovers underneath between quickly wonderful translation
 sentence language grandmother yesterday sometimes beautiful carpenter window newspaper together understanding"""

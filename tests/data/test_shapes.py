@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.bench.corpora import WMT14
-from nmt.data.packing import plan_epoch
+from nmt.data.epoch_plan import plan_epoch
 from nmt.data.shapes import UpdateNeeds, fill
 
 LONGEST = 256

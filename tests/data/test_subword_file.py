@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from nmt.data.subword_file import Piece, PieceKind, read_algorithm, read_pieces, with_pieces
-from nmt.data.tokenizer import Tokenizer, train_tokenizer
 from nmt.recipe import TokenizerRecipe
+from nmt.text.subword_file import Piece, PieceKind, read_algorithm, read_pieces, with_pieces
+from nmt.text.tokenizer import Tokenizer, train_tokenizer
 
 LINES = [f"the {a} {b} sees the {c}" for a in ("old", "new") for b in ("cat", "dog") for c in ("house", "garden")] * 5
 

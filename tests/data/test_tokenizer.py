@@ -5,10 +5,10 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.clean import normalize
-from nmt.data.tokenizer import Tokenizer, Tokenizers, train_tokenizer, train_tokenizers
 from nmt.recipe import TokenizerRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.text.clean import normalize
+from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizer, train_tokenizers
 
 LINES = [f"the {a} {b} sees the {c}" for a in ("old", "new") for b in ("cat", "dog") for c in ("house", "garden")] * 5
 RECIPE = TokenizerRecipe(vocab_size=320, user_symbols=("<2de>", "a,b"))

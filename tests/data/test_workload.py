@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from nmt.bench.corpora import WMT14
-from nmt.data.packing import EpochPlan, plan_epoch
+from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.data.shapes import UpdateNeeds
 from nmt.data.workload import Workload
-from nmt.packed import BatchShape
+from nmt.packing.packed import BatchShape
 from nmt.recipe import load_recipe
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"

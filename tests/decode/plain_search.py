@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from test_search import Prefix, Scored, Table, reference_penalty
 
-from nmt.decode.options import SearchOptions
+from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
 
 NEG_INF = float("-inf")

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.data.clean import normalize
-from nmt.data.tokenizer import Tokenizers, train_tokenizer
-from nmt.decode.alignment import ChosenAttention, WordAligner, attention_maps
+from nmt.alignment.attention import ChosenAttention, WordAligner, attention_maps
+from nmt.alignment.words import words_as_given, words_as_printed
 from nmt.decode.translator import Translation, Translator
-from nmt.decode.words import words_as_given, words_as_printed
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+from nmt.text.clean import normalize
+from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 CPU = torch.device("cpu")
 WORDS = ["the", "a", "cat", "dog", "tree", "sees", "likes", "old", "red", "quickly,", "slowly.", "Then", "he", "said:"]

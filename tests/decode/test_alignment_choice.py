@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.data.tokenizer import Tokenizers, train_tokenizer
-from nmt.decode.alignment import ChosenAttention, WordAligner
-from nmt.decode.alignment_choice import agreement, choose_attention
-from nmt.packed import PackedSequences
+from nmt.alignment.attention import ChosenAttention, WordAligner
+from nmt.alignment.choice import agreement, choose_attention
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe, TokenizerRecipe, UserError
+from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxy"
 

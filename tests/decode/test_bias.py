@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from plain_search import begun, count
 from test_search import Prefix, Table, TableModel, source_of
 
-from nmt.decode.bias import Bias
-from nmt.decode.hypothesis import Hypothesis
-from nmt.decode.options import SearchOptions
-from nmt.decode.search import beam_search
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
+from nmt.search.beam_search import beam_search
+from nmt.search.bias import Bias
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
 
 Biases = tuple[tuple[Prefix, float], ...]

@@ -8,7 +8,7 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from nmt.decode.corpus_counts import CorpusMetric, score_of_counts, sentence_counts
+from nmt.rerank.corpus_counts import CorpusMetric, score_of_counts, sentence_counts
 
 SACREBLEU: dict[CorpusMetric, Metric] = {"bleu": BLEU(), "chrf": CHRF()}
 WORDS = ["der", "die", "das", "Haus,", "ein", "Auto.", "sieht", "3,5", "€-Stück", "nicht", "...", "猫"]

@@ -6,10 +6,10 @@ import pytest
 import torch
 from test_search import TableModel, random_table, source_of
 
-from nmt.decode.ensemble import Ensemble, EnsembleMean
-from nmt.decode.options import SearchOptions
-from nmt.decode.search import beam_search
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
+from nmt.search.beam_search import beam_search
+from nmt.search.ensemble import Ensemble, EnsembleMean
+from nmt.search.options import SearchOptions
 from nmt.special_ids import BOS_ID
 
 SOURCES = PackedSequences.from_lists([source_of(3, 0), source_of(2, 1), source_of(4, 2)])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nmt.decode.extensions import highest
+from nmt.search.extensions import highest
 
 
 @pytest.mark.parametrize("vocab", [5, 63, 64, 1_024, 2_048, 2_111, 8_001])

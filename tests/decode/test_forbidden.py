@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.decode.forbidden import ForbiddenPhrases
+from nmt.search.forbidden import ForbiddenPhrases
 
 CPU = torch.device("cpu")
 VOCAB = 8

@@ -3,10 +3,10 @@
 import pytest
 from test_search import TableModel, random_table, source_of
 
-from nmt.decode.hypothesis import Hypothesis
-from nmt.decode.options import SearchOptions
-from nmt.decode.search import beam_search
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
+from nmt.search.beam_search import beam_search
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions
 
 SOURCES = [source_of(length, name) for name, length in enumerate([3, 5, 2, 6])]
 

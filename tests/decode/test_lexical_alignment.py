@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nmt.decode.lexical_alignment import PASSES, agreed_links, best_sources, estimate_lexicon
+from nmt.alignment.lexical import PASSES, agreed_links, best_sources, estimate_lexicon
 
 Pairs = list[tuple[list[int], list[int]]]
 

@@ -5,8 +5,8 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from nmt.decode.corpus_counts import CorpusMetric, sentence_counts
-from nmt.decode.mert import Floats, TuningSet, search_line, tune
+from nmt.rerank.corpus_counts import CorpusMetric, sentence_counts
+from nmt.rerank.mert import Floats, TuningSet, search_line, tune
 
 WORDS = np.array(["a", "b", "c", "d", "e", "f"])
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nmt.decode.nbest import Candidate, read_n_best, write_n_best
 from nmt.recipe import UserError
+from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
 
 
 def test_what_is_written_is_read_again() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_search import begun, count
 
-from nmt.decode.phrases import PhraseMatcher
+from nmt.search.phrases import PhraseMatcher
 
 words = st.integers(0, 3)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from test_search import Prefix, TableModel, random_table, search, source_of
 
-from nmt.decode.options import SearchOptions
-from nmt.decode.sampling import SamplingOptions, choose, sample
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
+from nmt.search.options import SearchOptions
+from nmt.search.sampling import SamplingOptions, choose, sample
 from nmt.special_ids import EOS_ID
 
 SOURCE = source_of(2, 0)

@@ -15,15 +15,15 @@ from plain_search import Task, beam_outputs
 from test_search import PrefixState, TableModel, assert_same, random_table, source_of
 from test_steering import prefixes, rules, some_phrases, stops, tasks_of, usually, zeros
 
-from nmt.decode.batches import batches, choose_batch_tokens, crowds
-from nmt.decode.ensemble import Ensemble, is_open
-from nmt.decode.hypothesis import Hypothesis
-from nmt.decode.options import SearchOptions
-from nmt.decode.restricted import restrict
-from nmt.decode.search import StepModel, beam_search
 from nmt.inference.captured import CapturedModel
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe
+from nmt.search.batches import batches, choose_batch_tokens, crowds
+from nmt.search.beam_search import StepModel, beam_search
+from nmt.search.ensemble import Ensemble, is_open
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions
+from nmt.search.restricted import restrict
 from nmt.special_ids import BOS_ID
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from plain_search import count
 from test_search import Prefix, TableModel, random_table, source_of
 
-from nmt.decode.hypothesis import Hypothesis
-from nmt.decode.options import SearchOptions
-from nmt.decode.search import beam_search
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
+from nmt.search.beam_search import beam_search
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions
 
 phrases = st.lists(st.integers(4, 8), min_size=1, max_size=4).map(tuple)
 

@@ -8,10 +8,10 @@ from typing import cast
 import numpy as np
 import pytest
 
-from nmt.decode.nbest import Candidate
-from nmt.decode.rerank import Judge, best_first, feature_names, features, load_weights, save_weights
 from nmt.decode.scoring import Scorer
 from nmt.recipe import UserError
+from nmt.rerank.nbest import Candidate
+from nmt.rerank.rerank import Judge, best_first, feature_names, features, load_weights, save_weights
 
 
 @dataclass

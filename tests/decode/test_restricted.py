@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.decode.ensemble import Ensemble, EnsembleMean
-from nmt.decode.hypothesis import Hypothesis
-from nmt.decode.options import SearchOptions, length_penalty
-from nmt.decode.restricted import restrict
-from nmt.decode.sampling import SamplingOptions, sample
-from nmt.decode.search import StepModel, beam_search
 from nmt.model.transformer import Transformer
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
+from nmt.search.beam_search import StepModel, beam_search
+from nmt.search.ensemble import Ensemble, EnsembleMean
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions, length_penalty
+from nmt.search.restricted import restrict
+from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import BOS_ID, EOS_ID
 
 VOCAB = 30

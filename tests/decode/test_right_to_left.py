@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
+from nmt.alignment.attention import WordAligner
 from nmt.checkpoint import load_model, model_files, model_tensors
-from nmt.data.tokenizer import Tokenizers, train_tokenizer
-from nmt.decode.alignment import WordAligner
 from nmt.decode.scoring import Scorer, score_pairs
 from nmt.decode.translator import Translator
 from nmt.model.transformer import Transformer
-from nmt.packed import Batch, PackedSequences
+from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_facts import ModelFacts, read_model_facts
 from nmt.storage.sealed import write_directory
+from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 LINES = ["the old cat sees a dog.", "", "a red tree", "no cats quickly, a cat. the old tree sees many cats"]
 DECODE = DecodeRecipe(beam_size=3, n_best=2, max_extra_tokens=4)

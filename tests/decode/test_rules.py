@@ -19,9 +19,9 @@ from test_search import (
     source_of,
 )
 
-from nmt.decode.options import SearchOptions
-from nmt.decode.search import beam_search
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
+from nmt.search.beam_search import beam_search
+from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
 
 WORDS = range(4, 6)

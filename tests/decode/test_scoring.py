@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.decode.scoring import score_pairs
-from nmt.decode.search import SearchOptions, beam_search
 from nmt.model.transformer import Transformer
-from nmt.packed import Batch, PackedSequences
+from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import ModelRecipe
+from nmt.search.beam_search import SearchOptions, beam_search
 from nmt.special_ids import BOS_ID, EOS_ID
 
 VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"

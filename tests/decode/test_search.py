@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nmt.decode.hypothesis import Hypothesis
-from nmt.decode.options import LengthPenalty, SearchOptions, length_penalty
-from nmt.decode.search import beam_search
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.search.beam_search import beam_search
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import LengthPenalty, SearchOptions, length_penalty
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"

@@ -16,16 +16,16 @@ from fake_cuda import CUDA, FakeCuda, WaitError, fake_cuda, on_gpu
 from inference.test_captured import Rehearsing
 from torch import Tensor
 
-from nmt.decode.ensemble import Ensemble
-from nmt.decode.options import SearchOptions
-from nmt.decode.restricted import restrict
-from nmt.decode.sampling import SamplingOptions, sample
-from nmt.decode.search import StepModel, beam_search
 from nmt.inference.captured import CapturedModel
 from nmt.inference.prepacked import prepack
 from nmt.model.transformer import Transformer
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
+from nmt.search.beam_search import StepModel, beam_search
+from nmt.search.ensemble import Ensemble
+from nmt.search.options import SearchOptions
+from nmt.search.restricted import restrict
+from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import EOS_ID
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
@@ -36,10 +36,10 @@ SOURCES = [[5, 6, 7], [6], [7, 8, 9, 10, 11, 12], [], [13, 14, 15, 16], [17, 18]
 PREFIXES = [[5], [], [6, 7, 8], [], [9], [], []]
 REQUIRED = [[[5, 6], [7]], [], [[8]], [[9, 10]], [], [[11], [12]], []]
 
-STEP, READ = "decode/search.py:beam_search", "decode/search.py:_Beam.read"
-BIAS = "decode/bias.py:Bias.follow"
-SAMPLE, READ_SAMPLES = "decode/sampling.py:sample", "decode/sampling.py:_Drawn.read"
-TOKENS, UNION = "packed.py:PackedSequences.to_lists", "decode/restricted.py:Restricted._gather"
+STEP, READ = "search/beam_search.py:beam_search", "search/beam_search.py:_Beam.read"
+BIAS = "search/bias.py:Bias.follow"
+SAMPLE, READ_SAMPLES = "search/sampling.py:sample", "search/sampling.py:_Drawn.read"
+TOKENS, UNION = "packing/packed.py:PackedSequences.to_lists", "search/restricted.py:Restricted._gather"
 
 Wrap = Callable[[Callable[[], Transformer]], StepModel[Any]]
 

@@ -12,15 +12,15 @@ from safetensors.numpy import save_file
 from test_lexical_alignment import Pairs, language
 from test_translator import text_lines
 
+from nmt.alignment.lexical import PASSES, estimate_lexicon
 from nmt.data.store import PairStore, PairWriter
-from nmt.data.tokenizer import Tokenizers, train_tokenizer
 from nmt.decode import shortlist as module
-from nmt.decode.lexical_alignment import PASSES, estimate_lexicon
 from nmt.decode.shortlist import Shortlist, coverage, make_shortlist
 from nmt.decode.translator import Translator
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
 from nmt.special_ids import EOS_ID
+from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 VOCAB = 320
 

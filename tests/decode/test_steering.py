@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from plain_search import Task, beam_outputs, best_outputs
 from test_search import Prefix, TableModel, alphas, assert_same, penalties, random_table, source_of, zeros
 
-from nmt.decode.hypothesis import Hypothesis
-from nmt.decode.options import SearchOptions
-from nmt.decode.search import beam_search
-from nmt.decode.steering import Steering
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.search.beam_search import beam_search
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions
+from nmt.search.steering import Steering
 
 WORDS = (4, 5)
 

@@ -16,21 +16,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nmt.checkpoint import load_model, model_files, model_tensors
-from nmt.data.clean import normalize
-from nmt.data.tokenizer import Tokenizers, train_tokenizer
-from nmt.decode.batches import Batching, batches, is_out_of_memory
-from nmt.decode.cutting import assign_phrases, cut_text, join_texts
-from nmt.decode.search import StepModel
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
+from nmt.devices.precision import SearchPrecision
 from nmt.inference.quantized import multiplies_integers
 from nmt.model.transformer import Transformer
-from nmt.packed import PackedSequences
-from nmt.precision import SearchPrecision
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+from nmt.search.batches import Batching, batches, is_out_of_memory
+from nmt.search.beam_search import StepModel
 from nmt.special_ids import EOS_ID
 from nmt.storage.model_facts import USUAL_MAX_TOKENS, ModelFacts
 from nmt.storage.sealed import write_directory
+from nmt.text.clean import normalize
+from nmt.text.cutting import assign_phrases, cut_text, join_texts
+from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 CPU = torch.device("cpu")
 needs_integers = pytest.mark.skipif(not multiplies_integers(CPU), reason="this processor has no AVX-512-VNNI")

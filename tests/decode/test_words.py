@@ -9,9 +9,7 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.data.clean import UnicodeForm, normalize
-from nmt.data.tokenizer import Tokenizer, train_tokenizer
-from nmt.decode.words import (
+from nmt.alignment.words import (
     format_links,
     link_words,
     words_as_given,
@@ -21,6 +19,8 @@ from nmt.decode.words import (
 )
 from nmt.recipe import TokenizerRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.tokenizer import Tokenizer, train_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from nmt.checkpoint import model_files, model_tensors
-from nmt.data.tokenizer import Tokenizers, train_tokenizers
 from nmt.grammar import ToyPair, generate
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.special_ids import EOS_ID
 from nmt.storage.model_facts import ModelFacts
 from nmt.storage.sealed import write_directory
+from nmt.text.tokenizer import Tokenizers, train_tokenizers
 
 MakeModel = Callable[..., Path]
 

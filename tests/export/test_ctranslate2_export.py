@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from nmt.checkpoint import load_model
-from nmt.data.tokenizer import Tokenizers
 from nmt.decode.scoring import Scorer
 from nmt.decode.translator import Translator
 from nmt.export import ctranslate2 as conversion
 from nmt.export import fit
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.text.tokenizer import Tokenizers
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
 

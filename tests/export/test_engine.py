@@ -14,8 +14,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from nmt.data.clean import normalize
-from nmt.data.tokenizer import Tokenizers
 from nmt.decode.scoring import Scorer
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
@@ -25,6 +23,8 @@ from nmt.export.engine import CTranslate2Translator, Place, choose_compute_type,
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.storage.model_facts import read_model_facts
 from nmt.storage.sealed import CorruptError
+from nmt.text.clean import normalize
+from nmt.text.tokenizer import Tokenizers
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
 

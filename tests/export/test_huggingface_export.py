@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from nmt.checkpoint import load_model
-from nmt.data.tokenizer import Tokenizers
 from nmt.decode.translator import Translator
 from nmt.export import bundle, huggingface
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.packages import is_installed
 from nmt.export.parity import load_huggingface
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.text.tokenizer import Tokenizers
 
 MakeModel = Callable[..., Path]
 

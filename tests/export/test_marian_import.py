@@ -11,16 +11,16 @@ import torch
 from safetensors.torch import load_file
 
 from nmt.checkpoint import load_model
-from nmt.data.tokenizer import Tokenizers
 from nmt.decode.translator import Translator
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.marian import import_marian, read_marian
 from nmt.export.packages import is_installed, load_package
 from nmt.export.parity import load_huggingface
 from nmt.grammar import ToyPair
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.special_ids import EOS_ID
+from nmt.text.tokenizer import Tokenizers
 
 MakeModel = Callable[..., Path]
 

@@ -9,7 +9,6 @@ import torch
 
 from nmt.checkpoint import load_model
 from nmt.data.prepare import prepare
-from nmt.data.tokenizer import Tokenizers
 from nmt.export import ctranslate2 as conversion
 from nmt.export import parity
 from nmt.export.bundle import ExportOptions, export_model
@@ -17,6 +16,7 @@ from nmt.export.packages import is_installed
 from nmt.export.rounding import round_weights
 from nmt.export.sentences import sample_sentences
 from nmt.recipe import UserError, parse_recipe
+from nmt.text.tokenizer import Tokenizers
 
 needs_ctranslate2 = pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
 

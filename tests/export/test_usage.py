@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from calling import Nmt
 
-from nmt.data.tokenizer import Tokenizers
 from nmt.decode.translator import Translator
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.engine import CTranslate2Translator
@@ -17,6 +16,7 @@ from nmt.export.packages import is_installed
 from nmt.export.usage import Place, ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
 from nmt.recipe import DecodeRecipe
 from nmt.storage.model_facts import read_model_facts
+from nmt.text.tokenizer import Tokenizers
 
 MakeModel = Callable[..., Path]
 

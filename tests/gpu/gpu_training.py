@@ -10,8 +10,8 @@ from torch import Tensor
 
 from nmt.checkpoint import model_files
 from nmt.data.store import PairStore, PairWriter, token_dtype
-from nmt.distributed import start_world
 from nmt.model.transformer import Transformer
+from nmt.processes.distributed import start_world
 from nmt.recipe import Recipe
 from nmt.storage.model_facts import ModelFacts
 from nmt.train.trainer import Trainer, TrainingText

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nmt.model.attention import Kernel, attend
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 
 pytestmark = pytest.mark.gpu
 

@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from nmt.bench.random_model import number_tokenizers, write_random_model
-from nmt.decode.ensemble import Ensemble
-from nmt.decode.hypothesis import Hypothesis
-from nmt.decode.options import SearchOptions
-from nmt.decode.restricted import restrict
-from nmt.decode.sampling import SamplingOptions, sample
-from nmt.decode.search import beam_search
 from nmt.decode.translator import Translator
 from nmt.inference.captured import CapturedModel, GraphRecorder, PlainRecorder, Recorder, Run
 from nmt.model.transformer import Transformer
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, parse_recipe
+from nmt.search.beam_search import beam_search
+from nmt.search.ensemble import Ensemble
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions
+from nmt.search.restricted import restrict
+from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import EOS_ID
 
 pytestmark = pytest.mark.gpu

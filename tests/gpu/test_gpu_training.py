@@ -8,8 +8,8 @@ import pytest
 import torch
 from gpu_training import gradient, make_recipe, trainer_of, write_pairs
 
-from nmt.layout import list_checkpoints
 from nmt.recipe import Recipe
+from nmt.storage.run_folder import list_checkpoints
 from nmt.train.memory import MicroBatchShape, moments_to_come, peak_memory
 
 pytestmark = pytest.mark.gpu

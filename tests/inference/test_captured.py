@@ -17,20 +17,20 @@ from torch import Tensor
 
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.checkpoint import load_model
-from nmt.data.tokenizer import Tokenizers
-from nmt.decode.ensemble import Ensemble
-from nmt.decode.hypothesis import Hypothesis
-from nmt.decode.options import SearchOptions
-from nmt.decode.restricted import restrict
-from nmt.decode.sampling import SamplingOptions, sample
-from nmt.decode.search import StepModel, beam_search
 from nmt.decode.translator import Translation, Translator
 from nmt.inference.buffers import Arena, Shape, Sizes
 from nmt.inference.captured import CapturedModel, GraphRecorder, Run, StaticState
 from nmt.model.transformer import Transformer
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError, parse_recipe
+from nmt.search.beam_search import StepModel, beam_search
+from nmt.search.ensemble import Ensemble
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions
+from nmt.search.restricted import restrict
+from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.text.tokenizer import Tokenizers
 
 VOCAB = 30
 SIZES = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2}

@@ -8,7 +8,7 @@ import torch
 
 from nmt.inference.prepacked import PrepackedLinear, prepack
 from nmt.model.transformer import Transformer
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID
 

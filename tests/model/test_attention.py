@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from nmt.devices.precision import DeviceFeatures
 from nmt.model import attention
 from nmt.model.attention import Kernel, attend, attention_weights, can_use_varlen, choose_kernel
 from nmt.model.dropout import Dropout, dropout
 from nmt.model.layers import sinusoids
-from nmt.packed import PackedSequences
-from nmt.precision import DeviceFeatures
-from nmt.rectangle import pad, unpad
+from nmt.packing.packed import PackedSequences
+from nmt.packing.rectangle import pad, unpad
 
 CPU = DeviceFeatures("cpu")
 V100, T4, A100, H100 = (DeviceFeatures("cuda", capability) for capability in ((7, 0), (7, 5), (8, 0), (9, 0)))

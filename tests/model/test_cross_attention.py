@@ -6,7 +6,7 @@ from torch import Tensor
 
 import nmt.model.attention as attention
 from nmt.model.transformer import Transformer
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
 

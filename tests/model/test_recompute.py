@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nmt.model.attention import Kernel
 from nmt.model.transformer import Transformer
-from nmt.packed import Batch, PackedSequences
+from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID
 from nmt.train.loss import TrainingLoss

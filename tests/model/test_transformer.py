@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from nmt.model.layers import sinusoids
 from nmt.model.multi_head import CrossAttention, SelfAttention
 from nmt.model.transformer import Transformer
-from nmt.packed import PackedSequences
+from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.data.tokenizer import Tokenizers, train_tokenizer
-from nmt.decode.alignment import ChosenAttention, WordAligner
-from nmt.packed import PackedSequences
+from nmt.alignment.attention import ChosenAttention, WordAligner
+from nmt.packing.packed import PackedSequences
 from nmt.plots.attention import Panel, Sentences, draw, read_panels
 from nmt.recipe import ModelRecipe, TokenizerRecipe, UserError
+from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
 

@@ -11,11 +11,11 @@ import torch
 
 from nmt.checkpoint import model_files
 from nmt.data.store import PairStore
-from nmt.distributed import start_world
-from nmt.layout import list_checkpoints
 from nmt.model.transformer import Transformer
+from nmt.processes.distributed import start_world
 from nmt.recipe import Recipe, dump_recipe, load_recipe
 from nmt.storage.model_facts import ModelFacts
+from nmt.storage.run_folder import list_checkpoints
 from nmt.train.position import Position
 from nmt.train.signals import Stopped
 from nmt.train.text import TrainingText, TranslateValidation

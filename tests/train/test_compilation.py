@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.distributed import World
+from nmt.devices.precision import DeviceFeatures
 from nmt.model.attention import can_use_varlen
-from nmt.precision import DeviceFeatures
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train import compilation
 from nmt.train.compilation import has_fixed_shapes, is_one_graph

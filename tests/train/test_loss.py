@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.model.transformer import Transformer
-from nmt.packed import Batch, PackedSequences
+from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.train import loss as loss_module

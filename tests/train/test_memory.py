@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint import Checkpoint, model_tensors, save_checkpoint
-from nmt.data.packing import EpochPlan, plan_epoch
-from nmt.distributed import World
+from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.model.transformer import Transformer
-from nmt.packed import BatchShape
+from nmt.packing.packed import BatchShape
+from nmt.processes.distributed import World
 from nmt.recipe import ModelRecipe, UserError
 from nmt.train import memory as memory_module
 from nmt.train.loss import TrainingLoss

@@ -10,9 +10,9 @@ import pytest
 from run_tiny import metrics, train_tiny, with_train
 
 from nmt import pipeline
-from nmt.layout import list_checkpoints
 from nmt.recipe import Recipe, UserError
 from nmt.storage.model_facts import read_model_facts
+from nmt.storage.run_folder import list_checkpoints
 from nmt.train import trainer as trainer_module
 from nmt.train.position import Change, Position
 from nmt.train.schedule import learning_rate

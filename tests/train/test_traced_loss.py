@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt.data.packing import plan_epoch
+from nmt.data.epoch_plan import plan_epoch
 from nmt.data.shapes import UpdateNeeds
 from nmt.model import attention, dropout
 from nmt.model.attention import Kernel
 from nmt.model.transformer import Transformer
-from nmt.packed import Batch, BatchShape, PackedSequences
+from nmt.packing.packed import Batch, BatchShape, PackedSequences
 from nmt.recipe import ModelRecipe, TrainRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.train.loss import TrainingLoss, linear_cross_entropy

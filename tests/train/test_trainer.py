@@ -21,14 +21,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.checkpoint import load_checkpoint, load_model, read_tensors, write_moving_average
+from nmt.data.epoch_plan import plan_epoch
 from nmt.data.loader import Update, make_batch
-from nmt.data.packing import plan_epoch
 from nmt.data.shapes import UpdateNeeds
 from nmt.data.store import PairStore
-from nmt.layout import list_checkpoints
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.storage import sealed
+from nmt.storage.run_folder import list_checkpoints
 from nmt.train import compilation
 from nmt.train import trainer as trainer_module
 from nmt.train import update as update_module

@@ -15,10 +15,10 @@ from test_traced_loss import VOCAB, fixed_and_packed
 
 from nmt.data.loader import MicroBatch, Place, Update, _pinned
 from nmt.data.store import PairStore
-from nmt.distributed import World
+from nmt.devices.precision import autocast
 from nmt.model.transformer import Transformer
-from nmt.packed import Batch
-from nmt.precision import autocast
+from nmt.packing.packed import Batch
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train.loss import TrainingLoss
 from nmt.train.moving_average import MovingAverage

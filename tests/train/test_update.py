@@ -11,10 +11,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.nn import functional as F
 
 from nmt.data.loader import MicroBatch, Place, Update
-from nmt.distributed import World
 from nmt.model import attention, dropout
 from nmt.model.transformer import Transformer
-from nmt.packed import Batch, PackedSequences
+from nmt.packing.packed import Batch, PackedSequences
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train import update as update_module
 from nmt.train.loss import TrainingLoss

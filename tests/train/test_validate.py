@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from nmt.data.loader import make_batch
 from nmt.data.store import PairStore
-from nmt.distributed import World
+from nmt.devices.precision import autocast, choose_precision
 from nmt.model.transformer import Transformer
-from nmt.precision import autocast, choose_precision
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train.loss import TrainingLoss
 from nmt.train.signals import stop_requests

@@ -15,9 +15,9 @@ import pytest
 from run_tiny import train_tiny
 
 from nmt.checkpoint import list_checkpoints, load_checkpoint
+from nmt.processes.watch import JobEnded
 from nmt.recipe import Recipe
 from nmt.train.signals import Stopped
-from nmt.watch import JobEnded
 
 # Forked where torch is imported already, which saves seconds for each.
 PROCESSES = multiprocessing.get_context("forkserver")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import tomli_w
 
-from nmt.data.lines import read_lines
 from nmt.data.prepare import load_prepared, prepare
 from nmt.data.store import PairStore, SideStore
-from nmt.data.tokenizer import Tokenizer
 from nmt.recipe import Recipe, UserError, parse_recipe
+from nmt.text.lines import read_lines
+from nmt.text.tokenizer import Tokenizer
 
 # Names under which a corpus may keep its splits.
 _SPLITS = {"train": ("train",), "valid": ("val", "valid", "dev"), "test": ("test_2016_flickr", "test")}

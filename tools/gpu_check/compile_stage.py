@@ -19,8 +19,8 @@ from nmt.bench.tasks import BUILT_IN_LENGTHS, training_text
 from nmt.bench.training import Repetition, TrainingBench
 from nmt.data.loader import Update
 from nmt.data.store import PairStore
-from nmt.distributed import World, start_world
-from nmt.precision import autocast
+from nmt.devices.precision import autocast
+from nmt.processes.distributed import World, start_world
 from nmt.train.trainer import Trainer
 
 _WARM_UP = 3

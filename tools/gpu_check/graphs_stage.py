@@ -18,17 +18,17 @@ from gpu_check.settings import NO_GPU, Settings
 from nmt.bench.device import synchronize
 from nmt.bench.tasks import SearchRequest, model_and_sentences
 from nmt.checkpoint import load_model
-from nmt.data.tokenizer import Tokenizers
-from nmt.decode.hypothesis import Hypothesis
-from nmt.decode.options import SearchOptions
-from nmt.decode.search import StepModel, beam_search
-from nmt.distributed import choose_device
+from nmt.devices.precision import torch_dtype
 from nmt.inference.captured import CapturedModel, GraphRecorder, PlainRecorder, Recorder, Run
 from nmt.inference.prepacked import prepack
 from nmt.model.transformer import Transformer
-from nmt.packed import PackedSequences
-from nmt.precision import torch_dtype
+from nmt.packing.packed import PackedSequences
+from nmt.processes.distributed import choose_device
+from nmt.search.beam_search import StepModel, beam_search
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
+from nmt.text.tokenizer import Tokenizers
 
 Found = list[list[Hypothesis]]
 

@@ -19,7 +19,7 @@ from gpu_check.outcome import Results
 from gpu_check.quickstart import make_trainer, prepared_corpus, quickstart_recipe
 from gpu_check.settings import NO_GPU, Settings
 from nmt.data.prepare import Prepared
-from nmt.distributed import start_world
+from nmt.processes.distributed import start_world
 
 _SHOWN = (1, 2, 5, 10, 20, 50, 100, 150, 200)
 _WINDOW = 20

@@ -14,9 +14,9 @@ from gpu_check.settings import NO_GPU, Settings
 from nmt.bench.arithmetic import Arithmetic
 from nmt.bench.device import LinearRate, measure_linear
 from nmt.bench.subjects import find_subject
-from nmt.distributed import choose_device
+from nmt.devices.precision import Arithmetic as Precision
 from nmt.evaluate.report import describe_machine
-from nmt.precision import Arithmetic as Precision
+from nmt.processes.distributed import choose_device
 
 # Tensor cores multiply 16-bit numbers many times as fast as a GPU's other units float32: 15 times on an H100.
 _LEAST_GAIN = 2.0

@@ -15,8 +15,8 @@ from nmt.bench.subjects import find_subject
 from nmt.bench.tasks import BUILT_IN_LENGTHS, SearchRequest, model_and_sentences, training_text
 from nmt.bench.training import TrainingBench
 from nmt.decode.translator import Translator
-from nmt.distributed import start_world
-from nmt.precision import autocast
+from nmt.devices.precision import autocast
+from nmt.processes.distributed import start_world
 from nmt.recipe import UserError
 from nmt.train.memory import BUDGET_STEP, MicroBatchShape, moments_to_come, peak_memory
 from nmt.train.trainer import Trainer

@@ -10,8 +10,8 @@ from gpu_check.packages import ROOT
 from gpu_check.settings import Settings
 from nmt.data.prepare import Prepared, load_prepared, prepare
 from nmt.data.store import PairStore
-from nmt.distributed import World
 from nmt.model.transformer import Transformer
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe, load_recipe
 from nmt.train.trainer import Trainer, TrainingText
 

@@ -18,10 +18,10 @@ from gpu_check.settings import NO_GPU, Settings
 from nmt import pipeline
 from nmt.data.test_sets import test_sets
 from nmt.decode.translator import Translator
+from nmt.devices.precision import SearchPrecision
 from nmt.evaluate.metrics import score_corpus
-from nmt.layout import list_checkpoints
-from nmt.precision import SearchPrecision
 from nmt.recipe import Recipe, UserError
+from nmt.storage.run_folder import list_checkpoints
 
 # Of the quickstart recipe's model; README.md has 93.
 _LEAST_BLEU = 85.0

@@ -22,10 +22,10 @@ from nmt.bench.subjects import find_subject
 from nmt.bench.tasks import SearchRequest, model_and_sentences, training_text
 from nmt.bench.training import TrainingBench
 from nmt.data.prepare import prepare as prepare_corpus
-from nmt.data.tokenizer import Tokenizers
-from nmt.distributed import start_world
-from nmt.precision import SearchPrecision
+from nmt.devices.precision import SearchPrecision
+from nmt.processes.distributed import start_world
 from nmt.recipe import parse_recipe
+from nmt.text.tokenizer import Tokenizers
 
 # A recipe must name corpora, even where they are not read.
 _NOT_READ = 'train = [{ kind = "toy" }]\nvalid = [{ kind = "toy" }]'

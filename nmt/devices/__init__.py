@@ -1,0 +1,1 @@
+"""Precision, memory and copies between host and device."""

@@ -1,0 +1,1 @@
+"""Several processes: of one training, of one translation, and of one run's folder."""

@@ -1,0 +1,1 @@
+"""N-best lists: features, tuning of their weights, and the choice."""

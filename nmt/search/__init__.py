@@ -1,0 +1,1 @@
+"""Beam search and sampling: the loop, and what steers it."""

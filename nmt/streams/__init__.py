@@ -1,0 +1,1 @@
+"""Input and output of `nmt translate`: files, pipes and formats."""

@@ -1,0 +1,1 @@
+"""Text: lines of files, normalization and cleaning, the subword tokenizer."""
