@@ -44,8 +44,9 @@ class Goal:
 
 _NO_GPU = "There was no GPU to measure on."
 _NO_GPU_FOR_SEARCH = (
-    "There was no GPU to measure on. Steps of the decoder are recorded as CUDA graphs (`nmt/inference/captured.py`); this "
-    "and the rows of finished sentences, which other sentences take, are proved on a CPU up to the recording itself."
+    "There was no GPU to measure on. Steps of the decoder are recorded as CUDA graphs (`nmt/inference/captured.py`); "
+    "this and the rows of finished sentences, which other sentences take, are proved on a CPU up to the recording "
+    "itself."
 )
 
 GOALS = (
