@@ -12,8 +12,9 @@ from pathlib import Path
 
 from bench.contest import hold_contest
 from bench.environments import PEERS, cache, install
+from bench.files import DEFAULTS, FileWork, translate_in_turns
 from bench.goals import BY_NAME
-from bench.ledger import HOME, add_entry, add_ledger, contest_entry, figure_entry, write_results
+from bench.ledger import HOME, add_entry, add_ledger, contest_entry, figure_entry, file_entry, write_results
 from bench.text import prepare_text, text_recipe, vocabulary_of
 from bench.work import Shape, Work, parse_contestant
 from nmt.logs import console, say
@@ -32,7 +33,8 @@ examples:
   tools/bench/run install transformers ctranslate2 eole
   tools/bench/run data --data FOLDER              raw Multi30k or the like: train.en, train.de, val.en, ...
   tools/bench/run train nmt:precision=bf16,compile=true eole:precision=bf16 --goal train-cpu-eole-bf16
-  tools/bench/run decode nmt:processes=2 ctranslate2:compute_type=int8,inter_threads=2 --goal decode-cpu-fastest
+  tools/bench/run decode nmt:precision=bf16 ctranslate2:compute_type=float16 --device cuda --goal decode-gpu-batch32
+  tools/bench/run file nmt ctranslate2 --model runs/NAME --source FILE --ref FILE --goal file-int8
   tools/bench/run record train-cpu-linear 0.62 --command 'nmt bench train base ...' --evidence train.json
 
 A system is given as NAME:setting=value,...: fields of the work (precision, threads, batch_tokens, batch_sentences,
@@ -70,6 +72,8 @@ def main(arguments: Sequence[str]) -> int:
                 if options.add is not None:
                     say(f"{add_ledger(options.add, options.ledger)} measurements added")
                 write_results(options.ledger)
+            case "file":
+                _compare_commands(options)
             case _:
                 _compare(options, arguments)
     except UserError as error:
@@ -92,11 +96,26 @@ def _compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     sys.stdout.write(f"{ratio.ratio:.3f} ({ratio.low:.3f} to {ratio.high:.3f})\n")
 
 
-def _contestant(text: str, task: str) -> tuple[str, dict[str, str]]:
+def _compare_commands(options: argparse.Namespace) -> None:
+    """Whole commands of two systems in turns; what comes out is noted."""
+    ours, theirs = _parsed(options.ours), _parsed(options.theirs)
+    work = FileWork(options.model, options.source, options.ref, options.beam_size, options.warm_up)
+    contest = translate_in_turns(work, ours, theirs, options.rounds)
+    command = f"tools/bench/run file {options.ours} {options.theirs} --model RUN --source FILE"
+    add_entry(file_entry(options.goal, work, contest, command, options.note), options.ledger)
+    ratio = contest.ratio
+    sys.stdout.write(f"{ratio.ratio:.3f} ({ratio.low:.3f} to {ratio.high:.3f})\n")
+
+
+def _parsed(text: str) -> tuple[str, dict[str, str]]:
     try:
-        name, settings = parse_contestant(text)
+        return parse_contestant(text)
     except ValueError as error:
         raise UserError(f"{error}; correct it") from error
+
+
+def _contestant(text: str, task: str) -> tuple[str, dict[str, str]]:
+    name, settings = _parsed(text)
     able = [peer for peer, facts in PEERS.items() if task in facts.tasks]
     if name not in able:
         raise UserError(f"{name!r} cannot {task} here; it must be one of {', '.join(able)}; choose one")
@@ -139,13 +158,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_data(commands.add_parser("data", help="prepare the text that all systems work on"))
     for task in ("train", "decode", "prepare"):
         _add_contest(commands.add_parser(task, help=f"two systems {task} in turns"), task)
+    _add_file(commands.add_parser("file", help="two whole commands that translate a file, in turns"))
     recording = commands.add_parser("record", help="note a figure that was measured otherwise")
     recording.add_argument("goal", choices=BY_NAME)
     recording.add_argument("value", type=float)
     recording.add_argument("--command", dest="shown_command", required=True, help="what measured it")
     recording.add_argument("--note", default="", help="what else must be known")
     recording.add_argument("--evidence", type=Path, help="file of `nmt bench --json`")
-    remaking = commands.add_parser("ledger", help="make RESULTS.md anew from results.json")
+    remaking = commands.add_parser("ledger", help="write RESULTS.md from results.json")
     remaking.add_argument("--add", type=Path, metavar="FOLDER", help="first add what another ledger has besides")
     for command in (recording, remaking):
         command.add_argument("--ledger", type=Path, default=HOME, help="folder of the ledger")
@@ -182,6 +202,24 @@ def _add_contest(parser: argparse.ArgumentParser, task: str) -> None:
     parser.add_argument("--batch-sentences", type=int, help="translated together (32)")
     parser.add_argument("--output-tokens", type=int, help="of every output (16)")
     parser.add_argument("--num-sentences", type=int, help="of the test set (256)")
+
+
+def _add_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ours", help=f"a system with its settings: {_shown_settings('nmt')}")
+    parser.add_argument("theirs", help=f"another: {_shown_settings('ctranslate2')}; {_shown_settings('transformers')}")
+    parser.add_argument("--model", type=Path, required=True, help="a trained model or run")
+    parser.add_argument("--source", type=Path, required=True, help="the file to translate")
+    parser.add_argument("--ref", type=Path, help="reference translations, for BLEU")
+    parser.add_argument("--beam-size", type=int, default=5, help="hypotheses (5)")
+    parser.add_argument("--rounds", type=int, default=7, help="commands of each (7)")
+    parser.add_argument("--warm-up", type=int, default=1, help="rounds that do not count (1)")
+    parser.add_argument("--goal", choices=BY_NAME, help="the goal that this decides")
+    parser.add_argument("--note", default="", help="what else must be known, such as the recipe and the text")
+    parser.add_argument("--ledger", type=Path, default=HOME, help="folder of the ledger")
+
+
+def _shown_settings(system: str) -> str:
+    return f"{system}:{','.join(map('='.join, DEFAULTS[system].items()))}"
 
 
 if __name__ == "__main__":

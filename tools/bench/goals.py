@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 # ratio: of tokens per second, ours to theirs, in turns on one machine. The others are figures of nmt alone.
-Unit = Literal["ratio", "share", "minutes", "BLEU"]
+Unit = Literal["ratio", "share", "minutes", "seconds", "BLEU"]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """One goal: its name, what it asks for, and the figure that is at least (of minutes: at most) wanted.
+    """One goal: its name, what it asks for, and the figure that is at least (of times: at most) wanted.
 
     command: what measures it; that of a contest notes it too, after others comes `tools/bench/run record NAME FIGURE`
     remains: where the time goes and what the next step would be, for as long as the goal is not reached
@@ -26,7 +26,7 @@ class Goal:
 
     def is_reached(self, value: float) -> bool:
         """Whether a figure is good enough."""
-        return value <= self.wanted if self.unit == "minutes" else value >= self.wanted
+        return value <= self.wanted if self.unit in ("minutes", "seconds") else value >= self.wanted
 
     @property
     def wanted_text(self) -> str:
@@ -38,6 +38,8 @@ class Goal:
                 return f"at least {self.wanted:.0%}"
             case "minutes":
                 return f"at most {self.wanted:g} min"
+            case "seconds":
+                return f"at most {self.wanted:g} s"
             case "BLEU":
                 return f"at least {self.wanted:g} BLEU"
 
@@ -47,6 +49,11 @@ _NO_GPU_FOR_SEARCH = (
     "There was no GPU to measure on. Steps of the decoder are recorded as CUDA graphs (`nmt/inference/captured.py`); "
     "this and the rows of finished sentences, which other sentences take, are proved on a CPU up to the recording "
     "itself."
+)
+
+_FILE = "tools/bench/run file --model runs/multi30k-en-de --source FILE"
+_SMALL_STEPS = (
+    "A step of a small model is a hundred operations of a few microseconds each, which torch starts one by one."
 )
 
 GOALS = (
@@ -130,66 +137,43 @@ GOALS = (
         _NO_GPU,
     ),
     Goal(
-        "decode-cpu-fp32",
-        "CPU, beam 4: CTranslate2, both in fp32",
+        "file-int8",
+        "5,000 lines with Multi30k's model, beam 5, whole command: CTranslate2 used directly at its best (int8)",
         "ratio",
         1.0,
-        "tools/bench/run decode nmt:processes=2,batch_sentences=64 ctranslate2:inter_threads=2 --goal decode-cpu-fp32",
-        "On the AMD EPYC the interval holds 1. There products are 79 % of our time (128 sentences, one thread, "
-        "profiled alone), attention to what is stored 13 %, room for it 3 %, the softmax over the vocabulary and the "
-        "choice of extensions 1 % each. Room made without filling it twice gained nothing in three pairs in turns. "
-        "Next: attention of a few queries to many keys by products, as in bf16.",
+        f"{_FILE} nmt ctranslate2 --goal file-int8",
+        "`nmt translate` also normalizes lines, keeps what a broken call could resume from, and imports six packages.",
     ),
     Goal(
-        "decode-cpu-bf16",
-        "CPU, beam 4: ours in bf16 against CTranslate2 in fp32",
+        "file-int8-torch",
+        "the same with our torch engine in int8",
         "ratio",
-        1.6,
-        "tools/bench/run decode nmt:processes=2,precision=bf16,batch_sentences=64 ctranslate2:inter_threads=2 "
-        "--goal decode-cpu-bf16",
-        "On the AMD EPYC products are 61 % of the time; attention to what is stored was 27 %, because torch's fused "
-        "kernel takes three times as long there in bf16 as two products, which take its place now.",
+        0.9,
+        f"{_FILE} nmt:engine=torch,precision=int8 ctranslate2 --goal file-int8-torch",
+        _SMALL_STEPS,
     ),
     Goal(
-        "decode-cpu-fastest",
-        "CPU, beam 4: our fastest setting against CTranslate2's (int8)",
+        "file-fp32-torch",
+        "the same with our torch engine, both in fp32",
         "ratio",
-        1.0,
-        "tools/bench/run decode nmt:processes=2,precision=int8,batch_sentences=64 "
-        "ctranslate2:compute_type=int8,inter_threads=2,batch_sentences=32 --goal decode-cpu-fastest",
-        "The layout of each was searched, three rounds a pair. Ours: batches of 64 against 32 give 1.10 in fp32 and "
-        "1.08 in bf16, against 128 no difference shown; two processes against one of two threads 1.07 and 1.16. "
-        "CTranslate2: two translators of one thread against one of two 1.28 in fp32 and 2.0 in int8; in fp32 batches "
-        "of 32 against 16 1.5, against 64 and 128 no difference shown; in int8 16 against 32 1.1, not shown by its "
-        "interval, but taken; CT2_FORCE_CPU_ISA=AVX512 gives nothing. transformers: 64 against 32 1.08 in fp32. That "
-        "search was on the Xeon, where ours was in bf16; `precision=int8` has not been measured there. On the AMD "
-        "EPYC, which has VNNI but no AMX, products of int8 take half the time of those in bf16; there ours "
-        "in int8 has 1.03 with batches of 64 against 32 and against 128, and CTranslate2 1.09 with 32 against 16, all "
-        "not shown by their intervals. Products are 56 % of our time there, at 85 % of their best rate; the scales "
-        "and roundings around them are 14 %, attention to what is stored 14 %. Next: fewer passes around each product.",
+        0.9,
+        f"{_FILE} nmt:engine=torch,precision=fp32 ctranslate2:compute_type=float32 --goal file-fp32-torch",
+        _SMALL_STEPS,
     ),
     Goal(
-        "decode-cpu-transformers-fp32",
-        "CPU, beam 4: transformers generate, both in fp32",
+        "file-transformers",
+        "the same in fp32: transformers generate",
         "ratio",
         4.0,
-        "tools/bench/run decode nmt:processes=2,batch_sentences=64 transformers:batch_sentences=64 "
-        "--goal decode-cpu-transformers-fp32",
-        "Out of reach of this machine: a token costs 0.24 GFLOP (beam 4), the two cores multiply at 0.31 "
-        "TFLOP/s in float32 at best, which makes 1,300 tokens a second, 2.8 times transformers. 70 % of ours "
-        "is products, at 0.14 TFLOP/s a core.",
+        f"{_FILE} nmt:precision=fp32 transformers --goal file-transformers",
     ),
     Goal(
-        "decode-cpu-transformers-bf16",
-        "CPU, beam 4: transformers generate, both in bf16",
-        "ratio",
-        4.0,
-        "tools/bench/run decode nmt:processes=2,precision=bf16,batch_sentences=64 "
-        "transformers:precision=bf16,batch_sentences=64 --goal decode-cpu-transformers-bf16",
-        "Of the Xeon, products are 37 % of the time, attention to what is stored 33 %, which waits for memory, "
-        "choosing the best extensions 8 %. Next: leave out of the stored past what no live hypothesis descends from, "
-        "which is estimated to save 3 % of the time at 30 tokens, and more of longer outputs and wider beams. "
-        "On the AMD EPYC products are more than half of the time, at their full rate.",
+        "one-line",
+        "one line, whole command, the model converted before",
+        "seconds",
+        0.4,
+        f"{_FILE} nmt ctranslate2, with a file of one line",
+        "Python itself, typer, pydantic and sentencepiece are most of it.",
     ),
     Goal(
         "decode-gpu-batch32",

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.contest import Contest, Side
+from bench.files import FileWork
 from bench.goals import BY_NAME, GOALS, Goal
 from bench.work import Work
 from nmt.bench.statistics import Ratio, Spread
 from nmt.evaluate.report import describe_machine, describe_software, find_git_commit
 from nmt.recipe import UserError
+from nmt.text.lines import count_lines
 
 HOME = Path(__file__).parent
 Entry = dict[str, Any]
@@ -32,17 +34,20 @@ AVX512_BF16, three times as fast (0.39 against 0.12).
 
 
 def read_ledger(folder: Path = HOME) -> list[Entry]:
-    """All measurements so far, oldest first."""
+    """The newest measurement of each goal and machine, oldest first."""
     path = folder / "results.json"
     entries: list[Entry] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return entries
 
 
 def add_entry(entry: Entry, folder: Path = HOME) -> None:
-    """Note one more measurement, and make `RESULTS.md` anew."""
+    """Note a measurement in place of an older one of its goal and machine, and write `RESULTS.md`."""
     entries = [*read_ledger(folder), entry]
+    newest = {_subject(entry): entry for entry in sorted(entries, key=lambda entry: entry["date"])}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "results.json").write_text(
+        json.dumps(list(newest.values()), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     write_results(folder)
 
 
@@ -54,6 +59,14 @@ def write_results(folder: Path = HOME) -> None:
 def contest_entry(goal: str | None, work: Work, contest: Contest, command: str, note: str = "") -> Entry:
     """What is noted of two systems in turns. note: what else must be known."""
     shown = {key: value for key, value in asdict(work).items() if key not in ("folder", "options")}
+    sides = {"ours": asdict(contest.ours), "theirs": asdict(contest.theirs)}
+    noted = {"note": note} if note else {}
+    return {**_circumstances(goal, command), "work": shown, **sides, "ratio": asdict(contest.ratio), **noted}
+
+
+def file_entry(goal: str | None, work: FileWork, contest: Contest, command: str, note: str = "") -> Entry:
+    """What is noted of two whole commands in turns. note: what else must be known, such as recipe and text."""
+    shown = {"task": "file", "num_lines": count_lines(work.source), "beam_size": work.beam_size}
     sides = {"ours": asdict(contest.ours), "theirs": asdict(contest.theirs)}
     noted = {"note": note} if note else {}
     return {**_circumstances(goal, command), "work": shown, **sides, "ratio": asdict(contest.ratio), **noted}
@@ -132,6 +145,11 @@ def _circumstances(goal: str | None, command: str) -> Entry:
     }
 
 
+def _subject(entry: Entry) -> tuple[str, str]:
+    """What two measurements must share for the newer to replace the older."""
+    return entry["goal"] or entry["command"], _machine(entry)
+
+
 def _newest(goal: Goal, entries: Sequence[Entry]) -> list[Entry]:
     """What decides: the newest measurement of a goal on each machine, by the order in which machines came."""
     newest = {_machine(entry): entry for entry in entries if entry["goal"] == goal.name}
@@ -170,6 +188,8 @@ def _value(goal: Goal, value: float) -> str:
             return f"{value:.1%}"
         case "minutes":
             return f"{value:.1f} min"
+        case "seconds":
+            return f"{value:.2f} s"
         case "BLEU":
             return f"{value:.1f} BLEU"
 
@@ -189,12 +209,14 @@ def _measurement(entry: Entry) -> Iterator[str]:
     ratio = Ratio(**entry["ratio"])
     verdict = "faster" if ratio.low > 1 else "slower" if ratio.high < 1 else "no difference shown"
     yield ""
-    yield "| system | settings | tokens/s | rounds |"
+    unit = "lines/s" if entry["work"]["task"] == "file" else "tokens/s"
+    yield f"| system | settings | {unit} | rounds |"
     yield "|---|---|---|---|"
     for side in (Side(**entry["ours"]), Side(**entry["theirs"])):
         yield _side_row(side)
     yield ""
-    yield f"Ratio {_ratio(ratio)}: {verdict}. {entry.get('note', '')}".rstrip()
+    lines = f"{entry['work']['num_lines']:,} lines, beam {entry['work']['beam_size']}. " if unit == "lines/s" else ""
+    yield f"Ratio {_ratio(ratio)}: {verdict}. {lines}{entry.get('note', '')}".rstrip()
 
 
 def _short(commit: str | None) -> str:

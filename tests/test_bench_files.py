@@ -1,0 +1,73 @@
+"""Whole commands in turns: each system starts, translates a file and is timed from outside."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nmt.bench.random_model import number_tokenizers, write_random_model
+from nmt.export.packages import is_installed
+from nmt.recipe import UserError, parse_recipe
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+
+from bench import ledger
+from bench.files import FileWork, translate_in_turns
+
+RECIPE = """
+name = "small"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+train = [{ kind = "toy" }]
+valid = [{ kind = "toy" }]
+[model]
+num_encoder_layers = 1
+num_decoder_layers = 1
+d_model = 16
+d_ff = 16
+num_heads = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> FileWork:
+    folder = tmp_path_factory.mktemp("files")
+    write_random_model(folder / "model", parse_recipe(RECIPE), number_tokenizers(40))
+    text = "w1 w2 w3\nw4\nw5 w6\n"
+    (folder / "source").write_text(text)
+    return FileWork(folder / "model", folder / "source", folder / "source", beam_size=2, warm_up=0)
+
+
+@pytest.mark.skipif(not is_installed("ctranslate2"), reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+def test_two_commands_translate_the_same_file(work: FileWork, tmp_path: Path) -> None:
+    contest = translate_in_turns(work, ("nmt", {"engine": "ctranslate2"}), ("ctranslate2", {"batch_sentences": "2"}), 2)
+    for side in (contest.ours, contest.theirs):
+        assert len(side.rates) == 2
+        assert all(0.0 < rate < 100.0 for rate in side.rates)  # to start Python takes a while
+        assert int(side.settings["memory"].removesuffix(" MB")) > 20
+        assert 0.0 <= float(side.settings["BLEU"]) <= 100.0
+        assert side.versions["BLEU"].startswith("nrefs:1|case:mixed")
+    assert contest.theirs.settings["batch_sentences"] == "2"
+    entry = ledger.file_entry("file-int8", work, contest, "tools/bench/run file nmt ctranslate2", "Made up.")
+    ledger.add_entry(entry, tmp_path)
+    shown = (tmp_path / "RESULTS.md").read_text()
+    assert "| system | settings | lines/s | rounds |" in shown
+    assert "3 lines, beam 2. Made up." in shown
+
+
+def test_a_command_that_fails_is_shown(work: FileWork, tmp_path: Path) -> None:
+    absent = FileWork(work.model, tmp_path / "absent", beam_size=2, warm_up=0)
+    with pytest.raises(UserError, match=r"translate ended with status 1(?s:.*)cannot read"):
+        translate_in_turns(absent, ("nmt", {}), ("nmt", {}), 2)
+
+
+@pytest.mark.parametrize(
+    ("system", "settings", "message"),
+    [("marian", {}, "'marian' cannot translate a file here"), ("nmt", {"threads": "2"}, "no setting 'threads'")],
+)
+def test_an_unknown_system_or_setting_is_named(
+    work: FileWork, system: str, settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        translate_in_turns(work, ("nmt", {}), (system, settings), 2)

@@ -1,0 +1,43 @@
+"""A file through CTranslate2 used directly, as its documentation shows: `ctranslate2_file.py IN OUT KEY=VALUE...`.
+
+Settings: model (an export of `nmt export --to ctranslate2`), beam_size, compute_type, inter_threads, intra_threads,
+batch_sentences.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import ctranslate2
+import sentencepiece
+
+
+def main(source: str, target: str, *settings: str) -> None:
+    """Translate a file."""
+    given = dict(setting.split("=", 1) for setting in settings)
+    folder, beam_size = Path(given["model"]), int(given["beam_size"])
+    translator = ctranslate2.Translator(
+        str(folder),
+        compute_type=given["compute_type"],
+        inter_threads=int(given["inter_threads"]),
+        intra_threads=int(given["intra_threads"]),
+    )
+    joint = folder / "tokenizer.model"
+    encoder, decoder = (
+        sentencepiece.SentencePieceProcessor(
+            model_file=str(joint if joint.exists() else folder / f"tokenizer.{side}.model")
+        )
+        for side in ("src", "tgt")
+    )
+    with Path(source).open(encoding="utf-8") as lines, Path(target).open("w", encoding="utf-8") as out:
+        pieces = (encoder.encode(line.rstrip("\n"), out_type=str) for line in lines)
+        found = translator.translate_iterable(
+            pieces, max_batch_size=int(given["batch_sentences"]), beam_size=beam_size, length_penalty=1.0
+        )
+        for result in found:
+            out.write(decoder.decode(result.hypotheses[0]) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
