@@ -5,12 +5,12 @@ import sys
 
 import pytest
 import torch
-from calling import Nmt, Result
-from fake_cuda import install_device_guard
 from hypothesis import settings
 
 from nmt import cli
 from nmt.processes.distributed import choose_device
+from tests.calling import Nmt, Result
+from tests.fake_cuda import install_device_guard
 
 settings.register_profile("nmt", deadline=None)  # how long an example takes depends on what else the machine does
 settings.load_profile("nmt")

@@ -288,7 +288,7 @@ def fake_cuda(answers: Mapping[str, Answer] | None = None) -> Iterator[FakeCuda]
     """
     mode = FakeCuda({} if answers is None else answers)
     stream = SimpleNamespace(synchronize=mode.synchronize, wait_stream=lambda _: None, wait_event=lambda _: None)
-    run_backward = torch.autograd._engine_run_backward
+    run_backward = torch.autograd.graph._engine_run_backward
 
     def run_in_engine(*args: Any, **kwargs: Any) -> Any:
         mode.is_in_backward = True
@@ -297,7 +297,7 @@ def fake_cuda(answers: Mapping[str, Answer] | None = None) -> Iterator[FakeCuda]
         finally:
             mode.is_in_backward = False
 
-    class Recomputation(checkpoint._recomputation_hook):  # type: ignore[misc]
+    class Recomputation(checkpoint._recomputation_hook):
         """What computes layers again in a backward pass is no part of the engine."""
 
         def __enter__(self) -> None:

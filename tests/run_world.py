@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 
 from nmt.processes.distributed import World, start_world
-from nmt.processes.watch import JobEnded
-from nmt.recipe import OrderlyEnd, UserError
+from nmt.recipe import JobEnded, OrderlyEnd, UserError
 
 LINES = [["Guten Tag", "", "zwei\u2028Zeilen \ud800"], [], ["日本語"]]
 MISSING = "corpus.en is missing; it must be there; look for it"
@@ -29,7 +28,7 @@ def exchange(world: World, folder: Path) -> None:
         "sum": world.sum(torch.tensor([world.rank, 10])).tolist(),
         "max": world.max(5 - world.rank),
         "min": world.min(5 - world.rank),
-        "gather": numbers and [part.tolist() for part in numbers],
+        "gather": None if numbers is None else [part.tolist() for part in numbers],
         "text": world.gather_text(LINES[world.rank]),
         "told": [world.tell(f"Grüße von {world.rank}"), world.tell("" if world.is_first else "not heard")],
         "nothing": world.gather_text([]),

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from calling import Nmt
 
 from nmt import pipeline
 from nmt.processes.distributed import World
@@ -17,6 +16,7 @@ from nmt.recipe import UserError, load_recipe
 from nmt.storage.model_facts import read_model_recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.disk import checkpoint_bytes, model_bytes
+from tests.calling import Nmt
 
 RECIPE = """
 name = "small"

@@ -10,24 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import contest as turns
+from bench import environments, ledger, trainers, worker
+from bench.__main__ import main
+from bench.contest import Contest, Side, hold_contest
+from bench.environments import Peer
+from bench.goals import GOALS
+from bench.peers import nmt_itself
+from bench.text import prepare_text, text_recipe
+from bench.work import Shape, Work, parse_contestant
 
 from nmt.bench.statistics import Ratio
 from nmt.recipe import UserError
 from nmt.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-
-from bench import contest as turns  # noqa: E402
-from bench import environments, ledger, trainers, worker  # noqa: E402
-from bench.__main__ import main  # noqa: E402
-from bench.contest import Contest, Side, hold_contest  # noqa: E402
-from bench.environments import Peer  # noqa: E402
-from bench.goals import GOALS  # noqa: E402
-from bench.peers import nmt_itself  # noqa: E402
-from bench.text import prepare_text, text_recipe  # noqa: E402
-from bench.work import Shape, Work, parse_contestant  # noqa: E402
-
 WORK = Work("train", "folder", 300)
 TINY = Shape(num_encoder_layers=1, num_decoder_layers=1, d_model=16, d_ff=32, num_heads=2)
 
@@ -89,8 +86,8 @@ class Enough(Exception):  # noqa: N818
     """The laps that a test wants are done."""
 
 
-class CountingClock:
-    """Stands in for the worker's clock: notes laps and ends after three."""
+class CountingClock(worker.Clock):
+    """The worker's clock, which only notes laps and ends after three."""
 
     def __init__(self) -> None:
         self.laps: list[int] = []
@@ -136,8 +133,13 @@ def test_padded_batches_have_about_as_many_target_tokens() -> None:
 
 def test_a_lap_ends_when_the_step_after_it_begins() -> None:
     clock, steps = CountingClock(), list[int]()
-    step = trainers.counted_steps(lambda trainer, batch: steps.append(batch) or batch, lambda batch: batch, 2, clock)
-    assert [step(None, batch=batch) for batch in (1, 2)] == [1, 2]
+
+    def train(trainer: None, batch: int) -> int:
+        steps.append(batch)
+        return batch
+
+    step = trainers.counted_steps(train, lambda batch: batch, 2, clock)
+    assert [step(None, batch) for batch in (1, 2)] == [1, 2]
     assert clock.laps == []
     step(None, 4)
     assert (clock.laps, steps) == ([3], [1, 2, 4])
@@ -210,7 +212,7 @@ def test_a_system_that_fails_ends_the_contest(
 def test_the_clock_counts_from_the_word_to_the_end_of_the_lap(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 5.0, 6.0, 10.0, 12.5, 20.0, 23.0])
     monkeypatch.setattr(worker, "perf_counter", lambda: next(now))
-    monkeypatch.setattr(worker.os, "_exit", lambda status: (_ for _ in ()).throw(Enough))
+    monkeypatch.setattr(os, "_exit", lambda status: (_ for _ in ()).throw(Enough))
     answers = io.StringIO()
     clock = worker.Clock(1, answers, io.StringIO("go\n"))
     clock.lap(1)  # from 0 to 5: warm-up; ready at 6, told to go on at 10
@@ -281,8 +283,10 @@ def _canonical(package: str) -> str:
 
 
 def contest(ratio: Ratio) -> Contest:
-    sides = [Side(name, {"precision": "bf16"}, {"torch": "2.13.0"}, 3.0, [1000.0, 1200.0]) for name in ("nmt", "eole")]
-    return Contest(*sides, ratio)
+    nmt, eole = (
+        Side(name, {"precision": "bf16"}, {"torch": "2.13.0"}, 3.0, [1000.0, 1200.0]) for name in ("nmt", "eole")
+    )
+    return Contest(nmt, eole, ratio)
 
 
 def noted(goal: str | None, ratio: Ratio) -> dict[str, Any]:

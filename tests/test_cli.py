@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
-from calling import Nmt, Result
 
 import nmt as nmt_package
 from nmt import DecodeRecipe, Translator
@@ -19,6 +18,7 @@ from nmt.checkpoint import write_with_decode
 from nmt.recipe import parse_recipe
 from nmt.storage.model_facts import read_model_facts
 from nmt.storage.run_folder import list_checkpoints
+from tests.calling import Nmt, Result
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -169,7 +169,7 @@ def test_least_risk_chooses_among_as_many_as_the_recipe_says(run_dir: Path, tmp_
 def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", nmt_package.__version__)
     with pytest.raises(ValueError, match="precision must be one of auto, fp32, bf16, fp16, int8, got 'int4'"):
-        Translator.load(run_dir, precision="int4")
+        Translator.load(run_dir, precision="int4")  # type: ignore[arg-type]
     translator = Translator.load(run_dir, "cpu")
     for call in (translator.translate, translator.translate_n_best, lambda line: next(translator.stream(line, 5))):
         with pytest.raises(TypeError, match="lines must be a list of strings, got str; put it into a list"):

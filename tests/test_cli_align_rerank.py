@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import sacrebleu
 import torch
-from calling import Nmt
 
 from nmt.checkpoint import model_files, model_tensors
 from nmt.decode.translator import Translator
@@ -15,6 +14,7 @@ from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.storage.model_facts import ModelFacts, read_model_facts
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
+from tests.calling import Nmt
 
 SOURCES = ["the old cat sees a dog.", "", "a red tree", "no cats quickly,  a cat.", "the cat sees many dogs"]
 TARGETS = ["red tree the old sees", "", "cat a red tree.", "no quickly", "the cat sees cats"]

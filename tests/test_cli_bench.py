@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from calling import Nmt
+
+from tests.calling import Nmt
 
 SMALL = ["model.d_model=16", "model.d_ff=32", "model.num_heads=2", "train.device=cpu"]
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from calling import Nmt
 
 from nmt.checkpoint import model_files, model_tensors
 from nmt.export.packages import is_installed
@@ -16,6 +15,7 @@ from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.storage.model_facts import ModelFacts
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import train_tokenizers
+from tests.calling import Nmt
 
 needs_ctranslate2 = pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
 needs_transformers = pytest.mark.skipif(not is_installed("transformers"), reason="pip install 'nmt[huggingface]'")

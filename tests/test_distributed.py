@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-from run_world import LINES, MISSING, run_forked
+from torch._C._distributed_c10d import HashStore
 
 from nmt.processes.distributed import choose_device, start_world
 from nmt.processes.watch import Peer, meet
 from nmt.recipe import UserError
+from tests.run_world import LINES, MISSING, run_forked
 
 RUN_WORLD = Path(__file__).with_name("run_world.py")
 HOST = socket.gethostname()
@@ -98,7 +98,7 @@ def test_an_environment_that_is_wrong_is_one_line(
 
 def test_all_meet_though_the_store_still_holds_what_earlier_processes_wrote() -> None:
     """Three meetings at one store; in the later ones rank 0 sees old cards of the others at first."""
-    store, meetings = dist.HashStore(), set()
+    store, meetings = HashStore(), set()
     for _ in range(3):
         found: dict[int, tuple[str, list[Peer]]] = {}
 
@@ -123,7 +123,7 @@ def test_all_meet_though_the_store_still_holds_what_earlier_processes_wrote() ->
 
 def test_who_does_not_come_is_named() -> None:
     with pytest.raises(UserError, match=r"not all 3 processes came within 0 seconds \(missing ranks: 1, 2\)"):
-        meet(dist.HashStore(), 0, 3, timeout=0.2)
+        meet(HashStore(), 0, 3, timeout=0.2)
 
 
 # --- Several processes ------------------------------------------------------------------------------------------------

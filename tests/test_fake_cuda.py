@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from fake_cuda import CUDA, DeviceMixError, WaitError, fake_cuda
 from torch import Tensor
 
 from nmt.packing.packed import PackedSequences
+from tests.fake_cuda import CUDA, DeviceMixError, WaitError, fake_cuda
 
 
 def store(x: Tensor, where: object, value: object) -> None:
@@ -149,7 +149,7 @@ def test_a_backward_pass_runs_and_its_waits_are_found() -> None:
             return x * 2
 
         @staticmethod
-        def backward(ctx: object, grad: Tensor) -> Tensor:  # type: ignore[override]
+        def backward(ctx: object, grad: Tensor) -> Tensor:
             return grad * float(grad.sum())
 
     with fake_cuda():
@@ -160,4 +160,4 @@ def test_a_backward_pass_runs_and_its_waits_are_found() -> None:
         y.sum().backward()
         assert x.grad is not None and x.grad.device == CUDA
         with pytest.raises(WaitError, match=r"Waits\.backward"):
-            Waits.apply(x).sum().backward()
+            Waits.apply(x).sum().backward()  # type: ignore[no-untyped-call]

@@ -11,23 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.__main__ import _parser as bench_parser
+from bench.environments import PEERS
+from bench.goals import GOALS
+from gpu_check import packages
+from gpu_check.driver import GPU_GOALS, STAGES, Driver, Stage
+from gpu_check.losses_stage import LIMITS, _distances
+from gpu_check.outcome import Check, Outcome, Results, read_outcome
+from gpu_check.report import all_held, format_report, format_table
+from gpu_check.settings import Settings
+from gpu_check.speed_stage import other_system
+from gpu_check.tests_stage import _read
+from gpu_check.translate_stage import share_of_equal
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-
-from bench.__main__ import _parser as bench_parser  # noqa: E402
-from bench.environments import PEERS  # noqa: E402
-from bench.goals import GOALS  # noqa: E402
-from gpu_check import packages  # noqa: E402
-from gpu_check.driver import GPU_GOALS, STAGES, Driver, Stage  # noqa: E402
-from gpu_check.losses_stage import LIMITS, _distances  # noqa: E402
-from gpu_check.outcome import Check, Outcome, Results, read_outcome  # noqa: E402
-from gpu_check.report import all_held, format_report, format_table  # noqa: E402
-from gpu_check.settings import Settings  # noqa: E402
-from gpu_check.speed_stage import other_system  # noqa: E402
-from gpu_check.tests_stage import _read  # noqa: E402
-from gpu_check.translate_stage import share_of_equal  # noqa: E402
-
 ENVIRONMENT = {**os.environ, "NMT_PYTHON": sys.executable}
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from calling import Nmt
-from test_before_work import MODEL, RECIPE
 
 from nmt.evaluate.metrics import score_corpus
+from tests.calling import Nmt
+from tests.test_before_work import MODEL, RECIPE
 
 OPTIONS = ["evaluate.resamples=0", "train.max_steps=2", 'evaluate.metrics=["bleu", "chrf"]']
 

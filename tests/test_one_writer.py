@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from calling import Nmt
 
 from nmt.processes.run_lock import LOCK_FILE, run_lock
 from nmt.recipe import UserError
+from tests.calling import Nmt
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = """
@@ -158,7 +159,7 @@ def hold(run: Path, ready: object, seconds: float) -> None:
 
 
 @pytest.fixture
-def holder(tmp_path: Path) -> Iterator[multiprocessing.Process]:
+def holder(tmp_path: Path) -> Iterator[BaseProcess]:
     """A process that writes to the run for a minute."""
     context = multiprocessing.get_context("fork")
     ready = context.Event()
@@ -172,7 +173,7 @@ def holder(tmp_path: Path) -> Iterator[multiprocessing.Process]:
 
 @pytest.mark.parametrize("command", ["train", "run", "prepare"])
 def test_a_run_that_another_process_writes_to_is_left_alone(
-    command: str, recipe: Path, tmp_path: Path, holder: multiprocessing.Process, nmt: Nmt
+    command: str, recipe: Path, tmp_path: Path, holder: BaseProcess, nmt: Nmt
 ) -> None:
     status, _, err = nmt(command, recipe, f"run_dir={tmp_path / 'run'}")
     assert status == 1
@@ -181,7 +182,7 @@ def test_a_run_that_another_process_writes_to_is_left_alone(
 
 
 def test_the_lock_of_a_killed_process_is_taken_over(
-    recipe: Path, tmp_path: Path, holder: multiprocessing.Process, nmt: Nmt
+    recipe: Path, tmp_path: Path, holder: BaseProcess, nmt: Nmt
 ) -> None:
     run = tmp_path / "run"
     assert holder.pid is not None

@@ -72,7 +72,7 @@ def test_types(sentences: list[list[int]]) -> None:
 @pytest.mark.parametrize("sentences", EXAMPLES)
 @pytest.mark.parametrize("token_type", [np.uint16, np.int32, np.int64])
 def test_from_arrays_equals_from_lists(sentences: list[list[int]], token_type: type) -> None:
-    tokens = np.array([token for sentence in sentences for token in sentence], dtype=token_type)
+    tokens: np.ndarray = np.array([token for sentence in sentences for token in sentence], dtype=token_type)
     lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
     packed = PackedSequences.from_arrays(tokens, lengths)
     assert packed.to_lists() == sentences
@@ -96,8 +96,8 @@ def test_to_moves_every_tensor(device_name: str) -> None:
     device = torch.device(device_name)
     moved = PackedSequences.from_lists([[7, 8, 9], [], [4]]).to(device)
     found = moved.beside(moved, causal=True)
-    tensors = (moved.tokens, moved.positions, moved.cu_seqlens, moved.padding_mask, moved.lengths)
-    tensors += (found.mask, found.keys.tokens, found.keys.places, *moved.one_to_a_row.head_rows(2))
+    tensors = [moved.tokens, moved.positions, moved.cu_seqlens, moved.padding_mask, moved.lengths]
+    tensors += [found.mask, found.keys.tokens, found.keys.places, *moved.one_to_a_row.head_rows(2)]
     assert {tensor.device.type for tensor in tensors} == {device.type}
     assert moved.max_length == 3
     if device_name != "meta":

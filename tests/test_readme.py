@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from calling import Nmt
 
 from nmt.cli.program import COMMANDS
 from nmt.export.packages import is_installed
 from nmt.recipe import parse_recipe
 from nmt.recipe.reference import option_reference
+from tests.calling import Nmt
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -208,7 +208,7 @@ def test_folders_of_a_run() -> None:
 def test_recipes_are_frozen() -> None:
     recipe = parse_recipe(SMALL)
     with pytest.raises(ValidationError, match="frozen"):
-        recipe.train.max_steps = 5
+        recipe.train.max_steps = 5  # type: ignore[misc]
 
 
 # --- Overrides --------------------------------------------------------------------------------------------------------

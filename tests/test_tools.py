@@ -9,14 +9,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import work_shares
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import work_shares  # noqa: E402
-
 SCRIPTS = (
     "tools/batch-invariance",
     "tools/environment",

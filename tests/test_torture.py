@@ -14,17 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torture_cases.damage import bomb
+from torture_cases.evidence import differences, farthest_losses, metrics, repeated
+from torture_cases.faults import SPACE_TAKING, Fault, watched_files
 
 from nmt.recipe import UserError
 from nmt.storage.sealed import verify_directory, write_directory
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-
-from torture_cases.damage import bomb  # noqa: E402
-from torture_cases.evidence import differences, farthest_losses, metrics, repeated  # noqa: E402
-from torture_cases.faults import SPACE_TAKING, Fault, watched_files  # noqa: E402
-
 FILES = {"weights": b"12345678", "state": b"{}"}
 
 

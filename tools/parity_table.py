@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from sacrebleu.metrics.bleu import BLEU
 
-from nmt.decode.translator import Translation, Translator
+from nmt.decode.translation import Translation
+from nmt.decode.translator import Translator
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.parity import load_huggingface
@@ -49,7 +50,7 @@ def compare(model: Path, src: list[str], ref: list[str], decode: DecodeRecipe, h
     reference = shown("nmt fp32", decode, ours.translate, src, ref, None)
     apart: list[float] = []
     for precision in ("fp32", "int8"):
-        engine = CTranslate2Translator.load(model, "cpu", precision, decode)  # type: ignore[arg-type]
+        engine = CTranslate2Translator.load(model, "cpu", precision, decode)
         shown(f"ctranslate2 {precision}", decode, engine.translate, src, ref, reference)
         pairs = zip(ours.translate_n_best(src[:200]), engine.translate_n_best(src[:200]), strict=True)
         apart.append(max((abs(a.score - b.score) for [a], [b] in pairs if same(a, b)), default=0.0))

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+from torch import Tensor
 
 from nmt.bench import device
 from nmt.bench.arithmetic import Product
@@ -37,8 +38,13 @@ def test_a_product_is_timed() -> None:
 
 
 def test_what_is_too_large_is_measured_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = []
+    rows: list[int] = []
     monkeypatch.setattr(device, "_MOST_OUTPUTS", 40)
-    monkeypatch.setattr(device, "_time", lambda x, weight, repeats: rows.append(len(x)) or 0.5 * repeats)
+
+    def time_rows(x: Tensor, weight: Tensor, repeats: int) -> float:
+        rows.append(len(x))
+        return 0.5 * repeats
+
+    monkeypatch.setattr(device, "_time", time_rows)
     assert device._seconds(Product(1, 100, 3, 10), "fp32", CPU) == pytest.approx(0.5 * 100 / 4)
     assert set(rows) == {4}

@@ -54,8 +54,9 @@ def test_tokens_and_arithmetic_are_those_of_the_updates(small_subject: Subject, 
     recipe = small_subject.recipe
     lengths = small_store.src.lengths, small_store.tgt.lengths
     limit = UpdateNeeds.of(*lengths, batch_tokens=200).src_tokens
-    sizes = {"batch_tokens": 200, "src_batch_tokens": limit, "micro_batch_tokens": 90}
-    plan = plan_epoch(*lengths, **sizes, seed=recipe.seed, epoch=0)
+    plan = plan_epoch(
+        *lengths, batch_tokens=200, src_batch_tokens=limit, micro_batch_tokens=90, seed=recipe.seed, epoch=0
+    )
     first = [plan.sentences(index) for index in range(3)]
     with TrainingBench(small_subject, ALONE, small_store) as bench:
         repetition = bench.repeat(3)

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from calling import PipeIn, Write
-from nasty_lines import sentence
 
 from nmt.checkpoint import model_files, model_tensors
 from nmt.grammar import generate
@@ -23,6 +21,8 @@ from nmt.storage.sealed import write_directory
 from nmt.streams.answers import Answer, Answering
 from nmt.streams.records import Record
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
+from tests.calling import PipeIn, Write
+from tests.cli.nasty_lines import sentence
 
 # What tokenizers disagree about.
 AWKWARD = [

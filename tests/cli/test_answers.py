@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from calling import Nmt
-from nasty_lines import as_bytes, nasty_lines
 
 from nmt import cli
+from tests.calling import Nmt
+from tests.cli.nasty_lines import as_bytes, nasty_lines
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["nmt.cli.translate"])
@@ -100,6 +100,7 @@ def test_a_lost_process_ends_the_job_and_what_is_done_stays(model: Path, start: 
         assert time.monotonic() < deadline, job.said()
         time.sleep(0.02)
     lost = job.processes[1].pid
+    assert lost is not None
     os.kill(lost, signal.SIGKILL)
     assert job.wait() == [1, -signal.SIGKILL]
     (said,) = job.said()

@@ -3,32 +3,25 @@
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
 
+import batch_invariance
 import pytest
-from calling import load_tool
-from nasty_lines import as_bytes, nasty_lines
+import search_table
 
 from nmt import Translation, Translator
+from tests.cli.nasty_lines import as_bytes, nasty_lines
 
 
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    return load_tool("batch_invariance")
-
-
-def run(tool: ModuleType, model: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+def run(model: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(sys, "argv", ["batch-invariance", str(model), str(file)])
-    status = tool.main()
-    assert isinstance(status, int)
-    return status
+    return batch_invariance.main()
 
 
 def test_no_batch_size_and_no_order_matters(
-    tool: ModuleType, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(60, num_longest=0)))
-    status = run(tool, model, tmp_path / "in", monkeypatch)
+    status = run(model, tmp_path / "in", monkeypatch)
     out = capsys.readouterr().out
     assert status == 0, out
     rows = [line.split("|")[1:4] for line in out.splitlines() if line.startswith("| ")][1:]
@@ -37,12 +30,12 @@ def test_no_batch_size_and_no_order_matters(
 
 
 def test_what_it_shares_with_search_table_has_one_name(
-    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["tool", "--help"])
     monkeypatch.setenv("COLUMNS", "200")
     names = []
-    for one in (tool, load_tool("search_table")):
+    for one in (batch_invariance, search_table):
         with pytest.raises(SystemExit):
             one.main()
         lines = re.findall(r"^  (\S.*?)  +(\S.*)$", capsys.readouterr().out, re.MULTILINE)
@@ -53,15 +46,15 @@ def test_what_it_shares_with_search_table_has_one_name(
 
 
 def test_a_translation_that_depends_on_its_neighbours_is_found_and_shown(
-    tool: ModuleType, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def leaky(self: Translator, lines: list[str]) -> list[list[Translation]]:
         return [[Translation(f"{line} {len(lines)}", -1.0 / len(lines), -1.0, [line], [-1.0])] for line in lines]
 
     monkeypatch.setattr(Translator, "translate_n_best", leaky)
     (tmp_path / "in").write_text("a\nb\n")
-    assert run(tool, model, tmp_path / "in", monkeypatch) == 1
+    assert run(model, tmp_path / "in", monkeypatch) == 1
     out = capsys.readouterr().out
     assert "| 2 | in order | 2 | 5.0e-01 | 0.0e+00 |" in out
     assert "line 1: a\n  alone    -1.0000000 a 1\n  together -0.5000000 a 2" in out
-    assert run(tool, tmp_path / "none", tmp_path / "in", monkeypatch) == 1
+    assert run(tmp_path / "none", tmp_path / "in", monkeypatch) == 1

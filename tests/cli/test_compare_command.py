@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from calling import Nmt
+
+from tests.calling import Nmt
 
 SYSTEMS = ("fair", "good", "poor")
 THEIR_NAMES = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}

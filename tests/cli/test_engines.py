@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calling import Nmt
 
 from nmt.decode.shortlist import Shortlist
 from nmt.devices.precision import choose_precision
@@ -17,6 +16,7 @@ from nmt.export import ctranslate2 as conversion
 from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe
 from nmt.text.tokenizer import Tokenizers
+from tests.calling import Nmt
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import sacrebleu
 import sacremoses
-from calling import Nmt
+
+from tests.calling import Nmt
 
 SYSTEMS = ("good", "fair", "poor")
 
@@ -113,8 +114,8 @@ def multi_bleu(hypotheses: list[list[str]], references: list[list[str]]) -> floa
         if not right:
             return 0.0
         logs += math.log(right / total) / 4
-    ours, theirs = sum(map(len, hypotheses)), sum(map(len, references))
-    return 100 * math.exp(logs + min(0.0, 1 - theirs / ours))
+    lengths = [sum(map(len, lines)) for lines in (hypotheses, references)]
+    return 100 * math.exp(logs + min(0.0, 1 - lengths[1] / lengths[0]))
 
 
 def ende_bleu_tokens(path: Path) -> list[list[str]]:

@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from calling import Nmt, one_line
+
+from tests.calling import Nmt, one_line
 
 RECIPE = """
 name = "small"

@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from calling import Nmt, one_line
 
 from nmt.cli.arguments import require_output
 from nmt.recipe import UserError
 from nmt.streams.output import require_no_input
+from tests.calling import Nmt, one_line
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -213,7 +214,7 @@ def hold(path: Path, connection: "multiprocessing.connection.Connection") -> Non
 
 
 @pytest.fixture
-def holder(tmp_path: Path) -> Iterator[multiprocessing.Process]:
+def holder(tmp_path: Path) -> Iterator[BaseProcess]:
     context = multiprocessing.get_context("fork")
     own, other = context.Pipe()
     process = context.Process(target=hold, args=(tmp_path / "out", other))
@@ -224,7 +225,7 @@ def holder(tmp_path: Path) -> Iterator[multiprocessing.Process]:
     process.join()
 
 
-def test_one_process_at_a_time_writes_a_part(tmp_path: Path, holder: multiprocessing.Process) -> None:
+def test_one_process_at_a_time_writes_a_part(tmp_path: Path, holder: BaseProcess) -> None:
     for options in ({"resume": True}, {"restart": True}, {}):
         with (
             pytest.raises(UserError, match=r"out\.part is written by another process"),

@@ -5,7 +5,8 @@ import struct
 from pathlib import Path
 
 import pytest
-from calling import Nmt
+
+from tests.calling import Nmt
 
 
 @pytest.fixture

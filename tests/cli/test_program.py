@@ -7,10 +7,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from calling import Nmt, one_line
 
 from nmt import pipeline
 from nmt.cli.program import COMMANDS
+from tests.calling import Nmt, one_line
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "quickstart.toml"
 

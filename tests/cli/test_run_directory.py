@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from calling import Nmt, one_line
 
 from nmt.recipe import dump_recipe, load_recipe
+from tests.calling import Nmt, one_line
 
 RECIPE = """# mine
 name = "tiny"

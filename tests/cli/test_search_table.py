@@ -2,17 +2,11 @@
 
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from calling import load_tool
+import search_table
 
 LINES = ["a dog runs", "two dogs", "the cat sees a dog", "no", "a cat"]
-
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    return load_tool("search_table")
 
 
 @pytest.fixture
@@ -23,7 +17,6 @@ def texts(tmp_path: Path) -> list[str]:
 
 
 def test_every_kind_of_search_has_a_row(
-    tool: ModuleType,
     model: Path,
     texts: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -31,29 +24,31 @@ def test_every_kind_of_search_has_a_row(
 ) -> None:
     given = [str(model), *texts, "--ensemble", str(model), "--lines", "4", "--repetitions", "2"]
     monkeypatch.setattr(sys, "argv", ["search-table", *given])
-    assert tool.main() == 0
+    assert search_table.main() == 0
     rows = {
         name.strip(): [cell.strip() for cell in cells]
         for _, name, *cells, _ in (line.split("|") for line in capsys.readouterr().out.splitlines() if "|" in line[:1])
     }
-    assert list(rows)[2:] == [search.name for search in tool.searches(model, model, "cpu")]
+    assert list(rows)[2:] == [search.name for search in search_table.searches(model, model, "cpu")]
     assert rows["beam 5"] == rows["beam 5, the other model"][:3] + rows["beam 5"][3:], "they are the same model"
     assert rows["beam 5"][4] == "1.00"
     assert float(rows["beam 10, oracle of 10"][1]) >= float(rows["beam 10"][1]), "it may choose what beam 10 chose"
 
 
 @pytest.mark.parametrize(("lowercase", "case"), [(False, "mixed"), (True, "lc")])
-def test_lower_case_is_scored_without_regard_to_case(tool: ModuleType, lowercase: bool, case: str) -> None:
-    row = tool.Row(tool.Search(tool.REFERENCE, (), {}), ["a dog sees two cats"], [1.0])
-    *table, bleu, chrf = tool.table([row], ["A Dog sees two Cats"], lowercase)
-    assert (f"| {tool.REFERENCE} | 100.00 | 100.00 |" in table[2]) == lowercase
+def test_lower_case_is_scored_without_regard_to_case(lowercase: bool, case: str) -> None:
+    row = search_table.Row(search_table.Search(search_table.REFERENCE, (), {}), ["a dog sees two cats"], [1.0])
+    *table, bleu, chrf = search_table.table([row], ["A Dog sees two Cats"], lowercase)
+    assert (f"| {search_table.REFERENCE} | 100.00 | 100.00 |" in table[2]) == lowercase
     assert f"case:{case}" in bleu
     assert f"case:{case}" in chrf
-    assert tool.closest(["A dog sees two", "a dog sees two cats"], "A DOG SEES TWO CATS", True) == "a dog sees two cats"
+    assert (
+        search_table.closest(["A dog sees two", "a dog sees two cats"], "A DOG SEES TWO CATS", True)
+        == "a dog sees two cats"
+    )
 
 
 def test_texts_of_different_length_are_refused(
-    tool: ModuleType,
     model: Path,
     texts: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -61,5 +56,5 @@ def test_texts_of_different_length_are_refused(
 ) -> None:
     Path(texts[1]).write_text("a cat\n")
     monkeypatch.setattr(sys, "argv", ["search-table", str(model), *texts])
-    assert tool.main() == 1
+    assert search_table.main() == 1
     assert capsys.readouterr().err.endswith(f"has 5 lines and {texts[1]} 1; they must match; give both\n")

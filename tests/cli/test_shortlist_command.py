@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from calling import Nmt, one_line
 
 from nmt import Translator
 from nmt.checkpoint import model_files, model_tensors
@@ -14,6 +13,7 @@ from nmt.recipe import DecodeRecipe, load_recipe
 from nmt.storage.model_facts import ModelFacts, read_model_facts
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers
+from tests.calling import Nmt, one_line
 
 RECIPE = """
 name = "tiny"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from nasty_lines import as_bytes, nasty_lines
 
 from nmt import UserError
 from nmt.streams.records import Format, Layout
 from nmt.streams.source import PipeLines, Source
 from nmt.streams.windows import windows
 from nmt.text import lines as lines_module
+from tests.cli.nasty_lines import as_bytes, nasty_lines
 
 TEXT = Layout(Format.text)
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from calling import Nmt, PipeIn, Write, one_line
-from nasty_lines import as_bytes, nasty_lines
 
 from nmt import DecodeRecipe, Translator
 from nmt.checkpoint import write_with_decode
 from nmt.storage.model_facts import read_model_facts
 from nmt.streams.source import PipeLines
+from tests.calling import Nmt, PipeIn, Write, one_line
+from tests.cli.nasty_lines import as_bytes, nasty_lines
 
 SENTENCES = [f"the old dog {number} sees a cat" for number in range(20)]
 
@@ -268,8 +268,8 @@ def test_after_any_interruption_the_same_text_comes_out(
 
     (tmp_path / "in.tsv").write_bytes(as_bytes(["en", *SENTENCES]))
     out, part = tmp_path / name, tmp_path / f"{name}.part"
-    command = ("translate", model, tmp_path / "in.tsv", "--header", "-o", out, "--window", 6, "--n-best", 2)
-    command += ("--engine", "torch")
+    command: list[object] = ["translate", model, tmp_path / "in.tsv", "--header", "-o", out, "--window", 6]
+    command += ["--n-best", 2, "--engine", "torch"]
     assert nmt(*command)[0] == 0
     expected = text(out)
     out.unlink()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt.recipe import DataRecipe, TextCorpus
-from nmt.text.clean import DROP_REASONS, Cleaner, normalize, valid_unicode
+from nmt.text.clean import DROP_REASONS, Cleaner, UnicodeForm, normalize, valid_unicode
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=60)
 INVISIBLE = "[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]+"
@@ -47,7 +47,7 @@ def test_unicode_forms() -> None:
 
 
 @given(ANY_TEXT, st.sampled_from(FORMS))
-def test_normalized_text_is_one_clean_line(text: str, form: str) -> None:
+def test_normalized_text_is_one_clean_line(text: str, form: UnicodeForm) -> None:
     result = normalize(text, form)
     assert normalize(result, form) == result
     assert result == " ".join(result.split())
@@ -65,7 +65,7 @@ def test_no_printable_character_becomes_another_white_space() -> None:
 
 
 @given(ANY_TEXT | st.text("a \t\u00a0\u00b4\ufffd\u0301\u00ad", max_size=8), st.sampled_from(FORMS))
-def test_lines_that_need_no_change_are_no_exception(text: str, form: str) -> None:
+def test_lines_that_need_no_change_are_no_exception(text: str, form: UnicodeForm) -> None:
     parts = re.split("[\x00-\x1f\x7f-\x9f]+", re.sub(INVISIBLE, "", valid_unicode(text)))
     plain = " ".join(parts) if form == "none" else unicodedata.normalize(form, " ".join(parts))
     assert normalize(text, form) == " ".join(plain.split())

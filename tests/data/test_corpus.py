@@ -2,6 +2,7 @@ import gzip
 import json
 import lzma
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,12 @@ HOSTILE = [
 ]
 SRC = [f"source {line}" for line in HOSTILE]
 TGT = [f"{line} target" for line in HOSTILE]
-COMPRESSORS = {"txt": bytes, "gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.compress}
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "txt": bytes,
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.compress,
+}
 
 
 def recipe(root: Path, **options: Any) -> DataRecipe:
@@ -257,7 +263,7 @@ def test_bad_json_lines(line: str, match: str, tmp_path: Path) -> None:
 
 
 def write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
-    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=5)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pydict(columns), path, row_group_size=5)
 
 
 def test_parquet(tmp_path: Path) -> None:

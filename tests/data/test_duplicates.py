@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,7 +10,7 @@ from nmt.data.duplicates import Bitmap, DuplicateFinder
 
 @settings(max_examples=25)
 @given(st.lists(st.lists(st.integers(0, 300), max_size=40), max_size=5))
-def test_first_of_equal_hashes_is_kept(tmp_path_factory, chunks: list[list[int]]) -> None:
+def test_first_of_equal_hashes_is_kept(tmp_path_factory: pytest.TempPathFactory, chunks: list[list[int]]) -> None:
     directory = tmp_path_factory.mktemp("hashes")
     with DuplicateFinder(directory) as finder:
         for chunk in chunks:

@@ -121,8 +121,8 @@ def test_piece_that_reaches_over_a_space(text: str, tmp_path: Path) -> None:
 
 def otherwise_trained(folder: Path, **options: Any) -> Tokenizer:
     """A model without bytes, so that unknown characters are unknown tokens."""
-    settings = {"normalization_rule_name": "identity", "pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
-    settings |= {"model_type": "bpe", "vocab_size": 40, "minloglevel": 2}
+    settings: dict[str, Any] = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
+    settings |= {"normalization_rule_name": "identity", "model_type": "bpe", "vocab_size": 40, "minloglevel": 2}
     model = folder / "other"
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LINES), model_prefix=str(model), **(settings | options)

@@ -109,7 +109,7 @@ def expected(recipe: Recipe, tokenizers: Tokenizers) -> tuple[list[tuple[list[in
     drops: Counter[str] = Counter()
     corpora, words = [], [0, 0]
     for corpus in recipe.data.train:
-        pairs = CORPORA[Path(corpus.src).stem]  # type: ignore[union-attr,arg-type]
+        pairs = CORPORA[Path(corpus.src).stem]  # type: ignore[union-attr]
         before = len(kept)
         tag = [tokenizers.src.user_symbols()[corpus.tag]] if corpus.tag else []
         for pair in pairs:

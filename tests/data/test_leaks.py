@@ -112,7 +112,7 @@ def test_letters_marks_digits_and_symbols_count(one: str, other: str) -> None:
     assert normal_forms([one]) != normal_forms([other])
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\n"))))
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))))
 def test_a_line_has_one_form_whatever_stands_beside_it(lines: list[str]) -> None:
     assert normal_forms(lines) == [form for line in lines for form in normal_forms([line])]
 

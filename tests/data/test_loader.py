@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice, takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 from nmt.data.epoch_plan import plan_epoch
 from nmt.data.loader import Place, TrainingBatches, Update, make_batch
 from nmt.data.shapes import UpdateNeeds
-from nmt.data.store import PairStore, PairWriter, token_dtype
+from nmt.data.store import PairStore, PairWriter, Side, token_dtype
 from nmt.recipe import TrainRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
 
@@ -25,7 +26,8 @@ def data(tmp_path: Path) -> Iterator[tuple[PairStore, Sentences, Sentences]]:
     random = np.random.default_rng(0)
     src, tgt = ([random.integers(4, 99, random.integers(0, 12)).tolist() for _ in range(40)] for _ in range(2))
     with PairWriter(tmp_path, "train", {"src": token_dtype(100), "tgt": token_dtype(100)}) as writer:
-        for side, sentences in (("src", src), ("tgt", tgt)):
+        sides: dict[Side, list[list[int]]] = {"src": src, "tgt": tgt}
+        for side, sentences in sides.items():
             flat = np.array([token for sentence in sentences for token in sentence])
             writer.append(side, flat, np.array([len(sentence) for sentence in sentences]))
     yield PairStore(tmp_path, "train"), src, tgt
@@ -81,7 +83,7 @@ def test_with_a_shape_all_batches_have_it_and_the_updates_are_the_same(
         assert any(src_tokens_of(update) > limit for update in islice(batches, 12))
     shared = []
     for rank in range(world_size):
-        options = {"rank": rank, "world_size": world_size, "src_batch_tokens": limit, "shape": shape}
+        options: dict[str, Any] = {"rank": rank, "world_size": world_size, "src_batch_tokens": limit, "shape": shape}
         with TrainingBatches(store, RECIPE, seed=1, **options) as batches:
             shared.append(list(islice(batches, 12)))
     for before, *after in zip(plain, *shared, strict=True):
@@ -149,7 +151,7 @@ def test_processes_get_equal_shares_of_each_update(
     store, _, _ = data
     shares: list[list[Update]] = []
     for rank in range(world_size):
-        options = {"rank": rank, "world_size": world_size, "multiple": multiple}
+        options: dict[str, Any] = {"rank": rank, "world_size": world_size, "multiple": multiple}
         with TrainingBatches(store, RECIPE, seed=1, **options) as batches:
             shares.append(list(islice(batches, 9)))
     with TrainingBatches(store, RECIPE, seed=1, multiple=multiple) as batches:

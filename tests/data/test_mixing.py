@@ -107,7 +107,7 @@ def test_tag_is_the_first_token_of_the_source_and_only_that(algorithm: str, fold
     assert [pieces.count(symbol) for symbol in ("<web>", "<talks>", "<old>")] == [1, 1, 1]
     web, talks = pieces.index("<web>"), pieces.index("<talks>")
     assert tag_ids(recipe, tokenizer) == {1: web, 2: talks, 3: web}
-    expected = [([], pair) for pair in sentence_pairs(0, 30)]
+    expected: list[tuple[list[int], Any]] = [([], pair) for pair in sentence_pairs(0, 30)]
     expected += [([web], pair) for pair in sentence_pairs(100, 20)]
     expected += [([talks], pair) for pair in sentence_pairs(200, 10)]
     assert stored(prepared) == [([*tag, *tokenizer.encode(src)], tokenizer.encode(tgt)) for tag, (src, tgt) in expected]
@@ -347,10 +347,10 @@ def test_batches_show_the_mixture(folder: Path) -> None:
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Tokenizers]:
     """Trained on other text than the corpora: joint ones under True, separate ones under False."""
     trained = {}
+    lines = [(f"a dog hears {n} birds", f"ein Hund hört {n} Vögel") for n in range(50)]
     for joint in (True, False):
         recipe = TokenizerRecipe(vocab_size=300, joint=joint, user_symbols=("<web>",))
-        lines = [(f"a dog hears {n} birds", f"ein Hund hört {n} Vögel") for n in range(50)]
-        trained[joint] = train_tokenizers(lambda lines=lines: lines, recipe, tmp_path_factory.mktemp("model"))
+        trained[joint] = train_tokenizers(lambda: lines, recipe, tmp_path_factory.mktemp("model"))
     return trained
 
 

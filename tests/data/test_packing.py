@@ -1,5 +1,6 @@
 import time
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,8 @@ def test_epoch_plan(
     epoch: int,
 ) -> None:
     src, tgt = columns(pairs)
-    options = {"batch_tokens": batch_tokens, "src_batch_tokens": src_batch_tokens, "seed": seed, "epoch": epoch}
+    options: dict[str, Any] = {"batch_tokens": batch_tokens, "src_batch_tokens": src_batch_tokens}
+    options |= {"seed": seed, "epoch": epoch}
     plan = plan_epoch(src, tgt, micro_batch_tokens=micro_batch_tokens, **options)
     updates = [plan.sentences(k).tolist() for k in range(len(plan))]
     assert sorted(i for update in updates for i in update) == list(range(len(pairs)))
@@ -120,7 +122,8 @@ def test_a_plan_from_where_an_update_starts_has_the_same_updates(
     pairs: list[tuple[int, int]], batch_tokens: int, src_batch_tokens: int | None, skipped: int
 ) -> None:
     src, tgt = columns(pairs)
-    options = {"batch_tokens": batch_tokens, "src_batch_tokens": src_batch_tokens, "seed": 1, "epoch": 0}
+    options: dict[str, Any] = {"batch_tokens": batch_tokens, "src_batch_tokens": src_batch_tokens}
+    options |= {"seed": 1, "epoch": 0}
     plan = plan_epoch(src, tgt, micro_batch_tokens=50, **options)
     skipped = min(skipped, len(plan))
     rest = plan_epoch(src, tgt, micro_batch_tokens=50, first_pair=int(plan.starts[skipped]), **options)
@@ -270,7 +273,7 @@ def test_permutations_differ() -> None:
 def test_plan_of_a_mixture() -> None:
     lengths = np.random.default_rng(0).integers(0, 20, 1000).astype(np.int32)
     mixture = Mixture((900, 100), (500, 500))
-    options = {"batch_tokens": 500, "micro_batch_tokens": 100, "seed": 1, "mixture": mixture}
+    options: dict[str, Any] = {"batch_tokens": 500, "micro_batch_tokens": 100, "seed": 1, "mixture": mixture}
     for epoch in (0, 3):
         plan = plan_epoch(lengths, lengths[::-1], epoch=epoch, **options)
         assert sorted(plan.order.tolist()) == sorted(mixture.choose(1, epoch).tolist())
@@ -290,7 +293,7 @@ def test_plan_of_a_mixture() -> None:
 def test_mixture_of_each_pair_once_changes_nothing(pairs: list[tuple[int, int]], first: int, epoch: int) -> None:
     src, tgt = columns(pairs)
     sizes = (min(first, len(pairs)), len(pairs) - min(first, len(pairs)))
-    options = {"batch_tokens": 60, "micro_batch_tokens": 31, "seed": 1, "epoch": epoch}
+    options: dict[str, Any] = {"batch_tokens": 60, "micro_batch_tokens": 31, "seed": 1, "epoch": epoch}
     without, plain = plan_epoch(src, tgt, **options), plan_epoch(src, tgt, mixture=Mixture(sizes, sizes), **options)
     assert plain.order.tobytes() == without.order.tobytes() and plain.order.dtype == without.order.dtype
     assert plain.starts.tobytes() == without.starts.tobytes()
@@ -299,7 +302,7 @@ def test_mixture_of_each_pair_once_changes_nothing(pairs: list[tuple[int, int]],
 def test_mixed_order_is_the_one_that_runs_were_made_with() -> None:
     lengths = np.ones(10, dtype=np.int32)
     mixture = Mixture((7, 3), (4, 6))
-    options = {"batch_tokens": 6, "micro_batch_tokens": 6, "seed": 1, "mixture": mixture}
+    options: dict[str, Any] = {"batch_tokens": 6, "micro_batch_tokens": 6, "seed": 1, "mixture": mixture}
     assert mixture.choose(1, 0).tolist() == [5, 3, 4, 6, 7, 9, 8, 7, 8, 9]
     assert plan_epoch(lengths, lengths, epoch=0, **options).order.tolist() == [8, 7, 7, 5, 3, 4, 9, 9, 8, 6]
     assert plan_epoch(lengths, lengths, epoch=1, **options).order.tolist() == [7, 0, 7, 8, 2, 1, 1, 9, 8, 9]

@@ -20,6 +20,7 @@ from nmt.data.prepare import load_prepared, prepare
 from nmt.data.store import PairStore
 from nmt.recipe import Recipe, UserError, dump_recipe, parse_recipe
 from nmt.text.clean import normalize
+from nmt.text.tokenizer import train_tokenizers
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """
@@ -288,7 +289,7 @@ def test_separate_tokenizers(folder: Path) -> None:
 
 def test_tokenizer_learns_from_an_even_sample(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     samples: list[list[tuple[str, str]]] = []
-    train = preparation.train_tokenizers
+    train = train_tokenizers
 
     def spy(sample: Any, *arguments: Any) -> Any:
         samples.append(list(sample()))

@@ -21,7 +21,7 @@ import pytest
 from nmt.data import sampling
 from nmt.data.loader import Place, TrainingBatches, Update
 from nmt.data.sampling import SampledEpochs, SamplingClosed
-from nmt.data.store import PairStore, PairWriter, SideStore, token_dtype
+from nmt.data.store import PairStore, PairWriter, Side, SideStore, token_dtype
 from nmt.recipe import TokenizerRecipe, TrainRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizers
@@ -61,9 +61,10 @@ def write_corpus(directory: Path, algorithm: str, joint: bool) -> None:
     tokenizers = train_tokenizers(lambda: zip(src, tgt, strict=True), recipe, directory)
     tag = tokenizers.src.encode("<web>")[-1:]
     src_ids = [tag * (i % 2) + tokenizers.src.encode(text) for i, text in enumerate(src)]
-    sizes = {"src": tokenizers.src.vocab_size, "tgt": tokenizers.tgt.vocab_size}
+    sizes: dict[Side, int] = {"src": tokenizers.src.vocab_size, "tgt": tokenizers.tgt.vocab_size}
+    sides: dict[Side, list[list[int]]] = {"src": src_ids, "tgt": list(map(tokenizers.tgt.encode, tgt))}
     with PairWriter(directory, "train", {side: token_dtype(size) for side, size in sizes.items()}) as writer:
-        for side, ids in (("src", src_ids), ("tgt", list(map(tokenizers.tgt.encode, tgt)))):
+        for side, ids in sides.items():
             writer.append(side, np.array([token for line in ids for token in line]), np.array(list(map(len, ids))))
 
 
@@ -400,7 +401,8 @@ def test_nothing_goes_on_behind_close(workers: int, bpe_corpus: Path, sample: Sa
     epochs.close()
     for thread in segmenting():
         thread.join(timeout=5)
-    assert segmenting() == multiprocessing.active_children() == []
+    assert segmenting() == []
+    assert multiprocessing.active_children() == []
     assert set(epoch_names(bpe_corpus)) <= {"epoch-0", "epoch-1"}
     with pytest.raises(SamplingClosed):
         epochs.store(1)
@@ -497,14 +499,15 @@ def ending_sampler() -> Callable[[object], None]:
 
 # --- Batches ----------------------------------------------------------------------------------------------------------
 
-RECIPE = TrainRecipe(batch_tokens=400, micro_batch_tokens=MOST_TOKENS + 1)
+BUDGET = MOST_TOKENS + 1
+RECIPE = TrainRecipe(batch_tokens=400, micro_batch_tokens=BUDGET)
 
 
 def batches_of(directory: Path, epochs: SampledEpochs, **options: Any) -> TrainingBatches:
     return TrainingBatches(PairStore(directory, "train"), RECIPE, seed=7, epochs=epochs, **options)
 
 
-def as_values(update: Update) -> tuple[object, ...]:
+def as_values(update: Update) -> tuple[Any, ...]:
     parts = [(p.number, p.counts, p.batch.src.to_lists(), p.batch.tgt.to_lists()) for p in update.micro_batches]
     return (update.epoch, update.index, update.tgt_tokens, update.sentence_ids.tolist(), parts)
 
@@ -519,7 +522,7 @@ def test_every_pair_once_in_every_epoch_and_within_the_budget(corpus: Path, samp
             parts = [part.batch for part in update.micro_batches]
             pairs = [pair for b in parts for pair in zip(b.src.to_lists(), b.tgt.to_lists(), strict=True)]
             assert sorted(pairs) == sorted(expected)
-            assert max(max(len(b.src.tokens), b.tgt_tokens) for b in parts) <= RECIPE.micro_batch_tokens
+            assert max(max(len(b.src.tokens), b.tgt_tokens) for b in parts) <= BUDGET
             ids[update.epoch] += update.sentence_ids.tolist()
     assert [sorted(epoch_ids) for epoch_ids in ids] == [list(range(NUM_PAIRS))] * 3
 

@@ -1,9 +1,10 @@
 import math
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache
 from itertools import pairwise, product
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -139,13 +140,13 @@ def draw_bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float, choice: ra
         parts = merge(parts, min(merges)[1])
 
 
-def bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float) -> Counter[tuple[str, ...]]:
+def bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float) -> dict[tuple[str, ...], float]:
     """The probability of every segmentation, by algorithm 1 with every set of dropped merges at every step."""
     score_of = scores_of(vocabulary)
 
     @cache
-    def outcomes(parts: tuple[str, ...]) -> Counter[tuple[str, ...]]:
-        total: Counter[tuple[str, ...]] = Counter()
+    def outcomes(parts: tuple[str, ...]) -> dict[tuple[str, ...], float]:
+        total: dict[tuple[str, ...], float] = defaultdict(float)
         merges = possible_merges(parts, score_of)
         for is_dropped in product((True, False), repeat=len(merges)):
             share = math.prod(alpha if dropped else 1 - alpha for dropped in is_dropped)
@@ -158,7 +159,7 @@ def bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float) -> Counter[tupl
     return outcomes(tuple(word))
 
 
-def unigram_sampling(vocabulary: Vocabulary, word: str, alpha: float) -> Counter[tuple[str, ...]]:
+def unigram_sampling(vocabulary: Vocabulary, word: str, alpha: float) -> dict[tuple[str, ...], float]:
     """The probability of every segmentation, by listing them all."""
     score_of = scores_of(vocabulary)
 
@@ -167,7 +168,7 @@ def unigram_sampling(vocabulary: Vocabulary, word: str, alpha: float) -> Counter
         return [(rest[:cut], *way) for cut in cuts for way in ways(rest[cut:])] if rest else [()]
 
     weights = {way: math.exp(alpha * sum(score_of[piece] for piece in way)) for way in ways(word)}
-    return Counter({way: weight / sum(weights.values()) for way, weight in weights.items()})
+    return {way: weight / sum(weights.values()) for way, weight in weights.items()}
 
 
 @pytest.mark.parametrize("word", ["the", "garden", "beautiful", "riverriver"])
@@ -221,7 +222,7 @@ def test_nothing_stays_nothing(batch: list[list[int]], tokenizer: Tokenizer) -> 
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_a_piece_with_a_character_of_no_piece_stays_whole(algorithm: str) -> None:
+def test_a_piece_with_a_character_of_no_piece_stays_whole(algorithm: Literal["bpe", "unigram"]) -> None:
     pieces = ["<unk>", "a", "b", "ab", "bz", "z?"]
     vocabulary = Vocabulary(algorithm, pieces, [0.0, -1.5, -1.6, -1.0, -2.0, -5.0], [False, *[True] * 5])
     batch = [[3, 4, 5, 1, 2]] * 100

@@ -1,5 +1,7 @@
 """One size for all micro-batches: every pair is there once, hardly anything is padding, and nothing depends on luck."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -36,7 +38,7 @@ def test_hardly_anything_of_an_update_is_padding(
     src, tgt = wmt
     needs = UpdateNeeds.of(src, tgt, batch_tokens=batch_tokens)
     shape = needs.shape(micro_batch_tokens)
-    sizes = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
+    sizes: dict[str, Any] = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
     plan = plan_epoch(src, tgt, **sizes, src_batch_tokens=needs.src_tokens, seed=1, epoch=0, shape=shape)
     updates = range(min(len(plan) - 1, 150))  # the last update of an epoch is what is left
     ids = np.concatenate([plan.sentences(update) for update in updates])
@@ -54,8 +56,9 @@ def test_sources_may_be_the_longer_side(wmt: tuple[np.ndarray, np.ndarray], src_
     src = np.maximum(1, np.rint(wmt[0] * (src_mean / 27.0))).astype(np.int64)
     tgt = wmt[1]
     needs = UpdateNeeds.of(src, tgt, batch_tokens=25_000)
-    shape, sizes = needs.shape(12_500), {"batch_tokens": 25_000, "src_batch_tokens": needs.src_tokens}
-    plan = plan_epoch(src, tgt, **sizes, micro_batch_tokens=12_500, seed=1, epoch=0, shape=shape)
+    shape = needs.shape(12_500)
+    sizes: dict[str, Any] = {"src_batch_tokens": needs.src_tokens, "micro_batch_tokens": 12_500}
+    plan = plan_epoch(src, tgt, batch_tokens=25_000, **sizes, seed=1, epoch=0, shape=shape)
     cuts = [plan.micro_batches(update) for update in range(100)]
     assert np.mean([len(cut) for cut in cuts]) < parts * 1.02
     ids = np.concatenate([np.concatenate(cut) for cut in cuts])
@@ -75,7 +78,7 @@ def test_any_pairs_are_shared_out_whole_whatever_the_budget(
     src, tgt = np.array(pairs).T
     needs = UpdateNeeds.of(src, tgt, batch_tokens=batch_tokens)
     shape = needs.shape(micro_batch_tokens)
-    sizes = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
+    sizes: dict[str, Any] = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
     plan = plan_epoch(src, tgt, **sizes, src_batch_tokens=needs.src_tokens, seed=5, epoch=2, shape=shape)
     seen: list[int] = []
     for update in range(len(plan)):

@@ -3,13 +3,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.data.store import PairStore, PairWriter, SideStore, token_dtype
+from nmt.data.store import PairStore, PairWriter, Side, SideStore, token_dtype
 from nmt.recipe import UserError
 
 
 def write_store(directory: Path, src: list[list[int]], tgt: list[list[int]], chunk: int = 3, vocab: int = 1000) -> None:
     with PairWriter(directory, "train", {"src": token_dtype(vocab), "tgt": token_dtype(vocab)}) as writer:
-        for side, sentences in (("src", src), ("tgt", tgt)):
+        sides: dict[Side, list[list[int]]] = {"src": src, "tgt": tgt}
+        for side, sentences in sides.items():
             for start in range(0, len(sentences), chunk):
                 part = sentences[start : start + chunk]
                 flat = np.array([token for sentence in part for token in sentence], dtype=np.int64)

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sentencepiece
@@ -124,7 +125,7 @@ def test_the_vocabulary_is_that_of_the_model(algorithm: str, tmp_path: Path) -> 
 
 def test_other_kinds_of_models_have_no_vocabulary_to_sample(tmp_path: Path) -> None:
     path = tmp_path / "words"
-    special = {"pad_id": PAD_ID, "unk_id": UNK_ID, "bos_id": BOS_ID, "eos_id": EOS_ID}
+    special: dict[str, Any] = {"pad_id": PAD_ID, "unk_id": UNK_ID, "bos_id": BOS_ID, "eos_id": EOS_ID}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LINES), model_prefix=path, model_type="char", vocab_size=20, **special, minloglevel=2
     )

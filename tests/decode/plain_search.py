@@ -6,10 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from test_search import Prefix, Scored, Table, reference_penalty
-
 from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
+from tests.decode.test_search import Prefix, Scored, Table, reference_penalty
 
 NEG_INF = float("-inf")
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from nmt.alignment.attention import ChosenAttention, WordAligner, attention_maps
 from nmt.alignment.words import words_as_given, words_as_printed
-from nmt.decode.translator import Translation, Translator
+from nmt.decode.translation import Translation
+from nmt.decode.translator import Translator
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
 from nmt.text.clean import normalize

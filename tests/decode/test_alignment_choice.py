@@ -14,6 +14,7 @@ from nmt.recipe import ModelRecipe, TokenizerRecipe, UserError
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxy"
+Knowing = dict[tuple[int, int], tuple[int, ...]]
 
 
 class KnowingModel:
@@ -21,7 +22,7 @@ class KnowingModel:
 
     recipe = ModelRecipe(num_decoder_layers=3, num_heads=4)
 
-    def __init__(self, other: dict[int, int], knowing: dict[tuple[int, int], tuple[int, ...]]) -> None:
+    def __init__(self, other: dict[int, int], knowing: Knowing) -> None:
         """other: the source token of each target token; knowing: for layer and head, the rests of tokens mod 2."""
         self.other, self.knowing, self.shift = other, knowing, 0
 
@@ -65,9 +66,7 @@ def text() -> tuple[list[str], list[str]]:
     return sources, targets
 
 
-def make_aligner(
-    tokenizers: Tokenizers, knowing: dict[tuple[int, int], tuple[int, ...]], back: bool = False, shift: int = 0
-) -> WordAligner:
+def make_aligner(tokenizers: Tokenizers, knowing: Knowing, back: bool = False, shift: int = 0) -> WordAligner:
     tokens = {letter: tokenizers.src.encode(letter * 2)[0] for letter in LETTERS + LETTERS.upper()}
     other = {tokens[letter.upper()]: tokens[letter] for letter in LETTERS}
     if back:
@@ -81,7 +80,7 @@ def make_aligner(
 
 def test_the_heads_that_know_are_found_by_statistics(tokenizers: Tokenizers) -> None:
     """At the place where a token is the input, and, one before, where it is the output."""
-    knowing = {(2, 1): (0,), (2, 3): (1,), (0, 0): (0,)}
+    knowing: Knowing = {(2, 1): (0,), (2, 3): (1,), (0, 0): (0,)}
     for shift, place in ((0, "input"), (1, "output")):
         choice = choose_attention(make_aligner(tokenizers, knowing, shift=shift), *text())
         assert choice.attention == ChosenAttention(2, (1, 3), place)  # type: ignore[arg-type]
@@ -92,7 +91,7 @@ def test_the_heads_that_know_are_found_by_statistics(tokenizers: Tokenizers) -> 
 
 
 def test_all_heads_stay_where_some_alone_are_no_better(tokenizers: Tokenizers) -> None:
-    knowing = {(1, head): (0, 1) for head in range(4)}
+    knowing: Knowing = {(1, head): (0, 1) for head in range(4)}
     assert choose_attention(make_aligner(tokenizers, knowing), *text()).attention == ChosenAttention(1, (), "input")
 
 

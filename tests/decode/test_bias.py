@@ -2,13 +2,12 @@
 
 import math
 import random
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_search import begun, count
-from test_search import Prefix, Table, TableModel, source_of
 
 from nmt.packing.packed import PackedSequences
 from nmt.search.beam_search import beam_search
@@ -16,6 +15,8 @@ from nmt.search.bias import Bias
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
+from tests.decode.plain_search import begun, count
+from tests.decode.test_search import Prefix, Table, TableModel, source_of
 
 Biases = tuple[tuple[Prefix, float], ...]
 
@@ -30,7 +31,7 @@ def weights_table(rows: dict[Prefix, dict[int, float]], otherwise: dict[int, flo
     return table
 
 
-def best(table: Table, bias: Biases, length: int = 2, **options: int) -> Hypothesis:
+def best(table: Table, bias: Biases, length: int = 2, **options: Any) -> Hypothesis:
     chosen = SearchOptions(**({"beam_size": 4} | options), length_penalty="none", max_extra_tokens=2, bias=bias)
     [[found]] = beam_search(TableModel(table), PackedSequences.from_lists([source_of(length, 0)]), chosen)
     return found

@@ -1,12 +1,12 @@
 """Diverse groups: how the n best are drawn, and that they differ; `test_steering` holds the choices to a reference."""
 
 import pytest
-from test_search import TableModel, random_table, source_of
 
 from nmt.packing.packed import PackedSequences
 from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
+from tests.decode.test_search import TableModel, random_table, source_of
 
 SOURCES = [source_of(length, name) for name, length in enumerate([3, 5, 2, 6])]
 

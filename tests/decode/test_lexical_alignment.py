@@ -44,8 +44,8 @@ def by_loops(pairs: Pairs) -> list[list[int]]:
     table = table_by_loops(pairs)
     return [
         [
-            max(places(src, i, len(tgt)), key=lambda place, word=word: place[2] * table[place[1], word])[0]
-            for i, word in enumerate(tgt)
+            max(places(src, i, len(tgt)), key=lambda place: place[2] * table[place[1], tgt[i]])[0]
+            for i in range(len(tgt))
         ]
         for src, tgt in pairs
     ]

@@ -3,9 +3,9 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_search import begun, count
 
 from nmt.search.phrases import PhraseMatcher
+from tests.decode.plain_search import begun, count
 
 words = st.integers(0, 3)
 

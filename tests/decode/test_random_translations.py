@@ -3,21 +3,22 @@
 import math
 from collections import Counter
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
-from test_search import Prefix, TableModel, random_table, search, source_of
 
 from nmt.packing.packed import PackedSequences
 from nmt.search.options import SearchOptions
 from nmt.search.sampling import SamplingOptions, choose, sample
 from nmt.special_ids import EOS_ID
+from tests.decode.test_search import Prefix, TableModel, random_table, search, source_of
 
 SOURCE = source_of(2, 0)
 
 
 def drawn(
-    seed: int, count: int, sources: list[Prefix], sampling: SamplingOptions, **options: int
+    seed: int, count: int, sources: list[Prefix], sampling: SamplingOptions, **options: Any
 ) -> list[list[Prefix]]:
     table = random_table(seed, 2)
     search_options = SearchOptions(beam_size=count, n_best=count, max_extra_tokens=0, **options)

@@ -9,11 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inference.test_captured import SEARCHES, Rehearsing, draw_sources, make_model
-from inference.test_captured import assert_same as assert_same_search
-from plain_search import Task, beam_outputs
-from test_search import PrefixState, TableModel, assert_same, random_table, source_of
-from test_steering import prefixes, rules, some_phrases, stops, tasks_of, usually, zeros
 
 from nmt.inference.captured import CapturedModel
 from nmt.packing.packed import PackedSequences
@@ -25,6 +20,11 @@ from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
 from nmt.special_ids import BOS_ID
+from tests.decode.plain_search import Task, beam_outputs
+from tests.decode.test_search import PrefixState, TableModel, assert_same, random_table, source_of, zeros
+from tests.decode.test_steering import prefixes, rules, some_phrases, stops, tasks_of, usually
+from tests.inference.test_captured import SEARCHES, Rehearsing, draw_sources, make_model
+from tests.inference.test_captured import assert_same as assert_same_search
 
 
 class OpenTableModel(TableModel):

@@ -6,13 +6,13 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_search import count
-from test_search import Prefix, TableModel, random_table, source_of
 
 from nmt.packing.packed import PackedSequences
 from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
+from tests.decode.plain_search import count
+from tests.decode.test_search import Prefix, TableModel, random_table, source_of
 
 phrases = st.lists(st.integers(4, 8), min_size=1, max_size=4).map(tuple)
 

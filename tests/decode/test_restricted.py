@@ -69,11 +69,11 @@ def test_finds_the_best_of_all_outputs_of_candidates(output_bias: bool) -> None:
     found = beam_search(restrict(model, candidates), pack(SOURCES), options)
     for source, own, hypotheses in zip(SOURCES, candidates, found, strict=True):
         words = own.nonzero().flatten().tolist()[1:]
-        scored = []
+        scored: list[tuple[float, list[int], list[float]]] = []
         for length in range(4):
-            for tokens in itertools.product(words, repeat=length):
-                log_probs = restricted_log_probs(model, source, tokens, own)
-                scored.append((sum(log_probs) / length_penalty(length + 1, "power", 0.6), list(tokens), log_probs))
+            for output in itertools.product(words, repeat=length):
+                log_probs = restricted_log_probs(model, source, output, own)
+                scored.append((sum(log_probs) / length_penalty(length + 1, "power", 0.6), list(output), log_probs))
         scored.sort(reverse=True)
         for hypothesis, (score, tokens, log_probs) in zip(hypotheses, scored[:5], strict=True):
             assert hypothesis.tokens == tokens
@@ -132,7 +132,7 @@ def test_each_model_of_an_ensemble_is_restricted_by_itself(mean: EnsembleMean) -
     for source, own, found in zip(SOURCES, candidates, log_probs, strict=False):
         hidden = [model.forward(pack([source]), pack([[BOS_ID]]))[0] for model in models]
         single = [model.logits(h)[own].double().log_softmax(-1) for model, h in zip(models, hidden, strict=True)]
-        summed = sum(one.exp() for one in single) if mean == "linear" else sum(single)
+        summed = torch.stack([one.exp() if mean == "linear" else one for one in single]).sum(0)
         expected = (summed / 2).log() if mean == "linear" else (summed / 2).log_softmax(-1)
         assert found[own].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
         assert bool((found[~own] == -math.inf).all())

@@ -7,7 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_search import (
+
+from nmt.packing.packed import PackedSequences
+from nmt.search.beam_search import beam_search
+from nmt.search.options import SearchOptions
+from nmt.special_ids import EOS_ID
+from tests.decode.test_search import (
     Prefix,
     Scored,
     Table,
@@ -18,11 +23,6 @@ from test_search import (
     search,
     source_of,
 )
-
-from nmt.packing.packed import PackedSequences
-from nmt.search.beam_search import beam_search
-from nmt.search.options import SearchOptions
-from nmt.special_ids import EOS_ID
 
 WORDS = range(4, 6)
 

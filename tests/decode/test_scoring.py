@@ -15,7 +15,8 @@ from nmt.decode.scoring import score_pairs
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import ModelRecipe
-from nmt.search.beam_search import SearchOptions, beam_search
+from nmt.search.beam_search import beam_search
+from nmt.search.options import SearchOptions
 from nmt.special_ids import BOS_ID, EOS_ID
 
 VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"

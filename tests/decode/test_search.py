@@ -99,8 +99,8 @@ Scored = tuple[float, float, Prefix]  # score, log-probability, tokens without t
 
 
 def reference_penalty(n: int, options: SearchOptions) -> float:
-    divisors = {"gnmt": (5 + n) / 6, "power": float(n), "none": 1.0}
-    return divisors[options.length_penalty] ** options.length_alpha
+    divisors: dict[str, float] = {"gnmt": (5 + n) / 6, "power": float(n), "none": 1.0}
+    return math.pow(divisors[options.length_penalty], options.length_alpha)
 
 
 def reference_limit(source: Sequence[int], options: SearchOptions) -> int:
@@ -382,10 +382,11 @@ def vectors(name: str) -> Any:
 def test_length_penalty_equals_sockeyes() -> None:
     """Sockeye's ((beta + n) / (beta + 1))^alpha is `power` with beta 0 and `gnmt` with beta 5."""
     tables = vectors("sockeye.json")
-    for key, name, alpha in (
+    cases: list[tuple[str, LengthPenalty, float]] = [
         ("length_penalty_alpha1_beta0", "power", 1.0),
         ("length_penalty_alpha.2_beta5", "gnmt", 0.2),
-    ):
+    ]
+    for key, name, alpha in cases:
         ours = [length_penalty(n, name, alpha) for n in tables[key]["len"]]
         assert ours == pytest.approx(tables[key]["lp"], rel=1e-6)
 

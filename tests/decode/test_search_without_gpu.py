@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from fake_cuda import CUDA, FakeCuda, WaitError, fake_cuda, on_gpu
-from inference.test_captured import Rehearsing
 from torch import Tensor
 
 from nmt.inference.captured import CapturedModel
@@ -27,6 +25,8 @@ from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
 from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import EOS_ID
+from tests.fake_cuda import CUDA, FakeCuda, WaitError, fake_cuda, on_gpu
+from tests.inference.test_captured import Rehearsing
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 
@@ -82,7 +82,7 @@ def run(
     options: SearchOptions, wrap: Wrap, rows: int | None = None, dtype: torch.dtype = torch.float32, **answers: Any
 ) -> tuple[FakeCuda, Script]:
     script = Script()
-    with fake_cuda({STEP: script, READ: zeros, BIAS: zeros} | answers) as mode:
+    with fake_cuda({STEP: script, READ: zeros, BIAS: zeros, **answers}) as mode:
         model = wrap(lambda: make_model(dtype))
         src = PackedSequences.from_lists([[*source, EOS_ID] for source in SOURCES]).to(CUDA)
         found = beam_search(model, src, options, PREFIXES, REQUIRED, rows)
@@ -166,7 +166,9 @@ def test_a_shortlist_waits_where_it_gathers_candidates() -> None:
     def union(is_candidate: Tensor) -> Tensor:
         return torch.zeros(11, 1, dtype=torch.int64, device=CUDA)
 
-    mode, script = run(SearchOptions(max_extra_tokens=9, **PLAIN["forbidden"]), wrap, **{UNION: union})
+    mode, script = run(
+        SearchOptions(max_extra_tokens=9, **PLAIN["forbidden"]), wrap, None, torch.float32, **{UNION: union}
+    )
     assert mode.waits.pop(UNION) <= 3
     assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
 

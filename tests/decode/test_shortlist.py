@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
-from test_lexical_alignment import Pairs, language
-from test_translator import text_lines
 
 from nmt.alignment.lexical import PASSES, estimate_lexicon
 from nmt.data.store import PairStore, PairWriter
@@ -21,6 +19,8 @@ from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
 from nmt.special_ids import EOS_ID
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
+from tests.decode.test_lexical_alignment import Pairs, language
+from tests.decode.test_translator import text_lines
 
 VOCAB = 320
 

@@ -10,8 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_search import Task, beam_outputs, best_outputs
-from test_search import Prefix, TableModel, alphas, assert_same, penalties, random_table, source_of, zeros
 
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, UserError
@@ -19,6 +17,8 @@ from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.search.steering import Steering
+from tests.decode.plain_search import Task, beam_outputs, best_outputs
+from tests.decode.test_search import Prefix, TableModel, alphas, assert_same, penalties, random_table, source_of, zeros
 
 WORDS = (4, 5)
 
@@ -50,7 +50,7 @@ rules = st.fixed_dictionaries(
 )
 
 
-stops = st.sampled_from(
+stops: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     ({}, {"stop": "first"}, {"stop": "patience", "patience": 0.5}, {"stop": "patience", "patience": 2.0})
 )
 

@@ -386,13 +386,13 @@ def test_what_cannot_be_required_is_an_error_of_one_line(tokenizers: Tokenizers)
     model = CopyModel(tokenizers.src.vocab_size)
     translator = make_translator(model, tokenizers, max_positions=6)
     drawing = make_translator(model, tokenizers, sampling=True)
-    for attempt in (
-        lambda: translator.translate(["cat"], required=[["the cat"], []]),
-        lambda: translator.translate(["cat"], required=[["the cat sees the old red tree"]]),
-        lambda: drawing.translate(["cat"], required=[["dog"]]),
+    for one, required in (
+        (translator, [["the cat"], []]),
+        (translator, [["the cat sees the old red tree"]]),
+        (drawing, [["dog"]]),
     ):
         with pytest.raises(UserError, match=r"^[^\n]*;[^\n]*;[^\n]*$"):
-            attempt()
+            one.translate(["cat"], required=required)
 
 
 # --- Cutting ---------------------------------------------------------------------------------------------------------

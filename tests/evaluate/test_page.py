@@ -5,6 +5,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
@@ -51,7 +52,7 @@ def rendered_cells(markdown: str) -> list[list[str]]:
     ]
 
 
-def with_training(**changes: object) -> RunFacts:
+def with_training(**changes: Any) -> RunFacts:
     return dataclasses.replace(FACTS, training=dataclasses.replace(FACTS.training, **changes))
 
 

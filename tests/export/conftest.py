@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from nmt.checkpoint import model_files, model_tensors
 from nmt.grammar import ToyPair, generate
@@ -68,6 +69,7 @@ def make_model(
                 if recipe.norm_order == "pre"
                 else model.decoder.layers[-1].feed_forward_residual.norm
             )
+            assert isinstance(last, nn.LayerNorm)
             model.output.weight[EOS_ID] += 12 * last.bias  # so that translations end
         facts = ModelFacts(
             src_lang="en",

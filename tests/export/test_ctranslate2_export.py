@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from nmt.decode.translator import Translator
 from nmt.export import ctranslate2 as conversion
 from nmt.export import fit
 from nmt.export.bundle import ExportOptions, export_model
+from nmt.export.ctranslate2 import Quantization
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.text.tokenizer import Tokenizers
 
@@ -74,7 +76,7 @@ def test_the_scorer_agrees_too(make_model: MakeModel, lines: list[str], tmp_path
 @pytest.mark.parametrize(
     "quantization", ["float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 )
-def test_smaller_weights_make_smaller_files(quantization: str, make_model: MakeModel, tmp_path: Path) -> None:
+def test_smaller_weights_make_smaller_files(quantization: Quantization, make_model: MakeModel, tmp_path: Path) -> None:
     model = make_model()
     whole, small = tmp_path / "whole", tmp_path / "small"
     export_model(model, whole, ExportOptions("ctranslate2", sample=["A dog sleeps."]))
@@ -96,9 +98,9 @@ def test_an_export_that_is_not_the_model_is_not_there(
 ) -> None:
     whole = conversion._fill_embedding
 
-    def forget_to_scale(stack: object, spec: object, embedding: object) -> None:
+    def forget_to_scale(stack: Any, spec: Any, embedding: Any) -> None:
         whole(stack, spec, embedding)
-        stack.scale_embeddings = 1.0  # type: ignore[attr-defined]
+        stack.scale_embeddings = 1.0
 
     monkeypatch.setattr(conversion, "_fill_embedding", forget_to_scale)
     with pytest.raises(UserError, match=r"^the parity check failed: .* differ by at most .*; .*; [^\n]*$"):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import Nmt
 
 from nmt.decode.translator import Translator
 from nmt.export.bundle import ExportOptions, export_model
@@ -17,6 +16,7 @@ from nmt.export.usage import Place, ctranslate2_usage, huggingface_usage, lost_b
 from nmt.recipe import DecodeRecipe
 from nmt.storage.model_facts import read_model_facts
 from nmt.text.tokenizer import Tokenizers
+from tests.calling import Nmt
 
 MakeModel = Callable[..., Path]
 

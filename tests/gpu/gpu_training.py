@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint import model_files
-from nmt.data.store import PairStore, PairWriter, token_dtype
+from nmt.data.store import PairStore, PairWriter, Split, token_dtype
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import start_world
 from nmt.recipe import Recipe
 from nmt.storage.model_facts import ModelFacts
-from nmt.train.trainer import Trainer, TrainingText
+from nmt.train.text import TrainingText
+from nmt.train.trainer import Trainer
 
 VOCAB = 60
 SIZES = {"d_model": 32, "d_ff": 64, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
@@ -22,7 +23,8 @@ SIZES = {"d_model": 32, "d_ff": 64, "num_heads": 4, "num_encoder_layers": 2, "nu
 
 def write_pairs(folder: Path) -> None:
     random = np.random.Generator(np.random.PCG64(7))
-    for split, pairs in (("train", 240), ("valid", 20)):
+    sizes: tuple[tuple[Split, int], ...] = (("train", 240), ("valid", 20))
+    for split, pairs in sizes:
         sentences = [random.integers(4, VOCAB, random.integers(1, 14)) for _ in range(pairs)]
         lengths = np.array([len(sentence) for sentence in sentences])
         with PairWriter(folder, split, {"src": token_dtype(VOCAB), "tgt": token_dtype(VOCAB)}) as writer:

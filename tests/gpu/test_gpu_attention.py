@@ -86,9 +86,9 @@ def test_output_and_gradients_are_as_exact_as_the_type(
     lengths = list(zip(QUERY_LENGTHS, key_lengths, strict=True))
     exact = exact_attention(wide[0], wide[1], wide[2], wide[3], lengths, causal)
 
-    inputs = [t.to(gpu).requires_grad_() for t in (q, k, v)]
+    inputs = q, k, v = tuple(t.to(gpu).requires_grad_() for t in (q, k, v))
     here = queries.to(gpu)
-    out = attend(*inputs, here, here if causal else keys.to(gpu), causal=causal, kernel=kernel)
+    out = attend(q, k, v, here, here if causal else keys.to(gpu), causal=causal, kernel=kernel)
     assert out.dtype == dtype
     out.backward(grad.to(gpu))
 

@@ -175,7 +175,7 @@ def test_translation_recovers_where_memory_is_too_small(tmp_path: Path, gpu: tor
     rng = random.Random(1)
     lines = [" ".join(f"w{rng.randrange(4_000)}" for _ in range(30)) for _ in range(512)]
     decode = DecodeRecipe(beam_size=8, batch_tokens=16_384, max_extra_tokens=5)
-    found, peaks = [], []
+    found, peaks = [], list[int]()
     torch.cuda.empty_cache()
     for is_limited in (False, True):
         translator = Translator.load(tmp_path / "model", str(gpu), "fp32", decode)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from gpu_training import gradient, make_recipe, trainer_of, write_pairs
 
 from nmt.recipe import Recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.memory import MicroBatchShape, moments_to_come, peak_memory
+from tests.gpu.gpu_training import gradient, make_recipe, trainer_of, write_pairs
 
 pytestmark = pytest.mark.gpu
 
@@ -156,8 +156,8 @@ def test_an_update_needs_the_memory_that_was_foreseen(pairs: Path, tmp_path: Pat
         pytest.skip("only CUDA counts what is allocated")
     recipe = make_recipe(tmp_path / "run", gpu, batch_tokens=3_000, micro_batch_tokens=3_000, precision="bf16")
     with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
-        assert trainer.shape is not None
-        batch = MicroBatchShape.of_all(trainer.shape).batch().to(gpu)
+        assert trainer.batching.shape is not None
+        batch = MicroBatchShape.of_all(trainer.batching.shape).batch().to(gpu)
 
         def step() -> None:
             with torch.autocast("cuda", torch.bfloat16):

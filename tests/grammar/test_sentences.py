@@ -8,7 +8,7 @@ import pytest
 
 from nmt.grammar import translate
 from nmt.grammar.english import third_person
-from nmt.grammar.entries import Fixed, Verb
+from nmt.grammar.entries import Fixed, Person, Verb
 from nmt.grammar.modifiers import ADJECTIVES, FREQUENCIES, FUTURE_TIMES, HOME, MANNERS, PAST_TIMES, WHERE, WHERE_TO
 from nmt.grammar.morphology import PRETERITE, past, present
 from nmt.grammar.nouns import COMPOUNDS, NOUN, NOUNS
@@ -31,7 +31,7 @@ ADJECTIVE = {adjective.en: adjective for adjective in ADJECTIVES}
 MODAL = {modal.en: modal for modal in MODALS}
 VERB = {verb.infinitive: verb for verb in VERBS}
 ADVERB = {adverb.en: adverb for adverb in (*MANNERS, *FREQUENCIES, *PAST_TIMES, *FUTURE_TIMES)}
-ME, YOU, HE, SHE, WE, WHO, WHAT = (Pronoun(word) for word in ("I", "you", "he", "she", "we", "who", "what"))  # type: ignore[arg-type]
+ME, YOU, HE, SHE, WE, WHO, WHAT = (Pronoun(word) for word in ("I", "you", "he", "she", "we", "who", "what"))
 
 
 def np(determiner: str, words: str, **more: object) -> NounPhrase:
@@ -256,14 +256,14 @@ wissen: weiß weißt weiß wissen wissen
 sein: bin bist ist sind sind
 haben: habe hast hat haben haben
 """
-PERSONS = ("1s", "2s", "3s", "1p", "3p")
+PERSONS: tuple[Person, ...] = ("1s", "2s", "3s", "1p", "3p")
 
 
 @pytest.mark.parametrize("row", CONJUGATIONS.strip().split("\n"))
 def test_verbs_conjugate(row: str) -> None:
     name, forms = row.split(": ")
     verb = VERB[name]
-    assert [present(verb.de, verb.changed_stem, person) for person in PERSONS] == forms.split()  # type: ignore[arg-type]
+    assert [present(verb.de, verb.changed_stem, person) for person in PERSONS] == forms.split()
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_verbs_conjugate(row: str) -> None:
     ],
 )
 def test_simple_past(form: str, forms: str) -> None:
-    assert [past(form, person) for person in PERSONS] == forms.split()  # type: ignore[arg-type]
+    assert [past(form, person) for person in PERSONS] == forms.split()
 
 
 def test_english_third_person() -> None:

@@ -236,7 +236,7 @@ def test_sentences_are_well_formed(train: list[ToyPair]) -> None:
 
 def test_every_word_of_the_lexicon_is_used(train: list[ToyPair]) -> None:
     seen = Counter(word for pair in train for word in words(pair.src))
-    entries = [word.en for word in (*NOUNS, *ADJECTIVES)]
+    entries = [noun.en for noun in NOUNS] + [adjective.en for adjective in ADJECTIVES]
     entries += [verb.en_past.split()[0] for verb in VERBS if verb.en not in ("be", "have")]
     assert min((seen[word], word) for word in entries) > (5, "")
 

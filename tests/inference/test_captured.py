@@ -17,7 +17,8 @@ from torch import Tensor
 
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.checkpoint import load_model
-from nmt.decode.translator import Translation, Translator
+from nmt.decode.translation import Translation
+from nmt.decode.translator import Translator
 from nmt.inference.buffers import Arena, Shape, Sizes
 from nmt.inference.captured import CapturedModel, GraphRecorder, Run, StaticState
 from nmt.model.transformer import Transformer
@@ -90,20 +91,20 @@ def test_steps_equal_the_transformers(seed: int, sentences: int, beam: int, step
     captured = CapturedModel(model, Rehearsing())
     for _ in range(2):  # the second search finds what the first has left in the buffers
         src = draw_sources(rng, sentences)
-        states = [model.start(src, beam), captured.start(src, beam)]
+        own, recorded = model.start(src, beam), captured.start(src, beam)
         tokens = torch.full((sentences, beam), BOS_ID)
         left = sentences
         for _ in range(steps):
-            expected, found = model.advance(tokens, states[0]), captured.advance(tokens, states[1])
+            expected, found = model.advance(tokens, own), captured.advance(tokens, recorded)
             torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-12)
             if left > 1 and rng.random() < 0.3:
                 rows = torch.tensor(rng.sample(range(left), k=rng.randint(1, left - 1)))
                 left = len(rows)
-                for state in states:
-                    state.keep(rows)
+                own.keep(rows)
+                recorded.keep(rows)
             beam_index = torch.tensor([[rng.randrange(beam) for _ in range(beam)] for _ in range(left)])
-            for state in states:
-                state.reorder(beam_index)
+            own.reorder(beam_index)
+            recorded.reorder(beam_index)
             tokens = draw_tokens(rng, left, beam)
 
 
@@ -308,7 +309,7 @@ def test_it_translates_and_aligns_the_same(model_directory: Path) -> None:
     found = translations(model_directory, lambda model: CapturedModel(model, Rehearsing()), alignments=True)
     assert any(translation.alignment for [translation, *_] in found)
     assert_same_translations(found, expected)
-    options = {"alignments": True, "batch_tokens": 64, "bias": {"w1 w2": 0.5}, "no_repeat_ngram": 2}
+    options: dict[str, Any] = {"alignments": True, "batch_tokens": 64, "bias": {"w1 w2": 0.5}, "no_repeat_ngram": 2}
     expected = translations(model_directory, lambda model: model, **options)
     captured: list[CapturedModel] = []
 

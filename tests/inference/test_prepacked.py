@@ -52,8 +52,8 @@ def test_forward_and_steps_equal_those_of_the_plain_model(dtype: torch.dtype, to
     some, hidden = torch.tensor([4, 50, 7]), torch.randn(2, 3, 32).to(dtype)
     assert torch.equal(frozen.logits_of(some)(hidden), plain.logits_of(some)(hidden))  # as a shortlist asks for
     attentions = [model.cross_attention(SRC, TGT) for model in (plain, frozen)]
-    for pair in zip(*attentions, strict=True):
-        torch.testing.assert_close(*pair, rtol=0.0, atol=tolerance)
+    for expected, found in zip(*attentions, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0.0, atol=tolerance)
 
 
 def test_fp16_gives_log_probabilities_in_float32_within_what_its_rounding_explains() -> None:

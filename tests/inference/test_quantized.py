@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from inference.test_prepacked import SRC, TGT, VOCAB, two_models
 
 from nmt.inference.prepacked import PrepackedLinear
 from nmt.inference.quantized import QuantizedLinear, multiplies_integers
 from nmt.special_ids import BOS_ID
+from tests.inference.test_prepacked import SRC, TGT, VOCAB, two_models
 
 pytestmark = pytest.mark.skipif(
     not multiplies_integers(torch.device("cpu")), reason="this processor has no AVX-512-VNNI"

@@ -186,7 +186,7 @@ def test_dropout_zeroes_the_right_share_keeps_the_mean_and_passes_the_same_gradi
         assert dropped.flatten()[lane::4].mean().item() == pytest.approx(p, abs=0.005)
     assert (dropped[:, 1:] * dropped[:, :-1]).mean().item() == pytest.approx(p * p, abs=0.005)
     y.sum().backward()
-    assert torch.equal(x.grad, y.detach())
+    assert x.grad is not None and torch.equal(x.grad, y.detach())
 
 
 def test_dropout_repeats_with_the_seed_and_does_nothing_at_zero() -> None:

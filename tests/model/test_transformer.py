@@ -1,6 +1,7 @@
 """The whole model against torch.nn.Transformer, against itself one sentence at a time, and by perturbation."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -60,7 +61,12 @@ def copy_attention(source: SelfAttention | CrossAttention, target: nn.MultiheadA
 def torch_reference(model: Transformer) -> nn.Transformer:
     recipe = model.recipe
     pre = recipe.norm_order == "pre"
-    options = {"activation": recipe.activation, "batch_first": True, "norm_first": pre, "dtype": torch.float64}
+    options: dict[str, Any] = {
+        "activation": recipe.activation,
+        "batch_first": True,
+        "norm_first": pre,
+        "dtype": torch.float64,
+    }
     sizes = (recipe.d_model, recipe.num_heads, recipe.d_ff, 0.0)
 
     def final() -> nn.LayerNorm | None:
@@ -73,23 +79,21 @@ def torch_reference(model: Transformer) -> nn.Transformer:
     reference = nn.Transformer(  # made before the weights are copied, because it draws fresh ones
         recipe.d_model, recipe.num_heads, custom_encoder=encoder, custom_decoder=decoder, batch_first=True
     )
-    for ours, theirs in zip(model.encoder.layers, encoder.layers, strict=True):
-        copy_attention(ours.attention, theirs.self_attn)
-        pairs = [(ours.feed_forward.inner, theirs.linear1), (ours.feed_forward.outer, theirs.linear2)]
-        pairs += [(ours.attention_residual.norm, theirs.norm1), (ours.feed_forward_residual.norm, theirs.norm2)]
-        for a, b in pairs:
-            b.load_state_dict(a.state_dict())
+    pairs: list[tuple[nn.Module, Any]] = []
+    for layer, theirs in zip(model.encoder.layers, encoder.layers, strict=True):
+        copy_attention(layer.attention, theirs.self_attn)
+        pairs += [(layer.feed_forward.inner, theirs.linear1), (layer.feed_forward.outer, theirs.linear2)]
+        pairs += [(layer.attention_residual.norm, theirs.norm1), (layer.feed_forward_residual.norm, theirs.norm2)]
     for ours, theirs in zip(model.decoder.layers, decoder.layers, strict=True):
         copy_attention(ours.attention, theirs.self_attn)
         copy_attention(ours.cross_attention, theirs.multihead_attn)
-        pairs = [(ours.feed_forward.inner, theirs.linear1), (ours.feed_forward.outer, theirs.linear2)]
+        pairs += [(ours.feed_forward.inner, theirs.linear1), (ours.feed_forward.outer, theirs.linear2)]
         pairs += [(ours.attention_residual.norm, theirs.norm1), (ours.cross_attention_residual.norm, theirs.norm2)]
         pairs += [(ours.feed_forward_residual.norm, theirs.norm3)]
-        for a, b in pairs:
-            b.load_state_dict(a.state_dict())
     if pre:
-        encoder.norm.load_state_dict(model.encoder.norm.state_dict())
-        decoder.norm.load_state_dict(model.decoder.norm.state_dict())
+        pairs += [(model.encoder.norm, encoder.norm), (model.decoder.norm, decoder.norm)]
+    for own, other in pairs:
+        other.load_state_dict(own.state_dict())
     return reference
 
 
@@ -135,15 +139,16 @@ def test_outputs_and_gradients_equal_torch_nn_transformer(norm_order: str, activ
         torch.testing.assert_close(
             mine.feed_forward.inner.weight.grad, other.linear1.weight.grad, rtol=1e-9, atol=1e-10
         )
-        cross = mine.cross_attention
-        grads = torch.cat([cross.q.weight.grad, cross.kv.weight.grad])
+        q, kv = mine.cross_attention.q.weight.grad, mine.cross_attention.kv.weight.grad
+        assert q is not None and kv is not None
+        grads = torch.cat([q, kv])
         torch.testing.assert_close(grads, other.multihead_attn.in_proj_weight.grad, rtol=1e-9, atol=1e-10)
-    for mine, other in zip(model.encoder.layers, reference.encoder.layers, strict=True):
+    for layer, other in zip(model.encoder.layers, reference.encoder.layers, strict=True):
         torch.testing.assert_close(
-            mine.attention.qkv.bias.grad, other.self_attn.in_proj_bias.grad, rtol=1e-9, atol=1e-10
+            layer.attention.qkv.bias.grad, other.self_attn.in_proj_bias.grad, rtol=1e-9, atol=1e-10
         )
         torch.testing.assert_close(
-            mine.attention_residual.norm.weight.grad, other.norm1.weight.grad, rtol=1e-9, atol=1e-10
+            layer.attention_residual.norm.weight.grad, other.norm1.weight.grad, rtol=1e-9, atol=1e-10
         )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nmt.plots import curves
@@ -19,11 +20,26 @@ def note(folder: Path, *lines: dict[str, Any]) -> Path:
     return folder / "metrics.jsonl"
 
 
+def points(values: Any) -> list[float]:
+    return [float(value) for value in values]
+
+
+def legend_of(axes: Axes) -> list[str]:
+    legend = axes.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
 def drawn(monkeypatch: pytest.MonkeyPatch, run: Path) -> Figure:
     """The figure that `draw_curves` made."""
     figures: list[Figure] = []
     new_figure = curves._new_figure
-    monkeypatch.setattr(curves, "_new_figure", lambda: figures.append(new_figure()) or figures[0])
+
+    def keep_figure() -> Figure:
+        figures.append(new_figure())
+        return figures[-1]
+
+    monkeypatch.setattr(curves, "_new_figure", keep_figure)
     draw_curves(run, run / "curves.png")
     return figures[0]
 
@@ -52,14 +68,14 @@ def test_every_curve_shows_its_numbers(tmp_path: Path, monkeypatch: pytest.Monke
         "Norm of the gradient",
     ]
     loss = panels["Loss with label smoothing (nats per target token)"]
-    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in loss.lines] == [
+    assert [(points(line.get_xdata()), points(line.get_ydata())) for line in loss.lines] == [
         ([100, 200], [5.0, 4.0]),
         ([200, 300], [4.5, 4.7]),
     ]
-    assert [text.get_text() for text in loss.get_legend().get_texts()] == ["training", "validation"]
+    assert legend_of(loss) == ["training", "validation"]
     perplexity = panels["Perplexity of a validation token"]
     assert [text.get_text() for text in perplexity.texts] == ["90.00"]  # the best one is named
-    assert list(perplexity.lines[-1].get_xdata()) == [200]
+    assert points(perplexity.lines[-1].get_xdata()) == [200]
 
 
 def test_the_best_bleu_is_the_highest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +102,7 @@ def test_scores_that_were_forgotten_are_set_apart(tmp_path: Path, monkeypatch: p
     loss, bleu, rate = drawn(monkeypatch, tmp_path).axes
     for axes in (loss, bleu):
         assert [line.get_xdata() for line in axes.lines if line.get_linestyle() == ":"] == [[1, 1]]
-        assert axes.get_legend().get_texts()[-1].get_text() == "scores are measured in another way"
+        assert legend_of(axes)[-1] == "scores are measured in another way"
     assert all(line.get_linestyle() != ":" for line in rate.lines)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.data.store import PairWriter, token_dtype
+from nmt.data.store import PairWriter, Split, token_dtype
 from nmt.recipe import Recipe
 
 TINY_VOCAB = 40
@@ -16,7 +16,8 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A token store whose target is the source backwards: 240 training and 20 development pairs."""
     directory = tmp_path_factory.mktemp("tiny-data")
     random = np.random.Generator(np.random.PCG64(7))
-    for split, pairs in (("train", 240), ("valid", 20)):
+    sizes: tuple[tuple[Split, int], ...] = (("train", 240), ("valid", 20))
+    for split, pairs in sizes:
         sentences = [random.integers(4, TINY_VOCAB, random.integers(1, 9)) for _ in range(pairs)]
         lengths = np.array([len(sentence) for sentence in sentences])
         with PairWriter(directory, split, {"src": token_dtype(TINY_VOCAB), "tgt": token_dtype(TINY_VOCAB)}) as writer:

@@ -1,14 +1,14 @@
 """Micro-batches over processes and over resumes: equal shares, the same training, sizes that change, one checkpoint."""
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from run_tiny import metrics, run_in_processes, train_tiny, with_train, without_dropout
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmt.data.loader import TrainingBatches, Update, empty_batch
@@ -25,6 +25,7 @@ from nmt.train.loss import TrainingLoss, linear_cross_entropy
 from nmt.train.position import Position
 from nmt.train.resume import choose_checkpoint
 from nmt.train.update import Updater
+from tests.train.run_tiny import metrics, run_in_processes, train_tiny, with_train, without_dropout
 
 CPU = torch.device("cpu")
 
@@ -102,7 +103,7 @@ def test_constant_tables_are_not_broadcast_before_each_pass(tiny_recipe: Recipe,
         wrapped = Updater(tiny_recipe, World(0, 2, CPU), TrainingLoss(model, 0.1))._wrapped
         assert dict(model.named_buffers())
         wrapped(empty_batch())  # decides whether the next pass shall broadcast
-        assert not wrapped.will_sync_module_buffers()
+        assert isinstance(wrapped, DistributedDataParallel) and not wrapped.will_sync_module_buffers()
     finally:
         torch.distributed.destroy_process_group()
 
@@ -177,7 +178,7 @@ def test_a_checkpoint_that_counts_no_pairs_refuses_updates_of_another_size(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as an earlier version has written."""
-    save = trainer_module.asdict
+    save = asdict
 
     def without_pairs(value: Any) -> dict[str, Any]:
         return {key: entry for key, entry in save(value).items() if key not in ("pair", "processes", "workload")}
@@ -253,8 +254,8 @@ def test_each_of_the_n_best_is_kept_though_it_was_not_the_best_at_its_time(
         return type("Validation", (), {"loss": next(losses), "nll": 1.0, "perplexity": 2.0})
 
     monkeypatch.setattr(trainer_module, "validate", made_up)
-    options = {"validate_every": 2, "save_every": 12, "keep_last": 1, "keep_best": 2, "average_count": 1}
-    recipe = with_train(tiny_recipe, max_steps=12, **options)
+    options: dict[str, Any] = {"validate_every": 2, "save_every": 12, "keep_last": 1, "keep_best": 2}
+    recipe = with_train(tiny_recipe, max_steps=12, average_count=1, **options)
     position = train_tiny(recipe, tiny_data)
     assert position.best_steps(2) == [4, 6]
     steps = [int(path.name.removeprefix("step-")) for path in list_checkpoints(recipe.directory)]
@@ -294,7 +295,7 @@ class CountMatmuls(TorchDispatchMode):
     """Counts products of matrices."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,8 +50,8 @@ def test_extreme_logits_stay_finite() -> None:
     loss.backward()
     assert nll.item() == pytest.approx(0.0, abs=1e-6)
     assert loss.item() == pytest.approx(2 * 0.1 * 1e4, rel=1e-5)
-    assert torch.isfinite(hidden.grad).all()
-    assert torch.isfinite(weight.grad).all()
+    for tensor in (hidden, weight):
+        assert tensor.grad is not None and torch.isfinite(tensor.grad).all()
 
 
 def test_under_bf16_autocast_the_loss_is_close_and_gradients_have_the_weights_dtype() -> None:
@@ -62,14 +63,16 @@ def test_under_bf16_autocast_the_loss_is_close_and_gradients_have_the_weights_dt
         rough, _ = linear_cross_entropy(hidden, weight, labels, 0.1)
     rough.backward()
     assert rough.item() == pytest.approx(exact.item(), rel=2e-2)
-    assert weight.grad.dtype == hidden.grad.dtype == torch.float32
+    for tensor in (weight, hidden):
+        assert tensor.grad is not None and tensor.grad.dtype == torch.float32
 
 
-def load_vectors(name: str) -> dict:
+def load_vectors(name: str) -> dict[str, Any]:
     path = VECTORS / name
     if not path.is_file():
         pytest.skip(f"{name} lies in the folder of test vectors beside the project, which is absent")
-    return json.loads(path.read_text())
+    vectors: dict[str, Any] = json.loads(path.read_text())
+    return vectors
 
 
 def loss_of_log_probs(log_probs: torch.Tensor, labels: torch.Tensor, smoothing: float) -> float:
@@ -143,6 +146,7 @@ def test_training_loss_is_the_models_and_its_gradient_passes_finite_differences(
             values.append(module(batch)[0].item())
             flat[index] -= sign * step
         slope = (values[0] - values[1]) / (2 * step)
+        assert parameter.grad is not None
         assert parameter.grad.view(-1)[index].item() == pytest.approx(slope, rel=1e-5, abs=1e-8)
 
 
@@ -156,7 +160,7 @@ def rdrop_by_autograd(first: Tensor, second: Tensor, labels: Tensor, smoothing: 
     ]
     p, q = torch.log_softmax(first, dim=-1), torch.log_softmax(second, dim=-1)
     divergences = [F.kl_div(b, a, log_target=True, reduction="sum") for a, b in ((p, q), (q, p))]
-    return (sum(cross_entropies) + rdrop * sum(divergences) / 2) / 2
+    return (torch.stack(cross_entropies).sum() + rdrop * torch.stack(divergences).sum() / 2) / 2
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -212,8 +216,8 @@ def test_rdrop_stays_finite_where_the_passes_contradict_each_other() -> None:
     loss, _ = linear_rdrop(hidden, weight, torch.tensor([0]), 0.0, 1.0)
     loss.backward()
     assert loss.item() == pytest.approx(2e4 / 2 + 4e4 / 4, rel=1e-6)
-    assert torch.isfinite(hidden.grad).all()
-    assert torch.isfinite(weight.grad).all()
+    for tensor in (hidden, weight):
+        assert tensor.grad is not None and torch.isfinite(tensor.grad).all()
 
 
 def test_rdrop_under_bf16_autocast_is_close_and_gradients_have_the_weights_dtype() -> None:
@@ -280,7 +284,7 @@ def test_what_rounding_adds_does_not_count(rdrop: float) -> None:
 @pytest.mark.parametrize("rdrop", [0.0, 5.0])
 def test_a_bias_of_the_output_layer_counts_and_learns(rdrop: float) -> None:
     torch.manual_seed(8)
-    sizes = {"d_model": 8, "d_ff": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    sizes: dict[str, Any] = {"d_model": 8, "d_ff": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
     sizes |= {"dropout": 0.0, "tied_embeddings": "decoder", "output_bias": True}
     model = Transformer(ModelRecipe.model_validate(sizes), 11, 13).double()
     assert model.output.bias is not None

@@ -404,7 +404,7 @@ def test_trying_leaves_no_trace(training: bool) -> None:
 @pytest.mark.gpu
 def test_on_a_gpu_the_step_itself_is_run() -> None:
     device = torch.device("cuda", 0)
-    probe = probe_with(None, world=World(0, 1, device), available=available_memory, measure=peak_memory)
+    probe = replace(probe_with(0, world=World(0, 1, device), measure=peak_memory), available=available_memory)
     probe.loss.to(device)
     probe.require(2_000)
     assert probe.largest_budget(61) >= 2_048

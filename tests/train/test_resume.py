@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_tiny import metrics, train_tiny, with_train
 
 from nmt import pipeline
 from nmt.recipe import Recipe, UserError
@@ -16,6 +15,7 @@ from nmt.storage.run_folder import list_checkpoints
 from nmt.train import trainer as trainer_module
 from nmt.train.position import Change, Position
 from nmt.train.schedule import learning_rate
+from tests.train.run_tiny import metrics, train_tiny, with_train
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from run_tiny import RUN_TINY, final_files, metrics, train_tiny, with_train, without_dropout
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -38,6 +37,7 @@ from nmt.train.signals import Stopped
 from nmt.train.text import ValidationText
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import Validation, validate
+from tests.train.run_tiny import RUN_TINY, final_files, metrics, train_tiny, with_train, without_dropout
 
 
 def test_the_model_learns_and_everything_is_noted(tiny_recipe: Recipe, tiny_data: Path) -> None:
@@ -74,8 +74,8 @@ def test_one_update_equals_plain_torch_on_one_big_padded_free_batch(tiny_recipe:
     adam = torch.optim.Adam(model.parameters(), betas=options.adam_betas, eps=options.adam_epsilon)
     lengths = store.src.lengths, store.tgt.lengths
     needs = UpdateNeeds.of(*lengths, batch_tokens=options.batch_tokens)
-    budgets = {"batch_tokens": needs.tgt_tokens, "src_batch_tokens": needs.src_tokens, "micro_batch_tokens": 10**9}
-    plan = plan_epoch(*lengths, **budgets, seed=recipe.seed, epoch=0)
+    budgets: dict[str, Any] = {"batch_tokens": needs.tgt_tokens, "src_batch_tokens": needs.src_tokens}
+    plan = plan_epoch(*lengths, **budgets, micro_batch_tokens=10**9, seed=recipe.seed, epoch=0)
     for step in (1, 2, 3):
         batch = make_batch(store, plan.sentences(step - 1))
         loss = F.cross_entropy(model.logits(model(batch.src, batch.tgt)), batch.labels, label_smoothing=0.1)

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_cuda import CUDA, WaitError, fake_cuda, on_gpu
-from test_traced_loss import VOCAB, fixed_and_packed
 
 from nmt.data.loader import MicroBatch, Place, Update, _pinned
 from nmt.data.store import PairStore
@@ -24,6 +22,8 @@ from nmt.train.loss import TrainingLoss
 from nmt.train.moving_average import MovingAverage
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import validate
+from tests.fake_cuda import CUDA, WaitError, fake_cuda, on_gpu
+from tests.train.test_traced_loss import VOCAB, fixed_and_packed
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 

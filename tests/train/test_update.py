@@ -1,12 +1,11 @@
 """An update asks nothing of the device: it is made on tensors that have no contents."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fake_cuda import varlen_kernel
-from test_traced_loss import SMALL, VOCAB, fixed_and_packed
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.nn import functional as F
 
@@ -19,8 +18,10 @@ from nmt.recipe import Recipe
 from nmt.train import update as update_module
 from nmt.train.loss import TrainingLoss
 from nmt.train.update import Updater
+from tests.fake_cuda import varlen_kernel
+from tests.train.test_traced_loss import SMALL, VOCAB, fixed_and_packed
 
-RECIPE = {
+RECIPE: dict[str, Any] = {
     "name": "fake",
     "src_lang": "en",
     "tgt_lang": "de",
@@ -42,8 +43,9 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def without_contents(batch: Batch, mode: FakeTensorMode) -> Batch:
     def side(sequences: PackedSequences) -> PackedSequences:
-        tensors = {name: getattr(sequences, name) for name in ("tokens", "positions", "cu_seqlens")}
-        return replace(sequences, **{name: mode.from_tensor(tensor) for name, tensor in tensors.items()})
+        names = ("tokens", "positions", "cu_seqlens")
+        tensors: dict[str, Any] = {name: mode.from_tensor(getattr(sequences, name)) for name in names}
+        return replace(sequences, **tensors)
 
     return replace(batch, src=side(batch.src), tgt=side(batch.tgt), labels=mode.from_tensor(batch.labels))
 

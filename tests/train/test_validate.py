@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +22,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("budget", [25, 10_000])
-def test_validation_is_the_mean_over_all_tokens_without_dropout(tiny_recipe: Recipe, tiny_data, budget: int) -> None:
+def test_validation_is_the_mean_over_all_tokens_without_dropout(
+    tiny_recipe: Recipe, tiny_data: Path, budget: int
+) -> None:
     model = Transformer(tiny_recipe.model, 40, 40)
     loss = TrainingLoss(model, 0.1).train()
     store = PairStore(tiny_data, "valid")

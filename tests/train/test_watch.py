@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_tiny import train_tiny
 
-from nmt.checkpoint import list_checkpoints, load_checkpoint
-from nmt.processes.watch import JobEnded
-from nmt.recipe import Recipe
+from nmt.checkpoint import load_checkpoint
+from nmt.recipe import JobEnded, Recipe
+from nmt.storage.run_folder import list_checkpoints
 from nmt.train.signals import Stopped
+from tests.train.run_tiny import train_tiny
 
 # Forked where torch is imported already, which saves seconds for each.
 PROCESSES = multiprocessing.get_context("forkserver")

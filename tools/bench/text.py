@@ -56,6 +56,7 @@ def prepare_text(recipe: Recipe) -> None:
     for split, corpus in (("train", recipe.data.train[0]), ("test", test)):
         assert corpus.kind == "text", "the recipe is that of `text_recipe`"
         for side, path in (("src", corpus.src), ("tgt", corpus.tgt)):
+            assert isinstance(path, Path), "the recipe is that of `text_recipe`"
             lines = list(read_lines(recipe.data.root / path))
             _write_lines(folder / f"{split}.{side}.txt", lines)
             if split == "test":

@@ -66,9 +66,9 @@ def _check_auto(settings: Settings, results: Results) -> None:
 
 def _foreseen(trainer: Trainer) -> int:
     """Bytes of weights and moments, and of the step whose micro-batch is as full as can be."""
-    assert trainer.shape is not None, "the recipe asks for fixed shapes"
+    assert trainer.batching.shape is not None, "the recipe asks for fixed shapes"
     device = trainer.world.device
-    batch = MicroBatchShape.of_all(trainer.shape).batch().to(device)
+    batch = MicroBatchShape.of_all(trainer.batching.shape).batch().to(device)
 
     def step() -> None:
         with autocast(trainer.update.precision, device):

@@ -13,7 +13,8 @@ from nmt.data.store import PairStore
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, load_recipe
-from nmt.train.trainer import Trainer, TrainingText
+from nmt.train.text import TrainingText
+from nmt.train.trainer import Trainer
 
 # Of a dry run: as few words and weights as can still be trained.
 _SMALL = (

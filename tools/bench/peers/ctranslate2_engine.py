@@ -94,4 +94,5 @@ def _fill_norm(norm: common_spec.LayerNormSpec, width: int) -> None:
 
 
 def _matrix(random: np.random.Generator, outer: int, inner: int) -> np.ndarray:
-    return (random.standard_normal((outer, inner)) * inner**-0.5).astype(np.float32)
+    matrix: np.ndarray = random.standard_normal((outer, inner)) * inner**-0.5
+    return matrix.astype(np.float32)

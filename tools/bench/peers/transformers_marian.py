@@ -25,7 +25,7 @@ def build_model(work: Work) -> MarianMTModel:
     """The model of the work, with fresh weights."""
     shape = work.shape
     torch.manual_seed(1)
-    config = MarianConfig(
+    config = MarianConfig(  # type: ignore[call-arg]  # `attn_implementation` is none of its fields
         vocab_size=work.vocab_size,
         d_model=shape.d_model,
         encoder_layers=shape.num_encoder_layers,
@@ -48,7 +48,8 @@ def build_model(work: Work) -> MarianMTModel:
         forced_eos_token_id=None,
         attn_implementation=work.option("attn", "sdpa"),
     )
-    return MarianMTModel(config).to(work.device)
+    model: MarianMTModel = MarianMTModel(config).to(work.device)  # type: ignore[arg-type]  # wrapped without its types
+    return model
 
 
 def train(work: Work, clock: Clock) -> None:
