@@ -32,6 +32,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
 
 
+def pytest_runtest_setup() -> None:
+    """Compute with one thread: training sets the number of threads for the whole process, so for later tests too."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture
 def gpu() -> torch.device:
     """The GPU, as the commands use it; in a rehearsal the CPU."""

@@ -55,6 +55,7 @@ validate_bleu_sentences = 10
 save_every = 4
 average_count = 2
 device = "cpu"
+threads = 1
 [decode]
 beam_size = 2
 max_extra_tokens = 5

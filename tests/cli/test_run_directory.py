@@ -27,6 +27,7 @@ num_encoder_layers = 1
 num_decoder_layers = 1
 [train]
 device = "cpu"
+threads = 1
 batch_tokens = 400
 """
 

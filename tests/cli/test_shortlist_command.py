@@ -35,6 +35,7 @@ num_decoder_layers = 1
 max_positions = 64
 [train]
 device = "cpu"
+threads = 1
 """
 LINES = ["The woman buys a red car.", "", "The man sleeps.", "We work in the garden."]
 
