@@ -1,6 +1,7 @@
 """How `nmt translate` ends with real processes: a reader that goes, signals, a full disk. Nothing is left running."""
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 LIMIT = 20.0
 WORDS = "the old dog sees a cat " * 8
 MARK = "NMT_TEST_MARK"
+PROGRESS = re.compile(r"translating: [0-9,]+( of [0-9,]+)? lines")
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -92,32 +94,30 @@ def wait_until_busy(process: subprocess.Popen[bytes], seconds: float) -> None:
     pytest.fail("no work was begun")
 
 
-def end(process: subprocess.Popen[bytes]) -> tuple[int, list[str], float]:
-    """Exit status, lines on stderr, and how long it took."""
-    started = time.monotonic()
+def end(process: subprocess.Popen[bytes]) -> tuple[int, list[str]]:
+    """Exit status and lines on stderr, without those of progress: how many there are depends on the machine."""
     try:
         _, err = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
         pytest.fail("it did not end")
-    return process.returncode, err.decode().splitlines(), time.monotonic() - started
+    return process.returncode, [line for line in err.decode().splitlines() if not PROGRESS.match(line)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_threads_of_ctranslate2(
     start: Start, model: Path, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     subprocess.run([sys.executable, "-c", CONVERT, model], check=True)
-    process = start("-o", tmp_path / "out", "--engine", "ctranslate2")
-    wait_until_busy(process, 8.0)
+    process = start("-o", tmp_path / "out", "--engine", "ctranslate2", "--window", 20_000)
+    wait_until_busy(process, 5.0)
     process.send_signal(number)
-    found, said, seconds = end(process)
-    assert (found, len(said)) == (status, 1)
-    assert said[0].startswith("nmt: interrupted")  # some windows may be done
-    assert seconds < 10
+    assert end(process) == (status, ["nmt: interrupted"])
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status", "is_group"),
     [(signal.SIGINT, 130, True), (signal.SIGINT, 130, False), (signal.SIGTERM, 143, False)],
@@ -128,21 +128,23 @@ def test_a_signal_ends_all_at_once(
     process = start("-o", tmp_path / "out")
     wait_for_work(mark)
     os.killpg(process.pid, number) if is_group else process.send_signal(number)
-    found, said, _ = end(process)
+    found, said = end(process)
     assert (found, said) == (status, ["nmt: interrupted"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_beginning_too(start: Start, mark: str, tmp_path: Path) -> None:
     process = start("-o", tmp_path / "out")
     deadline = time.monotonic() + 120
     while len(processes(mark)) < 2 and time.monotonic() < deadline:  # the server of the pool is about to start
         time.sleep(0.002)
     os.killpg(process.pid, signal.SIGINT)
-    found, said, _ = end(process)
+    found, said = end(process)
     assert (found, said) == (130, ["nmt: interrupted"])
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_ends_all_at_once(start: Start, mark: str, tmp_path: Path) -> None:
     process = start("--window", 1900)
     # The first window is done soon; those after it, under way by then, take minutes.
@@ -150,7 +152,7 @@ def test_a_reader_that_goes_ends_all_at_once(start: Start, mark: str, tmp_path: 
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
-    found, said, _ = end(process)
+    found, said = end(process)
     assert (found, said) == (1, [])
 
 
@@ -162,7 +164,7 @@ def test_a_worker_that_dies_ends_all_with_one_line(
     wait_for_work(mark)
     worker = next(pid for pid in processes(mark) if parent(pid) != process.pid and parent(parent(pid)) == process.pid)
     os.kill(worker, number)
-    status, said, _ = end(process)
+    status, said = end(process)
     assert (status, len(said)) == (1, 1)
     assert said[0].startswith("nmt: a worker process was ended by the system")
 
@@ -171,11 +173,12 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line(start: Start, tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         process = start("--window", 50, stdout=full)
         process.wait(120)
-        assert end(process)[:2] == (
+        assert end(process) == (
             1,
             ["nmt: cannot write standard output: No space left on device; choose a place that can be written to"],
         )
@@ -185,7 +188,7 @@ def test_a_full_disk_is_one_line(start: Start, tmp_path: Path) -> None:
 
     process = start("-o", tmp_path / "out", "--window", 50, preexec_fn=limit)
     process.wait(120)
-    status, said, _ = end(process)
+    status, said = end(process)
     assert (status, len(said)) == (1, 1)
     assert said[0] == f"nmt: cannot write {tmp_path / 'out'}: File too large; choose a place that can be written to"
     assert (tmp_path / "out.part").exists()
