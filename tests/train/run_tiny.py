@@ -1,9 +1,13 @@
 """Trains the tiny recipe given as TOML on the tiny data; the tests start it alone or under torchrun."""
 
 import json
+import multiprocessing
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ from nmt.checkpoint import model_files
 from nmt.data.store import PairStore
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import start_world
-from nmt.recipe import Recipe, dump_recipe, load_recipe
+from nmt.recipe import JobEnded, Recipe, dump_recipe, load_recipe
 from nmt.storage.model_facts import ModelFacts
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.position import Position
@@ -22,6 +26,10 @@ from nmt.train.text import TrainingText, TranslateValidation
 from nmt.train.trainer import Trainer
 
 RUN_TINY = Path(__file__)
+
+# Forked where torch is imported already, which saves seconds for each.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["nmt.train.trainer"])
 
 
 def with_train(recipe: Recipe, run_dir: Path | None = None, **changes: Any) -> Recipe:
@@ -49,8 +57,45 @@ def without_dropout(recipe: Recipe, run_dir: Path, **changes: Any) -> Recipe:
     return with_train(Recipe.model_validate(tree), run_dir, **changes)
 
 
-def run_in_processes(recipe: Recipe, data: Path, processes: int) -> str:
-    """Train under torchrun; returns what the processes said."""
+def train_as_rank(recipe: Recipe, data: Path, stderr: Path, variables: dict[str, str]) -> None:
+    """Train as one process of several; it ends as the command line does: see nmt.cli.main."""
+    os.environ.update(variables)
+    os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    try:
+        train_tiny(recipe, data)
+    except Stopped as stopped:
+        sys.exit(stopped.status)
+    except JobEnded:
+        sys.exit(1)
+
+
+def start_processes(recipe: Recipe, data: Path, errors: Sequence[Path], **variables: str) -> list[ForkServerProcess]:
+    """Start one process for each file of `errors`, which takes its stderr."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(len(errors)), **variables}
+    processes = []
+    for rank, stderr in enumerate(errors):
+        arguments = (recipe, data, stderr, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        processes.append(PROCESSES.Process(target=train_as_rank, args=arguments))
+        processes[-1].start()
+    return processes
+
+
+def train_in_processes(recipe: Recipe, data: Path, count: int) -> str:
+    """Train in that many processes; returns what they said."""
+    recipe.directory.mkdir(parents=True, exist_ok=True)
+    errors = [recipe.directory / f"{rank}.err" for rank in range(count)]
+    processes = start_processes(recipe, data, errors)
+    for process in processes:
+        process.join(180)
+    said = "".join(error.read_text() for error in errors)
+    assert [process.exitcode for process in processes] == [0] * count, said
+    return said
+
+
+def train_under_torchrun(recipe: Recipe, data: Path, processes: int) -> None:
     recipe.directory.mkdir(parents=True, exist_ok=True)
     path = recipe.directory / "given.toml"
     path.write_text(dump_recipe(recipe))
@@ -60,7 +105,6 @@ def run_in_processes(recipe: Recipe, data: Path, processes: int) -> str:
         [*launcher, str(RUN_TINY), str(path), str(data)], env=environment, capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0, done.stderr
-    return done.stderr
 
 
 def train_tiny(

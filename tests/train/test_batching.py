@@ -25,7 +25,14 @@ from nmt.train.loss import TrainingLoss, linear_cross_entropy
 from nmt.train.position import Position
 from nmt.train.resume import choose_checkpoint
 from nmt.train.update import Updater
-from tests.train.run_tiny import metrics, run_in_processes, train_tiny, with_train, without_dropout
+from tests.train.run_tiny import (
+    metrics,
+    train_in_processes,
+    train_tiny,
+    train_under_torchrun,
+    with_train,
+    without_dropout,
+)
 
 CPU = torch.device("cpu")
 
@@ -33,6 +40,7 @@ CPU = torch.device("cpu")
 # --- Any number of processes ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_and_two_processes_with_the_same_split_give_the_same_losses(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
 ) -> None:
@@ -40,11 +48,12 @@ def test_one_and_two_processes_with_the_same_split_give_the_same_losses(
     one = with_train(tiny_recipe, run_dir=tmp_path / "one", max_steps=12, micro_batches=4)
     train_tiny(one, tiny_data)
     two = with_train(tiny_recipe, run_dir=tmp_path / "two", max_steps=12, micro_batches=4)
-    run_in_processes(two, tiny_data, 2)
+    train_under_torchrun(two, tiny_data, 2)
     assert metrics(two, "train/loss") == pytest.approx(metrics(one, "train/loss"), rel=1e-6)
     assert metrics(two, "valid/loss") == pytest.approx(metrics(one, "valid/loss"), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shapes", ["packed", "fixed"])
 def test_without_dropout_any_number_of_processes_gives_the_same_losses(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, shapes: str
@@ -53,7 +62,7 @@ def test_without_dropout_any_number_of_processes_gives_the_same_losses(
     one = without_dropout(tiny_recipe, tmp_path / "one", **options)
     train_tiny(one, tiny_data)
     three = without_dropout(tiny_recipe, tmp_path / "three", **options)
-    run_in_processes(three, tiny_data, 3)
+    train_in_processes(three, tiny_data, 3)
     assert metrics(three, "train/loss") == pytest.approx(metrics(one, "train/loss"), rel=1e-6)
     assert metrics(three, "train/gradient_norm") == pytest.approx(metrics(one, "train/gradient_norm"), rel=1e-6)
     state = Position.load(list_checkpoints(three.directory)[-1])
@@ -61,6 +70,7 @@ def test_without_dropout_any_number_of_processes_gives_the_same_losses(
     assert state.workload["micro_batches"] >= 3
 
 
+@pytest.mark.slow
 def test_processes_without_a_pair_make_a_pass_that_does_not_count(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
 ) -> None:
@@ -69,7 +79,7 @@ def test_processes_without_a_pair_make_a_pass_that_does_not_count(
     one = without_dropout(tiny_recipe, tmp_path / "one", **options)
     train_tiny(one, tiny_data)
     three = without_dropout(tiny_recipe, tmp_path / "three", **options)
-    said = run_in_processes(three, tiny_data, 3)
+    said = train_in_processes(three, tiny_data, 3)
     assert metrics(three, "train/loss") == pytest.approx(metrics(one, "train/loss"), rel=1e-6)
     assert "warning: padding and waiting take" in said
 
@@ -118,6 +128,7 @@ def half_a_run(recipe: Recipe, data: Path, steps: int = 6) -> None:
         shutil.rmtree(directory)
 
 
+@pytest.mark.slow
 def test_a_smaller_micro_batch_counts_on_resume_and_is_said(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +147,7 @@ def test_a_smaller_micro_batch_counts_on_resume_and_is_said(
     assert "train.micro_batch_tokens is now" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_budget_found_for_one_number_of_processes_is_found_again_for_another(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
 ) -> None:
@@ -143,12 +155,13 @@ def test_a_budget_found_for_one_number_of_processes_is_found_again_for_another(
     recipe = without_dropout(tiny_recipe, tmp_path / "run", **options)
     assert train_tiny(recipe, tiny_data).micro_batch_tokens > 1_000
     longer = with_train(recipe, max_steps=6)
-    run_in_processes(longer, tiny_data, 3)
+    train_in_processes(longer, tiny_data, 3)
     position = Position.load(list_checkpoints(recipe.directory)[-1])
     assert (position.processes, position.step) == (3, 6)
     assert position.micro_batch_tokens < 1_000
 
 
+@pytest.mark.slow
 def test_updates_of_another_size_continue_the_epoch_where_it_was(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,6 +187,7 @@ def test_updates_of_another_size_continue_the_epoch_where_it_was(
     assert sorted(first + seen[0]) == list(range(240))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_counts_no_pairs_refuses_updates_of_another_size(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

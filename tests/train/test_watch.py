@@ -1,11 +1,9 @@
 """Training in two processes of which one is signalled, killed or stopped: what is saved, said and gone on with."""
 
 import json
-import multiprocessing
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,26 +12,9 @@ from typing import Any
 import pytest
 
 from nmt.checkpoint import load_checkpoint
-from nmt.recipe import JobEnded, Recipe
+from nmt.recipe import Recipe
 from nmt.storage.run_folder import list_checkpoints
-from nmt.train.signals import Stopped
-from tests.train.run_tiny import train_tiny
-
-# Forked where torch is imported already, which saves seconds for each.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["nmt.train.trainer"])
-
-
-def train_in_one_of_two(recipe: Recipe, data: Path, stderr: Path, variables: dict[str, str]) -> None:
-    """What each of the processes does; it ends as the command line does: see nmt.cli.main."""
-    os.environ.update(variables)
-    os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-    try:
-        train_tiny(recipe, data)
-    except Stopped as stopped:
-        sys.exit(stopped.status)
-    except JobEnded:
-        sys.exit(1)
+from tests.train.run_tiny import start_processes
 
 
 class Pair:
@@ -41,18 +22,9 @@ class Pair:
 
     def __init__(self, recipe: Recipe, data: Path) -> None:
         recipe.directory.mkdir(parents=True, exist_ok=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         self.recipe = recipe
         self.errors = [recipe.directory / f"{rank}.err" for rank in (0, 1)]
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NMT_WATCH_SECONDS": "3"}
-        self.processes = [
-            PROCESSES.Process(target=train_in_one_of_two, args=(recipe, data, stderr, {**shared, "RANK": str(rank)}))
-            for rank, stderr in enumerate(self.errors)
-        ]
-        for process in self.processes:
-            process.start()
+        self.processes = start_processes(recipe, data, self.errors, NMT_WATCH_SECONDS="3")
 
     def wait_for_step(self, step: int) -> None:
         deadline = time.monotonic() + 60
@@ -107,6 +79,7 @@ def logged_steps(recipe: Recipe) -> list[int]:
     return [json.loads(line)["step"] for line in lines if line.endswith("\n")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "number"), [(0, signal.SIGUSR1), (1, signal.SIGTERM)], ids=["USR1", "TERM"])
 def test_a_signal_to_one_process_makes_both_save_and_leave_at_the_same_update(
     tiny_recipe: Recipe, start: Start, tmp_path: Path, rank: int, number: signal.Signals
@@ -122,6 +95,7 @@ def test_a_signal_to_one_process_makes_both_save_and_leave_at_the_same_update(
     assert load_checkpoint(saved).state["step"] == steps[-1] == len(steps)
 
 
+@pytest.mark.slow
 def test_after_processes_were_lost_the_same_command_ends_with_the_same_bits(
     tiny_recipe: Recipe, start: Start, tmp_path: Path
 ) -> None:
