@@ -40,6 +40,7 @@ def _faults(keep: str) -> int:
     return int(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep memory")
 def test_memory_is_kept() -> None:
     pages_of_a_round = BLOCKS * BYTES // resource.getpagesize()

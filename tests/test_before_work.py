@@ -106,6 +106,7 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_one_flipped_bit_in_the_prepared_text_is_refused(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     data = tmp_path / "run" / "data"
     train = ("train", recipe, f"run_dir={tmp_path / 'run'}")
@@ -175,6 +176,7 @@ def test_validation_bleu_that_cannot_be_counted_ends_a_run_before_it_begins(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokenize", [None, "char"])
 def test_several_references_are_scored_as_sacrebleus_program_scores_them(
     tokenize: str | None, recipe: Path, tmp_path: Path, nmt: Nmt
@@ -201,6 +203,7 @@ def test_several_references_are_scored_as_sacrebleus_program_scores_them(
     assert [score["value"] for score in again] == [score["value"] for score in found["scores"]]
 
 
+@pytest.mark.slow
 def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     first, tuned = tmp_path / "first", tmp_path / "tuned"
     assert nmt("train", recipe, f"run_dir={first}")[0] == 0
@@ -257,6 +260,7 @@ def test_a_refused_recipe_is_not_written_into_the_run(recipe: Path, tmp_path: Pa
     assert (run / "recipe.toml").read_text() == written
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_reported_with_options_that_no_update_used(
     recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:

@@ -111,6 +111,7 @@ def test_run_prints_the_report_and_leaves_every_file(run_dir: Path) -> None:
     assert all(score["interval"] >= 0 and "|bs:1000|" in score["signature"] for score in test["scores"])
 
 
+@pytest.mark.slow
 def test_a_run_in_lower_case_takes_any_case_and_is_scored_without_regard_to_it(tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     (tmp_path / "tiny.toml").write_text(TINY_RECIPE)
@@ -126,6 +127,7 @@ def test_a_run_in_lower_case_takes_any_case_and_is_scored_without_regard_to_it(t
     assert status == 0 and len(set(out.splitlines())) == 1 and out == out.lower()
 
 
+@pytest.mark.slow
 def test_run_again_does_nothing_twice(run_dir: Path, nmt: Nmt) -> None:
     before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*.safetensors")}
     before |= {path: path.stat().st_mtime_ns for path in (run_dir / "data").iterdir()}
@@ -146,6 +148,7 @@ def test_translate_never_overwrites_its_input(run_dir: Path, tmp_path: Path, nmt
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
+@pytest.mark.slow
 def test_least_risk_chooses_among_as_many_as_the_recipe_says(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     """What `nmt run` reports and `nmt translate` prints are the same."""
     risky = ["--set", "sampling=true", "--set", "bayes_risk=chrf"]
@@ -191,6 +194,7 @@ def test_options_in_python_come_on_top_of_the_models(run_dir: Path) -> None:
     assert ours.translate([long]) == same.translate([long])
 
 
+@pytest.mark.slow
 def test_every_kind_of_line_comes_back_as_one_line_in_order(run_dir: Path) -> None:
     nasty = [
         "The woman buys a car.",
@@ -213,6 +217,7 @@ def test_every_kind_of_line_comes_back_as_one_line_in_order(run_dir: Path) -> No
     assert "too long" in err
 
 
+@pytest.mark.slow
 def test_bad_utf8_on_standard_input_names_the_line_after_answering_those_before(run_dir: Path) -> None:
     command = [sys.executable, "-m", "nmt", "translate", str(run_dir), "--window", "1", "--engine", "torch"]
     done = subprocess.run(command, input=b"fine\n\xff\n", capture_output=True, cwd=ROOT, timeout=120)

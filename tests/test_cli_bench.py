@@ -10,6 +10,7 @@ from tests.calling import Nmt
 SMALL = ["model.d_model=16", "model.d_ff=32", "model.num_heads=2", "train.device=cpu"]
 
 
+@pytest.mark.slow
 def test_training_is_measured(nmt: Nmt, tmp_path: Path) -> None:
     status, out, err = nmt(
         *("bench", "train", "tiny", *SMALL, "--vocab-size", 80, "--batch-tokens", 400, "--precision", "fp32"),

@@ -197,6 +197,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         job.end()
 
 
+@pytest.mark.slow
 def test_several_processes_exchange_numbers_and_text(start: Start, tmp_path: Path) -> None:
     job = start("exchange", size=3, NMT_TIMEOUT_SECONDS="1")
     assert [job.wait(rank, 60) for rank in range(3)] == [0, 0, 0], [job.stderr(rank) for rank in range(3)]
@@ -212,6 +213,7 @@ def test_several_processes_exchange_numbers_and_text(start: Start, tmp_path: Pat
     assert job.said() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["work", "compute"])
 def test_a_process_that_is_killed_ends_the_job_and_is_named(start: Start, what: str) -> None:
     job = start(what)
@@ -222,6 +224,7 @@ def test_a_process_that_is_killed_ends_the_job_and_is_named(start: Start, what: 
     assert "Traceback" not in job.stderr(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("what", ["work", "compute"])
 def test_the_process_that_holds_the_store_is_lost_and_named(start: Start, what: str, number: signal.Signals) -> None:
@@ -236,6 +239,7 @@ def test_the_process_that_holds_the_store_is_lost_and_named(start: Start, what: 
     assert "Traceback" not in job.stderr(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["work", "compute"])
 def test_a_process_that_is_stopped_ends_the_job_and_is_named(start: Start, what: str) -> None:
     job = start(what, size=3)
@@ -249,6 +253,7 @@ def test_a_process_that_is_stopped_ends_the_job_and_is_named(start: Start, what:
     assert job.wait(1, 15) == 1
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_while_others_wait_is_named(start: Start) -> None:
     job = start("hang", NMT_TIMEOUT_SECONDS="1")
     assert [job.wait(rank, 30) for rank in (0, 1)] == [1, 1]
@@ -258,6 +263,7 @@ def test_a_process_that_hangs_while_others_wait_is_named(start: Start) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_keeps_its_traceback_and_is_named_once(start: Start) -> None:
     job = start("fail")
     assert [job.wait(rank, 30) for rank in (0, 1)] == [1, 1]
@@ -266,6 +272,7 @@ def test_a_process_that_fails_keeps_its_traceback_and_is_named_once(start: Start
     assert "Traceback" not in job.stderr(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["refuse", "refuse_all", "refuse_in_once"])
 def test_an_error_that_the_user_can_mend_is_shown_once(start: Start, what: str) -> None:
     job = start(what, size=3)
@@ -277,6 +284,7 @@ def test_an_error_that_the_user_can_mend_is_shown_once(start: Start, what: str) 
     assert all("Traceback" not in job.stderr(rank) for rank in range(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["leave", "leave_first"])
 def test_who_leaves_in_order_is_not_missed(start: Start, what: str) -> None:
     job = start(what)
@@ -284,6 +292,7 @@ def test_who_leaves_in_order_is_not_missed(start: Start, what: str) -> None:
     assert job.said() == []
 
 
+@pytest.mark.slow
 def test_torchrun_starts_all_again_after_one_was_killed(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
     done = subprocess.run(

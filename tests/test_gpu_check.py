@@ -41,6 +41,7 @@ def gpu_check(*arguments: object) -> subprocess.CompletedProcess[str]:
 # --- Whole runs -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_dry_run_is_killed_and_goes_on_to_its_end(tmp_path: Path) -> None:
     dry = ("--device", "cpu", "--small", "--out", tmp_path)
     results = tmp_path / "results"
@@ -145,6 +146,7 @@ def test_a_budget_ends_between_stages_and_the_next_call_goes_on(
     assert read_outcome(tmp_path / "results", "stage_0") == first
 
 
+@pytest.mark.slow
 def test_a_stage_that_the_budget_cuts_short_is_run_again_but_for_one_that_had_all_of_it(tmp_path: Path) -> None:
     assert run_stages(tmp_path, "pass", "time.sleep(600)", budget=8).ended == "unfinished"
     assert run_stages(tmp_path, "pass", "time.sleep(600)", budget=7).ended == "over its limit"
@@ -279,6 +281,7 @@ def write_wheel(folder: Path, name: str, version: str) -> None:
         file.writestr(f"{info}/RECORD", "")
 
 
+@pytest.mark.slow
 def test_wheels_are_installed_beside_and_never_torch(tmp_path: Path) -> None:
     wheels, target = tmp_path / "wheels", tmp_path / "packages"
     wheels.mkdir()

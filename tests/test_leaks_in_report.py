@@ -69,6 +69,7 @@ def test_a_report_tells_leaks_and_scores_the_clean_rest(recipe: Path, tmp_path: 
     assert "| development pairs | 3, 1 of them in the training text |" in out
 
 
+@pytest.mark.slow
 def test_the_training_text_is_read_once_for_each_test_set(
     recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_test_set_without_clean_sentences_gets_no_second_score(recipe: Path, t
     assert "| metric | score | signature |" in out
 
 
+@pytest.mark.slow
 def test_text_that_is_gone_leaves_it_open_and_ends_no_run(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     options = [f"run_dir={tmp_path / 'run'}", *OPTIONS]
     assert nmt("prepare", recipe, *options)[0] == 0

@@ -224,6 +224,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_two_commands_at_a_time_leave_one_run(recipe: Path, tmp_path: Path) -> None:
     """One ends well; the other is told of it, or comes late and finds nothing to do."""
     command = [sys.executable, "-m", "nmt", "train", str(recipe), f"run_dir={tmp_path / 'run'}", "train.max_steps=40"]

@@ -78,6 +78,7 @@ def made_small(words: list[str]) -> list[str]:
     return [*words[:2], *small, *words[2:], "train.max_steps=4", "train.average_count=2"]
 
 
+@pytest.mark.slow
 def test_the_worked_example_works_as_it_stands(tmp_path: Path) -> None:
     """Its recipe and commands, on text of the expected names; only size and length of the run are made small."""
     (tmp_path / "mine.toml").write_text(blocks("toml")[0])

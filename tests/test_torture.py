@@ -36,6 +36,7 @@ def torture(*arguments: str, path: Path = ROOT) -> subprocess.CompletedProcess[s
 # --- Whole courses ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_short_course_passes(tmp_path: Path) -> None:
     out = tmp_path / "torture.jsonl"
     done = torture("--quick", "--only", "save", "--only", "damage", "--out", str(out), "--folder", str(tmp_path))
@@ -48,6 +49,7 @@ def test_a_short_course_passes(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [out.name], "its folder must be gone"
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_verify_is_found_out(tmp_path: Path) -> None:
     sabotage = "import nmt.storage.sealed\nnmt.storage.sealed.verify_directory = lambda directory: None\n"
     (tmp_path / "sitecustomize.py").write_text(sabotage)
@@ -57,6 +59,7 @@ def test_a_program_that_does_not_verify_is_found_out(tmp_path: Path) -> None:
     assert "the runs are in" in done.stderr
 
 
+@pytest.mark.slow
 def test_help_names_every_case() -> None:
     shown = torture("--help")
     assert shown.returncode == 0

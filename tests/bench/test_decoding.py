@@ -56,6 +56,7 @@ def test_percentiles_are_those_of_the_textbook() -> None:
     assert (summary["p50"], summary["p90"], summary["p99"], summary["max"]) == (51.0, 91.0, 100.0, 101.0)
 
 
+@pytest.mark.slow
 def test_several_processes_share_the_sentences_out(task: DecodingTask) -> None:
     with DecodingProcesses(task, 2) as processes:
         assert processes.repeat().tokens == 24

@@ -28,6 +28,7 @@ def changed(recipe: Recipe, **options: Any) -> Recipe:
     return recipe.model_copy(update={"train": recipe.train.model_copy(update=options)})
 
 
+@pytest.mark.slow
 def test_what_is_measured_is_training(small_subject: Subject, small_store: PairStore) -> None:
     """After as many updates, weights and average are those of a run of the trainer, bit for bit."""
     recipe = changed(small_subject.recipe, max_steps=5)
@@ -136,6 +137,7 @@ def test_padding_to_one_shape_is_counted(small_subject: Subject, small_store: Pa
     assert stages.row_padding == pytest.approx(1 - (repetition.src_tokens + repetition.tgt_tokens) / 2 / rows, abs=0.03)
 
 
+@pytest.mark.slow
 def test_a_step_of_one_graph_is_timed_like_any_other(
     small_subject: Subject, small_store: PairStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +158,7 @@ def test_a_step_of_one_graph_is_timed_like_any_other(
     assert all(share > 0 for share in stages.shares.values())
 
 
+@pytest.mark.slow
 def test_all_figures_of_a_measurement(small_subject: Subject, small_store: PairStore) -> None:
     figures = measure_training(small_subject, ALONE, small_store, warm_up=2, updates=2, repetitions=3)
     spread = figures.tgt_tokens_per_second

@@ -73,6 +73,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         process.join()
 
 
+@pytest.mark.slow
 def test_any_number_of_processes_writes_the_same_bytes_also_after_an_interruption(
     model: Path, nmt: Nmt, start: Start, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:
@@ -92,6 +93,7 @@ def test_any_number_of_processes_writes_the_same_bytes_also_after_an_interruptio
     assert [path.read_text().count("lines were too long") for path in jobs[0].errors] == [1, 0]
 
 
+@pytest.mark.slow
 def test_a_lost_process_ends_the_job_and_what_is_done_stays(model: Path, start: Start, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(20_000, num_longest=0)))
     job = start(2, "translate", model, tmp_path / "in", "-o", tmp_path / "out", "--window", 1, "--device", "cpu")
@@ -136,6 +138,7 @@ def test_a_reader_that_goes_ends_all_processes_in_silence(
     assert not job.said()
 
 
+@pytest.mark.slow
 def test_what_only_one_process_can_do_is_refused(model: Path, start: Start, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("a dog\n")
     jobs = {

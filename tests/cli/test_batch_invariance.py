@@ -17,6 +17,7 @@ def run(model: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return batch_invariance.main()
 
 
+@pytest.mark.slow
 def test_no_batch_size_and_no_order_matters(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,6 +34,7 @@ def paired_test(texts: Path, *options: str, seed: str) -> list[dict[str, dict[st
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["12345", "7"])
 def test_both_tests_are_the_sacrebleu_programs(
     texts: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, seed: str

@@ -127,6 +127,7 @@ def test_an_input_is_never_the_output(tmp_path: Path) -> None:
     Output(Path("-")).require_other_than([text])
 
 
+@pytest.mark.slow
 def test_the_file_that_standard_input_comes_from_is_not_overwritten(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("keep me\n")

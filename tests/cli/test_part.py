@@ -64,6 +64,7 @@ def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path, name: str) -> No
     assert read(tmp_path / name) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["out", "out.gz"])
 def test_an_interrupted_file_is_gone_on_with_wherever_it_was_cut(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

@@ -17,6 +17,7 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_curves_of_a_run_become_a_picture(run_dir: Path, nmt: Nmt) -> None:
     status, out, err = nmt("plot", "curves", run_dir, "-o", run_dir / "a.png")
     assert (status, out, err) == (0, f"{run_dir / 'a.png'}\n", "")

@@ -16,6 +16,7 @@ def texts(tmp_path: Path) -> list[str]:
     return [str(tmp_path / "src"), str(tmp_path / "ref")]
 
 
+@pytest.mark.slow
 def test_every_kind_of_search_has_a_row(
     model: Path,
     texts: list[str],

@@ -60,6 +60,7 @@ def run(tmp_path: Path, nmt: Nmt) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_a_list_is_made_and_used(run: Path, tmp_path: Path, nmt: Nmt) -> None:
     path, source = tmp_path / "run list.safetensors", tmp_path / "in.txt"
     status, out, err = nmt("shortlist", run, "-o", path, "--best", 3, "--frequent", 5)

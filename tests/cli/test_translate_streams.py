@@ -25,6 +25,7 @@ def sentences(tmp_path: Path) -> Path:
     return tmp_path / "in.txt"
 
 
+@pytest.mark.slow
 def test_ten_thousand_nasty_lines_through_file_pipe_and_python(
     model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path
 ) -> None:
@@ -70,6 +71,7 @@ def test_a_line_at_a_pipe_is_answered_before_the_next_is_written(
     assert answered == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_line_is_answered_before_the_next_by_several_processes_too(
     model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path
 ) -> None:
@@ -351,6 +353,7 @@ def test_a_stream_is_gone_on_with_and_must_be_the_same(model: Path, nmt: Nmt, pi
     assert "out is complete: 20 lines, as many as standard input" in err
 
 
+@pytest.mark.slow
 def test_several_processes_write_the_same_bytes(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(300, num_longest=1)))
     command = ("translate", model, tmp_path / "in", "--window", 20, "--output-format", "jsonl", "--engine", "torch")

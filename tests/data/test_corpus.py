@@ -84,6 +84,7 @@ def test_lines_end_at_line_feeds_only(suffix: str, tmp_path: Path) -> None:
     assert list(read_lines(path)) == HOSTILE
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=10).map(lambda text: text.replace("\n", "")), max_size=10))
 def test_any_lines_come_back(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path = tmp_path_factory.mktemp("lines") / "lines.txt"

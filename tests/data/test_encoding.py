@@ -47,6 +47,7 @@ WORD = st.lists(SYLLABLE, max_size=4).map("".join)
 TEXT = st.text(max_size=30) | st.lists(WORD, max_size=6).map(" ".join) | st.sampled_from([*ODD, *LINES[:8]])
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(st.lists(TEXT, max_size=5), max_size=3), st.sampled_from(["NFC", "none"]))
 def test_sentences_are_sentencepieces(tokenizer: Tokenizer, batches: list[list[str]], form: Any) -> None:

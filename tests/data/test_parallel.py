@@ -149,6 +149,7 @@ def test_at_least_one_core() -> None:
     assert num_cores() >= 1
 
 
+@pytest.mark.slow
 def test_workers_for_text_import_what_they_need_and_no_torch() -> None:
     check = "import sys, nmt.cli, nmt.data.chunks, nmt.data.sampling; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)

@@ -324,6 +324,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_killed_preparation_leaves_nothing_that_is_taken_for_good(folder: Path) -> None:
     write_corpus(folder / "text", sentence_pairs(2 * PAIRS_PER_CHUNK), sentence_pairs(5))
     recipe = recipe_for(folder, "killed", "data.workers=2")

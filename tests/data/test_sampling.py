@@ -280,6 +280,7 @@ def run_program(directory: Path, workers: int, ending: str) -> subprocess.Popen[
     return subprocess.Popen(command, env=environment, start_new_session=True)
 
 
+@pytest.mark.slow
 def test_killed_half_way_and_made_elsewhere(bpe_corpus: Path, sample: Sample) -> None:
     killed, elsewhere = bpe_corpus, Path(shutil.copytree(bpe_corpus, bpe_corpus.with_name("elsewhere")))
     victim = run_program(killed, workers=2, ending="dies")
@@ -484,6 +485,7 @@ def test_missing_corpus(tmp_path: Path, sample: Sample) -> None:
         sample(tmp_path)
 
 
+@pytest.mark.slow
 def test_killed_worker_is_an_error_not_a_hang(
     bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ def wmt() -> tuple[np.ndarray, np.ndarray]:
     return WMT14.draw(360_000, LONGEST, np.random.Generator(np.random.PCG64(3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch_tokens", "micro_batch_tokens", "parts", "most_padding"),
     [

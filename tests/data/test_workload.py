@@ -35,6 +35,7 @@ def plan_of(batch_tokens: int, micro_batch_tokens: int, multiple: int, *, fixed:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 4, 8, 16, 64])
 @pytest.mark.parametrize("name", ["wmt14-en-de-base", "wmt14-en-de-big", "wmt14-en-fr-base", "wmt14-en-fr-big"])
 def test_the_wmt14_recipes_keep_all_processes_busy(name: str, processes: int) -> None:

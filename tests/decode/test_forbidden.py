@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +51,7 @@ def test_what_comes_before_an_output_begins_no_phrase() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_ten_thousand_phrases() -> None:
     rng = random.Random(0)
     phrases = [tuple(rng.randrange(3, 60) for _ in range(rng.randint(2, 4))) for _ in range(10_000)]

@@ -67,6 +67,7 @@ def search(tasks: Sequence[Task], rows: int) -> tuple[list[list[Hypothesis]], Op
 # --- Search ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
@@ -139,6 +140,7 @@ def test_a_model_that_nothing_can_join_is_searched_at_once() -> None:
 # --- Real models -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
 @pytest.mark.parametrize("rows", [1, 3, 8])
 def test_a_model_in_buffers_finds_the_same(options: SearchOptions, rows: int) -> None:
@@ -165,6 +167,7 @@ def test_the_past_goes_round_in_a_ring_of_one_size() -> None:
     assert max(shape.rows for shape in captured._steps) == 4
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6), beam=st.integers(1, 5), steps=st.integers(1, 60), share=st.sampled_from((0.1, 0.4, 0.8))

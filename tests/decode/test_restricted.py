@@ -59,6 +59,7 @@ def restricted_log_probs(model: Transformer, source: list[int], tokens: tuple[in
     return [float(log_probs[i, places[token]]) for i, token in enumerate((*tokens, EOS_ID))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_bias", [False, True])
 def test_finds_the_best_of_all_outputs_of_candidates(output_bias: bool) -> None:
     model = make_model(1, output_bias=output_bias, tied_embeddings="none")

@@ -62,6 +62,7 @@ def best_allowed(table: Table, source: Prefix, options: SearchOptions, prefix: P
 outputs = st.lists(st.sampled_from(list(WORDS)), max_size=3).map(tuple)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(
     seed=st.integers(0, 10**9),

@@ -113,6 +113,7 @@ EVERYTHING: dict[str, Any] = {name: value for options in PLAIN.values() for name
 OPTIONS = PLAIN | {"everything": EVERYTHING}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_search_waits_once_a_step_and_once_where_sentences_leave(name: str) -> None:
     mode, script = run(SearchOptions(**{"max_extra_tokens": 9} | OPTIONS[name]), lambda make: make())
@@ -120,6 +121,7 @@ def test_search_waits_once_a_step_and_once_where_sentences_leave(name: str) -> N
     assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_search_in_half_precision_waits_no_more(dtype: torch.dtype) -> None:
     mode, script = run(SearchOptions(max_extra_tokens=9), lambda make: make(), dtype=dtype)
@@ -132,6 +134,7 @@ MODELS: dict[str, Wrap] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "options", "rows"),
     [
@@ -150,6 +153,7 @@ def test_sentences_that_join_are_not_waited_for(model: str, options: str, rows: 
     assert mode.waits[READ] <= len(SOURCES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mean", ["linear", "log"])
 def test_an_ensemble_waits_no_more_than_one_model(mean: Any) -> None:
     options = SearchOptions(max_extra_tokens=9)
@@ -173,6 +177,7 @@ def test_a_shortlist_waits_where_it_gathers_candidates() -> None:
     assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "rules"),
     [

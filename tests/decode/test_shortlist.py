@@ -230,6 +230,7 @@ def test_lines_are_translated_with_what_their_own_pieces_suggest(
         assert all(bool(own[list(ids(tokenizers, one.pieces))].all()) for one in drawn)
 
 
+@pytest.mark.slow
 def test_what_prefix_phrase_and_preference_need_is_possible(tokenizers: Tokenizers, tmp_path: Path) -> None:
     empty = Shortlist(VOCAB, np.array([300]), np.zeros(VOCAB + 1, np.int32), np.zeros(0, np.int32))
     empty.save(tmp_path / "list", tokenizers)

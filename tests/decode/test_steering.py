@@ -73,6 +73,7 @@ def search_together(tasks: Sequence[Task]) -> list[list[Hypothesis]]:
     return beam_search(model, sources, tasks[0].options, prefixes, required)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
@@ -91,6 +92,7 @@ def test_a_beam_that_drops_nothing_finds_the_true_optimum_with_all_options(
         assert_same(found, best_outputs(task), task.table, task.source)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(
     seed=st.integers(0, 10**9),

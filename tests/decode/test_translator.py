@@ -174,6 +174,7 @@ def make_translator(
 # --- With the model that copies --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_positions", [40, 1024])
 def test_every_line_comes_out_in_its_place(tokenizers: Tokenizers, max_positions: int) -> None:
     lines = nasty_lines()
@@ -536,6 +537,7 @@ def model_directory(tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFac
     return directory
 
 
+@pytest.mark.slow
 def test_neither_batch_size_nor_neighbours_nor_order_matter(model_directory: Path) -> None:
     lines = [line[:200] for line in nasty_lines()]
     outputs = []

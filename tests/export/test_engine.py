@@ -97,6 +97,7 @@ def test_the_rules_hold(model: Path, lines: list[str]) -> None:
         assert len(translation.pieces) <= -(-len(tokenizer.encode(line)) // 2)
 
 
+@pytest.mark.slow
 def test_scores_are_log_probabilities_also_of_a_prefix(model: Path, lines: list[str]) -> None:
     ours, theirs = both(model, beam_size=4, length_penalty="none")
     prefixes = ["", "Der Hund", "xyz"] * (len(lines) // 3)
@@ -115,6 +116,7 @@ def test_scores_are_log_probabilities_also_of_a_prefix(model: Path, lines: list[
             assert translation.score == translation.log_prob
 
 
+@pytest.mark.slow
 def test_n_best_are_different_and_in_order(model: Path, lines: list[str]) -> None:
     ours, theirs = both(model, beam_size=4, n_best=4)
     for own, other in zip(ours.translate_n_best(lines), theirs.translate_n_best(lines), strict=True):
@@ -332,6 +334,7 @@ def test_precisions_have_conversions_of_their_own(make_model: MakeModel, lines: 
     assert sizes["int8"] < 0.5 * sizes["float32"]
 
 
+@pytest.mark.slow
 def test_no_torch_is_imported_where_the_conversion_is_there(make_model: MakeModel) -> None:
     model = make_model(seed=11)
     program = (

@@ -32,6 +32,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.slow
 @needs_transformers
 @pytest.mark.parametrize(("variant", "kind"), VARIANTS, ids=str)
 def test_transformers_loads_it_and_translates_the_same(

@@ -91,6 +91,7 @@ def expected_translations(directory: Path, lines: list[str], length: int) -> lis
     return [tokenizer.convert_ids_to_tokens(row[: row.index(end)] if end in row else row) for row in found]
 
 
+@pytest.mark.slow
 @needs_transformers
 def test_it_translates_token_by_token_as_transformers_does(marian: Path, lines: list[str], tmp_path: Path) -> None:
     import_marian(marian, tmp_path / "model")
@@ -129,6 +130,7 @@ def test_log_probabilities_are_the_same(marian: Path, lines: list[str], tmp_path
         assert difference.abs().max() < 1e-4
 
 
+@pytest.mark.slow
 @needs_transformers
 def test_exported_again_it_is_the_same_model(marian: Path, lines: list[str], tmp_path: Path) -> None:
     import_marian(marian, tmp_path / "model")

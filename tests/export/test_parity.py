@@ -70,6 +70,7 @@ def test_weights_are_rounded_as_ctranslate2_rounds_them(quantization: str, make_
     assert round_weights(model, "float32") is model
 
 
+@pytest.mark.slow
 @needs_ctranslate2
 @pytest.mark.parametrize("quantization", ["float32", "bfloat16", "int8"])
 def test_a_small_fault_is_found_in_spite_of_rounding(

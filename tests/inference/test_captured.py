@@ -78,6 +78,7 @@ def draw_tokens(rng: random.Random, sentences: int, beam: int) -> Tensor:
 # --- Step by step ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
@@ -190,6 +191,7 @@ def test_a_shape_is_recorded_once_and_its_tensors_stay_where_they_are() -> None:
     assert {id(step.run) for step in often} == {id(run) for run in recorder.recorded}
 
 
+@pytest.mark.slow
 def test_nothing_of_a_search_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """On tensors that have no contents: sizes come from the host, nothing comes back, and nothing is left on it."""
     device, beam, recorder = torch.device("meta"), 4, Rehearsing()

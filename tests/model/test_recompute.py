@@ -128,6 +128,7 @@ def test_recomputing_and_rdrop_work_in_several_processes(rdrop: float) -> None:
         assert_equal_bits(gradients(parallel, batch), gradients(plain, batch))
 
 
+@pytest.mark.slow
 def test_recomputing_works_with_compiled_layers() -> None:
     plain, again = (build(recompute=recompute, num_encoder_layers=1) for recompute in (False, True))
     for layer in again.encoder.layers:

@@ -195,6 +195,7 @@ def test_incremental_decoding_equals_full_forward(norm_order: str) -> None:
         torch.testing.assert_close(incremental[:, hypothesis], full.float(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_state_follows_reordering_and_leaving_sentences() -> None:
     model = double_model(tiny(max_positions=60)).eval()
     generator = torch.Generator().manual_seed(7)

@@ -131,6 +131,7 @@ def two_peaks() -> list[int]:
     return [peak_memory(allocate_for_a_while, CPU) for _ in range(2)]
 
 
+@pytest.mark.slow
 def test_the_peak_is_seen_though_it_passes_and_once_more_at_the_second_time() -> None:
     assert all(60 * MB < peak < 80 * MB for peak in in_fresh_process(two_peaks))
 
@@ -373,6 +374,7 @@ def peak_of_a_save() -> tuple[int, int]:
     return peak_memory(save, CPU), bytes_of_a_save(model, 1, CPU)
 
 
+@pytest.mark.slow
 def test_a_save_takes_no_more_memory_than_is_reserved_for_it() -> None:
     taken, reserved = in_fresh_process(peak_of_a_save)
     assert 0.6 * reserved < taken < 1.05 * reserved

@@ -146,6 +146,7 @@ def test_padding_of_sources_alone_has_no_say(kernel: Kernel) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"norm_order": "pre", "activation": "gelu"}, {"tied_embeddings": "none", "output_bias": True}],
@@ -167,6 +168,7 @@ def test_one_graph_gives_the_loss_and_gradients_of_all_batches(
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
+@pytest.mark.slow
 def test_one_graph_with_dropout_in_bf16(one_graph_for_all: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (attention, dropout):
         monkeypatch.setattr(module, "dropout", F.dropout)  # as on a GPU; that of a CPU cuts numbers up in place
@@ -184,6 +186,7 @@ def test_one_graph_with_dropout_in_bf16(one_graph_for_all: None, monkeypatch: py
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.slow
 def test_each_level_of_dropout_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (attention, dropout):
         monkeypatch.setattr(module, "dropout", F.dropout)

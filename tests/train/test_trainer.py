@@ -40,6 +40,7 @@ from nmt.train.validate import Validation, validate
 from tests.train.run_tiny import RUN_TINY, final_files, metrics, train_tiny, with_train, without_dropout
 
 
+@pytest.mark.slow
 def test_the_model_learns_and_everything_is_noted(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, max_steps=150, validate_every=50, save_every=50)
     position = train_tiny(recipe, tiny_data)
@@ -116,6 +117,7 @@ def require_same_training(one: Recipe, other: Recipe) -> None:
         )
 
 
+@pytest.mark.slow
 def test_micro_batches_of_one_shape_train_the_same_model(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +138,7 @@ def test_micro_batches_of_one_shape_train_the_same_model(
     require_same_training(fixed, packed)
 
 
+@pytest.mark.slow
 def test_a_step_compiled_as_one_graph_trains_the_same_model(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +162,7 @@ def test_a_step_compiled_as_one_graph_trains_the_same_model(
     require_same_training(whole, packed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [[6], [6, 12, 18]], ids=["once", "three times"])
 @pytest.mark.parametrize(
     "options",
@@ -183,6 +187,7 @@ def test_stop_and_resume_gives_the_same_bits(
     assert final_files(parts) == final_files(whole)
 
 
+@pytest.mark.slow
 def test_training_begins_without_dropout_where_it_rises(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     plain = without_dropout(tiny_recipe, tmp_path / "plain")
     rising = with_train(tiny_recipe, run_dir=tmp_path / "rising", dropout_ramp_steps=24)
@@ -208,6 +213,7 @@ def test_a_run_is_not_continued_with_another_recipe(tiny_recipe: Recipe, tiny_da
         train_tiny(Recipe.model_validate(tree), tiny_data)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_exits_143_and_the_run_goes_on(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, max_steps=100_000, save_every=100_000, validate_every=100_000, schedule="constant")
     recipe.directory.mkdir(parents=True)
@@ -240,6 +246,7 @@ def test_epoch_limit_ends_at_the_end_of_an_epoch(tiny_recipe: Recipe, tiny_data:
     assert position.step == 2 * position.updates_in_epoch
 
 
+@pytest.mark.slow
 def test_old_checkpoints_go_and_the_best_stays(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, keep_last=2, average_count=2, keep_best=1, learning_rate=0.5, warmup_steps=0)
     position = train_tiny(recipe, tiny_data)
@@ -266,6 +273,7 @@ def test_an_update_without_finite_gradient_changes_nothing(
         train_tiny(with_train(recipe, max_steps=100), tiny_data)
 
 
+@pytest.mark.slow
 def test_a_corrupt_checkpoint_is_set_aside_and_the_one_before_is_used(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,6 +288,7 @@ def test_a_corrupt_checkpoint_is_set_aside_and_the_one_before_is_used(
     assert final_files(tiny_recipe) == expected
 
 
+@pytest.mark.slow
 def test_metrics_between_two_checkpoints_are_as_if_nothing_had_happened(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
 ) -> None:
@@ -295,6 +304,7 @@ def test_metrics_between_two_checkpoints_are_as_if_nothing_had_happened(
     assert len(metrics(whole, "train/loss")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["loss", "decoding"])
 def test_a_stop_during_validation_is_prompt_and_loses_nothing(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, moment: str
@@ -427,6 +437,7 @@ def test_weights_of_another_architecture_are_refused_even_where_their_sizes_are_
             train_tiny(other, tiny_data)
 
 
+@pytest.mark.slow
 def test_fp16_scales_the_loss_and_resumes_to_the_bit(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", precision="fp16")
     train_tiny(whole, tiny_data)

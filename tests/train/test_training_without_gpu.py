@@ -78,6 +78,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_nothing_of_an_update_waits(name: str) -> None:
     recipe = make_recipe(*OPTIONS[name])

@@ -50,6 +50,7 @@ def without_contents(batch: Batch, mode: FakeTensorMode) -> Batch:
     return replace(batch, src=side(batch.src), tgt=side(batch.tgt), labels=mode.from_tensor(batch.labels))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("options", [{}, {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 0}])
 def test_nothing_of_an_update_waits_for_the_device(

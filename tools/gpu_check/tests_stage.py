@@ -17,8 +17,8 @@ from gpu_check.packages import ROOT
 from gpu_check.settings import NO_GPU, Settings
 
 _MARK = "pytest.mark.gpu"
-# A dry run leaves out what takes longest: compilation, fp16 and most sizes of attention.
-_SMALL = ["-k", "not fp16 and not compiled and not (output and not 64)"]
+# A dry run leaves out what takes longest: compilation, 16-bit precisions and most sizes of attention.
+_SMALL = ["-k", "not 16 and not compiled and not (output and not 64)"]
 
 
 @dataclass
