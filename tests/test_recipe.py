@@ -385,6 +385,11 @@ def test_a_saved_recipe_may_name_options_that_were_removed_since(tmp_path: Path)
             "recipe: data.test.t.kind is 'txt'; it must be one of text, tsv, sgm, parquet, jsonl, hugging",
         ),
         (
+            "[data.test.t]\nkind = 'embedded'",
+            "recipe: data.test.t.kind is 'embedded', which other text has replaced; it must be 'toy'; write that",
+        ),
+        ("[data.test.t]\nkind = ['text']", "recipe: data.test.t.kind is ['text']; it must be one of text, tsv,"),
+        (
             "[data.test.t]\nkind = 'text'\nsrc = 'a'\ntgt = 3",
             "recipe: data.test.t.tgt = 3; it must be text in quotes or a list in brackets",
         ),

@@ -22,6 +22,9 @@ from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, DataRecipe, Reci
 # Options that are gone, with the reason. Models and checkpoints of earlier versions still name them.
 _REMOVED = {"decode.coverage_penalty": "the coverage penalty was removed because it lowers BLEU"}
 
+# Kinds of corpora that have another name today.
+_RENAMED_KINDS = {"embedded": "toy"}
+
 # What values pydantic calls valid, by its names of what is wrong with others.
 _KINDS = {
     "bool_parsing": "true or false",
@@ -229,7 +232,10 @@ def _explain_option(where: str, problems: Sequence[ErrorDetails]) -> str:
     """What is wrong with an option, or with each of the types that it may have."""
     problem = problems[0]
     if problem["type"] in ("union_tag_not_found", "union_tag_invalid"):
-        return f"{where}.kind is {problem['input'].get('kind')!r}; it must be one of {', '.join(CORPUS_KINDS)}"
+        kind = problem["input"].get("kind")
+        if now := _RENAMED_KINDS.get(str(kind)):
+            return f"{where}.kind is {kind!r}, which other text has replaced; it must be {now!r}; write that"
+        return f"{where}.kind is {kind!r}; it must be one of {', '.join(CORPUS_KINDS)}"
     if where in _REMOVED:
         return f"unknown option {where!r}; {_REMOVED[where]}; leave it out"
     if problem["type"] == "extra_forbidden":
