@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from nmt.recipe import Recipe, UserError, load_saved_recipe
+from nmt.recipe import Recipe, TrainRecipe, UserError, load_saved_recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.storage.sealed import CorruptError
 
@@ -90,6 +90,16 @@ class Position:
         changes = [Change(**entry) for entry in state.get("changes", [])]  # checkpoints of earlier versions have none
         return cls(**{**state, "changes": changes})
 
+    def limits_reached(self, train: TrainRecipe) -> list[str]:
+        """The options that end the run here; none where it goes on."""
+        reached = {
+            "max_steps": self.step >= train.max_steps,
+            "max_epochs": train.max_epochs is not None and self.epoch >= train.max_epochs,
+            "patience": 0 < train.patience <= self.validations_without_best,
+            "max_minutes": train.max_minutes is not None and self.seconds >= train.max_minutes * 60,
+        }
+        return [f"train.{name}" for name, is_reached in reached.items() if is_reached]
+
     @property
     def epochs(self) -> float:
         """Passes over the training pairs, a begun one as its share."""
@@ -166,4 +176,4 @@ def _identity(recipe: Recipe) -> dict[str, object]:
         "train": recipe.train.model_dump(include=own_state | sampling),
     }
     named = {f"{section}.{key}": value for section, part in sections.items() for key, value in part.items()}
-    return {"seed": recipe.seed, **named}
+    return {"src_lang": recipe.src_lang, "tgt_lang": recipe.tgt_lang, "seed": recipe.seed, **named}

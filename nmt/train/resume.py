@@ -166,10 +166,11 @@ def require_no_other_updates(recipe: Recipe, position: Position, checkpoint: Pat
         return
     names = _OF_UPDATES if recipe.train.max_steps == position.step else ("max_steps", *_OF_UPDATES)
     pairs = [(name, getattr(recipe.train, name), getattr(before.train, name)) for name in names]
+    limits = " and ".join(position.limits_reached(recipe.train))
     if changed := [f"train.{name} is {now!r}, was {then!r}" for name, now, then in pairs if now != then]:
         raise UserError(
             f"{recipe.directory} is trained to its end, and {'; '.join(changed)}, which no update has used; give the "
-            "values of before, raise train.max_steps to train further, or choose another name"
+            f"values of before, raise {limits} to train further, or choose another name"
         )
 
 

@@ -209,13 +209,7 @@ class Trainer:
             self.average.update(position.step)
 
     def _finished(self) -> bool:
-        position, recipe = self.position, self.train_recipe
-        return (
-            position.step >= recipe.max_steps
-            or (recipe.max_epochs is not None and position.epoch >= recipe.max_epochs)
-            or (recipe.patience > 0 and position.validations_without_best >= recipe.patience)
-            or (recipe.max_minutes is not None and position.seconds >= recipe.max_minutes * 60)
-        )
+        return bool(self.position.limits_reached(self.train_recipe))
 
     # --- What is measured -----------------------------------------------------------------------------------------
 

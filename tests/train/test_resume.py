@@ -143,6 +143,15 @@ def test_a_finished_run_refuses_another_metric_of_the_best(tiny_recipe: Recipe, 
         train_tiny(with_train(recipe, best_metric="bleu", validate_bleu_every=6), tiny_data)
 
 
+def test_a_finished_run_names_the_limit_that_it_reached(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    short = with_train(tiny_recipe, max_steps=12, max_minutes=1e-6, log_every=6)
+    assert train_tiny(short, tiny_data).step == 6
+    with pytest.raises(UserError, match=r"max_steps is 24, was 12, .* raise train\.max_minutes to train further"):
+        train_tiny(with_train(short, max_steps=24), tiny_data)
+    with pytest.raises(UserError, match=r"raise train\.max_steps and train\.max_minutes to train further"):
+        train_tiny(with_train(short, max_steps=3, label_smoothing=0.3), tiny_data)
+
+
 @pytest.mark.parametrize("average", ["last", "ema"])
 def test_the_model_of_a_run_searches_as_its_report_was_scored(
     average: str, tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
