@@ -61,7 +61,7 @@ def choose_engine(
         compute_type = choose_compute_type(precision.value, choose_place(device))
         return Chosen(engine, Precision(PRECISION_OF[compute_type]))
     if engine is Engine.torch:
-        return Chosen(engine, precision)
+        return Chosen(engine, _precision_of_torch(precision, device))
     why_not = _why_not_ctranslate2(precision, device, decode, models, required=required)
     if not why_not:
         own = Precision.int8 if precision is Precision.auto else precision
@@ -72,7 +72,7 @@ def choose_engine(
         except UserError as error:
             why_not = str(error).partition(";")[0]
     computed = _precision_of_torch(precision, device)
-    return Chosen(Engine.torch, precision, f"translated with torch in {computed.value}: {why_not}")
+    return Chosen(Engine.torch, computed, f"translated with torch in {computed.value}: {why_not}")
 
 
 def _why_not_ctranslate2(

@@ -6,10 +6,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from nmt.cli.arguments import Engine, Precision
+from nmt.cli.engines import choose_engine
 from nmt.decode.shortlist import Shortlist
 from nmt.devices.precision import choose_precision
 from nmt.export import ctranslate2 as conversion
@@ -109,6 +112,14 @@ def test_what_is_no_option_of_the_search_decides_too(translate: Nmt, model: Path
     ):
         status, _, err = translate(*options)
         assert (status, err.splitlines()[-1].startswith(expected)) == (0, True), err
+
+
+def test_the_precision_of_torch_is_known_where_auto_is_given(model: Path) -> None:
+    """A part records it, so that a machine where `auto` is another one does not resume it."""
+    for engine in (Engine.torch, Engine.auto):
+        decode = DecodeRecipe(stop="exact")
+        chosen = choose_engine(engine, Precision.auto, "cpu", decode, [model], load=Mock(), required=False)
+        assert (chosen.engine, chosen.precision.value) == (Engine.torch, choose_precision("auto", choose_device("cpu")))
 
 
 def no_room(*_: Any) -> dict[str, bytes]:
