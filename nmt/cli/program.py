@@ -111,6 +111,8 @@ def options(
 
 def main() -> None:
     """Run the command line and exit; every error that a user can cause is one line on stderr."""
+    if sys.stdout is None:  # and the next file that is opened would take its place
+        sys.exit(_refuse("standard output is closed; it must be open; redirect it, for example to /dev/null", 1))
     try:
         sys.exit(app(prog_name="nmt", standalone_mode=False))
     except typer.TyperException as error:

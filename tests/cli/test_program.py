@@ -72,6 +72,13 @@ def test_versions(nmt: Nmt) -> None:
     assert out == f"nmt {metadata.version('nmt')} (torch {metadata.version('torch')})\n"
 
 
+def test_a_closed_standard_output_is_an_error() -> None:
+    command = f"{sys.executable} -m nmt guide >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert one_line(done.stderr).startswith("standard output is closed; it must be open; ")
+
+
 def test_an_interrupt_is_one_line(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(recipe: object) -> None:
         raise KeyboardInterrupt
