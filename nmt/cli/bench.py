@@ -85,7 +85,7 @@ def train(
     options["compile"] = None if compiled is None else str(compiled).lower()
     given = [f"train.{name}={value}" for name, value in options.items() if value is not None]
     subject = find_subject(model, [*(overrides or ()), *given], vocab_size)
-    with start_world(subject.recipe.train.device) as world, tempfile.TemporaryDirectory() as folder:
+    with start_world(subject.recipe.train.device, "measure again") as world, tempfile.TemporaryDirectory() as folder:
         needed = warm_up + updates * (repetitions + 1)
         subject, store = training_text(subject, lengths, Path(folder), needed, vocab_size)
         figures = measure_training(subject, world, store, warm_up=warm_up, updates=updates, repetitions=repetitions)

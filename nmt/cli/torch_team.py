@@ -17,11 +17,13 @@ from nmt.streams.answers import Answer, Answering, Load
 from nmt.streams.records import Record, RecordWriter
 from nmt.streams.windows import Wait, with_pauses
 
+_REMEDY = "start the same command again, with --resume where a file holds what was done"
+
 
 @contextmanager
 def start_torch_team(device: str, processes: int) -> Iterator[TorchTeam]:
     """The team on a device, for the length of a `with` block; UserError for `processes` that it cannot have."""
-    with start_world(device) as world:
+    with start_world(device, _REMEDY) as world:
         if processes > 1 and world.size > 1:
             raise UserError(
                 f"--processes {processes} under torchrun, which has started {world.size}; it must be 1; leave it "

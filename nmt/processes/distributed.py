@@ -25,6 +25,7 @@ from nmt.recipe import OrderlyEnd, UserError
 
 WATCH_SECONDS = 60.0
 TIMEOUT_SECONDS = 600.0
+RESUMES = "start the same command again, and it goes on from the last checkpoint"
 
 
 @dataclass(frozen=True)
@@ -163,10 +164,11 @@ def _find_device(name: str) -> torch.device:
 
 
 @contextmanager
-def start_world(device_name: str) -> Iterator[World]:
+def start_world(device_name: str, remedy: str = RESUMES) -> Iterator[World]:
     """Join the other processes of the job for the length of a `with` block; alone, just choose the device.
 
-    Raises UserError where they cannot be joined. An error inside the block ends the job: it is shown once, with the
+    remedy: what the user is to do when the job has ended because a process has died or hangs. Raises UserError where
+    they cannot be joined. An error inside the block ends the job: it is shown once, with the
     process that had it, and JobEnded comes out of the block in every process.
     """
     device = choose_device(device_name)
@@ -176,7 +178,7 @@ def start_world(device_name: str) -> Iterator[World]:
     if size == 1:
         yield World(0, 1, device)
         return
-    rank, watch = _meet_the_others(size)
+    rank, watch = _meet_the_others(size, remedy)
     try:
         _start_process_group(rank, size, device, watch)
         yield World(rank, size, device, watch)
@@ -195,7 +197,7 @@ def start_world(device_name: str) -> Iterator[World]:
             watch.leave()
 
 
-def _meet_the_others(size: int) -> tuple[int, Watch]:
+def _meet_the_others(size: int, remedy: str) -> tuple[int, Watch]:
     """This process's rank, and its watch over all, once all have come."""
     timeout = _number("NMT_TIMEOUT_SECONDS", TIMEOUT_SECONDS)
     try:
@@ -214,6 +216,7 @@ def _meet_the_others(size: int) -> tuple[int, Watch]:
         patience=_number("NMT_WATCH_SECONDS", WATCH_SECONDS),
         timeout=timeout,
         holds_store=rank == 0 and not torchrun_holds_store,
+        remedy=remedy,
     )
 
 

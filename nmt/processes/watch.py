@@ -44,7 +44,6 @@ LOOKS_TO_SPREAD_A_VERDICT = 3
 
 NO_VERDICT = "none"
 LEFT = "left"
-AGAIN = "start the same command again, and it goes on from the last checkpoint"
 
 
 @dataclass
@@ -128,13 +127,16 @@ class Watch:
     """
 
     def __init__(
-        self, store: TCPStore, rank: int, size: int, *, patience: float, timeout: float, holds_store: bool
+        self, store: TCPStore, rank: int, size: int, *, patience: float, timeout: float, holds_store: bool, remedy: str
     ) -> None:
-        """Raises UserError when not all come; `holds_store` says whether the store ends with this process."""
+        """Raises UserError when not all come.
+
+        holds_store: whether the store ends with this process; remedy: what to do when the job has ended
+        """
         self.patience, self.timeout = patience, timeout
         self.exchanges = 0
         self.verdict = ""
-        self._rank, self._holds_store = rank, holds_store
+        self._rank, self._holds_store, self._remedy = rank, holds_store, remedy
         self._meeting, self._peers = meet(PrefixStore("nmt", store), rank, size, timeout)
         self._me = self._peers[rank]
         self._shared_store = store
@@ -172,7 +174,7 @@ class Watch:
                 if is_failure := isinstance(error, Exception) and not isinstance(error, BrokenPipeError):
                     os.write(2, "".join(traceback.format_exception(error)).encode())
                 what = f"{type(error).__name__}: {_first_line(error)}"
-                self._conclude(f"{self._me.name} failed: {what}; {AGAIN}", aloud=is_failure)
+                self._conclude(f"{self._me.name} failed: {what}; {self._remedy}", aloud=is_failure)
         return JobEnded(self.verdict)
 
     def leave(self) -> None:
@@ -262,26 +264,26 @@ class Watch:
     def _cause(self, patience: float) -> str:
         """Why the job cannot go on, if so; `patience` is in seconds."""
         if self._launcher not in (None, os.getppid()):
-            return f"torchrun of {self._me.name} is gone; {AGAIN}"
+            return f"torchrun of {self._me.name} is gone; {self._remedy}"
         for peer in self._peers:
             if peer.has_left:
                 continue
             if peer.dead >= 2:  # its last word may still have been on its way at the first look
-                return f"{peer.name} died; {AGAIN}"
+                return f"{peer.name} died; {self._remedy}"
             if peer.silent * self._interval >= patience:
                 silence = f"{peer.silent * self._interval:.0f} seconds"
-                return f"{peer.name} has not answered for {silence}: it died, was stopped or is cut off; {AGAIN}"
+                return f"{peer.name} has not answered for {silence}: it died, was stopped or is cut off; {self._remedy}"
             if peer.behind * self._interval >= self.timeout:
                 return (
-                    f"{peer.name} has kept the others waiting for {self.timeout:.0f} seconds: it hangs; {AGAIN}, "
-                    "or raise NMT_TIMEOUT_SECONDS if it only needs longer"
+                    f"{peer.name} has kept the others waiting for {self.timeout:.0f} seconds: it hangs; "
+                    f"{self._remedy}, or raise NMT_TIMEOUT_SECONDS if it only needs longer"
                 )
         return ""
 
     def _store_is_gone(self) -> str:
         holder = self._peers[0].name if self._launcher is None else f"torchrun beside {self._peers[0].name}"
         address = f"{self._shared_store.host}:{self._shared_store.port}"
-        return f"the store at {address} does not answer: {holder} died, was stopped or is cut off; {AGAIN}"
+        return f"the store at {address} does not answer: {holder} died, was stopped or is cut off; {self._remedy}"
 
     def _find_culprit(self, error: BaseException) -> str:
         """Why a connection broke, after waiting for the heartbeats to tell."""
@@ -289,7 +291,7 @@ class Watch:
             if cause := self.verdict or self._cause(SUSPICIOUS_SILENCE * self._interval):
                 return cause
             time.sleep(self._interval)
-        return f"{self._me.name} lost its connection, though all still answer ({_first_line(error)}); {AGAIN}"
+        return f"{self._me.name} lost its connection, though all still answer ({_first_line(error)}); {self._remedy}"
 
     def _conclude(self, verdict: str, aloud: bool = True) -> bool:
         """Make this the verdict, and say it; returns False if there is one already."""
