@@ -34,6 +34,7 @@ from nmt.recipe import (
     TextCorpus,
     ToyCorpus,
     TsvCorpus,
+    UserError,
 )
 
 Part = Literal["source", "reference", "both"]
@@ -268,10 +269,14 @@ def searched_sets(recipe: Recipe) -> list[SearchedSet]:
 
 
 def search_training_text(recipe: Recipe, finder: LeakFinder) -> None:
-    """Show the finder all training text of a recipe; raises UserError for what cannot be read."""
+    """Show the finder all training text of a recipe; raises UserError for what cannot be read, or where it is empty."""
+    is_empty = True
     with progress("searching the training text", None, "pairs") as bar:
         for _, chunk in read_chunks(recipe.data.train, recipe, finder.look):
+            is_empty = is_empty and not chunk
             bar.advance(len(chunk))
+    if is_empty:
+        raise UserError("data.train has no sentences; it must have some to search; correct data.train")
 
 
 def describe_place(leak: Leak, data: DataRecipe) -> str:

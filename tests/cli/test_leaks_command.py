@@ -43,6 +43,15 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
+def test_empty_training_text_is_an_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "first.en.gz").write_bytes(gzip.compress(b""))
+    for name in ("first.de", "second.tsv"):
+        (tmp_path / name).write_text("")
+    status, out, err = nmt("leaks", recipe)
+    assert (status, out) == (1, "")
+    assert one_line(err) == "data.train has no sentences; it must have some to search; correct data.train"
+
+
 def test_counts_and_places(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, out, err = nmt("leaks", recipe)
     assert (status, err) == (0, "")
