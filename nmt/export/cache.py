@@ -98,13 +98,15 @@ def _lock(file: IO[bytes] | None, *, alone: bool) -> None:
 def _convert(model: Path, directory: Path, stored_as: StoredAs) -> Path:
     """Write the conversion; to a temporary folder of this process where the model's cannot be written to."""
     verify_directory(model)
-    say(f"converting {model} to {stored_as} for CTranslate2; the next call finds it done")
+    is_kept = os.access(model, os.W_OK)
+    later = "finds it done" if is_kept else f"does it again, because {model} cannot be written to"
+    say(f"converting {model} to {stored_as} for CTranslate2; the next call {later}")
     try:
         # Imported only now: it needs torch, which no later call imports.
         files = import_module("nmt.export.ctranslate2").convert(model, stored_as)
         if _conversion_of(model, stored_as) != directory:
             raise UserError(f"{model} was replaced while it was converted; it must stay as it is until then; rerun")
-        if not os.access(model, os.W_OK):
+        if not is_kept:
             temporary = Path(mkdtemp(prefix="nmt-"))
             atexit.register(shutil.rmtree, temporary, ignore_errors=True)
             directory = temporary / directory.name

@@ -264,6 +264,21 @@ def test_a_conversion_is_not_removed_while_it_is_read(make_model: MakeModel) -> 
     assert list(conversions(model)) == [convert_once(model)] != [first.directory]
 
 
+@pytest.mark.parametrize(("is_kept", "said"), [(True, "finds it done"), (False, "does it again, because ")])
+def test_a_conversion_says_whether_it_is_kept(
+    make_model: MakeModel,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_kept: bool,
+    said: str,
+) -> None:
+    model = make_model(seed=16)
+    monkeypatch.setattr("os.access", lambda *_: is_kept)
+    convert_once(model)
+    assert bool(conversions(model)) == is_kept
+    assert f"for CTranslate2; the next call {said}" in capsys.readouterr().err
+
+
 def test_only_what_is_surely_left_behind_is_removed(make_model: MakeModel) -> None:
     model = make_model(seed=7)
     directory = convert_once(model)
