@@ -324,6 +324,7 @@ def _finish(recipe: Recipe, world: World, position: Position) -> None:
         _translate_and_score(recipe, translator, test, window, leaks.get(f"data.test.{name}"))
         for name, test in test_sets(recipe).items()
     )
+    _say_outdated(run_dir / "translations", {f"{test.name}.{recipe.tgt_lang}" for test in tests})
     curves, notes = _draw_curves(recipe)
     facts = RunFacts(
         name=recipe.name,
@@ -344,6 +345,12 @@ def _finish(recipe: Recipe, world: World, position: Position) -> None:
     markdown, _ = write_report(facts, run_dir)
     print(markdown.read_text(encoding="utf-8"))  # noqa: T201 - the report is the result of the command
     say(f"report: {markdown}, model: {run_dir / 'model'}")
+
+
+def _say_outdated(translations: Path, current: set[str]) -> None:
+    """Name the translations that an earlier call has written, of test sets that the recipe no longer names."""
+    if outdated := sorted(path.name for path in translations.glob("*") if path.name not in current):
+        say(f"{translations} also holds {', '.join(outdated)}, which this call has not written; it may be outdated")
 
 
 def _valid_leaks(leaks: Mapping[str, SetLeaks]) -> int | None:

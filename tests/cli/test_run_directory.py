@@ -59,6 +59,19 @@ def test_a_run_does_not_remove_what_is_no_model(tmp_path: Path, nmt: Nmt, monkey
     assert not (tmp_path / "data").exists()  # before the work
 
 
+def test_translations_of_test_sets_that_are_gone_are_named(
+    tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    test = "test.{} = {{ kind = 'toy', split = 'test', pairs = 2 }}\n"
+    for name, said in (("first", ""), ("second", "translations also holds first.de, which this call has not written")):
+        (tmp_path / "mine.toml").write_text(RECIPE.replace("[tokenizer]", test.format(name) + "[tokenizer]") + TINY)
+        status, _, err = nmt("run", "mine.toml", "train.max_steps=1", "decode.max_extra_tokens=0")
+        assert status == 0, err
+        assert said in err and ("also holds" in err) == bool(said)
+    assert {path.name for path in (tmp_path / "translations").iterdir()} == {"first.de", "second.de"}
+
+
 def test_symbolic_links_to_the_folders_of_a_run_stay(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)
