@@ -74,7 +74,7 @@ def run(recipe: Recipe) -> None:
     recipe = with_start_model(recipe)
     with start_world(recipe.train.device) as world, _writing(recipe, world):
         require_same_run(recipe)
-        world.once(lambda: _require_own_model(recipe.directory / "model"))
+        world.once(lambda: _require_own_model(recipe))
         world.once(lambda: require_test_sets(recipe))
         position = _train(recipe, world)
         world.once(lambda: _finish(recipe, world, position))
@@ -367,11 +367,17 @@ def _draw_curves(recipe: Recipe) -> tuple[str | None, tuple[str, ...]]:
         return None, (f"The training curves are left out: {error}",)
 
 
-def _require_own_model(out: Path) -> None:
-    """Raise UserError where a run would remove something else than a model, to put its own in its place."""
+def _require_own_model(recipe: Recipe) -> None:
+    """Raise UserError where a run would remove something else than a model of its own, to put another in its place."""
+    out = recipe.directory / "model"
     is_model = (out / "model.toml").is_file() or (out / MANIFEST).is_file()
     if out.exists() and not is_model and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there but is no model; it must not be overwritten; move it away")
+    if is_model and not list_checkpoints(recipe.directory):
+        raise UserError(
+            f"{out} is a model, but {recipe.directory} has no checkpoints that it could be made of; it must not be "
+            "overwritten; move it away"
+        )
 
 
 def _average_of_run(recipe: Recipe) -> list[Path]:
@@ -389,7 +395,7 @@ def _average_of_run(recipe: Recipe) -> list[Path]:
             return chosen
     except CorruptError:
         pass
-    _require_own_model(out)
+    _require_own_model(recipe)
     target = Path(os.path.realpath(out))  # a symbolic link stays
     shutil.rmtree(target, ignore_errors=True)
     _write_average(chosen, kind, target, recipe.decode)  # with which the report is scored

@@ -59,6 +59,19 @@ def test_a_run_does_not_remove_what_is_no_model(tmp_path: Path, nmt: Nmt, monkey
     assert not (tmp_path / "data").exists()  # before the work
 
 
+def test_a_run_does_not_remove_the_model_of_another(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(RECIPE + TINY)
+    other = tmp_path / "other"
+    assert nmt("run", "mine.toml", "train.max_steps=1", f"run_dir={other}")[0] == 0
+    (tmp_path / "model").symlink_to(other / "model")
+    before = (other / "model" / "model.safetensors").read_bytes()
+    status, _, err = nmt("run", "mine.toml", "train.max_steps=2")
+    assert status == 1
+    assert "model is a model, but . has no checkpoints that it could be made of; it must not be" in one_line(err)
+    assert (other / "model" / "model.safetensors").read_bytes() == before
+
+
 def test_translations_of_test_sets_that_are_gone_are_named(
     tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
