@@ -165,7 +165,7 @@ def translate(
     named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens, "tag": tag}
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "alignments": with_alignments or None}
     named["shortlist"] = None if shortlist is None else json.dumps(shortlist, ensure_ascii=False)  # as TOML has strings
-    decode = _with_changes(read_model_facts(find_model(model)).decode, named, settings or ())
+    decode = _with_changes(read_model_facts(find_model(model)).decode, named, settings or (), ensemble or ())
     in_format = input_format or Format.of_file(file) or Format.text
     out_format = output_format or Format.of_file(out) or in_format
     layout = _layout(file, in_format, out_format, column, header, field)
@@ -276,7 +276,9 @@ def _origin(
     return Origin(facts, names, source.name)
 
 
-def _with_changes(decode: DecodeRecipe, named: Mapping[str, object], settings: Sequence[str]) -> DecodeRecipe:
+def _with_changes(
+    decode: DecodeRecipe, named: Mapping[str, object], settings: Sequence[str], ensemble: Sequence[Path]
+) -> DecodeRecipe:
     """The model's own search options with those of the command line in their place.
 
     One translation a line, unless several are searched for or drawn to choose the best of them.
@@ -292,6 +294,14 @@ def _with_changes(decode: DecodeRecipe, named: Mapping[str, object], settings: S
     for name in chosen_names:
         if name.startswith("alignment_") and not chosen.alignments:
             raise typer.BadParameter(f"{name} has no effect without --with-alignments; add that, or leave it out")
+        for option, has_effect, needed in (
+            ("length_alpha", chosen.length_penalty != "none", "another length_penalty than 'none'"),
+            ("diversity_strength", chosen.num_groups > 1, "num_groups"),
+            ("sampling_seed", chosen.sampling, "sampling=true"),
+            ("ensemble_mean", bool(ensemble), "--ensemble"),
+        ):
+            if name == option and not has_effect:
+                raise typer.BadParameter(f"{name} has no effect without {needed}; add that, or leave it out")
     if chosen.bayes_risk != "none" and chosen.n_best == 1:
         raise UserError(
             f"decode.bayes_risk is {chosen.bayes_risk!r}, but n_best is 1, which leaves nothing to choose from; it "

@@ -19,7 +19,7 @@ from nmt.export import ctranslate2 as conversion
 from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe
 from nmt.text.tokenizer import Tokenizers
-from tests.calling import Nmt
+from tests.calling import Nmt, one_line
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
 
@@ -34,7 +34,7 @@ CHOICES: dict[str, tuple[list[str], str]] = {
     "stop": (["stop=exact"], SLOW + "CTranslate2 has no decode.stop 'exact'"),
     "patience": (["stop=patience", "patience=0.5"], FAST),
     "num_groups": (["num_groups=2"], SLOW + "CTranslate2 has no groups of the beam"),
-    "diversity_strength": (["diversity_strength=0.1"], FAST),
+    "diversity_strength": (["num_groups=2", "diversity_strength=0.1"], SLOW + "CTranslate2 has no groups of the beam"),
     "max_extra_tokens": (["max_extra_tokens=0"], FAST),
     "max_length_ratio": (["max_length_ratio=2.0"], FAST),
     "max_tokens": (["max_tokens=1"], FAST),
@@ -46,10 +46,9 @@ CHOICES: dict[str, tuple[list[str], str]] = {
     "bias": (["bias.dog=1"], SLOW + "CTranslate2 has no bias of words"),
     "n_best": (["n_best=2"], FAST),
     "tag": (["tag=<web>"], FAST),
-    "ensemble_mean": (["ensemble_mean=log"], FAST),
     "bayes_risk": (["bayes_risk=chrf", "n_best=2"], FAST),
     "sampling": (["sampling=true"], SLOW + "CTranslate2 has no sampling"),
-    "sampling_seed": (["sampling_seed=2"], FAST),
+    "sampling_seed": (["sampling=true", "sampling_seed=2"], SLOW + "CTranslate2 has no sampling"),
     "temperature": (["sampling=true", "temperature=0.5"], SLOW + "CTranslate2 has no sampling"),
     "top_k": (["sampling=true", "top_k=2"], SLOW + "CTranslate2 has no sampling"),
     "top_p": (["sampling=true", "top_p=0.5"], SLOW + "CTranslate2 has no sampling"),
@@ -90,7 +89,7 @@ def shortlist(model: Path, tmp_path: Path) -> Path:
 
 
 def test_every_option_of_the_search_works_where_the_engine_is_not_given(translate: Nmt, shortlist: Path) -> None:
-    assert CHOICES.keys() == DecodeRecipe.model_fields.keys()
+    assert CHOICES.keys() | {"ensemble_mean"} == DecodeRecipe.model_fields.keys()  # that needs --ensemble
     for name, (settings, expected) in CHOICES.items():
         given = [one.replace("LIST", f"'{shortlist}'") for one in settings]
         status, out, err = translate(*(word for one in given for word in ("--set", one)))
@@ -101,9 +100,25 @@ def test_every_option_of_the_search_works_where_the_engine_is_not_given(translat
         assert forced[0] == (0 if expected == FAST else 1), name
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--length-penalty", "none", "--length-alpha", 0.3),
+        ("--set", "diversity_strength=0.9"),
+        ("--set", "decode.sampling_seed=3"),
+        ("--set", "ensemble_mean=log"),
+    ],
+)
+def test_an_option_of_the_search_without_effect_is_refused(translate: Nmt, options: tuple[object, ...]) -> None:
+    status, out, err = translate(*options)
+    assert (status, out) == (2, "")
+    assert " has no effect without " in one_line(err)
+
+
 def test_what_is_no_option_of_the_search_decides_too(translate: Nmt, model: Path, text: Path) -> None:
     for options, expected in (
         (("--ensemble", model), SLOW + "CTranslate2 has no ensemble"),
+        (("--ensemble", model, "--set", "ensemble_mean=log"), SLOW + "CTranslate2 has no ensemble"),
         (("--precision", "bf16"), "translated with torch in bf16: precision bf16"),
         (("--precision", "fp32", "--with-alignments"), "translated with torch in fp32: CTranslate2 has no alignments"),
         (("--required", text), SLOW + "CTranslate2 has no required phrases"),
