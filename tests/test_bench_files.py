@@ -39,6 +39,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> FileWork:
     return FileWork(folder / "model", folder / "source", folder / "source", beam_size=2, warm_up=0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not is_installed("ctranslate2"), reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
 def test_two_commands_translate_the_same_file(work: FileWork, tmp_path: Path) -> None:
     contest = translate_in_turns(work, ("nmt", {"engine": "ctranslate2"}), ("ctranslate2", {"batch_sentences": "2"}), 2)

@@ -88,8 +88,8 @@ def translate_in_turns(
             if number > 0:
                 say(f"round {number} of {rounds}: {one.seconds[-1]:.2f} s against {other.seconds[-1]:.2f} s")
         num_lines = count_lines(work.source)
-        sides = [contestant.side(num_lines, work.ref) for contestant in (one, other)]
-        return Contest(*sides, paired_ratio(sides[0].rates, sides[1].rates))
+        ours_seen, theirs_seen = (contestant.side(num_lines, work.ref) for contestant in (one, other))
+        return Contest(ours_seen, theirs_seen, paired_ratio(ours_seen.rates, theirs_seen.rates))
 
 
 def _contestant(work: FileWork, name: str, settings: dict[str, str], folder: Path) -> _Contestant:
