@@ -5,17 +5,40 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from enum import StrEnum
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from nmt.logs import say
 from nmt.recipe import UserError
 from nmt.storage.model_facts import read_model_facts
 from nmt.storage.run_folder import find_model
 from nmt.streams.output import STANDARD_STREAM, require_no_input
 
-RecipeArgument = Annotated[Path, typer.Argument(help="A recipe: one TOML file, such as recipes/quickstart.toml.")]
+
+def packaged_recipes() -> dict[str, Path]:
+    """The recipes that come with nmt, by name."""
+    with as_file(files("nmt").joinpath("recipes")) as folder:
+        return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def find_recipe(given: str) -> Path:
+    """The file that the user names, or else the packaged recipe of that name."""
+    path = Path(given)
+    if path.exists() or given not in (packaged := packaged_recipes()):
+        return path
+    say(f"{given} is the recipe that comes with nmt; to change it: nmt recipes {given} -o {given}.toml")
+    return packaged[given]
+
+
+RecipeArgument = Annotated[
+    Path,
+    typer.Argument(
+        parser=find_recipe, metavar="RECIPE", help="A recipe: one TOML file, or the name of one of `nmt recipes`."
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Options that replace the recipe's: section.key=value, e.g. train.max_steps=99."),

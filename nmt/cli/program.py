@@ -50,6 +50,7 @@ COMMANDS = {
     "prepare": Command("nmt.cli.recipes", "prepare", "Clean the corpora, train the tokenizer, write the token store."),
     "train": Command("nmt.cli.recipes", "train", "Train, resuming from the newest checkpoint of the run."),
     "average": Command("nmt.cli.recipes", "average", "Average several checkpoints into one model."),
+    "recipes": Command("nmt.cli.recipe_list", "recipes", "List the recipes that come with nmt, or copy one."),
     "config": Command("nmt.cli.recipes", "config", "Print a recipe with all its options and what they mean."),
     "leaks": Command("nmt.cli.leaks", "leaks", "List the test sentences that occur in the training text."),
     "translate": Command("nmt.cli.translate", "translate", "Translate text, line by line."),

@@ -58,7 +58,10 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors put a byte order mark before UTF-8
     except OSError as error:
-        raise RecipeError(f"cannot read recipe {path}: {error.strerror}; give the path of a TOML file") from error
+        raise RecipeError(
+            f"cannot read recipe {path}: {error.strerror}; give the path of a TOML file, or a name that `nmt recipes` "
+            "lists"
+        ) from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"recipe {path} is not UTF-8 text; save it as UTF-8") from error
     return parse_recipe(text, overrides, where=str(path))

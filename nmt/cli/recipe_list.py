@@ -1,0 +1,45 @@
+"""The command that lists and copies the recipes that come with nmt."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.arguments import packaged_recipes
+from nmt.recipe import CommandError, UserError
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="A recipe to print; without it, all are listed.")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="New file to copy it to.")] = None,
+) -> None:
+    """List the recipes that come with nmt, each with its title; print or copy one by its name."""
+    packaged = packaged_recipes()
+    if name is None:
+        if out is not None:
+            raise CommandError("nmt recipes -o FILE needs the name of a recipe; give one, such as quickstart")
+        width = max(map(len, packaged))
+        for one, path in packaged.items():
+            typer.echo(f"{one:{width}}  {_title(path)}")
+        return
+    if name not in packaged:
+        raise CommandError(f"nmt recipes {name}: no such recipe; it must be one of {', '.join(packaged)}")
+    text = packaged[name].read_text(encoding="utf-8")
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise UserError(f"{out} exists already; -o must be a new file; give another name") from error
+    typer.echo(out)
+
+
+def _title(path: Path) -> str:
+    """What the comment at the head of a recipe begins with."""
+    first_line = path.read_text(encoding="utf-8").partition("\n")[0]
+    return re.split(r"[:,(;]|\. (?=[A-Z])", first_line.removeprefix("# "))[0].strip()

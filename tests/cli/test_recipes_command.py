@@ -1,0 +1,88 @@
+"""The recipes that come with nmt: listed, copied, called by name, and in the wheel."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from nmt.cli.arguments import packaged_recipes
+from tests.calling import Nmt, one_line
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_all_are_listed_and_each_can_be_copied(nmt: Nmt, tmp_path: Path) -> None:
+    _, listed, _ = nmt("recipes")
+    names = {path.stem for path in (ROOT / "recipes").glob("*.toml")}
+    assert {line.split()[0] for line in listed.splitlines()} == names
+    assert "  Multi30k English-German as Wu et al. 2021\n" in listed
+    out = tmp_path / "mine.toml"
+    assert nmt("recipes", "quickstart", "-o", out) == (0, f"{out}\n", "")
+    shown = (ROOT / "recipes" / "quickstart.toml").read_text()
+    assert out.read_text() == nmt("recipes", "quickstart")[1] == shown
+    status, _, err = nmt("recipes", "tatoeba-en-de", "-o", out)
+    assert status == 1 and "exists already" in one_line(err)
+    assert out.read_text() == shown
+
+
+def test_a_name_calls_the_recipe_unless_a_file_has_it(
+    nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = nmt("config", "quickstart")
+    assert status == 0 and 'name = "quickstart"' in out
+    assert err.startswith("quickstart is the recipe that comes with nmt; to change it: nmt recipes quickstart -o ")
+    (tmp_path / "quickstart").write_text(packaged_recipes()["tatoeba-en-de"].read_text())
+    status, out, err = nmt("config", "quickstart")
+    assert (status, err) == (0, "") and 'name = "tatoeba-en-de"' in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["recipes", "nope"], "no such recipe; it must be one of iwslt14-de-en, "),
+        (["recipes", "-o", "x.toml"], "needs the name of a recipe"),
+        (["config", "nope"], "or a name that `nmt recipes` lists"),
+    ],
+    ids=str,
+)
+def test_a_wrong_call_is_one_line(nmt: Nmt, words: list[str], message: str) -> None:
+    status, _, err = nmt(*words)
+    assert status == 2 and message in one_line(err)
+
+
+@pytest.mark.slow
+def test_wheel_and_source_archive_hold_what_is_needed(tmp_path: Path) -> None:
+    """Built without network, the wheel unpacked and used from another folder."""
+    building = "from setuptools import build_meta as b; print(b.build_wheel({0!r}), b.build_sdist({0!r}))"
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    for name in ("nmt", "recipes"):
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run([sys.executable, "-c", building.format(str(tmp_path))], cwd=copy, check=True, capture_output=True)
+    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    recipes = {f"nmt/recipes/{path.name}" for path in (copy / "recipes").glob("*.toml")}
+    pages = {f"nmt/guide/{path.name}" for path in (copy / "nmt" / "guide").glob("*.md")}
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        assert recipes | pages | {"nmt/py.typed"} <= names
+        assert not any(name.startswith(("tests/", "tools/")) for name in names)
+        archive.extractall(tmp_path / "site")
+    with tarfile.open(source) as archive:
+        assert {name.partition("/")[2] for name in archive.getnames()} >= recipes | pages
+    used = [
+        sys.executable,
+        "-c",
+        "import nmt, sys; sys.argv[1:] = ['config', 'quickstart']; from nmt.cli import main; main()",
+    ]
+    (tmp_path / "elsewhere").mkdir()
+    called = subprocess.run(
+        used, cwd=tmp_path / "elsewhere", env={"PYTHONPATH": str(tmp_path / "site")}, capture_output=True, text=True
+    )
+    assert called.returncode == 0 and 'name = "quickstart"' in called.stdout
