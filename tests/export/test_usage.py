@@ -17,6 +17,7 @@ from nmt.recipe import DecodeRecipe
 from nmt.storage.model_facts import read_model_facts
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt
+from tests.export.rounding import changed_copies, decided_lines
 
 MakeModel = Callable[..., Path]
 
@@ -62,7 +63,9 @@ def test_the_card_of_a_ctranslate2_export_translates_as_we_do(
     found = [on_one_line(names["translate"](line)) for line in lines]
     assert found == list(map(on_one_line, engine.translate(lines)))
     if decode.beam_size == 1:  # random weights are easily led elsewhere by another rule to stop
-        assert found == list(map(on_one_line, Translator.load(model, "cpu", "fp32").translate(lines)))
+        ours = list(map(on_one_line, Translator.load(model, "cpu", "fp32").translate(lines)))
+        decided = decided_lines(changed_copies(model, tmp_path), decode, lines)
+        assert [found[number] for number in decided] == [ours[number] for number in decided]
 
 
 @needs_transformers
@@ -77,8 +80,10 @@ def test_the_card_of_a_hugging_face_export_translates_as_we_do(
     names = run_card(tmp_path / "export")
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
     ours = nmt("translate", model, tmp_path / "in", "--device", "cpu", "--precision", "fp32")[1].splitlines()
-    both = [(names["translate"](line).split(), own.split()) for line, own in zip(lines, ours, strict=True)]
-    assert sum(a == b for a, b in both) >= (0.97 if beam_size == 1 else 0.8) * len(lines)
+    decided = decided_lines(changed_copies(model, tmp_path), read_model_facts(model).decode, lines)
+    apart = [number for number in decided if names["translate"](lines[number]).split() != ours[number].split()]
+    # A beam of transformers ends what reaches its limit for nothing, which random weights do.
+    assert len(apart) <= (0 if beam_size == 1 else 0.2 * len(lines))
 
 
 @needs_ctranslate2
