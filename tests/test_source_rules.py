@@ -1,6 +1,7 @@
 """The rules of the source, checked on its text; each rule is shown to be able to fail."""
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ class Module:
         return self.name.split(".")[1] if "." in self.name else self.name
 
 
+@functools.cache
 def read_modules(root: Path) -> list[Module]:
     modules = []
     for path in sorted((root / "nmt").rglob("*.py")):

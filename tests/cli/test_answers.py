@@ -113,6 +113,7 @@ def test_a_lost_process_ends_the_job_and_what_is_done_stays(model: Path, start: 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_processes_with_ctranslate2_write_the_same_bytes(model: Path, nmt: Nmt, start: Start, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(205, num_longest=1)))
@@ -123,6 +124,7 @@ def test_processes_with_ctranslate2_write_the_same_bytes(model: Path, nmt: Nmt, 
     assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_a_reader_that_goes_ends_all_processes_in_silence(
     model: Path, start: Start, tmp_path: Path, engine: str

@@ -156,6 +156,7 @@ def test_a_reader_that_goes_ends_all_at_once(start: Start, mark: str, tmp_path: 
     assert (found, said) == (1, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_worker_that_dies_ends_all_with_one_line(
     start: Start, mark: str, tmp_path: Path, number: signal.Signals

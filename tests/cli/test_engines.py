@@ -88,6 +88,7 @@ def shortlist(model: Path, tmp_path: Path) -> Path:
     return tmp_path / "list"
 
 
+@pytest.mark.slow
 def test_every_option_of_the_search_works_where_the_engine_is_not_given(translate: Nmt, shortlist: Path) -> None:
     assert CHOICES.keys() | {"ensemble_mean"} == DecodeRecipe.model_fields.keys()  # that needs --ensemble
     for name, (settings, expected) in CHOICES.items():

@@ -152,6 +152,7 @@ def test_same_input_gives_the_same_bytes_anywhere(folder: Path, tmp_path_factory
     assert {name for name in first if first[name] != second[name]} == {"stamps.json"}  # which holds paths
 
 
+@pytest.mark.slow
 def test_worker_processes_change_nothing(folder: Path) -> None:
     write_corpus(folder / "text", [*sentence_pairs(2 * PAIRS_PER_CHUNK + 100), *DIRTY], sentence_pairs(5))
     alone = prepare(recipe_for(folder, "alone"))

@@ -85,6 +85,7 @@ def test_the_text_stays(tokenizer: Tokenizer) -> None:
     assert changed > len(batch)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.lists(st.text(max_size=12), max_size=6), st.integers(0, 9))
 def test_any_text_stays(tokenizers: dict[str, Tokenizer], texts: list[str], seed: int) -> None:

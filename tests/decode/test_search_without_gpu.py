@@ -161,6 +161,7 @@ def test_an_ensemble_waits_no_more_than_one_model(mean: Any) -> None:
     assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
 
 
+@pytest.mark.slow
 def test_a_shortlist_waits_where_it_gathers_candidates() -> None:
     """For their number: in the beginning, and where half of the sentences have left."""
 

@@ -219,6 +219,7 @@ def damage(conversion_directory: Path) -> None:
     (conversion_directory / "model.bin").write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["absent", "damaged", "outdated"])
 def test_processes_that_start_together_convert_once(make_model: MakeModel, tmp_path: Path, state: str) -> None:
     """None of them finds a directory that another one has half removed, or loads what was damaged."""

@@ -196,6 +196,7 @@ def words(text: str) -> Iterator[str]:
             yield word.lower()
 
 
+@pytest.mark.slow
 def test_every_word_form_of_test_is_seen_in_training(train: list[ToyPair], test: list[ToyPair]) -> None:
     for side in ("src", "tgt"):
         seen = {word for pair in train for word in words(getattr(pair, side))}
@@ -234,6 +235,7 @@ def test_sentences_are_well_formed(train: list[ToyPair]) -> None:
         assert pair.labels == tuple(sorted(set(pair.labels)))
 
 
+@pytest.mark.slow
 def test_every_word_of_the_lexicon_is_used(train: list[ToyPair]) -> None:
     seen = Counter(word for pair in train for word in words(pair.src))
     entries = [noun.en for noun in NOUNS] + [adjective.en for adjective in ADJECTIVES]

@@ -212,6 +212,7 @@ def test_each_level_of_dropout_is_compiled_once(monkeypatch: pytest.MonkeyPatch)
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_validation_and_other_shapes_do_not_meet_the_graph(one_graph_for_all: None) -> None:
     loss, plain = build(), build()
     loss.model.use_kernel("masked")

@@ -367,6 +367,7 @@ def test_a_full_disk_in_the_background_ends_the_run_and_keeps_what_was_saved(
     assert load_checkpoint(kept).state["step"] == 6
 
 
+@pytest.mark.slow
 def test_moving_average_is_validated_and_saved(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     recipe = with_train(tiny_recipe, ema_decay=0.9, average="ema")
     position = train_tiny(recipe, tiny_data)
@@ -384,6 +385,7 @@ def test_moving_average_is_validated_and_saved(tiny_recipe: Recipe, tiny_data: P
     assert float(loss) == pytest.approx(averaged[-1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_fine_tuning_begins_with_the_weights_of_another_run(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
 ) -> None:
