@@ -46,7 +46,7 @@ from nmt.processes.run_lock import run_lock
 from nmt.recipe import DecodeRecipe, Recipe, UserError, dump_choices, dump_recipe
 from nmt.storage.model_facts import ModelFacts, read_model_facts
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
-from nmt.storage.sealed import MANIFEST, CorruptError, require_new, verify_directory
+from nmt.storage.sealed import MANIFEST, CorruptError, require_new, verify_directory, write_file
 from nmt.train.disk import require_disk_space
 from nmt.train.position import Position, require_same_run
 from nmt.train.resume import require_same_text, require_same_tokenizers
@@ -417,7 +417,7 @@ def _translate_and_score(
     seconds = time.perf_counter() - started
     out = recipe.directory / "translations"
     out.mkdir(exist_ok=True)
-    (out / f"{test.name}.{recipe.tgt_lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_file(out / f"{test.name}.{recipe.tgt_lang}", "".join(f"{line}\n" for line in lines).encode())
     counting = _counting(recipe, translator.lowercases)
 
     def score(places: Sequence[int]) -> tuple[Score, ...]:
