@@ -12,13 +12,21 @@ from nmt.alignment.attention import WordAligner
 from nmt.alignment.choice import choose_attention
 from nmt.alignment.words import format_links
 from nmt.checkpoint import write_with_decode
-from nmt.cli.arguments import Device, ModelArgument, languages, require_languages
+from nmt.cli.arguments import (
+    Device,
+    ModelArgument,
+    SrcArgument,
+    TgtArgument,
+    languages,
+    read_pairs,
+    require_languages,
+    require_one_reader,
+)
 from nmt.logs import progress, say
-from nmt.recipe import UserError, override_decode
+from nmt.recipe import override_decode
 from nmt.storage.model_facts import read_model_facts
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import require_new
-from nmt.text.lines import read_lines
 
 # Pairs that are aligned before the first is printed.
 ALIGNING_WINDOW = 512
@@ -46,8 +54,8 @@ PlaceOption = Annotated[
 
 def align(
     model: ModelArgument,
-    src: Annotated[Path, typer.Argument(help="Source sentences, one a line.")],
-    tgt: Annotated[Path, typer.Argument(help="Their translations, one a line.")],
+    src: SrcArgument,
+    tgt: TgtArgument,
     layer: Layer = None,
     heads: Heads = None,
     place: PlaceOption = None,
@@ -76,12 +84,13 @@ def align(
         require_new(save_model)
     if reverse_model is not None:
         require_languages("--reverse-model", reverse_model, languages(model)[::-1])
-    sources, targets = _read_pairs(src, tgt)
+    require_one_reader([src, tgt, *(choose or ())])
+    sources, targets = read_pairs(src, tgt)
     directory = find_model(model)
     aligner = load_aligner(model, layer, heads, place, device)
     if choose is not None:
         reverse = None if reverse_model is None else WordAligner.load(reverse_model, device)
-        choice = choose_attention(aligner, *_read_pairs(*choose), reverse)
+        choice = choose_attention(aligner, *read_pairs(*choose), reverse)
         aligner.attention = choice.attention
         by_layer = ", ".join(f"{one.place} {one.layer}: {score:.3f}" for one, score in choice.of_layers.items())
         say(f"agreement by place and layer, all heads: {by_layer}")
@@ -117,12 +126,3 @@ def _as_options(aligner: WordAligner) -> str:
     heads = ",".join(map(str, aligner.attention.heads))
     layer = f"--layer {aligner.attention.layer}"
     return " ".join([layer, *([f"--heads {heads}"] if heads else []), f"--place {aligner.attention.place}"])
-
-
-def _read_pairs(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
-    sources, targets = list(read_lines(src)), list(read_lines(tgt))
-    if len(sources) != len(targets):
-        raise UserError(
-            f"{src} has {len(sources):,} lines and {tgt} has {len(targets):,}; they must match line by line; check both"
-        )
-    return sources, targets

@@ -16,6 +16,7 @@ from nmt.recipe import UserError
 from nmt.storage.model_facts import read_model_facts
 from nmt.storage.run_folder import find_model
 from nmt.streams.output import STANDARD_STREAM, require_no_input
+from nmt.text.lines import input_name, read_lines
 
 
 def packaged_recipes() -> dict[str, Path]:
@@ -43,6 +44,8 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Options that replace the recipe's: section.key=value, e.g. train.max_steps=99."),
 ]
+SrcArgument = Annotated[Path, typer.Argument(help="Source sentences, one a line; - is standard input.")]
+TgtArgument = Annotated[Path, typer.Argument(help="Their translations, one a line; - is standard input.")]
 ModelArgument = Annotated[Path, typer.Argument(help="A model directory, a checkpoint, or a run directory.")]
 Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
 
@@ -68,6 +71,25 @@ def require_languages(option: str, model: Path, expected: tuple[str, str]) -> No
     if languages(model) != expected:
         found, wanted = " to ".join(languages(model)), " to ".join(expected)
         raise UserError(f"{model} translates from {found}; as {option} it must from {wanted}; give another model")
+
+
+def require_one_reader(inputs: Iterable[Path | None]) -> None:
+    """Raise UserError where standard input is given twice: whoever reads it second would find it empty."""
+    if sum(path == STANDARD_STREAM for path in inputs) > 1:
+        raise UserError("- is given twice; standard input can be read only once; name a file instead of one of them")
+
+
+def read_pairs(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
+    """The lines of two files, pipes or `-`; UserError where they do not match line by line, or are empty."""
+    sources, targets = list(read_lines(src, once=True)), list(read_lines(tgt, once=True))
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{input_name(src)} has {len(sources):,} lines and {input_name(tgt)} has {len(targets):,}; they must match "
+            "line by line; check both"
+        )
+    if not sources:
+        raise UserError(f"{input_name(src)} is empty; it must hold one sentence a line; check the file")
+    return sources, targets
 
 
 def require_output(option: str, out: Path | None, inputs: Iterable[Path | None] = ()) -> None:

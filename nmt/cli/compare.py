@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from nmt.cli.arguments import require_one_reader
 from nmt.cli.scored_text import (
     ChrfLowercaseOption,
     Counting,
@@ -28,11 +29,14 @@ from nmt.cli.scored_text import (
 from nmt.evaluate.result_tables import comparison_tables
 from nmt.evaluate.significance import compare_systems
 from nmt.logs import progress, say
+from nmt.text.lines import input_name
 
 
 def compare(
     baseline: Annotated[Path, typer.Argument(help="Translations by the system that the others are compared with.")],
-    others: Annotated[list[Path], typer.Argument(metavar="OTHER...", help="Translations by other systems.")],
+    others: Annotated[
+        list[Path], typer.Argument(metavar="OTHER...", help="Translations by other systems; - is standard input.")
+    ],
     ref: RefOption = None,
     test_set: TestSetOption = None,
     lang_pair: LangPairOption = None,
@@ -59,12 +63,13 @@ def compare(
     """
     counting = Counting(metrics, lang, tokenize, lowercase, chrf_lowercase)
     counting.check()
+    require_one_reader([baseline, *others, *(ref or [])])
     text = read_scored_text(ref, None, test_set, lang_pair)
     scorers = counting.scorers(text)
     systems = read_systems([baseline, *others], text)
     hint_at_case(systems, text, scorers)
     for name, lines in list(systems.items())[1:]:
-        if lines == systems[str(baseline)]:
+        if lines == systems[input_name(baseline)]:
             say(f"warning: {name} says word for word what the baseline says; its p-values mean nothing")
     comparisons = []
     with progress("comparing", len(scorers), "metrics") as bar:

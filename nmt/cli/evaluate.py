@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from nmt.cli.arguments import require_one_reader
 from nmt.cli.scored_text import (
     ChrfLowercaseOption,
     Counting,
@@ -35,9 +36,11 @@ from nmt.evaluate.findings import Findings
 from nmt.evaluate.metrics import GroupScore, Score, Scorer, bleu_words, score_groups
 from nmt.logs import say
 from nmt.recipe import UserError
-from nmt.text.lines import read_lines
+from nmt.text.lines import input_name, read_lines
 
-Hypotheses = Annotated[list[Path], typer.Argument(metavar="HYP...", help="Translations, one file per system.")]
+Hypotheses = Annotated[
+    list[Path], typer.Argument(metavar="HYP...", help="Translations, one file per system; - is standard input.")
+]
 Confidence = Annotated[
     bool, typer.Option("--confidence", help="Add 95 % intervals by bootstrap, seeded by SACREBLEU_SEED.")
 ]
@@ -98,6 +101,7 @@ def evaluate(
         raise typer.BadParameter("--resamples has no effect without --confidence; add that, or leave it out")
     counting = Counting(metrics, lang, tokenize, lowercase, chrf_lowercase)
     counting.check(counts_words=bool(train_tgt or word_counts), compares_lines=by_length or differences > 0)
+    require_one_reader([*hypotheses, *(ref or []), src, *(train_tgt or []), word_counts])
     text = read_scored_text(ref, src, test_set, lang_pair)
     for option, is_given in (("--by-length", by_length), ("--comet", comet is not None)):
         if is_given and text.source is None:
@@ -161,9 +165,9 @@ class _Evaluation:
             tokenize=self.counting.tokenize,
             lowercase=self.counting.lowercase,
         )
-        frequencies = count_words(chain.from_iterable(map(read_lines, train_tgt)), words)
+        frequencies = count_words(chain.from_iterable(read_lines(path, once=True) for path in train_tgt), words)
         if word_counts is not None:
-            frequencies += read_word_counts(read_lines(word_counts), str(word_counts))
+            frequencies += read_word_counts(read_lines(word_counts, once=True), input_name(word_counts))
         if not frequencies:
             names = ", ".join(map(str, [*train_tgt, *([word_counts] if word_counts else [])]))
             raise UserError(f"there is no word in {names}; it must be the text of training; check the file")

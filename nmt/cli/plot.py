@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from nmt.cli.align import Heads, Layer, PlaceOption, load_aligner
-from nmt.cli.arguments import Device, ModelArgument, require_output
+from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, require_one_reader, require_output
 from nmt.plots.attention import draw, read_panels
 from nmt.plots.curves import draw_curves
 from nmt.recipe import UserError
-from nmt.text.lines import read_lines
+from nmt.text.lines import input_name, read_lines
 
 app = typer.Typer(help="Draw pictures, by matplotlib (pip install 'nmt\\[plot]').", no_args_is_help=True)
 
@@ -34,8 +34,8 @@ def curves(
 @app.command()
 def alignment(
     model: ModelArgument,
-    src: Annotated[Path, typer.Argument(help="Source sentences, one a line.")],
-    tgt: Annotated[Path, typer.Argument(help="Their translations, one a line.")],
+    src: SrcArgument,
+    tgt: TgtArgument,
     out: Annotated[Path, typer.Option("-o", "--out", help="The picture: .png, .pdf or .svg.")],
     line: Annotated[int, typer.Option(min=1, help="Which line of the two files.")] = 1,
     layer: Layer = None,
@@ -53,8 +53,10 @@ def alignment(
     if each_layer and (layer, heads) != (None, None):
         raise typer.BadParameter("--each-layer shows all layers and heads; leave it out, or --layer and --heads")
     require_output("-o", out, [src, tgt])
-    source, target = (next(islice(read_lines(path), line - 1, None), None) for path in (src, tgt))
+    require_one_reader([src, tgt])
+    source, target = (next(islice(read_lines(path, once=True), line - 1, None), None) for path in (src, tgt))
     if source is None or target is None:
-        raise UserError(f"{src if source is None else tgt} has no line {line}; it must have it; give a smaller --line")
+        short = input_name(src if source is None else tgt)
+        raise UserError(f"{short} has no line {line}; it must have it; give a smaller --line")
     aligner = load_aligner(model, layer, heads, place, device)
     draw(*read_panels(aligner, source, target, each_layer), out)

@@ -11,7 +11,15 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from nmt.cli.arguments import Device, ModelArgument, languages, require_languages, require_output
+from nmt.cli.arguments import (
+    Device,
+    ModelArgument,
+    SrcArgument,
+    languages,
+    require_languages,
+    require_one_reader,
+    require_output,
+)
 from nmt.decode.scoring import Scorer
 from nmt.logs import progress, say
 from nmt.recipe import UserError
@@ -28,7 +36,14 @@ from nmt.rerank.rerank import (
     save_weights,
 )
 from nmt.storage.run_folder import find_model
-from nmt.text.lines import read_lines
+from nmt.text.lines import input_name, read_lines
+
+NBestArgument = Annotated[
+    Path, typer.Argument(help="Their translations, as `nmt translate --n-best` writes them; - is standard input.")
+]
+WeightsOut = Annotated[
+    Path | None, typer.Option("--save-weights", metavar="FILE", help="Where to write what --tune found.")
+]
 
 
 class TuningMetric(StrEnum):
@@ -40,8 +55,8 @@ class TuningMetric(StrEnum):
 
 def rerank(
     model: ModelArgument,
-    src: Annotated[Path, typer.Argument(help="Source sentences, one a line.")],
-    nbest: Annotated[Path, typer.Argument(help="Their translations, as `nmt translate --n-best` writes them.")],
+    src: SrcArgument,
+    nbest: NBestArgument,
     models: Annotated[
         list[Path] | None,
         typer.Option("--model", help="A further model of the same languages, such as one from right to left."),
@@ -60,9 +75,7 @@ def rerank(
         int | None, typer.Option(min=0, help="Random places from which --tune starts besides (default: 10).")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of --tune (default: 1).")] = None,
-    weights_out: Annotated[
-        Path | None, typer.Option("--save-weights", metavar="FILE", help="Where to write what --tune found.")
-    ] = None,
+    weights_out: WeightsOut = None,
     n_best: Annotated[int, typer.Option(min=1, help="Translations per line: as number, score, text with tabs.")] = 1,
     device: Device = "auto",
 ) -> None:
@@ -80,6 +93,7 @@ def rerank(
             raise typer.BadParameter(f"{option} has no effect without --tune; add that, or leave it out")
     directories = map(find_model, (model, *(models or ()), *(reverse_models or ())))
     require_output("--save-weights", weights_out, chain([src, nbest, tune_on], directories))
+    require_one_reader([src, nbest, tune_on])
     sources, lists = _read_lists(src, nbest)
     references = None if tune_on is None else _read_references(tune_on, src, len(sources))
     judges = _load_judges([model, *(models or ())], reverse_models or (), device)
@@ -145,21 +159,22 @@ def _tune(
 
 
 def _read_lists(src: Path, nbest: Path) -> tuple[list[str], list[list[Candidate]]]:
-    sources, lists = list(read_lines(src)), read_n_best(read_lines(nbest), str(nbest))
+    sources, lists = list(read_lines(src, once=True)), read_n_best(read_lines(nbest, once=True), input_name(nbest))
     if not sources:
-        raise UserError(f"{src} is empty; it must hold one sentence a line; check the file")
+        raise UserError(f"{input_name(src)} is empty; it must hold one sentence a line; check the file")
     if len(sources) != len(lists):
         raise UserError(
-            f"{src} has {len(sources):,} lines and {nbest} has translations of {len(lists):,}; they must be of "
-            "the same text; check both"
+            f"{input_name(src)} has {len(sources):,} lines and {input_name(nbest)} has translations of {len(lists):,}; "
+            "they must be of the same text; check both"
         )
     return sources, lists
 
 
 def _read_references(path: Path, src: Path, wanted: int) -> list[str]:
-    references = list(read_lines(path))
+    references = list(read_lines(path, once=True))
     if len(references) != wanted:
         raise UserError(
-            f"{path} has {len(references):,} lines and {src} has {wanted:,}; they must match line by line; check both"
+            f"{input_name(path)} has {len(references):,} lines and {input_name(src)} has {wanted:,}; they must match "
+            "line by line; check both"
         )
     return references

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import Device, ModelArgument
+from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, read_pairs, require_one_reader
 from nmt.decode.scoring import Scorer
 from nmt.logs import progress, say
-from nmt.recipe import UserError
-from nmt.text.lines import read_lines
 
 # Pairs that are scored together.
 SCORING_WINDOW = 64
@@ -20,8 +17,8 @@ SCORING_WINDOW = 64
 
 def score(
     model: ModelArgument,
-    src: Annotated[Path, typer.Argument(help="Source sentences, one a line.")],
-    tgt: Annotated[Path, typer.Argument(help="Their translations, one a line.")],
+    src: SrcArgument,
+    tgt: TgtArgument,
     per_token: Annotated[
         bool, typer.Option("--per-token", help="After a tab also each token with its own, as TOKEN:LOG_PROB.")
     ] = False,
@@ -32,11 +29,8 @@ def score(
 
     The perplexity of all of them, end tokens counted, goes to stderr.
     """
-    sources, targets = list(read_lines(src)), list(read_lines(tgt))
-    if len(sources) != len(targets):
-        raise UserError(
-            f"{src} has {len(sources):,} lines and {tgt} has {len(targets):,}; they must match line by line; check both"
-        )
+    require_one_reader([src, tgt])
+    sources, targets = read_pairs(src, tgt)
     scorer = Scorer.load(model, device, tag)
     log_prob, tokens = 0.0, 0
     with progress("scoring", len(sources), "pairs") as bar:
@@ -48,6 +42,5 @@ def score(
                 columns = " ".join(f"{piece}:{value:.4f}" for piece, value in details)
                 typer.echo(f"{pair.log_prob:.4f}" + (f"\t{columns}" if per_token else ""))
                 bar.advance(1)
-    if tokens:
-        perplexity = math.exp(min(-log_prob / tokens, 700.0))
-        say(f"{len(sources):,} pairs, {tokens:,} tokens: log-probability {log_prob:.2f}, perplexity {perplexity:.4f}")
+    perplexity = math.exp(min(-log_prob / tokens, 700.0))
+    say(f"{len(sources):,} pairs, {tokens:,} tokens: log-probability {log_prob:.2f}, perplexity {perplexity:.4f}")

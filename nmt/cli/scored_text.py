@@ -19,7 +19,7 @@ from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say
 from nmt.recipe import UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
-from nmt.text.lines import read_lines
+from nmt.text.lines import input_name, read_lines
 
 RefOption = Annotated[
     list[Path] | None, typer.Option("--ref", help="Reference translations; give it again for several references.")
@@ -101,9 +101,9 @@ def read_scored_text(
     files = tuple(ref or ())
     if same := [path for path in files if files.count(path) > 1]:
         raise UserError(f"--ref {same[0]} is given twice; each reference must be another file; take one away")
-    references = {str(path): list(read_lines(path)) for path in files}
-    source = None if src is None else list(read_lines(src))
-    for path, lines in [*references.items(), *([(str(src), source)] if source is not None else [])]:
+    references = {input_name(path): list(read_lines(path, once=True)) for path in files}
+    source = None if src is None else list(read_lines(src, once=True))
+    for path, lines in [*references.items(), *([(input_name(src), source)] if src and source is not None else [])]:
         _check_line_counts(next(iter(references.items())), (path, lines))
     return ScoredText(references, files, source, tgt_lang)
 
@@ -115,17 +115,18 @@ def read_systems(files: Sequence[Path], text: ScoredText) -> dict[str, list[str]
     """
     systems: dict[str, list[str]] = {}
     for path in files:
-        if str(path) in systems:
+        system = input_name(path)
+        if system in systems:
             raise UserError(f"{path} is given twice; each system must have a file of its own; take one away")
-        lines = list(read_lines(path))
+        lines = list(read_lines(path, once=True))
         if any(path.resolve() == reference.resolve() for reference in text.reference_files):
             raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")
-        _check_line_counts(next(iter(text.references.items())), (str(path), lines))
+        _check_line_counts(next(iter(text.references.items())), (system, lines))
         known = {**text.references, **({"the source": text.source} if text.source is not None else {})}
         for name, others in known.items():
             if lines == others:
-                say(f"warning: every line of {path} is equal to {name}; is it the right file?")
-        systems[str(path)] = lines
+                say(f"warning: every line of {system} is equal to {name}; is it the right file?")
+        systems[system] = lines
     return systems
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -24,29 +25,32 @@ InvalidUtf8 = Literal["error", "replace"]
 MAX_LINE_BYTES = 1 << 24
 """A longer line is no text: most likely a file of another kind, whose lines could fill the memory."""
 
+_STANDARD_INPUT = Path("-")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 20
 _UTF16_BYTES = 200  # of the start of a text, by which UTF-16 is recognized
 
 
-def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error") -> Iterator[str]:
+def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error", *, once: bool = False) -> Iterator[str]:
     """The lines of a UTF-8 file without their line feeds, decompressed if need be; a byte order mark is dropped.
+
+    once: whether nothing else reads the file, which then may be a pipe, or `-` for standard input
 
     Raises UserError for a file that cannot be read, is damaged or is UTF-16, and, with file and line number, for bytes
     that are not UTF-8, unless they are to be replaced by U+FFFD, and for a line too long to be text.
     """
     errors = "replace" if invalid_utf8 == "replace" else "strict"
-    first = 1
-    with decompressed(path) as file:
-        for block in _blocks_of_lines(file, str(path)):
+    first, name = 1, input_name(path) if once else str(path)
+    with decompressed(path, once=once) as file:
+        for block in _blocks_of_lines(file, name):
             if first == 1:
-                _refuse_utf16(block, str(path))
+                _refuse_utf16(block, name)
             text = block.removeprefix(_BYTE_ORDER_MARK) if first == 1 else block
             lines: Iterable[str]
             try:
                 lines = text.decode("utf-8", errors).split("\n")
             except UnicodeDecodeError:
-                lines = decode_lines(text.split(b"\n"), str(path), first=first)  # It says which line is wrong.
+                lines = decode_lines(text.split(b"\n"), name, first=first)  # It says which line is wrong.
             yield from lines
             first += text.count(b"\n") + 1
 
@@ -69,6 +73,11 @@ def decode_lines(
             found = f"{name}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8"
             remedy = "convert it (iconv -t UTF-8), or have such bytes replaced (data.invalid_utf8, --invalid-utf8)"
             raise UserError(f"{found}; text must be UTF-8; {remedy}") from error
+
+
+def input_name(path: Path) -> str:
+    """What errors and tables call an input that may be standard input."""
+    return "standard input" if path == _STANDARD_INPUT else str(path)
 
 
 def count_lines(path: Path) -> int:
@@ -108,12 +117,16 @@ def read_blocks(path: Path) -> Iterator[bytes]:
 
 
 @contextmanager
-def decompressed(path: Path) -> Iterator[io.BufferedIOBase]:
-    """The bytes of a file, decompressed according to its first bytes, which could not begin a UTF-8 text."""
+def decompressed(path: Path, *, once: bool = False) -> Iterator[io.BufferedIOBase]:
+    """The bytes of a file, decompressed according to its first bytes, which could not begin a UTF-8 text.
+
+    once: see `read_lines`
+    """
     try:
-        with path.open("rb") as file:
-            magic = file.read(6)
-            file.seek(0)
+        with _open_input(path) if once else path.open("rb") as file:
+            if not (once or file.seekable()):
+                raise UserError(f"{path} is a pipe; it is read more than once, so it must be a file; write it to one")
+            magic = file.peek(6)[:6]
             if magic.startswith(b"\x1f\x8b"):
                 with gzip.GzipFile(fileobj=file) as plain:
                     yield io.BufferedReader(plain, _BLOCK_BYTES)
@@ -131,6 +144,14 @@ def decompressed(path: Path) -> Iterator[io.BufferedIOBase]:
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def _open_input(path: Path) -> io.BufferedReader:
+    if path != _STANDARD_INPUT:
+        return path.open("rb")
+    if sys.stdin is None:
+        raise UserError("standard input is closed; there must be text to read; name a file, or use a pipe")
+    return open(sys.stdin.fileno(), "rb", closefd=False)
 
 
 class _ZstdReader(io.RawIOBase):

@@ -1,14 +1,18 @@
 """`nmt compare` beside the paired tests of sacreBLEU's command line."""
 
+import gzip
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from tests.calling import Nmt
+from nmt.recipe import UserError
+from nmt.text.lines import count_lines
+from tests.calling import Nmt, PipeIn
 
 SYSTEMS = ("fair", "good", "poor")
 THEIR_NAMES = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
@@ -132,3 +136,59 @@ def test_wrong_input(
         assert expected in err
     else:
         assert status == 2  # the command line itself is wrong: there is nothing to compare with
+
+
+# --- Standard input and pipes -----------------------------------------------------------------------------------------
+
+
+def test_standard_input_and_pipes_are_compared_as_files_are(
+    texts: Path, tmp_path: Path, nmt: Nmt, pipe_in: PipeIn
+) -> None:
+    options = ("--metrics", "bleu", "--trials", 50, "--resamples", 50)
+    _, expected, _ = nmt("compare", "--ref", texts / "ref", texts / "good", texts / "fair", *options)
+    os.mkfifo(tmp_path / "ref")
+    content = gzip.compress((texts / "ref").read_bytes())
+    writer = threading.Thread(target=lambda: (tmp_path / "ref").write_bytes(content), daemon=True)
+    writer.start()
+    pipe_in(lambda write: write((texts / "fair").read_bytes()))
+    status, out, err = nmt("compare", "--ref", tmp_path / "ref", texts / "good", "-", *options)
+    writer.join(20)
+    assert (status, err) == (0, "")
+    assert [line.split()[1:] for line in out.replace("standard input", "fair").splitlines()] == [
+        line.split()[1:] for line in expected.splitlines()
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compare", "--ref", "ref", "-", "-"],
+        ["compare", "--ref", "-", "-", "good"],
+        ["evaluate", "--ref", "ref", "-", "--src", "-"],
+        ["score", "model", "-", "-"],
+        ["align", "model", "-", "good", "--choose", "good", "-"],
+        ["rerank", "model", "-", "-", "--tune", "good"],
+    ],
+)
+def test_standard_input_is_given_once(texts: Path, nmt: Nmt, arguments: list[str]) -> None:
+    words = [str(texts / word) if (texts / word).is_file() else word for word in arguments]
+    status, out, err = nmt(*words)
+    assert (status, out, len(err.splitlines())) == (1, "", 1)
+    assert "- is given twice; standard input can be read only once" in err
+
+
+@pytest.mark.parametrize("command", ["score", "align"])
+def test_pairs_that_are_empty_are_an_error(tmp_path: Path, nmt: Nmt, command: str) -> None:
+    (tmp_path / "empty").touch()
+    status, out, err = nmt(command, "model", tmp_path / "empty", tmp_path / "empty")
+    assert (status, out, len(err.splitlines())) == (1, "", 1)
+    assert f"{tmp_path / 'empty'} is empty" in err
+
+
+def test_a_pipe_that_would_be_read_twice_is_an_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    writer = threading.Thread(target=lambda: (tmp_path / "fifo").write_text("a\n"), daemon=True)
+    writer.start()
+    with pytest.raises(UserError, match="fifo is a pipe; it is read more than once, so it must be a file"):
+        count_lines(tmp_path / "fifo")
+    writer.join(20)
