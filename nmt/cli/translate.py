@@ -288,6 +288,9 @@ def _with_changes(
         *(f"{name}={'true' if value is True else value}" for name, value in named.items() if value is not None),
     ]
     chosen_names = dict(one.removeprefix("decode.").split("=", 1) for one in given if "=" in one)
+    for name, value in named.items():
+        if value is not None and any(one.removeprefix("decode.").partition("=")[0] == name for one in settings):
+            raise typer.BadParameter(f"{name} is given by --set and by an option of its own; leave one of them out")
     risk = chosen_names.get("bayes_risk", decode.bayes_risk).strip("'\"")
     own = {"alignments": False} | ({"n_best": 1} if risk == "none" else {})
     chosen = override_decode(decode.model_copy(update=own), given)

@@ -47,6 +47,8 @@ class TranslationJob:
         with interruptible(), start_team as team:
             self._check_source(team)
             count = self.source.check()
+            if restart:
+                self.output.require_file("--restart")
             if resume:
                 self.output.require_file()
                 if team.max(int(team.is_first and self._is_complete(count))):

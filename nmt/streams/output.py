@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -34,9 +35,11 @@ def require_no_input(option: str, out: Path, inputs: Iterable[Path | None]) -> N
 
     inputs: files, `-` for standard input, and folders of which all files are read, such as models
     """
-    if not out.is_file():
+    if sys.stdout is None if out == STANDARD_STREAM else not out.is_file():
         return
-    own = out.stat()
+    own = os.fstat(sys.stdout.fileno()) if out == STANDARD_STREAM else out.stat()
+    if not stat.S_ISREG(own.st_mode):
+        return
     for path in filter(None, inputs):
         if path == STANDARD_STREAM and sys.stdin is not None:
             found = {"standard input": os.fstat(0)}
@@ -45,7 +48,8 @@ def require_no_input(option: str, out: Path, inputs: Iterable[Path | None]) -> N
             found = {str(file): file.stat() for file in files if file.is_file()}
         for name, status in found.items():
             if os.path.samestat(own, status):
-                raise UserError(f"{option} {out} is the input {name}; it must be another file; name a new one")
+                called = "standard output" if out == STANDARD_STREAM else f"{option} {out}"
+                raise UserError(f"{called} is the input {name}; it must be another file; name a new one")
 
 
 class Stream:
@@ -123,12 +127,13 @@ class Output:
             yield Stream(sink)
             sink.finish()
 
-    def require_file(self) -> None:
-        """Raise UserError where the output is none that can be resumed."""
+    def require_file(self, option: str = "--resume") -> None:
+        """Raise UserError where the output is none that can be resumed, or restarted, as the option asks."""
+        cannot = f"{option} cannot {option.removeprefix('--')}"
         if self.path == STANDARD_STREAM:
-            raise UserError("--resume cannot resume standard output; the output must be a file; name one by -o")
+            raise UserError(f"{cannot} standard output; the output must be a file; name one by -o")
         if self.is_stream:
-            raise UserError(f"--resume cannot resume {self.path}, which is no plain file; name a file by -o")
+            raise UserError(f"{cannot} {self.path}, which is no plain file; name a file by -o")
 
     def count_finished(self) -> int | None:
         """How many records the finished file has; None where there is none, or an unfinished one beside it."""

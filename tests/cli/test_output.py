@@ -141,6 +141,21 @@ def test_the_file_that_standard_input_comes_from_is_not_overwritten(tmp_path: Pa
         assert ("is the input standard input; it must be another file" in done.stderr) == bool(status)
 
 
+def test_standard_output_that_is_the_input_is_an_error(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("keep me\n")
+    program = "import sys; from pathlib import Path; from nmt.streams.output import Output; "
+    program += "Output(Path('-')).require_other_than([Path(sys.argv[1])])"
+    command = [sys.executable, "-c", program, str(text)]
+    for target, status in ((text, 1), (tmp_path / "other", 0)):
+        with target.open("a") as file:
+            done = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == status, done.stderr
+        assert (f"standard output is the input {text}; it must be another file" in done.stderr) == bool(status)
+    closed = ["bash", "-c", '"$@" >&-', "bash", *command]
+    assert subprocess.run(closed, stderr=subprocess.PIPE, text=True, check=False).stderr == ""
+
+
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1"])
 def test_standard_output_by_another_name_keeps_what_is_in_its_file(tmp_path: Path, name: str) -> None:
     program = "import sys; from pathlib import Path\n"

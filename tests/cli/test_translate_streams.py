@@ -172,6 +172,7 @@ def test_formats_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, t
         ("in.txt", b"a\n", ("-o", "out.zst"), "out.zst cannot be written"),
         ("in.txt", b"a\n", ("--tag", "<talks>"), "tag '<talks>' is unknown to the tokenizer; it must be one of <web>,"),
         ("in.txt", b"a\n", ("--resume",), "--resume cannot resume standard output"),
+        ("in.txt", b"a\n", ("--restart",), "--restart cannot restart standard output"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_before_any_work(
@@ -194,6 +195,11 @@ def test_what_is_wrong_is_said_in_one_line_before_any_work(
         ("in.tsv", ("--field", "a", "--output-format", "jsonl"), "--field is of JSON Lines; in.tsv is read as tsv"),
         ("in.tsv", ("--column", "-1"), "--column is -1; it must be a number from 0 or a name of the header"),
         ("in.txt", ("--set", "alignment_heads=[0]"), "alignment_heads has no effect without --with-alignments"),
+        (
+            "in.txt",
+            ("--set", "beam_size=2", "--beam-size", 3),
+            "beam_size is given by --set and by an option of its own",
+        ),
     ],
 )
 def test_an_option_without_effect_is_an_error(
