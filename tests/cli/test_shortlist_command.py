@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nmt import Translator
-from nmt.checkpoint import model_files, model_tensors
+from nmt.checkpoint import model_files, model_tensors, write_with_decode
 from nmt.decode.shortlist import Shortlist
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, load_recipe
@@ -85,7 +85,10 @@ def test_a_list_is_made_and_used(run: Path, tmp_path: Path, nmt: Nmt) -> None:
         assert bool(own[[known[piece] for piece in best.pieces]].all())
 
     assert nmt("translate", run, source, "--set", f"shortlist={path}")[1] == out
-    assert nmt("translate", run, source, "--set", f"shortlist={path}", "--shortlist", "")[1] == plain
+    with_list = tmp_path / "with-list"
+    write_with_decode(run / "model", decode, with_list)
+    assert nmt("translate", with_list, source)[1] == out
+    assert nmt("translate", with_list, source, "--shortlist", "")[1] == plain
     assert nmt("translate", run, source, "--shortlist", path, "--ensemble", run / "model")[1] == out
     status, aligned, err = nmt("translate", run, source, "--shortlist", path, "--with-alignments")
     assert status == 0, err
