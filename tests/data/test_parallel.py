@@ -149,6 +149,24 @@ def test_at_least_one_core() -> None:
     assert num_cores() >= 1
 
 
+def test_ctrl_c_is_blocked_in_the_server_of_the_workers_from_its_first_moment() -> None:
+    """A server that Ctrl-C reaches while it starts writes a traceback."""
+    check = """
+import signal
+from multiprocessing import forkserver
+from pathlib import Path
+from nmt.processes.parallel import _context
+
+if __name__ == "__main__":
+    _context([])
+    status = Path(f"/proc/{forkserver._forkserver._forkserver_pid}/status").read_text()
+    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+    print(bool(blocked >> signal.SIGINT - 1 & 1), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+    found = subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True).stdout
+    assert found == "True set()\n"
+
+
 @pytest.mark.slow
 def test_workers_for_text_import_what_they_need_and_no_torch() -> None:
     check = "import sys, nmt.cli, nmt.data.chunks, nmt.data.sampling; sys.exit('torch' in sys.modules)"
