@@ -91,8 +91,8 @@ class TranslationJob:
                 "it again"
             )
         say(
-            f"{self.output.path} is complete: {done:,} lines, as many as {self.source.name}; leave out --resume to "
-            "translate it again"
+            f"{self.output.path} is complete: {done:,} lines, as many as {self.source.name}; with which model and "
+            "options it was made is not recorded; leave out --resume to translate it again"
         )
         return True
 
