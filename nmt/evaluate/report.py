@@ -168,11 +168,12 @@ class RunFacts:
 def summarize(recipe: Recipe) -> str:
     """The recipe in a line: languages, size of the model, updates, search."""
     model, train, decode = recipe.model, recipe.train, recipe.decode
+    alpha = "" if decode.length_penalty == "none" else f" {decode.length_alpha:g}"
     return (
         f"{recipe.src_lang} to {recipe.tgt_lang}, Transformer of {model.num_encoder_layers}+{model.num_decoder_layers} "
         f"layers, d_model {model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads, dropout {model.dropout:g}; "
         f"at most {train.max_steps:,} updates of {train.batch_tokens:,} target tokens; beam {decode.beam_size}, "
-        f"length penalty {decode.length_penalty} {decode.length_alpha:g}"
+        f"length penalty {decode.length_penalty}{alpha}"
     )
 
 

@@ -179,7 +179,7 @@ def test_what_is_wrong_is_said_in_one_line_before_any_work(
     model: Path, nmt: Nmt, tmp_path: Path, name: str, content: bytes, options: tuple[object, ...], expected: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    status, out, err = nmt("translate", model, tmp_path / name, *options)
+    status, out, err = nmt("translate", model, tmp_path / name, "--engine", "torch", *options)
     assert (status, out) == (1, "")
     assert expected in one_line(err)
     assert sorted(path.name for path in tmp_path.iterdir()) == [name]

@@ -54,6 +54,7 @@ def test_summary_names_the_choices_that_matter() -> None:
     summary = summarize(parse_recipe(text, ["model.d_ff=1234", "train.max_steps=4321", "decode.beam_size=7"]))
     for choice in ("en to de", "6+6 layers", "d_ff 1234", "4,321 updates", "beam 7", "gnmt 0.6"):
         assert choice in summary
+    assert summarize(parse_recipe(text, ["decode.length_penalty=none"])).endswith("length penalty none")
 
 
 def test_the_machine_describes_itself() -> None:
