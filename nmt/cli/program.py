@@ -53,6 +53,7 @@ COMMANDS = {
     "recipes": Command("nmt.cli.recipe_list", "recipes", "List the recipes that come with nmt, or copy one."),
     "config": Command("nmt.cli.recipes", "config", "Print a recipe with all its options and what they mean."),
     "leaks": Command("nmt.cli.leaks", "leaks", "List the test sentences that occur in the training text."),
+    "info": Command("nmt.cli.info", "info", "Describe a model: training, scores, files, engines."),
     "translate": Command("nmt.cli.translate", "translate", "Translate text, line by line."),
     "score": Command("nmt.cli.score", "score", "Print the log-probability of given translations."),
     "align": Command("nmt.cli.align", "align", "Align the words of given sentence pairs."),

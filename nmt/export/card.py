@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nmt.checkpoint import LoadedModel
+from nmt.storage.run_folder import find_report
 from nmt.text.tokenizer import Tokenizers
 
 Target = Literal["ctranslate2", "huggingface"]
@@ -31,18 +31,6 @@ class Card:
     licence: str | None
     usage: str
     notes: tuple[str, ...]
-
-
-def find_report(model: Path) -> dict[str, Any] | None:
-    """The report of the run whose averaged model is in the directory `model`; None for any other model."""
-    path = model.resolve().parent / "report.json"
-    if model.resolve().name != "model" or not path.is_file():
-        return None
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    return report if isinstance(report, dict) else None
 
 
 def write_card(loaded: LoadedModel, card: Card) -> str:

@@ -456,8 +456,8 @@ def missing_options(
         and decode.n_best > max(1, int(decode.beam_size * decode.patience)),
     }
     missing = [name for name, is_asked_for in asked_for.items() if is_asked_for]
-    if place is not None and choose_compute_type(precision, place) not in _supported_types(place):
-        possible = [own for own, name in _COMPUTE_TYPES.items() if name in _supported_types(place)]
+    possible = precisions_on(place) if place is not None else []
+    if place is not None and PRECISION_OF[choose_compute_type(precision, place)] not in possible:
         missing.append(f"precision {precision} (on this {place.kind} it has {', '.join(possible)})")
     return missing
 
@@ -469,6 +469,11 @@ def choose_compute_type(precision: EnginePrecision, place: Place) -> str:
     if place.kind == "cpu":
         return "int8"
     return "bfloat16" if "bfloat16" in _supported_types(place) else "float32"
+
+
+def precisions_on(place: Place) -> list[str]:
+    """The precisions, by our names, that CTranslate2 has on a device."""
+    return [own for own, name in _COMPUTE_TYPES.items() if name in _supported_types(place)]
 
 
 def _supported_types(place: Place) -> set[str]:

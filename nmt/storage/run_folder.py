@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from nmt.recipe import UserError
 
@@ -36,3 +38,15 @@ def find_model(path: Path) -> Path:
         return checkpoints[-1]
     what = "does not exist" if not path.exists() else "holds no model"
     raise UserError(f"{path} {what}; it must be a model directory (with model.toml), a checkpoint or a run directory")
+
+
+def find_report(model: Path) -> dict[str, Any] | None:
+    """The report of the run whose averaged model is in the directory `model`; None for any other model."""
+    path = model.resolve().parent / "report.json"
+    if model.resolve().name != "model" or not path.is_file():
+        return None
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    return report if isinstance(report, dict) else None

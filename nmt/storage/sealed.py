@@ -86,8 +86,10 @@ def write_file(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def verify_directory(directory: Path, *, without: str | None = None) -> None:
-    """Compare every file with the manifest; raises CorruptError that names the first file that differs.
+def verify_directory(directory: Path, *, without: str | None = None) -> dict[str, tuple[int, str]]:
+    """Compare every file with the manifest, and return its entries: name -> size and SHA-256.
+
+    Raises CorruptError that names the first file that differs.
 
     without: a pattern of the names of files that are not read, and so not verified
     """
@@ -107,6 +109,7 @@ def verify_directory(directory: Path, *, without: str | None = None) -> None:
                 f"{path} is missing or corrupt (its size or SHA-256 is not what {MANIFEST} says); "
                 "it must be the file that was saved; copy it again or use another checkpoint"
             )
+    return expected
 
 
 def manifest_digest(directory: Path) -> str:

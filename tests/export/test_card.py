@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from nmt.checkpoint import load_model
-from nmt.export.card import Card, find_report, write_card
+from nmt.export.card import Card, write_card
+from nmt.storage.run_folder import find_report
 
 MakeModel = Callable[..., Path]
 

@@ -1,0 +1,151 @@
+"""`nmt info`: what a model is, where it comes from, how good it is and what can run it."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nmt.cli.arguments import ModelArgument
+from nmt.export.engine import Place, missing_options, precisions_on
+from nmt.export.fit import foreign_choices
+from nmt.export.packages import is_installed
+from nmt.logs import format_duration
+from nmt.recipe import ModelRecipe
+from nmt.storage.model_facts import ModelFacts, read_model_facts, read_model_recipe
+from nmt.storage.run_folder import find_model, find_report
+from nmt.storage.sealed import CorruptError, verify_directory
+from nmt.train.position import Position
+
+_SIZES = {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "dropout"}
+
+
+def info(
+    model: ModelArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Describe a model: architecture, training, scores, files, engines. Each file is verified by its SHA-256."""
+    directory = find_model(model)
+    files = verify_directory(directory)
+    recipe, facts, report = read_model_recipe(directory), read_model_facts(directory), find_report(directory)
+    tests = (report or {}).get("tests", [])
+    found = {
+        "model": str(directory),
+        "languages": {"src": facts.src_lang, "tgt": facts.tgt_lang},
+        "architecture": recipe.model_dump(mode="json"),
+        "parameters": _count_parameters(directory / "model.safetensors"),
+        "vocabulary": {"src": facts.src_vocab_size, "tgt": facts.tgt_vocab_size, "joint": "tokenizer.model" in files},
+        "max_tokens": facts.max_tokens,
+        "training": _training(directory, facts, report),
+        "scores": [{"test_set": test["name"], **score} for test in tests for score in test["scores"]],
+        "files": {name: {"bytes": size, "sha256": digest} for name, (size, digest) in files.items()},
+        "conversions": {path.name: _size(path) for path in sorted(directory.glob("ctranslate2-*"))},
+        "engines": _engines(recipe, facts),
+    }
+    typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else "\n".join(_lines(found, recipe)))
+
+
+def _count_parameters(path: Path) -> int:
+    """The elements of all tensors of a safetensors file, of which only the header is read."""
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.read(*struct.unpack("<Q", file.read(8))))
+        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        raise CorruptError(f"{path} is not a readable safetensors file; copy it again") from error
+
+
+def _training(directory: Path, facts: ModelFacts, report: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Where the weights come from, by the checkpoint that they are of, or else by the report; None for the unknown."""
+    origin = facts.origin
+    averaged = origin.get("averaged", [])
+    newest = averaged[-1] if averaged else origin.get("moving_average")
+    checkpoint = directory if newest is None else directory.resolve().parent / "checkpoints" / str(newest)
+    told: dict[str, Any] = {**origin, "summary": (report or {}).get("summary")}
+    if (checkpoint / "state.json").is_file():
+        position = Position.load(checkpoint)
+        best = {name.removeprefix("valid/"): value for name, value in position.best_validation.items()}
+        told |= {"step": position.step, "epochs": position.epochs, "tgt_tokens": position.tgt_tokens}
+        return told | {"seconds": position.seconds, "best_validation": {"step": position.best_step, **best}}
+    training = (report or {}).get("training", {})
+    best = {"step": training.get("valid_step"), "nll": training.get("valid_nll")}
+    told |= {"step": training.get("steps", origin.get("step")), "best_validation": best}
+    return told | {name: training.get(name) for name in ("epochs", "tgt_tokens", "seconds")}
+
+
+def _engines(recipe: ModelRecipe, facts: ModelFacts) -> dict[str, Any]:
+    """By engine the precisions that it has for this model on a CPU, or why it cannot run it."""
+    own = facts.decode.model_copy(update={"alignments": False})  # as `nmt translate` reads them
+    if not is_installed("ctranslate2"):
+        ctranslate2: list[str] | str = "not installed"
+    elif reasons := [*foreign_choices(recipe), *(f"it has no {one}" for one in missing_options(own))]:
+        ctranslate2 = f"cannot run this model: {'; '.join(reasons)}"
+    else:
+        ctranslate2 = precisions_on(Place("cpu"))
+    return {"torch": ["fp32", "bf16", "fp16", "int8"], "ctranslate2": ctranslate2}
+
+
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def _lines(found: Mapping[str, Any], recipe: ModelRecipe) -> Iterator[str]:
+    """The same for people: a label and a value each."""
+    languages, sizes, files = found["languages"], found["vocabulary"], found["files"]
+    rows: list[tuple[str, str]] = [
+        ("model", found["model"]),
+        ("languages", f"{languages['src']} to {languages['tgt']}"),
+        ("architecture", _architecture(recipe)),
+        ("parameters", f"{found['parameters']:,}"),
+        ("vocabulary", f"{sizes['src']:,}, joint" if sizes["joint"] else f"{sizes['src']:,} and {sizes['tgt']:,}"),
+        *_training_rows(found["training"]),
+    ]
+    for score in found["scores"]:
+        rows.append((f"{score['test_set']} {score['name']}", f"{score['value']:.2f}  {score['signature']}"))
+    for engine, precisions in found["engines"].items():
+        rows.append((engine, precisions if isinstance(precisions, str) else f"{', '.join(precisions)} (on a CPU)"))
+    total = sum(entry["bytes"] for entry in files.values())
+    rows.append(("files", f"{total:,} bytes, as the manifest says; SHA-256, bytes and name of each:"))
+    rows += [("", f"{entry['sha256']}  {entry['bytes']:>13,}  {name}") for name, entry in files.items()]
+    rows += [
+        ("", f"{'conversion to CTranslate2':64}  {size:>13,}  {name}") for name, size in found["conversions"].items()
+    ]
+    width = max(len(label) for label, _ in rows) + 2
+    return (f"{label:{width}}{value}" for label, value in rows)
+
+
+def _architecture(recipe: ModelRecipe) -> str:
+    """The sizes, and other options where they are not the paper's."""
+    others = recipe.model_dump(mode="json", exclude_defaults=True, exclude=_SIZES)
+    return ", ".join(
+        [
+            f"Transformer of {recipe.num_encoder_layers}+{recipe.num_decoder_layers} layers",
+            f"d_model {recipe.d_model}, d_ff {recipe.d_ff}, {recipe.num_heads} heads, dropout {recipe.dropout:g}",
+            *(f"{name} {value}" for name, value in others.items()),
+        ]
+    )
+
+
+def _training_rows(training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in ("recipe", "seed", "imported"):
+        if name in training:
+            yield name, str(training[name])
+    if training["step"] is not None:
+        parts = [f"{training['step']:,} updates"]
+        if training["tgt_tokens"] is not None:
+            parts += [f"{training['epochs']:.1f} epochs", f"{training['tgt_tokens']:,} target tokens"]
+            parts.append(format_duration(training["seconds"]))
+        yield "trained", ", ".join(parts)
+    if averaged := training.get("averaged"):
+        yield "average of", f"{len(averaged)} checkpoints, {averaged[0]} to {averaged[-1]}"
+    if "moving_average" in training:
+        yield "average of", f"all updates up to {training['moving_average']} (moving average)"
+    best = training["best_validation"]
+    if best["step"]:
+        values = [f"{name} {value:.4g}" for name, value in best.items() if name != "step" and value is not None]
+        yield "best validation", f"update {best['step']:,}: {', '.join(values)}"

@@ -1,0 +1,89 @@
+"""What `nmt info` says of models, checkpoints and runs."""
+
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.checkpoint import Checkpoint, average_checkpoints, load_model, model_files, model_tensors, save_checkpoint
+from nmt.text.tokenizer import Tokenizers
+from tests.calling import Nmt, one_line
+
+STATE: dict[str, object] = {
+    "step": 20,
+    "epoch": 1,
+    "update": 5,
+    "updates_in_epoch": 10,
+    "tgt_tokens": 1_234,
+    "seconds": 61.0,
+}
+STATE |= {"best_step": 10, "best_validation": {"valid/nll": 2.5}}
+TRAINING = {"steps": 99, "epochs": 9.5, "tgt_tokens": 99, "seconds": 1.0, "valid_step": 98, "valid_nll": 1.25}
+SCORE = {"name": "bleu", "value": 12.5, "signature": "BLEU|nrefs:1"}
+REPORT = {"training": TRAINING, "tests": [{"name": "news", "scores": [SCORE]}]}
+
+
+@pytest.fixture
+def run(model: Path, tmp_path: Path) -> Path:
+    """A run with two checkpoints, their average and a report."""
+    loaded = load_model(model, torch.device("cpu"))
+    tensors, tokenizers = model_tensors(loaded.model), Tokenizers.load(model)
+    for step in (10, 20):
+        facts = replace(loaded.facts, origin={"recipe": "quick", "seed": 7, "step": step})
+        files = model_files(loaded.model.recipe, tensors, tokenizers.files(), facts)
+        save_checkpoint(tmp_path / "run", step, Checkpoint(tensors, tensors, {}, {**STATE, "step": step}), files, "")
+    average_checkpoints(sorted((tmp_path / "run" / "checkpoints").iterdir()), tmp_path / "run" / "model")
+    (tmp_path / "run" / "report.json").write_text(json.dumps(REPORT))
+    return tmp_path / "run"
+
+
+def test_a_run_is_described_by_its_average(run: Path, nmt: Nmt) -> None:
+    status, out, err = nmt("info", run)
+    assert (status, err) == (0, "")
+    rows = dict(re.split(" {2,}", line, maxsplit=1) for line in out.splitlines() if not line.startswith(" "))
+    weights = (run / "model" / "model.safetensors").read_bytes()
+    assert rows["model"] == str(run / "model")
+    assert rows["languages"] == "en to de"
+    assert rows["architecture"].startswith("Transformer of 1+1 layers, d_model 16, d_ff 32, 2 heads, dropout 0.1, max_")
+    assert rows["recipe"] == "quick"
+    assert rows["trained"] == "20 updates, 1.5 epochs, 1,234 target tokens, 1 min 01 s"
+    assert rows["average of"] == "2 checkpoints, step-00000010 to step-00000020"
+    assert rows["best validation"] == "update 10: nll 2.5"
+    assert rows["news bleu"] == "12.50  BLEU|nrefs:1"
+    assert rows["torch"] == "fp32, bf16, fp16, int8 (on a CPU)"
+    assert f"{hashlib.sha256(weights).hexdigest()}  {len(weights):>13,}  model.safetensors" in out
+
+
+def test_json_holds_the_same_and_counts_parameters(run: Path, model: Path, nmt: Nmt) -> None:
+    found = json.loads(nmt("info", run / "checkpoints" / "step-00000010", "--json")[1])
+    assert found["parameters"] == load_model(model, torch.device("cpu")).model.num_parameters()
+    assert found["training"]["step"] == 10
+    assert found["training"]["best_validation"] == {"step": 10, "nll": 2.5}
+    assert found["scores"] == []  # those of the report are the average's
+    assert "optimizer.safetensors" in found["files"]
+
+
+def test_without_checkpoints_the_report_tells_of_training(run: Path, nmt: Nmt) -> None:
+    shutil.rmtree(run / "checkpoints")
+    training = json.loads(nmt("info", run, "--json")[1])["training"]
+    assert (training["step"], training["epochs"], training["tgt_tokens"]) == (99, 9.5, 99)
+    assert training["best_validation"] == {"step": 98, "nll": 1.25}
+
+
+def test_a_model_alone_is_described_by_what_it_says_itself(model: Path, nmt: Nmt) -> None:
+    status, out, _ = nmt("info", model)
+    assert status == 0
+    assert "trained" not in out and "best validation" not in out
+
+
+def test_a_damaged_file_is_an_error(run: Path, nmt: Nmt) -> None:
+    weights = run / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    status, out, err = nmt("info", run)
+    assert (status, out) == (1, "")
+    assert one_line(err).startswith(f"{weights} is missing or corrupt")
