@@ -32,15 +32,22 @@ from nmt.streams.answers import Alone, Team
 
 @dataclass(frozen=True)
 class Chosen:
-    """The program that searches, its precision, and what the user is told where the choice was left open.
+    """The program that searches, its precision, and why it was chosen, where the choice was left open.
 
+    reason: as it ends a sentence on the engine, with the sign before it
     translator: of CTranslate2 where the choice was left open; it is loaded then, because that may fail
     """
 
     engine: Engine
     precision: Precision
-    note: str = ""
+    reason: str = ""
     translator: TextTranslator | None = None
+
+    @property
+    def note(self) -> str:
+        """What the user is told of the choice."""
+        name = "CTranslate2" if self.engine is Engine.ctranslate2 else "torch"
+        return f"translated with {name} in {self.precision.value}{self.reason}"
 
 
 def choose_engine(
@@ -65,14 +72,13 @@ def choose_engine(
     why_not = _why_not_ctranslate2(precision, device, decode, models, required=required)
     if not why_not:
         own = Precision.int8 if precision is Precision.auto else precision
-        chosen = Chosen(Engine.ctranslate2, own, f"translated with CTranslate2 in {own.value}, the fastest on a CPU")
+        chosen = Chosen(Engine.ctranslate2, own, ", the fastest on a CPU")
         try:
             with interruptible():  # it may convert the model
                 return replace(chosen, translator=load(chosen))
         except UserError as error:
             why_not = str(error).partition(";")[0]
-    computed = _precision_of_torch(precision, device)
-    return Chosen(Engine.torch, computed, f"translated with torch in {computed.value}: {why_not}")
+    return Chosen(Engine.torch, _precision_of_torch(precision, device), f": {why_not}")
 
 
 def _why_not_ctranslate2(
@@ -122,7 +128,8 @@ def start_team(engine: Engine, device: str, processes: int) -> AbstractContextMa
     device does not allow.
     """
     if engine is Engine.ctranslate2 and not _under_torchrun():
-        return nullcontext(Alone())
+        place = choose_place(device)
+        return nullcontext(Alone("cpu" if place.kind == "cpu" else f"cuda:{place.number}"))
     from nmt.cli.torch_team import start_torch_team  # noqa: PLC0415
 
     return start_torch_team(device, 1 if engine is Engine.ctranslate2 else processes)

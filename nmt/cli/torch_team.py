@@ -55,6 +55,11 @@ class TorchTeam:
         return self.world.is_first
 
     @property
+    def device(self) -> str:
+        """What this process computes on."""
+        return str(self.world.device)
+
+    @property
     def on_gpu(self) -> bool:
         """Whether windows are to be as wide as a GPU needs them."""
         return self.world.device.type == "cuda"
@@ -98,11 +103,11 @@ def answer_in_turn(answering: Answering, found: Iterator[list[Record]], world: W
         own: list[str] = []
         if world.rank < len(round_of_windows):
             answer = answering(round_of_windows[world.rank])
-            own = [answer.text, str(answer.count), str(answer.lines_cut)]
+            own = [answer.text, str(answer.count), str(answer.lines_cut), str(answer.tokens)]
         world.wait_for_all()
         for share in world.gather_text(own) or []:
             if share:
-                yield Answer(share[0], int(share[1]), int(share[2]))
+                yield Answer(share[0], *map(int, share[1:]))
 
 
 def _start_process(load: Load, writer: RecordWriter) -> Answering:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
@@ -162,6 +163,7 @@ def translate(
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
+    started = monotonic()
     named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens, "tag": tag}
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "alignments": with_alignments or None}
     named["shortlist"] = None if shortlist is None else json.dumps(shortlist, ensure_ascii=False)  # as TOML has strings
@@ -183,7 +185,9 @@ def translate(
         load=partial(load, chosen),
         window=window,
         max_delay=max_delay,
+        models=" + ".join(map(str, models)),
         note=chosen.note,
+        started=started,
     ).run(start_team(chosen.engine, device, _num_processes(processes)), resume=resume, restart=restart)
 
 

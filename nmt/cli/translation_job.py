@@ -7,8 +7,9 @@ from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from time import monotonic
 
-from nmt.logs import ProgressBar, progress, say
+from nmt.logs import ProgressBar, format_duration, progress, say
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.recipe import UserError
 from nmt.streams.answers import Answer, Load, Team
@@ -28,7 +29,7 @@ from nmt.streams.windows import (
 
 @dataclass(frozen=True)
 class TranslationJob:
-    """What is to be done. note: what is said when all is done"""
+    """What is to be done. note: what is said of the engine when all is done; started: when, in seconds"""
 
     source: Source
     output: Output
@@ -37,7 +38,9 @@ class TranslationJob:
     load: Load
     window: int | None
     max_delay: float
-    note: str = ""
+    models: str
+    note: str
+    started: float
 
     def run(self, start_team: AbstractContextManager[Team], *, resume: bool, restart: bool) -> None:
         """Translate all of the input, by this process and the others of its team.
@@ -113,7 +116,7 @@ class TranslationJob:
         digests: deque[str] = deque()
         answers = self._answers(_with_digests(found, digest, digests), team)
         with closing(answers):
-            self._write(sink, answers, digests, count, done)
+            self._write(sink, answers, digests, count, done, team.device)
 
     def _windows(self, records: Iterator[Record], count: int | None, team: Team) -> Iterator[list[Record]]:
         """The records in windows; `count` is how many a file has in all."""
@@ -137,22 +140,29 @@ class TranslationJob:
         return team.answers(self.load, self.writer, found, None if self.source.pipe is None else self.source.pipe.wait)
 
     def _write(
-        self, sink: Part | Stream, answers: Iterator[Answer], digests: deque[str], count: int | None, done: int
+        self,
+        sink: Part | Stream,
+        answers: Iterator[Answer],
+        digests: deque[str],
+        count: int | None,
+        done: int,
+        device: str,
     ) -> None:
         """Write the answers behind the records that are done; each has a digest of the input up to its end."""
-        lines_cut = 0
+        lines_cut, tokens, done_before = 0, 0, done
         with _translation_bar(count, self.source.is_terminal, done) as bar:
             if self.writer.header and not done:
                 sink.write(self.writer.header, 0, "")
             for answer in answers:
                 done += answer.count
                 sink.write(answer.text, done, digests.popleft())
-                lines_cut += answer.lines_cut
+                lines_cut, tokens = lines_cut + answer.lines_cut, tokens + answer.tokens
                 bar.advance(answer.count)
         if lines_cut:
             say(f"{lines_cut} lines were too long for the model and were translated in pieces")
-        if self.note:
-            say(self.note)
+        lines, seconds = done - done_before, monotonic() - self.started
+        speed = f"{lines / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
+        say(f"{self.note}; {self.models} on {device}: {lines:,} lines in {format_duration(seconds)}, {speed}")
 
 
 def _with_digests(found: Iterator[list[Record]], digest: InputDigest, digests: deque[str]) -> Iterator[list[Record]]:

@@ -20,11 +20,13 @@ class Answer:
     """What is written for a window.
 
     count: records of the window; lines_cut: how many of them were too long and were translated in pieces
+    tokens: of the best translation of each record
     """
 
     text: str
     count: int
     lines_cut: int
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,9 @@ class Answering:
         lines_cut = self.translator.lines_cut - cut_before
 
         def answer() -> Answer:
-            text = "".join(self.writer.write(*both) for both in zip(window, finish(), strict=True))
-            return Answer(text, len(window), lines_cut)
+            found = finish()
+            text = "".join(self.writer.write(*both) for both in zip(window, found, strict=True))
+            return Answer(text, len(window), lines_cut, sum(len(translations[0].pieces) for translations in found))
 
         return answer
 
@@ -64,6 +67,10 @@ class Team(Protocol):
     @property
     def is_first(self) -> bool:
         """Whether this is the one that writes."""
+
+    @property
+    def device(self) -> str:
+        """What this process computes on."""
 
     @property
     def on_gpu(self) -> bool:
@@ -84,8 +91,9 @@ class Team(Protocol):
 
 @dataclass(frozen=True)
 class Alone:
-    """This process and no other, on a CPU."""
+    """This process and no other."""
 
+    device: str = "cpu"
     size: int = 1
     is_first: bool = True
     on_gpu: bool = False

@@ -1,7 +1,9 @@
 """Which program searches where `nmt translate` is left to choose: never one that fails where the other would work."""
 
 import errno
+import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -138,6 +140,35 @@ def test_the_precision_of_torch_is_known_where_auto_is_given(model: Path) -> Non
         assert (chosen.engine, chosen.precision.value) == (Engine.torch, choose_precision("auto", choose_device("cpu")))
 
 
+def said_last(err: str) -> str:
+    """What the last line says of the engine, without the figures behind it."""
+    return err.splitlines()[-1].rpartition("; ")[0]
+
+
+@pytest.mark.parametrize(("engine", "name"), [("torch", "torch in fp32"), ("ctranslate2", "CTranslate2 in fp32")])
+def test_the_last_line_tells_model_device_engine_and_speed(translate: Nmt, model: Path, engine: str, name: str) -> None:
+    status, _, err = translate("--engine", engine, "--precision", "fp32")
+    figures = re.fullmatch(
+        rf"translated with {name}; {model} on cpu: 3 lines in ([\d.]+) s, ([\d.]+) lines/s, ([\d,]+) tokens/s",
+        err.splitlines()[-1],
+    )
+    assert status == 0 and figures is not None, err
+    assert float(figures[2]) * (float(figures[1]) - 0.05) <= 3.0 <= float(figures[2]) * (float(figures[1]) + 0.06)
+
+
+def test_the_tokens_of_the_best_translations_are_counted(
+    translate: Nmt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ticks = iter([10.0, 12.0])
+    for module in ("translate", "translation_job"):
+        monkeypatch.setattr(f"nmt.cli.{module}.monotonic", lambda: next(ticks))
+    err = translate("--n-best", 2, "-o", tmp_path / "out.jsonl")[2]
+    objects = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    tokens = sum(len(one["tokens"]) for one in objects)
+    assert tokens > 0
+    assert err.splitlines()[-1].endswith(f": 3 lines in 2.0 s, 1.5 lines/s, {tokens / 2:,.0f} tokens/s")
+
+
 def no_room(*_: Any) -> dict[str, bytes]:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -158,7 +189,7 @@ def test_a_conversion_that_fails_leaves_the_work_to_torch(
     expected = translate("--engine", "torch")[1]
     status, out, err = translate()
     assert (status, out) == (0, expected)
-    assert err.splitlines()[-1] == f"{SLOW}cannot convert {model} for CTranslate2: {reason}"
+    assert said_last(err) == f"{SLOW}cannot convert {model} for CTranslate2: {reason}"
     status, out, err = translate("--engine", "ctranslate2")
     assert (status, out) == (1, "")
     assert f"for CTranslate2: {reason}; there must be" in err.splitlines()[-1]
@@ -170,14 +201,14 @@ def test_a_model_that_ctranslate2_cannot_hold_or_load_leaves_the_work_to_torch(
     with monkeypatch.context() as patch:
         patch.setattr(conversion, "foreign_choices", lambda *_: ["model.window is 4"])
         status, _, err = translate()
-    assert (status, err.splitlines()[-1]) == (0, f"{SLOW}CTranslate2 cannot hold this model: model.window is 4")
+    assert (status, said_last(err)) == (0, f"{SLOW}CTranslate2 cannot hold this model: model.window is 4")
 
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("unsupported CPU")
 
     monkeypatch.setattr("ctranslate2.Translator", fail)
     status, _, err = translate()
-    assert (status, err.splitlines()[-1]) == (0, f"{SLOW}CTranslate2 failed: unsupported CPU")
+    assert (status, said_last(err)) == (0, f"{SLOW}CTranslate2 failed: unsupported CPU")
 
 
 def test_a_model_where_nothing_can_be_written_is_left_to_torch(
@@ -185,4 +216,4 @@ def test_a_model_where_nothing_can_be_written_is_left_to_torch(
 ) -> None:
     monkeypatch.setattr("nmt.cli.engines.may_convert", lambda *_: False)
     status, _, err = translate()
-    assert (status, err) == (0, f"{SLOW}{model} cannot be written to, so no conversion can be kept\n")
+    assert (status, said_last(err)) == (0, f"{SLOW}{model} cannot be written to, so no conversion can be kept")
