@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from time import monotonic
+from typing import Literal
 
 from rich.console import Console
 from rich.progress import (
@@ -28,9 +30,34 @@ console = Console(stderr=True, highlight=False, soft_wrap=True)
 SECONDS_BETWEEN_PLAIN_LINES = 15.0
 
 
+Verbosity = Literal["quiet", "normal", "verbose"]
+_verbosity: Verbosity = "normal"
+
+
+def set_verbosity(verbosity: Verbosity) -> None:
+    """Choose what this process writes to stderr: warnings alone, all, or all with the time of each line."""
+    global _verbosity
+    _verbosity = verbosity
+
+
+def is_verbose() -> bool:
+    """Whether whoever runs this looks for a fault."""
+    return _verbosity == "verbose"
+
+
 def say(message: str) -> None:
-    """One line to stderr."""
-    console.print(message, markup=False)
+    """One line to stderr, unless the user wants warnings alone."""
+    if _verbosity != "quiet":
+        _print(message)
+
+
+def warn(message: str) -> None:
+    """One line to stderr of what may be wrong, which is never left out."""
+    _print(f"warning: {message}")
+
+
+def _print(line: str) -> None:
+    console.print(f"{datetime.now():%H:%M:%S} {line}" if is_verbose() else line, markup=False)
 
 
 class _Rate(ProgressColumn):
@@ -48,12 +75,12 @@ class ProgressBar:
         self, description: str, total: float | None, unit: str, *, done: float = 0.0, silent: bool = False
     ) -> None:
         """`done` units were done before this bar began: they count as done, but not towards the speed."""
-        self._silent = silent
+        self._silent = silent or _verbosity == "quiet"
         self._description, self._total, self._unit = description, total, unit
         self._done = self._done_before = done
         self._started = self._last_line = monotonic()
         self._progress: Progress | None = None
-        if console.is_terminal and not silent:
+        if console.is_terminal and not self._silent:
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(),

@@ -38,7 +38,7 @@ from nmt.evaluate.report import (
     find_git_commit,
     summarize,
 )
-from nmt.logs import progress, say
+from nmt.logs import progress, say, warn
 from nmt.model.transformer import Transformer
 from nmt.plots.curves import draw_curves
 from nmt.processes.distributed import World, start_world
@@ -212,7 +212,7 @@ def verify_text(prepared: Prepared, world: World) -> None:
     Raises UserError where a file is damaged.
     """
     if world.is_first and not prepared.has_checksums:
-        say(f"{prepared.directory} was prepared by an earlier version, without checksums; only sizes are verified")
+        warn(f"{prepared.directory} was prepared by an earlier version, without checksums; only sizes are verified")
     if world.is_first_of_machine:
         prepared.verify()
     world.wait_for_all()
@@ -350,7 +350,7 @@ def _finish(recipe: Recipe, world: World, position: Position) -> None:
 def _say_outdated(translations: Path, current: set[str]) -> None:
     """Name the translations that an earlier call has written, of test sets that the recipe no longer names."""
     if outdated := sorted(path.name for path in translations.glob("*") if path.name not in current):
-        say(f"{translations} also holds {', '.join(outdated)}, which this call has not written; it may be outdated")
+        warn(f"{translations} also holds {', '.join(outdated)}, which this call has not written; it may be outdated")
 
 
 def _valid_leaks(leaks: Mapping[str, SetLeaks]) -> int | None:

@@ -47,6 +47,8 @@ def gpu() -> torch.device:
 def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Nmt:
     """Run a command in this process; gives exit status, stdout and stderr."""
 
+    monkeypatch.setattr("nmt.logs._verbosity", "normal")  # to have it restored after `nmt -q`
+
     def call(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])
         capfd.readouterr()

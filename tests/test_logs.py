@@ -1,6 +1,7 @@
 """metrics.jsonl over interruptions, TensorBoard read back, durations as people read them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,26 @@ def test_time_left_does_not_count_what_an_earlier_run_did_and_is_not_said_before
         bar.advance(20)
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["training: 900 of 1,000 updates", "training: 920 of 1,000 updates, 0.5/s, 2 min 40 s left"]
+
+
+def test_quiet_leaves_progress_out_and_warnings_in(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(logs, "monotonic", lambda: now[0])
+    monkeypatch.setattr(logs, "_verbosity", "quiet")
+    with progress("counting", 100, "pairs") as bar:
+        now[0] += 20
+        bar.advance(10)
+    logs.say("counted")
+    logs.warn("few pairs")
+    assert capsys.readouterr().err == "warning: few pairs\n"
+
+
+def test_verbose_puts_the_time_before_each_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logs, "_verbosity", "verbose")
+    logs.say("counted")
+    logs.warn("few pairs")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d counted\n\d\d:\d\d:\d\d warning: few pairs\n", capsys.readouterr().err)

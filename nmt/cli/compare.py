@@ -28,7 +28,7 @@ from nmt.cli.scored_text import (
 )
 from nmt.evaluate.result_tables import comparison_tables
 from nmt.evaluate.significance import compare_systems
-from nmt.logs import progress, say
+from nmt.logs import progress, warn
 from nmt.text.lines import input_name
 
 
@@ -70,7 +70,7 @@ def compare(
     hint_at_case(systems, text, scorers)
     for name, lines in list(systems.items())[1:]:
         if lines == systems[input_name(baseline)]:
-            say(f"warning: {name} says word for word what the baseline says; its p-values mean nothing")
+            warn(f"{name} says word for word what the baseline says; its p-values mean nothing")
     comparisons = []
     with progress("comparing", len(scorers), "metrics") as bar:
         for scorer in scorers:

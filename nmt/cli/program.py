@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module, metadata
@@ -17,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from nmt.logs import console, say
+from nmt.logs import console, is_verbose, set_verbosity
 from nmt.processes.interruption import Interrupted
 from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 
@@ -107,8 +108,15 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the versions and exit.")
     ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Write warnings and errors alone to stderr.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Put the time before each line on stderr; show tracebacks.")
+    ] = False,
 ) -> None:
     """What precedes a command."""
+    if quiet and verbose:
+        raise typer.BadParameter("--quiet and --verbose are mutually exclusive; give one of them")
+    set_verbosity("quiet" if quiet else "verbose" if verbose else "normal")
 
 
 def main() -> None:
@@ -126,7 +134,7 @@ def main() -> None:
     except UserError as error:
         sys.exit(_fail(str(error), 1))
     except OrderlyEnd as end:
-        say(str(end))
+        console.print(str(end), markup=False)
         sys.exit(end.status)
     except Interrupted as interrupted:
         sys.exit(_refuse(str(interrupted), interrupted.status))
@@ -161,5 +169,7 @@ def _refuse(message: str, status: int = 2) -> int:
 
 
 def _fail(message: str, status: int) -> int:
+    if is_verbose():
+        traceback.print_exc()
     console.print(f"nmt: {' '.join(message.split())}", markup=False)
     return status

@@ -16,7 +16,7 @@ from nmt.data.corpus import sacrebleu_files
 from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.evaluate.moses import LANGUAGES
 from nmt.evaluate.tables import Table, format_tables
-from nmt.logs import say
+from nmt.logs import say, warn
 from nmt.recipe import UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.text.lines import input_name, read_lines
@@ -125,7 +125,7 @@ def read_systems(files: Sequence[Path], text: ScoredText) -> dict[str, list[str]
         known = {**text.references, **({"the source": text.source} if text.source is not None else {})}
         for name, others in known.items():
             if lines == others:
-                say(f"warning: every line of {system} is equal to {name}; is it the right file?")
+                warn(f"every line of {system} is equal to {name}; is it the right file?")
         systems[system] = lines
     return systems
 
@@ -166,7 +166,7 @@ class Counting:
             return
         if not re.fullmatch(LANGUAGE_PATTERN, self.lang):
             raise typer.BadParameter(f"--lang is {self.lang!r}; it must be an ISO 639 code such as de")
-        say(f"no tokenizer has rules for {self.lang}; those for most languages are used")
+        warn(f"no tokenizer has rules for {self.lang}; those for most languages are used")
 
     def language(self, text: ScoredText) -> str:
         """The target language, whose rules are those of English where it is not known."""

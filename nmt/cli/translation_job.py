@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
 
-from nmt.logs import ProgressBar, format_duration, progress, say
+from nmt.logs import ProgressBar, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.recipe import UserError
 from nmt.streams.answers import Answer, Load, Team
@@ -159,7 +159,7 @@ class TranslationJob:
                 lines_cut, tokens = lines_cut + answer.lines_cut, tokens + answer.tokens
                 bar.advance(answer.count)
         if lines_cut:
-            say(f"{lines_cut} lines were too long for the model and were translated in pieces")
+            warn(f"{lines_cut} lines were too long for the model and were translated in pieces")
         lines, seconds = done - done_before, monotonic() - self.started
         speed = f"{lines / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
         say(f"{self.note}; {self.models} on {device}: {lines:,} lines in {format_duration(seconds)}, {speed}")

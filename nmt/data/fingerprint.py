@@ -17,7 +17,7 @@ from typing import Any
 from nmt.data.corpus import input_files
 from nmt.data.start_from import start_models, taken_tokenizers, tokenizer_digests
 from nmt.data.store import Split
-from nmt.logs import progress, say
+from nmt.logs import progress, warn
 from nmt.recipe import Corpus, Recipe
 from nmt.text.lines import read_blocks
 
@@ -134,7 +134,7 @@ def outdated_splits(recipe: Recipe, directory: Path) -> set[Split]:
         stamped = [stamp[2] for stamp in _read_json(directory / _STAMPS_FILE) or [] if len(stamp) > 2]
         if gone[0] in files and stamped and str(gone[0]) not in stamped:
             return {"train", "valid"}  # never seen there: reading it will say so
-        say(f"{gone[0].absolute()} no longer exists; using what was prepared from it in {directory}")
+        warn(f"{gone[0].absolute()} no longer exists; using what was prepared from it in {directory}")
         return set()
     taken = taken_tokenizers(recipe)
     if taken is not None and report["tokenizers"] != tokenizer_digests(taken):

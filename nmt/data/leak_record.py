@@ -14,7 +14,7 @@ from typing import Any
 
 from nmt.data.fingerprint import text_identity
 from nmt.data.leaks import Leak, LeakFinder, SearchedSet, SetLeaks, search_training_text, searched_sets
-from nmt.logs import say
+from nmt.logs import say, warn
 from nmt.recipe import Recipe, UserError
 
 LEAKS_FILE = "leaks.json"
@@ -87,4 +87,4 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _warn(error: UserError) -> None:
-    say(f"warning: test sentences are not looked for in the training text: {error}")
+    warn(f"test sentences are not looked for in the training text: {error}")

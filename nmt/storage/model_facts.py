@@ -11,7 +11,7 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from nmt.logs import say
+from nmt.logs import warn
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError, drop_removed
 from nmt.storage.sealed import CorruptError
 
@@ -96,4 +96,4 @@ def read_model_toml(path: Path) -> tuple[ModelRecipe, ModelFacts]:
 def _say_ignored(path: Path, options: tuple[str, ...]) -> None:
     """Say once which options of a model of an earlier version no longer exist, if there are any."""
     if options:
-        say(f"{path}: {', '.join(options)} no longer exists; it is ignored")
+        warn(f"{path}: {', '.join(options)} no longer exists; it is ignored")

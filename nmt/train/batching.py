@@ -11,7 +11,7 @@ import numpy as np
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.data.shapes import UpdateNeeds
 from nmt.data.workload import Workload
-from nmt.logs import say
+from nmt.logs import say, warn
 from nmt.packing.packed import BatchShape
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError
@@ -76,8 +76,8 @@ class Batching:
         work = self.workload
         say(describe_workload(work))
         if work.share < _LEAST_SHARE:
-            say(
-                f"warning: padding and waiting take {1 - work.share:.0%} of the time of {work.processes} processes; "
+            warn(
+                f"padding and waiting take {1 - work.share:.0%} of the time of {work.processes} processes; "
                 "use fewer processes, or raise train.batch_tokens"
             )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remove_leftovers
 from nmt.data.fingerprint import outdated_splits, read_report
 from nmt.data.start_from import verified_tokenizers
-from nmt.logs import say
+from nmt.logs import say, warn
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError, load_saved_recipe
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, list_checkpoints
@@ -41,7 +41,7 @@ def choose_checkpoint(run_dir: Path, world: World) -> tuple[Path, Checkpoint] | 
     found, chosen = None, ""
     if world.is_first:
         remove_leftovers(run_dir)
-        found = newest_checkpoint(run_dir, say)
+        found = newest_checkpoint(run_dir, warn)
         if found is not None:
             chosen = f"{checkpoint_step(found[0])} {manifest_digest(found[0])}"
     chosen = world.tell(chosen)

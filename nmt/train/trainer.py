@@ -18,7 +18,7 @@ from nmt.data.epoch_plan import Ids
 from nmt.data.loader import Place, TrainingBatches, Update
 from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.precision import autocast
-from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say
+from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say, warn
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError, dump_recipe
@@ -237,7 +237,7 @@ class Trainer:
         if self.world.is_first:
             first, others = sentence_ids[:_PAIRS_SHOWN], len(sentence_ids) - _PAIRS_SHOWN
             pairs = ", ".join(map(str, first)) + (f" and {others} more" if others > 0 else "")
-            say(f"skipped {place}: its gradient is not finite; pairs {pairs}")
+            warn(f"skipped {place}: its gradient is not finite; pairs {pairs}")
 
     def _show(self, interval: Interval, metrics: MetricsWriter | None, bar: ProgressBar | None) -> None:
         """Write the means of the interval; the same on every process but for the speed."""

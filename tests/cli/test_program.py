@@ -1,6 +1,7 @@
 """What the program says when the system refuses something."""
 
 import errno
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -64,6 +65,27 @@ def test_help_is_printed_on_stdout(nmt: Nmt, arguments: list[str], expected: int
     status, out, err = nmt(*arguments)
     assert (status, err) == (expected, "")
     assert "Usage: nmt" in out
+
+
+@pytest.mark.parametrize("option", ["-q", "--quiet"])
+def test_quiet_leaves_errors_and_warnings_alone(option: str, nmt: Nmt, model: Path, texts: Path) -> None:
+    translate = ("translate", model, texts / "src", "--engine", "torch", "--device", "cpu")
+    status, out, err = nmt(*translate)
+    assert status == 0 and "lines/s" in err
+    (warning,) = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert warning.endswith(" lines were too long for the model and were translated in pieces")
+    assert nmt(option, *translate) == (0, out, f"{warning}\n")
+    assert "--quiet and --verbose are mutually exclusive" in one_line(nmt("-q", "-v", "guide")[2])
+    status, _, err = nmt(option, "translate", "nowhere")
+    assert (status, one_line(err).startswith("nowhere does not exist")) == (1, True)
+
+
+def test_verbose_adds_times_and_tracebacks(nmt: Nmt, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("A dog.\n")
+    _, _, err = nmt("-v", "score", model, tmp_path / "in", tmp_path / "in", "--device", "cpu")
+    assert re.match(r"\d\d:\d\d:\d\d 1 pairs, ", err)
+    _, _, err = nmt("-v", "score", "nowhere", tmp_path / "in", tmp_path / "in")
+    assert err.startswith("Traceback ") and err.splitlines()[-1].startswith("nmt: nowhere does not exist")
 
 
 def test_versions(nmt: Nmt) -> None:
