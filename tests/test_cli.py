@@ -309,7 +309,7 @@ def test_samples_repeat_with_the_seed_and_may_be_more_than_the_beam(run_dir: Pat
     assert status == 0
     assert len(first.splitlines()) == 12
     assert nmt(*command)[1] == first
-    assert nmt(*command, "--set", "sampling_seed=2")[1] != first
+    assert nmt(*command, "--set", "sampling_seed=2")[1] == nmt(*command, "--seed", 2)[1] != first
     _, chosen, _ = nmt(*command, "--set", "bayes_risk=chrf")
     drawn = [line.split("\t")[2] for line in first.splitlines()]
     assert len(chosen.splitlines()) == 2
@@ -461,6 +461,9 @@ def test_invalid_utf8_names_file_and_line(texts: Path, nmt: Nmt) -> None:
         (["train.device=cuda:77"], 1, "cuda:77"),
         (["model.num_heads=3"], 2, "num_heads"),
         (["data.max_tokens=64"], 2, "max_positions"),
+        (["seed=3", "--seed", "4"], 2, "override 'seed=4': seed is given twice"),
+        (["train.threads=1", "--threads", "1"], 2, "train.threads is given twice"),
+        (["train.max_steps=5", "train.max_steps=6"], 2, "train.max_steps is given twice"),
     ],
 )
 def test_wrong_options_are_one_line(texts: Path, nmt: Nmt, overrides: list[str], status: int, expected: str) -> None:

@@ -266,9 +266,25 @@ def test_a_phrase_of_the_bias_may_hold_dots_spaces_and_equals_signs(override: st
     assert parse_recipe(SMALL, [whole]).decode.bias == {phrase: 1.0}
 
 
-def test_a_later_override_wins_and_overrides_reach_sections_that_the_file_lacks() -> None:
-    recipe = parse_recipe(SMALL, ["seed=3", "seed=4", "decode.beam_size=9"])
-    assert (recipe.seed, recipe.decode.beam_size) == (4, 9)
+def test_overrides_reach_sections_that_the_file_lacks() -> None:
+    recipe = parse_recipe(SMALL, ["seed=3", "decode.beam_size=9"])
+    assert (recipe.seed, recipe.decode.beam_size) == (3, 9)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "option"),
+    [
+        (["seed=3", "train.max_steps=5", "seed = 3"], "seed"),
+        (["train.max_steps=5", "train.max_steps=6"], "train.max_steps"),
+        (["decode.bias.a b=1", "decode.bias.'a b'=2"], "decode.bias.a b"),
+    ],
+)
+def test_an_override_that_is_given_twice_is_refused(overrides: list[str], option: str) -> None:
+    told = f"override {overrides[-1]!r}: {option} is given twice; leave one of them out"
+    assert message_for(SMALL, *overrides) == told
+    if option.startswith("decode."):
+        with pytest.raises(RecipeError, match="is given twice"):
+            override_decode(DecodeRecipe(), [overrides[0], overrides[-1].removeprefix("decode.")])
 
 
 @pytest.mark.parametrize(

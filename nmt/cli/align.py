@@ -115,8 +115,8 @@ def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place
     """
     if heads is not None and not all(head.strip().isdecimal() for head in heads.split(",")):
         raise typer.BadParameter(f"--heads is {heads!r}; it must be numbers from 0 with commas between, such as 0,3")
-    settings = [] if layer is None else [f"alignment_layer={layer}", "alignment_heads=[]"]
-    settings += [] if heads is None else [f"alignment_heads=[{heads}]"]
+    settings = [] if layer is None else [f"alignment_layer={layer}"]
+    settings += [] if layer is None and heads is None else [f"alignment_heads=[{heads or ''}]"]
     settings += [] if place is None else [f"alignment_place={place.value}"]
     return WordAligner.load(model, device, override_decode(read_model_facts(find_model(model)).decode, settings))
 

@@ -44,6 +44,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Options that replace the recipe's: section.key=value, e.g. train.max_steps=99."),
 ]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads on a CPU (default: one for each core).")]
 SrcArgument = Annotated[Path, typer.Argument(help="Source sentences, one a line; - is standard input.")]
 TgtArgument = Annotated[Path, typer.Argument(help="Their translations, one a line; - is standard input.")]
 ModelArgument = Annotated[Path, typer.Argument(help="A model directory, a checkpoint, or a run directory.")]

@@ -121,18 +121,20 @@ def _under_torchrun() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def start_team(engine: Engine, device: str, processes: int) -> AbstractContextManager[Team]:
+def start_team(engine: Engine, device: str, processes: int, threads: int | None = None) -> AbstractContextManager[Team]:
     """The processes that translate, for the length of a `with` block.
 
     CTranslate2 has threads that share one model where torch has processes. Raises UserError for processes that the
     device does not allow.
+
+    threads: of this process, where torch searches
     """
     if engine is Engine.ctranslate2 and not _under_torchrun():
         place = choose_place(device)
         return nullcontext(Alone("cpu" if place.kind == "cpu" else f"cuda:{place.number}"))
     from nmt.cli.torch_team import start_torch_team  # noqa: PLC0415
 
-    return start_torch_team(device, 1 if engine is Engine.ctranslate2 else processes)
+    return start_torch_team(device, 1 if engine is Engine.ctranslate2 else processes, threads)
 
 
 def load_translator(

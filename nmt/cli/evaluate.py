@@ -63,7 +63,8 @@ Comet = Annotated[
     str | None, typer.Option(metavar="COMMAND", help="Add COMET by this comet-score program; needs --src.")
 ]
 OutputFormat = Annotated[
-    Format | None, typer.Option("--format", help="text, markdown or latex; json for everything in full precision.")
+    Format | None,
+    typer.Option("-f", "--format", help="text, markdown or latex; json for everything in full precision."),
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="The scores by system as JSON; with a breakdown, the same as --format json.")

@@ -9,18 +9,20 @@ from typing import Annotated
 import typer
 
 from nmt import pipeline
-from nmt.cli.arguments import Overrides, RecipeArgument
+from nmt.cli.arguments import Overrides, RecipeArgument, Threads
 from nmt.logs import say
 from nmt.recipe import Recipe, UserError, describe_recipe, dump_recipe, load_recipe
 
+Seed = Annotated[int | None, typer.Option(help="The same as seed=N: of weights, dropout and the order of the text.")]
 
-def run(recipe: RecipeArgument, overrides: Overrides = None) -> None:
+
+def run(recipe: RecipeArgument, overrides: Overrides = None, seed: Seed = None, threads: Threads = None) -> None:
     """Prepare, train, average, translate the test sets, score them and report; skips what is up to date.
 
     An interrupted run goes on where it stopped when the same command is given again. On several GPUs:
     torchrun --nproc-per-node 8 -m nmt run RECIPE
     """
-    pipeline.run(_load_for_training(recipe, overrides or ()))
+    pipeline.run(_load_for_training(recipe, overrides or (), seed, threads))
 
 
 def prepare(recipe: RecipeArgument, overrides: Overrides = None) -> None:
@@ -28,17 +30,19 @@ def prepare(recipe: RecipeArgument, overrides: Overrides = None) -> None:
     pipeline.prepare(load_recipe(recipe, overrides or ()))
 
 
-def train(recipe: RecipeArgument, overrides: Overrides = None) -> None:
+def train(recipe: RecipeArgument, overrides: Overrides = None, seed: Seed = None, threads: Threads = None) -> None:
     """Train, going on from the newest checkpoint of the run; prepares the corpora first if need be.
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt train RECIPE
     """
-    pipeline.train(_load_for_training(recipe, overrides or ()))
+    pipeline.train(_load_for_training(recipe, overrides or (), seed, threads))
 
 
-def _load_for_training(path: Path, overrides: Sequence[str]) -> Recipe:
+def _load_for_training(path: Path, overrides: Sequence[str], seed: int | None, threads: int | None) -> Recipe:
     """The recipe; UserError where training would overwrite it by the recipe that it writes into the run directory."""
-    recipe = load_recipe(path, overrides)
+    options = {"seed": seed, "train.threads": threads}
+    given = [f"{name}={value}" for name, value in options.items() if value is not None]
+    recipe = load_recipe(path, [*overrides, *given])
     saved = recipe.directory / "recipe.toml"
     is_own = saved.is_file() and saved.samefile(path)
     if is_own and dump_recipe(load_recipe(path)) != path.read_text(encoding="utf-8-sig"):

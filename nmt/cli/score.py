@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
+import torch
 import typer
 
-from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, read_pairs, require_one_reader
+from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, Threads, read_pairs, require_one_reader
 from nmt.decode.scoring import Scorer
 from nmt.logs import progress, say
 
@@ -24,6 +25,7 @@ def score(
     ] = False,
     tag: Annotated[str | None, typer.Option(help="Tag before each source, as of nmt translate --tag.")] = None,
     device: Device = "auto",
+    threads: Threads = None,
 ) -> None:
     """Print the log-probability (natural logarithm) of each given translation, one a line.
 
@@ -31,6 +33,8 @@ def score(
     """
     require_one_reader([src, tgt])
     sources, targets = read_pairs(src, tgt)
+    if threads is not None:
+        torch.set_num_threads(threads)
     scorer = Scorer.load(model, device, tag)
     log_prob, tokens = 0.0, 0
     with progress("scoring", len(sources), "pairs") as bar:

@@ -26,14 +26,22 @@ RefOption = Annotated[
 ]
 TestSetOption = Annotated[
     str | None,
-    typer.Option(help="Instead of --ref, a test set by sacreBLEU's name, such as wmt14/full; needs --lang-pair."),
+    typer.Option(
+        "-t",
+        "--test-set",
+        help="Instead of --ref, a test set by sacreBLEU's name, such as wmt14/full; needs --lang-pair.",
+    ),
 ]
-LangPairOption = Annotated[str | None, typer.Option(help="Languages of --test-set, such as en-de.")]
+LangPairOption = Annotated[
+    str | None, typer.Option("-l", "--lang-pair", help="Languages of --test-set, such as en-de.")
+]
 MetricsOption = Annotated[
     str,
     typer.Option(
+        "-m",
+        "--metrics",
         help="Comma-separated: bleu, chrf, chrf++, ter are sacreBLEU's; bleu-tokenized, bleu-tokenized-lc, "
-        "bleu-compound-split are what older papers give instead, and never comparable with the others."
+        "bleu-compound-split are what older papers give instead, and never comparable with the others.",
     ),
 ]
 LangOption = Annotated[
@@ -42,11 +50,15 @@ LangOption = Annotated[
 TokenizeOption = Annotated[
     str | None,
     typer.Option(
+        "-tok",
+        "--tokenize",
         help="sacreBLEU's tokenizer for bleu: 13a, intl, char, none, ...; by default its own choice for the language, "
-        "which is 13a for most."
+        "which is 13a for most.",
     ),
 ]
-LowercaseOption = Annotated[bool, typer.Option("--lowercase", help="Ignore case in bleu, as sacreBLEU's -lc does.")]
+LowercaseOption = Annotated[
+    bool, typer.Option("-lc", "--lowercase", help="Ignore case in bleu, as sacreBLEU's -lc does.")
+]
 ChrfLowercaseOption = Annotated[
     bool,
     typer.Option("--chrf-lowercase", help="Ignore case in chrf and chrf++, as sacreBLEU's option of that name does."),
@@ -63,7 +75,8 @@ class Format(StrEnum):
 
 
 FormatOption = Annotated[
-    Format, typer.Option("--format", help="How to print; markdown and latex for papers, json for everything in full.")
+    Format,
+    typer.Option("-f", "--format", help="How to print; markdown and latex for papers, json for everything in full."),
 ]
 
 

@@ -21,8 +21,10 @@ _REMEDY = "start the same command again, with --resume where a file holds what w
 
 
 @contextmanager
-def start_torch_team(device: str, processes: int) -> Iterator[TorchTeam]:
+def start_torch_team(device: str, processes: int, threads: int | None = None) -> Iterator[TorchTeam]:
     """The team on a device, for the length of a `with` block; UserError for `processes` that it cannot have."""
+    if threads is not None:
+        torch.set_num_threads(threads)
     with start_world(device, _REMEDY) as world:
         if processes > 1 and world.size > 1:
             raise UserError(

@@ -91,7 +91,9 @@ _ENSEMBLE = "A further model that decides with the first; give it again for seve
 _SHORTLIST = "File of `nmt shortlist`: consider only what it lists, which is faster. An empty name: consider all."
 _SET = "Any other option of section decode: sampling=true, no_repeat_ngram=4, 'bias.Dr. Smith=1', ..."
 
-BeamSize = Annotated[int | None, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy.")]
+BeamSize = Annotated[
+    int | None, typer.Option("-b", "--beam-size", min=1, help="Hypotheses kept at each step; 1 is greedy.")
+]
 Penalty = Annotated[LengthPenalty | None, typer.Option(help="Divisor of the log-probability.")]
 LengthAlpha = Annotated[float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")]
 NBest = Annotated[int | None, typer.Option(min=1, help="Translations per line; as text: number, score and text.")]
@@ -99,10 +101,12 @@ Distinct = Annotated[bool | None, typer.Option("--distinct/--no-distinct", help=
 Tag = Annotated[str | None, typer.Option(help=_TAG)]
 Others = Annotated[list[Path] | None, typer.Option("--ensemble", help=_ENSEMBLE)]
 ShortlistFile = Annotated[str | None, typer.Option("--shortlist", metavar="FILE", help=_SHORTLIST)]
+Seed = Annotated[int | None, typer.Option(help="Seed of samples, the same as --set sampling_seed=N.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 
 # --- Work -------------------------------------------------------------------------------------------------------------
 
+_THREADS = "Threads on a CPU (default: one for each core). Not with --processes, whose processes have one thread each."
 _WINDOW = "Most lines translated together, more being faster; 1 answers line by line. By default from the size of FILE."
 _MAX_DELAY = "At a pipe: seconds to wait for more lines to translate together; inf waits for a whole window."
 _PROCESSES = (
@@ -121,6 +125,7 @@ _ENGINE = (
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")]
 Window = Annotated[int | None, typer.Option(min=1, help=_WINDOW)]
 MaxDelay = Annotated[float, typer.Option(min=0.0, help=_MAX_DELAY)]
+ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help=_THREADS)]
 Processes = Annotated[int | None, typer.Option(min=0, help=_PROCESSES)]
 Arithmetic = Annotated[Precision, typer.Option(help=_PRECISION)]
 EngineOption = Annotated[Engine, typer.Option("--engine", help=_ENGINE)]
@@ -150,11 +155,13 @@ def translate(
     tag: Tag = None,
     ensemble: Others = None,
     shortlist: ShortlistFile = None,
+    seed: Seed = None,
     settings: Settings = None,
     batch_tokens: BatchTokens = None,
     window: Window = None,
     max_delay: MaxDelay = 0.1,
     processes: Processes = None,
+    threads: ThreadsOption = None,
     device: Device = "auto",
     precision: Arithmetic = Precision.auto,
     engine: EngineOption = Engine.auto,
@@ -164,7 +171,10 @@ def translate(
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
     started = monotonic()
+    if threads is not None and processes is not None:
+        raise typer.BadParameter("--threads and --processes are mutually exclusive; give one of them")
     named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens, "tag": tag}
+    named["sampling_seed"] = seed
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "alignments": with_alignments or None}
     named["shortlist"] = None if shortlist is None else json.dumps(shortlist, ensure_ascii=False)  # as TOML has strings
     decode = _with_changes(read_model_facts(find_model(model)).decode, named, settings or (), ensemble or ())
@@ -175,20 +185,12 @@ def translate(
     writer, searched = _writer(source, out_format, decode, with_scores, distinct)
     models = [model, *(ensemble or ())]
     output = _output(out, writer, (file, prefixes, required, decode.shortlist), models, resume=resume, restart=restart)
-    load = partial(load_translator, models, device, searched, processes or 0, writer.shows_scores)
+    load = partial(load_translator, models, device, searched, processes or threads or 0, writer.shows_scores)
     chosen = choose_engine(engine, precision, device, searched, models, load, required=required is not None)
-    TranslationJob(
-        source=source,
-        output=output,
-        origin=_origin(models, decode, source, writer, chosen),
-        writer=writer,
-        load=partial(load, chosen),
-        window=window,
-        max_delay=max_delay,
-        models=" + ".join(map(str, models)),
-        note=chosen.note,
-        started=started,
-    ).run(start_team(chosen.engine, device, _num_processes(processes)), resume=resume, restart=restart)
+    origin = _origin(models, decode, source, writer, chosen)
+    note = f"{chosen.note}; {' + '.join(map(str, models))}"
+    job = TranslationJob(source, output, origin, writer, partial(load, chosen), window, max_delay, note, started)
+    job.run(start_team(chosen.engine, device, _num_processes(processes), threads), resume=resume, restart=restart)
 
 
 def _output(

@@ -29,7 +29,11 @@ from nmt.streams.windows import (
 
 @dataclass(frozen=True)
 class TranslationJob:
-    """What is to be done. note: what is said of the engine when all is done; started: when, in seconds"""
+    """What is to be done.
+
+    note:    what is said of engine and models when all is done
+    started: when the command began, in seconds
+    """
 
     source: Source
     output: Output
@@ -38,7 +42,6 @@ class TranslationJob:
     load: Load
     window: int | None
     max_delay: float
-    models: str
     note: str
     started: float
 
@@ -162,7 +165,7 @@ class TranslationJob:
             warn(f"{lines_cut} lines were too long for the model and were translated in pieces")
         lines, seconds = done - done_before, monotonic() - self.started
         speed = f"{lines / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
-        say(f"{self.note}; {self.models} on {device}: {lines:,} lines in {format_duration(seconds)}, {speed}")
+        say(f"{self.note} on {device}: {lines:,} lines in {format_duration(seconds)}, {speed}")
 
 
 def _with_digests(found: Iterator[list[Record]], digest: InputDigest, digests: deque[str]) -> Iterator[list[Record]]:

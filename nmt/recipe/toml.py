@@ -94,8 +94,7 @@ def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe"
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{where} is not valid TOML: {error}; mend that line") from error
-    for override in overrides:
-        _apply_override(tree, override)
+    _apply_overrides(tree, overrides)
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
@@ -116,8 +115,8 @@ def override_decode(decode: DecodeRecipe, overrides: Sequence[str]) -> DecodeRec
     An option may also be called as in a recipe, and as errors call it: `decode.beam_size=8`.
     """
     tree = {"decode": decode.model_dump(mode="json", exclude_none=True)}
-    for override in overrides:
-        _apply_override(tree, override.removeprefix("decode."), example="beam_size=8", section="decode.")
+    names = [override.removeprefix("decode.") for override in overrides]
+    _apply_overrides(tree, names, example="beam_size=8", section="decode.")
     try:
         return _DecodeSection.model_validate(tree).decode
     except ValidationError as error:
@@ -158,13 +157,23 @@ def describe_recipe(recipe: Recipe) -> str:
     return "\n".join(_describe_section(recipe, prefix="")) + "\n"
 
 
-def _apply_override(
-    tree: dict[str, Any], override: str, example: str = "train.max_steps=1000", section: str = ""
+def _apply_overrides(
+    tree: dict[str, Any], overrides: Sequence[str], example: str = "train.max_steps=1000", section: str = ""
 ) -> None:
-    """Set `section.key=value` in the tree; the value is read as TOML, and as a plain string where it is not TOML.
+    """Set each `section.key=value` in the tree; RecipeError for a key that is given twice.
 
-    section: put before the key, with a dot at its end
+    example: of an override, for errors; section: put before each key, with a dot at its end
     """
+    given: set[str] = set()
+    for override in overrides:
+        option = _apply_override(tree, override, example, section)
+        if option in given:
+            raise RecipeError(f"override {override!r}: {option} is given twice; leave one of them out")
+        given.add(option)
+
+
+def _apply_override(tree: dict[str, Any], override: str, example: str, section: str) -> str:
+    """Set an option and return its name; the value is read as TOML, and as a plain string where it is not TOML."""
     key, equals, raw = override.partition("=")
     if not equals or not key:
         raise RecipeError(f"override {override!r} has no value; it must look like {example}")
@@ -182,6 +191,7 @@ def _apply_override(
         tree[name] = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         tree[name] = raw
+    return ".".join([*sections, name])
 
 
 def _phrase_and_value(override: str) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from nmt.cli.engines import choose_engine
 from nmt.decode.shortlist import Shortlist
 from nmt.devices.precision import choose_precision
 from nmt.export import ctranslate2 as conversion
+from nmt.export.engine import CTranslate2Translator
 from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe
 from nmt.text.tokenizer import Tokenizers
@@ -167,6 +168,16 @@ def test_the_tokens_of_the_best_translations_are_counted(
     tokens = sum(len(one["tokens"]) for one in objects)
     assert tokens > 0
     assert err.splitlines()[-1].endswith(f": 3 lines in 2.0 s, 1.5 lines/s, {tokens / 2:,.0f} tokens/s")
+
+
+def test_threads_are_those_of_the_engine(translate: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch_threads, load = Mock(), Mock(wraps=CTranslate2Translator.load)
+    monkeypatch.setattr("torch.set_num_threads", torch_threads)
+    monkeypatch.setattr(CTranslate2Translator, "load", load)
+    assert translate("--threads", 3, "--engine", "torch")[0] == 0
+    torch_threads.assert_called_once_with(3)
+    assert translate("--threads", 3, "--engine", "ctranslate2")[0] == 0
+    assert load.call_args.kwargs["translators"] == 3
 
 
 def no_room(*_: Any) -> dict[str, bytes]:

@@ -200,6 +200,20 @@ def test_a_test_set_that_cannot_be_had_is_one_line(
     assert expected in one_line(err)
 
 
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        (("-m", "bleu", "-tok", "char", "-lc"), ("--metrics", "bleu", "--tokenize", "char", "--lowercase")),
+        (("-m", "chrf", "-f", "json"), ("--metrics", "chrf", "--format", "json")),
+    ],
+)
+def test_sacrebleus_letters_mean_the_same(short: list[str], long: list[str], texts: Path, nmt: Nmt) -> None:
+    found = [nmt("evaluate", texts / "good", "--ref", texts / "ref", *options) for options in (short, long)]
+    assert found[0] == found[1]
+    assert found[0][0] == 0
+    assert "no test set 'wmt99'" in nmt("evaluate", texts / "good", "-t", "wmt99", "-l", "en-de")[2]
+
+
 # --- Breakdowns -------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from nmt import pipeline
 from nmt.cli.arguments import packaged_recipes
+from nmt.recipe import Recipe
 from tests.calling import Nmt, one_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,3 +88,11 @@ def test_wheel_and_source_archive_hold_what_is_needed(tmp_path: Path) -> None:
         used, cwd=tmp_path / "elsewhere", env={"PYTHONPATH": str(tmp_path / "site")}, capture_output=True, text=True
     )
     assert called.returncode == 0 and 'name = "quickstart"' in called.stdout
+
+
+@pytest.mark.parametrize("command", ["run", "train"])
+def test_seed_and_threads_are_overrides(command: str, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Recipe] = []
+    monkeypatch.setattr(pipeline, command, given.append)
+    assert nmt(command, "quickstart", "train.max_steps=7", "--seed", 5, "--threads", 3)[0] == 0
+    assert (given[0].seed, given[0].train.threads, given[0].train.max_steps) == (5, 3, 7)

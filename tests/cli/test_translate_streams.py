@@ -200,6 +200,14 @@ def test_what_is_wrong_is_said_in_one_line_before_any_work(
             ("--set", "beam_size=2", "--beam-size", 3),
             "beam_size is given by --set and by an option of its own",
         ),
+        ("in.txt", ("--set", "sampling_seed=2", "--seed", 3), "sampling_seed is given by --set and by an option"),
+        (
+            "in.txt",
+            ("--set", "beam_size=2", "--set", "decode.beam_size=3"),
+            "decode.beam_size is given twice",
+        ),
+        ("in.txt", ("--seed", 3), "sampling_seed has no effect without sampling=true"),
+        ("in.txt", ("--threads", 1, "--processes", 1), "--threads and --processes are mutually exclusive"),
     ],
 )
 def test_an_option_without_effect_is_an_error(

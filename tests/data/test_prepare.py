@@ -81,7 +81,7 @@ def write_corpus(folder: Path, train: list[tuple[str, str]], valid: list[tuple[s
 
 def recipe_for(folder: Path, name: str = "run", *overrides: str) -> Recipe:
     places = [f"run_dir='{folder / name}'", f"data.root='{folder / 'text'}'"]
-    return parse_recipe(RECIPE, [*places, *overrides])
+    return parse_recipe(RECIPE, list({one.partition("=")[0]: one for one in (*places, *overrides)}.values()))
 
 
 @pytest.fixture

@@ -37,7 +37,9 @@ def _bench(settings: Settings, folder: Path, *options: str) -> TrainingBench:
     """A trainer of the big model; UserError where its micro-batches do not fit."""
     given = [f"train.device={settings.device}", "train.precision=bf16", "train.shapes=fixed"]
     vocabulary = settings.pick(None, 200)
-    subject = find_subject(settings.pick("big", "tiny"), [*given, *settings.pick([], _SMALL), *options], vocabulary)
+    chosen = [*given, *settings.pick([], _SMALL), *options]  # of two of one option the last
+    overrides = list({one.partition("=")[0]: one for one in chosen}.values())
+    subject = find_subject(settings.pick("big", "tiny"), overrides, vocabulary)
     with start_world(settings.device) as world:
         subject, store = training_text(subject, BUILT_IN_LENGTHS, folder, 12, vocabulary)
         return TrainingBench(subject, world, store)

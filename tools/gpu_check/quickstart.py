@@ -41,7 +41,8 @@ _SMALL = (
 def quickstart_recipe(settings: Settings, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe, in the output folder; all of its stages share one prepared corpus."""
     run_dir = settings.folder("work") / "quickstart"
-    return load_recipe(ROOT / "recipes/quickstart.toml", [f"run_dir={run_dir}", *settings.pick((), _SMALL), *overrides])
+    chosen = [f"run_dir={run_dir}", *settings.pick((), _SMALL), *overrides]  # of two of one option the last
+    return load_recipe(ROOT / "recipes/quickstart.toml", list({one.partition("=")[0]: one for one in chosen}.values()))
 
 
 def prepared_corpus(recipe: Recipe) -> Prepared:
