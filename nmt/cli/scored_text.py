@@ -124,7 +124,7 @@ def read_scored_text(
 def read_systems(files: Sequence[Path], text: ScoredText) -> dict[str, list[str]]:
     """The translations of each system, by file name; UserError where they cannot be those of this test set.
 
-    A file that says word for word what the reference or the source says is worth a warning.
+    A file that says nothing, or word for word what the reference or the source says, is worth a warning.
     """
     systems: dict[str, list[str]] = {}
     for path in files:
@@ -135,6 +135,8 @@ def read_systems(files: Sequence[Path], text: ScoredText) -> dict[str, list[str]
         if any(path.resolve() == reference.resolve() for reference in text.reference_files):
             raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")
         _check_line_counts(next(iter(text.references.items())), (system, lines))
+        if not any(line.strip() for line in lines):
+            warn(f"every line of {system} is empty; is it the right file?")
         known = {**text.references, **({"the source": text.source} if text.source is not None else {})}
         for name, others in known.items():
             if lines == others:

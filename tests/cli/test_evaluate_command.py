@@ -214,6 +214,15 @@ def test_sacrebleus_letters_mean_the_same(short: list[str], long: list[str], tex
     assert "no test set 'wmt99'" in nmt("evaluate", texts / "good", "-t", "wmt99", "-l", "en-de")[2]
 
 
+def test_translations_that_are_all_empty_are_worth_a_warning(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "nothing").write_text(" \n" * 66)
+    status, out, err = nmt("evaluate", tmp_path / "nothing", "--ref", texts / "ref", "-m", "bleu")
+    assert (status, err) == (0, f"warning: every line of {tmp_path / 'nothing'} is empty; is it the right file?\n")
+    assert "  0.00\n" in out
+    (tmp_path / "nothing").write_text(" \n" * 65 + "Hund\n")
+    assert nmt("evaluate", tmp_path / "nothing", "--ref", texts / "ref", "-m", "bleu")[2] == ""
+
+
 # --- Breakdowns -------------------------------------------------------------------------------------------------------
 
 
