@@ -35,7 +35,7 @@ LAYERS = (
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
 # Packages that import what they offer at its first use, because each process imports them and some need none of it.
-LAZY_IMPORTERS = {"nmt", "nmt.cli", "nmt.cli.engines"}
+LAZY_IMPORTERS = {"nmt", "nmt.cli", "nmt.cli.engines", "nmt.cli.recipes"}
 
 MOST_FILE_LINES = 500
 MOST_FUNCTION_LINES = 60

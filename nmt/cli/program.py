@@ -91,7 +91,6 @@ app = typer.Typer(
     cls=Program,
     help="The encoder-decoder Transformer for machine translation: train, translate, score.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -1,14 +1,16 @@
-"""The commands that take a recipe: from text to a scored model."""
+"""The commands that take a recipe: from text to a scored model.
+
+What they run is imported when it is run: help, completion, `nmt config` and errors in a recipe do without torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from nmt import pipeline
 from nmt.cli.arguments import Overrides, RecipeArgument, Threads
 from nmt.logs import say
 from nmt.recipe import Recipe, UserError, describe_recipe, dump_recipe, load_recipe
@@ -22,12 +24,18 @@ def run(recipe: RecipeArgument, overrides: Overrides = None, seed: Seed = None, 
     An interrupted run goes on where it stopped when the same command is given again. On several GPUs:
     torchrun --nproc-per-node 8 -m nmt run RECIPE
     """
-    pipeline.run(_load_for_training(recipe, overrides or (), seed, threads))
+    plan = _load_for_training(recipe, overrides or (), seed, threads)
+    from nmt import pipeline  # noqa: PLC0415
+
+    pipeline.run(plan)
 
 
 def prepare(recipe: RecipeArgument, overrides: Overrides = None) -> None:
     """Clean the corpora, train the subword tokenizer, and write the token store."""
-    pipeline.prepare(load_recipe(recipe, overrides or ()))
+    plan = load_recipe(recipe, overrides or ())
+    from nmt import pipeline  # noqa: PLC0415
+
+    pipeline.prepare(plan)
 
 
 def train(recipe: RecipeArgument, overrides: Overrides = None, seed: Seed = None, threads: Threads = None) -> None:
@@ -35,7 +43,10 @@ def train(recipe: RecipeArgument, overrides: Overrides = None, seed: Seed = None
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt train RECIPE
     """
-    pipeline.train(_load_for_training(recipe, overrides or (), seed, threads))
+    plan = _load_for_training(recipe, overrides or (), seed, threads)
+    from nmt import pipeline  # noqa: PLC0415
+
+    pipeline.train(plan)
 
 
 def _load_for_training(path: Path, overrides: Sequence[str], seed: int | None, threads: int | None) -> Recipe:
@@ -63,7 +74,9 @@ def average(
     """Average the weights of several checkpoints of a run into one model directory."""
     if sum([last is not None, best is not None, ema]) > 1:
         raise typer.BadParameter("--last, --best and --ema exclude each other; give one")
-    kind: pipeline.AverageKind = "ema" if ema else "best" if best else "last"
+    from nmt import pipeline  # noqa: PLC0415
+
+    kind: Literal["last", "best", "ema"] = "ema" if ema else "best" if best else "last"
     count = 1 if ema else best or last or 5
     target = out or run_dir / ("average-ema" if ema else f"average-{kind}-{count}")
     chosen = pipeline.average(run_dir, target, kind, count)

@@ -35,6 +35,14 @@ class LengthPenalty(StrEnum):
     none = "none"
 
 
+class InputFormat(StrEnum):
+    """Choices of --input-format."""
+
+    text = "text"
+    tsv = "tsv"
+    jsonl = "jsonl"
+
+
 class InvalidUtf8(StrEnum):
     """Choices of --invalid-utf8."""
 
@@ -56,7 +64,7 @@ _OUT = "Where to write; - is standard output, and .gz at the end compresses."
 _OUTPUT_FORMAT = (
     "By default as the output's name ends, else that of the input. tsv: the columns of the input and the translation "
     "as a further one. jsonl: the fields of the input and translation, score, log_prob, tokens, token_log_probs, and "
-    "n_best; all of them null for a null text."
+    "n_best; all of them null for a null text. moses: n-best lists as Moses writes them, with indices from 0."
 )
 _WITH_ALIGNMENTS = "Put a tab and the word alignment, as 0-0 1-2, behind each translation; in JSON Lines a field."
 _RESUME = (
@@ -66,7 +74,7 @@ _RESUME = (
 _RESTART = "Discard OUT.part, which an interrupted call has left, and start over."
 
 File = Annotated[Path, typer.Argument(help=_INPUT)]
-InputFormat = Annotated[Format | None, typer.Option(help=_INPUT_FORMAT)]
+FileFormat = Annotated[InputFormat | None, typer.Option(help=_INPUT_FORMAT)]
 Column = Annotated[str | None, typer.Option(help=_COLUMN)]
 Header = Annotated[bool, typer.Option("--header", help=_HEADER)]
 Field = Annotated[str | None, typer.Option(help=_FIELD)]
@@ -134,7 +142,7 @@ EngineOption = Annotated[Engine, typer.Option("--engine", help=_ENGINE)]
 def translate(
     model: ModelArgument,
     file: File = Path("-"),
-    input_format: InputFormat = None,
+    input_format: FileFormat = None,
     column: Column = None,
     header: Header = False,
     field: Field = None,
@@ -178,7 +186,7 @@ def translate(
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "alignments": with_alignments or None}
     named["shortlist"] = None if shortlist is None else json.dumps(shortlist, ensure_ascii=False)  # as TOML has strings
     decode = _with_changes(read_model_facts(find_model(model)).decode, named, settings or (), ensemble or ())
-    in_format = input_format or Format.of_file(file) or Format.text
+    in_format = Format(input_format) if input_format else Format.of_file(file) or Format.text
     out_format = output_format or Format.of_file(out) or in_format
     layout = _layout(file, in_format, out_format, column, header, field)
     source = Source.open(file, layout, invalid_utf8.value, prefixes, required)

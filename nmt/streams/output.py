@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -141,7 +142,8 @@ class Output:
             return None
         if not self.is_numbered:
             return max(count_lines(self.path) - self.has_header, 0)
-        number = "0"
-        for line in read_lines(self.path):
-            number = line.partition("\t")[0]
-        return int(number) if number.isdecimal() else -1
+        line = "0\t"
+        for line in read_lines(self.path):  # noqa: B007 - the last one counts
+            pass
+        found = re.match(r"([0-9]+)(\t| \|\|\| )", line)
+        return -1 if found is None else int(found[1]) + (found[2] != "\t")  # Moses counts from 0

@@ -19,11 +19,12 @@ _DECIMALS = 6
 
 
 class Format(StrEnum):
-    """How text lies in a file, one sentence a line each time."""
+    """How text lies in a file, one sentence a line each time; n-best lists of Moses are only written."""
 
     text = "text"
     tsv = "tsv"
     jsonl = "jsonl"
+    moses = "moses"
 
     @classmethod
     def of_file(cls, path: Path) -> Format | None:
@@ -98,6 +99,8 @@ class Layout:
         """
         where = f"{name}, line {number + (self.names is not None)}"
         match self.format:
+            case Format.moses:
+                raise AssertionError("the command line refuses it")
             case Format.text:
                 return Record(number, line, line)
             case Format.tsv:
@@ -154,12 +157,12 @@ class RecordWriter:
     @property
     def is_numbered(self) -> bool:
         """Whether a record may be several lines, each of which begins with its number."""
-        return self.format is Format.text and self.n_best > 1
+        return self.format is Format.moses or (self.format is Format.text and self.n_best > 1)
 
     @property
     def shows_scores(self) -> bool:
         """Whether scores are written, or decide which translations are."""
-        return self.with_scores or self.n_best > 1 or self.format is Format.jsonl
+        return self.with_scores or self.n_best > 1 or self.format in (Format.jsonl, Format.moses)
 
     @property
     def header(self) -> str:
@@ -197,6 +200,8 @@ class RecordWriter:
                 return self._columns(record, translations)
             case Format.jsonl:
                 return self._object(record, translations)
+            case Format.moses:
+                return "".join(self._moses(record.number - 1, one) for one in translations[: self.n_best])
             case _:
                 assert_never(self.format)
 
@@ -206,6 +211,12 @@ class RecordWriter:
             return "".join(f"{record.number}\t{one.score:.4f}\t{self._linked(one)}\n" for one in shown)
         best = translations[0]
         return f"{best.score:.4f}\t{self._linked(best)}\n" if self.with_scores else f"{self._linked(best)}\n"
+
+    def _moses(self, index: int, one: Translation) -> str:
+        """A line of an n-best list as Moses writes it: index from 0, text, features, score, and perhaps alignment."""
+        links = [format_links(one.alignment or [])] if self.with_alignments else []
+        fields = [str(index), one.text, f"LogProb= {one.log_prob:.4f}", f"{one.score:.4f}", *links]
+        return " ||| ".join(fields) + "\n"
 
     def _linked(self, one: Translation) -> str:
         """The translation, and behind a tab its alignment where that is asked for."""
@@ -232,6 +243,8 @@ class RecordWriter:
         if record.text is None:
             fields = dict.fromkeys(fields)
         match self.layout.format:
+            case Format.moses:
+                raise AssertionError("the command line refuses it")
             case Format.text:
                 return _dump(_with_results(_nested(self.layout.field, record.line), self.layout.field, fields)) + "\n"
             case Format.tsv:

@@ -52,6 +52,8 @@ def test_the_records_of_a_finished_output_are_counted(tmp_path: Path) -> None:
     assert Output(out).count_finished() == 3
     assert Output(out, has_header=True).count_finished() == 2
     assert Output(out, is_numbered=True).count_finished() == 2
+    out.write_text("0 ||| a ||| LogProb= -1.0 ||| -1.0\n1 ||| b ||| LogProb= -1.0 ||| -1.0\n")
+    assert Output(out, is_numbered=True).count_finished() == 2
     (tmp_path / "out.part").touch()
     assert Output(out).count_finished() is None
 

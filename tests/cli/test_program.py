@@ -1,6 +1,7 @@
 """What the program says when the system refuses something."""
 
 import errno
+import os
 import re
 import subprocess
 import sys
@@ -130,7 +131,31 @@ def test_the_help_shows_defaults_that_are_written_into_it(
     assert all(f"(default: {default})." in out for default in defaults)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["trane"]])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("nmt tra", ["train", "translate"]),
+        ("nmt translate --beam", ["--beam-size"]),
+        ("nmt translate --engine ", ["auto", "torch", "ctranslate2"]),
+        ("nmt train --", ["--seed", "--threads", "--help"]),
+    ],
+)
+def test_the_shell_completes_commands_and_their_options_without_torch(words: str, expected: list[str]) -> None:
+    program = (
+        "import atexit, sys; from nmt import cli\natexit.register(lambda: print('torch' in sys.modules))\ncli.main()"
+    )
+    place = str(len(words.split(" ")) - 1)
+    variables = {"_NMT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == [*expected, "False"], done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["trane"], ["train", "--help"], ["config", "quickstart"], ["train", "no.toml"]],
+)
 def test_what_needs_no_command_imports_none(arguments: list[str]) -> None:
     program = (
         "import sys; from nmt import cli; sys.argv[0] = 'nmt'\n"

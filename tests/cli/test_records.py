@@ -122,6 +122,14 @@ def write(layout: Layout, output: Format, line: str, *, n_best: int = 1, with_sc
     return RecordWriter(layout, output, n_best, with_scores).write(layout.read(line, 7, "in"), translations)
 
 
+def test_lists_of_moses_count_from_0_and_end_in_the_alignment_that_is_asked_for() -> None:
+    record, first = Record(7, "a dog", "a dog"), "6 ||| ein Hund ||| LogProb= -1.1235 ||| -0.2500\n"
+    assert RecordWriter(TEXT, Format.moses).write(record, [BEST, SECOND]) == first
+    second = "6 ||| der Hund ||| LogProb= -2.0000 ||| -0.7500 ||| 0-0 1-1\n"
+    assert RecordWriter(TEXT, Format.moses, 2, with_alignments=True).write(record, [SECOND]) == second
+    assert RecordWriter(TEXT, Format.moses).is_numbered
+
+
 def test_text() -> None:
     assert write(TEXT, Format.text, "a\tdog") == "ein Hund\n"
     assert write(TSV, Format.text, "1\ta dog", with_scores=True) == "-0.2500\tein Hund\n"
