@@ -94,7 +94,7 @@ def test_the_worked_example_works_as_it_stands(tmp_path: Path) -> None:
     (tmp_path / "pages.jsonl").write_text('{"id": 1, "body": {"text": "word1 of train"}}\n')
     commands = [made_small(words) for words in nmt_commands() if "recipes" not in " ".join(words)]
     expected = {"config", "run", "train", "average", "translate", "score", "evaluate", "compare", "plot", "align"}
-    expected |= {"rerank", "shortlist", "leaks", "info"}
+    expected |= {"rerank", "shortlist", "leaks", "info", "new"}
     if is_installed("ctranslate2") and is_installed("transformers"):
         expected |= {"export", "import"}
     else:

@@ -110,6 +110,15 @@ def require_output(option: str, out: Path | None, inputs: Iterable[Path | None] 
     require_no_input(option, out, inputs)
 
 
+def write_new(out: Path, text: str) -> None:
+    """Write the file that -o names; UserError where it is there already."""
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise UserError(f"{out} exists already; -o must be a new file; give another name") from error
+
+
 class Engine(StrEnum):
     """Choices of --engine."""
 

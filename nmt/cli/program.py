@@ -52,6 +52,7 @@ COMMANDS = {
     "train": Command("nmt.cli.recipes", "train", "Train, resuming from the newest checkpoint of the run."),
     "average": Command("nmt.cli.recipes", "average", "Average several checkpoints into one model."),
     "recipes": Command("nmt.cli.recipe_list", "recipes", "List the recipes that come with nmt, or copy one."),
+    "new": Command("nmt.cli.new", "new", "Write a recipe for your own text."),
     "config": Command("nmt.cli.recipes", "config", "Print a recipe with all its options and what they mean."),
     "leaks": Command("nmt.cli.leaks", "leaks", "List the test sentences that occur in the training text."),
     "info": Command("nmt.cli.info", "info", "Describe a model: training, scores, files, engines."),

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import packaged_recipes
-from nmt.recipe import CommandError, UserError
+from nmt.cli.arguments import packaged_recipes, write_new
+from nmt.recipe import CommandError
 
 
 def recipes(
@@ -31,11 +31,7 @@ def recipes(
     if out is None:
         typer.echo(text, nl=False)
         return
-    try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise UserError(f"{out} exists already; -o must be a new file; give another name") from error
+    write_new(out, text)
     typer.echo(out)
 
 

@@ -1,0 +1,80 @@
+"""`nmt new`: recipes of three sizes that load, and one that trains."""
+
+from pathlib import Path
+
+import pytest
+
+from nmt.grammar import generate
+from nmt.recipe import Recipe, load_recipe
+from tests.calling import Nmt, one_line
+
+
+def write_pairs(folder: Path, name: str, pairs: int) -> list[Path]:
+    files = [folder / f"{name}.{language}" for language in ("en", "de")]
+    for path in files:
+        path.write_text("".join(f"{path.suffix} w{i % 97} x{i % 89}\n" for i in range(pairs)))
+    return files
+
+
+def options(folder: Path, pairs: int) -> list[object]:
+    (src, tgt), (valid_src, valid_tgt) = write_pairs(folder, "train", pairs), write_pairs(folder, "valid", 5)
+    return ["--src", src, "--tgt", tgt, "--valid-src", valid_src, "--valid-tgt", valid_tgt]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "d_model", "dropout", "batch_tokens"),
+    [(99_999, 256, 0.3, 2_048), (100_000, 512, 0.3, 4_096), (1_000_000, 512, 0.1, 25_000)],
+)
+def test_the_size_fits_the_text(
+    pairs: int, d_model: int, dropout: float, batch_tokens: int, tmp_path: Path, nmt: Nmt
+) -> None:
+    out = tmp_path / "own.toml"
+    status, printed, err = nmt("new", "en", "de", *options(tmp_path, pairs), "-o", out)
+    assert (status, printed) == (0, f"{out}\n"), err
+    assert f"{pairs:,} pairs: " in err
+    recipe = load_recipe(out)
+    assert (recipe.name, recipe.src_lang, recipe.tgt_lang) == ("own", "en", "de")
+    assert (recipe.model.d_model, recipe.model.dropout, recipe.train.batch_tokens) == (d_model, dropout, batch_tokens)
+    assert 1_000 <= recipe.train.max_steps <= 100_000
+
+
+@pytest.mark.slow
+def test_the_recipe_trains(tmp_path: Path, nmt: Nmt) -> None:
+    out, given, pairs = tmp_path / "own.toml", options(tmp_path, 0), list(generate("train", 300, 5))
+    (tmp_path / "train.en").write_text("".join(f"{pair.src}\n" for pair in pairs))
+    (tmp_path / "train.de").write_text("".join(f"{pair.tgt}\n" for pair in pairs))
+    assert nmt("new", "en", "de", *given, "-o", out)[0] == 0
+    small = ["model.d_model=16", "model.num_heads=2", "train.max_steps=2", "train.batch_tokens=300", "data.workers=1"]
+    small += ["train.micro_batch_tokens=300", f"run_dir={tmp_path / 'run'}", "train.device=cpu"]
+    small += ["train.warmup_steps=1", "train.average_count=1"]
+    status, _, err = nmt("train", out, *small)
+    assert status == 0, err
+
+
+def test_a_table_of_pairs_will_do_and_nothing_is_overwritten(
+    tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pairs.tsv").write_text("a dog\tein Hund\n" * 20)
+    command = ("new", "en", "de", "--tsv", "pairs.tsv", "--valid-tsv", "pairs.tsv")
+    assert nmt(*command)[:2] == (0, "en-de.toml\n")
+    recipe: Recipe = load_recipe(Path("en-de.toml"))
+    assert recipe.data.train[0].model_dump()["path"] == Path("pairs.tsv")
+    before = Path("en-de.toml").read_text()
+    status, _, err = nmt(*command)
+    assert (status, Path("en-de.toml").read_text()) == (1, before)
+    assert one_line(err) == "en-de.toml exists already; -o must be a new file; give another name"
+
+
+def test_what_cannot_become_a_recipe_is_one_line(tmp_path: Path, nmt: Nmt) -> None:
+    given = options(tmp_path, 7)
+    for arguments, expected in (
+        (["en", "de", *given[:4]], "nmt new needs --valid-src and --valid-tgt, or --valid-tsv; give either"),
+        (["en", "de", *given, "--tsv", given[1]], "nmt new needs --src and --tgt, or --tsv; give either"),
+        (["en", "german", *given], "tgt_lang = 'german'; it must be an ISO 639 code"),
+        (["en", "de", given[0], given[1], given[2], given[7], *given[4:]], "they must match line by line; check both"),
+    ):
+        status, out, err = nmt("new", *arguments, "-o", tmp_path / "own.toml")
+        assert (status in (1, 2), out) == (True, "")
+        assert expected in one_line(err)
+    assert not (tmp_path / "own.toml").exists()
