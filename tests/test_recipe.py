@@ -1,5 +1,6 @@
 """Recipes: reading, overriding, writing back, and the words for what is wrong with one."""
 
+import pydoc
 import re
 import subprocess
 import sys
@@ -617,3 +618,18 @@ def test_no_validator_is_built_before_it_is_used() -> None:
     shown = "print([one.__pydantic_complete__ for one in (r.DecodeRecipe, r.Recipe)])"
     program = f"import nmt.recipe as r; r.DecodeRecipe(); {shown}"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "[True, False]\n"
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+def test_help_in_python_documents_every_option(section: type[Section]) -> None:
+    lines = pydoc.plain(pydoc.render_doc(section)).splitlines()
+    text = " ".join(" ".join(line.strip(" |") for line in lines).split())
+    assert " ".join(section.summary.split()) in text
+    for name, field in section.model_fields.items():
+        meaning = " ".join((field.description or "").split())
+        assert re.search(rf"(?<= ){name}( = .*?)? {re.escape(meaning)}", text), name
+
+
+def test_help_tells_defaults_and_config_does_not_repeat_the_options() -> None:
+    assert "beam_size = 4\n    Hypotheses kept at each step; 1 is greedy search." in (DecodeRecipe.__doc__ or "")
+    assert describe_recipe(parse_recipe(SMALL)).count("Hypotheses kept at each step") == 1

@@ -108,7 +108,7 @@ class Translator(TextTranslator):
         precision: of the weights and all computation up to the logits: `fp32`, `bf16`, `fp16`, or `auto`, which takes
                    bf16 where it is native; `int8`, on a CPU, for products of 8-bit integers and all else in fp32
         decode:    how to search, e.g. `DecodeRecipe(beam_size=8, n_best=3, tag="<web>")`; options that are not given
-                   are those of the model's own recipe. Their documentation is printed by `nmt config`
+                   are those of the model's own recipe. `help(DecodeRecipe)` documents them
         ensemble:  further models with the same tokenizers, which decide together with the first
 
         Raises UserError, in one line that says what to do, where there is no such model or device, where a file of the

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import cleandoc
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from textwrap import indent
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic.fields import FieldInfo
 
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -21,6 +24,15 @@ class Section(BaseModel):
 
     # Validators are built at their first use: a command that translates needs those of two of the many sections.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, use_attribute_docstrings=True)
+
+    summary: ClassVar[str] = ""
+    """What the section is; its `__doc__` goes on with every option, for `help()`."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Put the documentation of the options into that of the class: Python keeps no text under an attribute."""
+        cls.summary = cleandoc(cls.__doc__ or "")
+        cls.__doc__ = "\n\n".join([cls.summary, *map(_documented, cls.model_fields, cls.model_fields.values())])
 
     @model_validator(mode="before")
     @classmethod
@@ -38,6 +50,12 @@ class Section(BaseModel):
             return False
         types = list(_plain_types(cls.model_fields[name].annotation))
         return bool not in types and (int in types or float in types)
+
+
+def _documented(name: str, field: FieldInfo) -> str:
+    """An option with its default, and indented below what it means."""
+    default = "" if field.is_required() or field.default_factory else f" = {field.default!r}"
+    return f"{name}{default}\n" + indent(field.description or "", "    ")
 
 
 def _plain_types(annotation: Any) -> Iterator[Any]:

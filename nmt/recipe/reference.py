@@ -24,7 +24,7 @@ def option_reference() -> str:
     ]
     for name, field in Recipe.model_fields.items():
         if section := _section_of(field):
-            lines += _table(f"[{name}]", section.__doc__ or "", section.model_fields)
+            lines += _table(f"[{name}]", section.summary, section.model_fields)
             if name == "data":
                 lines += _corpora()
     return "\n".join(lines) + "\n"
@@ -39,7 +39,7 @@ def _corpora() -> Iterator[str]:
     for kind, section in CORPUS_KINDS.items():
         own = {name: field for name, field in section.model_fields.items() if name not in TrainingShare.model_fields}
         own.pop("kind")
-        yield from _table(f'A corpus of `kind = "{kind}"`', section.__doc__ or "", own)
+        yield from _table(f'A corpus of `kind = "{kind}"`', section.summary, own)
     yield from _table("Training corpora of every kind", "", TrainingShare.model_fields)
 
 

@@ -339,7 +339,7 @@ def _describe_section(section: Section, prefix: str) -> Iterator[str]:
     simple = {name: field for name, field in fields.items() if not isinstance(getattr(section, name), Section)}
     if prefix:
         yield ""
-        yield f"# {(type(section).__doc__ or '').splitlines()[0]}"
+        yield f"# {section.summary.splitlines()[0]}"
         yield f"[{prefix}]"
     for name, field in simple.items():
         if isinstance(section, DataRecipe) and name == "train":
@@ -358,7 +358,7 @@ def _describe_corpora() -> Iterator[str]:
         own = {name: field for name, field in section.model_fields.items() if name not in TrainingShare.model_fields}
         options = ", ".join(_describe_key(name, field) for name, field in own.items() if name != "kind")
         yield f"#   kind = {toml_value(kind)}: {options}"
-        yield f"#     {' '.join((section.__doc__ or '').split())}"
+        yield f"#     {' '.join(section.summary.split())}"
     shared = ", ".join(_describe_key(name, field) for name, field in TrainingShare.model_fields.items())
     yield f"#   Training corpora of every kind: {shared}"
     for name, field in TrainingShare.model_fields.items():
