@@ -9,10 +9,11 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from importlib import import_module
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from nmt.decode.translation import Translation, join_ranks
 from nmt.recipe import DecodeRecipe, UserError
@@ -48,6 +49,8 @@ class TextTranslator(ABC):
     lines_cut: how many lines were too long so far and were translated in pieces
     """
 
+    _shows_scores = True
+
     def __init__(
         self,
         tokenizers: Tokenizers,
@@ -69,17 +72,33 @@ class TextTranslator(ABC):
         self._tokenizers = tokenizers
         self._unicode_form = unicode_form
         self._reverse_target = reverse_target
+        self._max_positions = max_positions
+        self._max_tokens = min(max_tokens, max_positions - 1)  # the end token needs a position too
+        self._set_decode(decode)
+
+    def with_decode(self, decode: DecodeRecipe, *, scores: bool = True) -> Self:
+        """A translator with the same model that searches by other options.
+
+        scores: whether those of translations are used; texts alone may take less time
+        Raises UserError as the constructor does.
+        """
+        other = copy(self)
+        other._shows_scores = scores
+        other._set_decode(decode)
+        return other
+
+    def _set_decode(self, decode: DecodeRecipe) -> None:
+        """Search as `decode` says. All that depends on it is set here."""
         forbidden = [self._encode_phrase(phrase) for phrase in decode.forbid]
         bias = [(self._encode_phrase(phrase), value) for phrase, value in decode.bias.items()]
-        self._options = SearchOptions.from_recipe(decode, max_positions - 1, forbidden, bias)
+        self._options = SearchOptions.from_recipe(decode, self._max_positions - 1, forbidden, bias)
         self._require = decode.require
         self._samples = decode.sampling
         self._aligns = decode.alignments
         # Imported where it is needed: it imports sacreBLEU, which takes longer than a short text to translate.
         self._risk: Any = None if decode.bayes_risk == "none" else import_module("nmt.decode.bayes_risk")
         self._utility = None if self._risk is None else self._risk.sentence_utility(decode.bayes_risk)
-        self._tag = [] if decode.tag is None else [tokenizers.src.tag_id(decode.tag)]
-        self._max_tokens = min(max_tokens, max_positions - 1)  # the end token needs a position too
+        self._tag = [] if decode.tag is None else [self._tokenizers.src.tag_id(decode.tag)]
 
     @property
     def lowercases(self) -> bool:

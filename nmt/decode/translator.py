@@ -72,6 +72,8 @@ class Translator(TextTranslator):
         Raises UserError when `decode` asks for a tag that the source tokenizer does not know, or for a shortlist that
         cannot be read or is of other tokenizers. To translate with a model on disk, use `load`.
         """
+        self.num_parameters = 0
+        self._model, self._device = model, device
         super().__init__(
             tokenizers,
             decode,
@@ -80,16 +82,16 @@ class Translator(TextTranslator):
             reverse_target=reverse_target,
             max_tokens=max_tokens,
         )
-        self.num_parameters = 0
-        self._model = model
+
+    def _set_decode(self, decode: DecodeRecipe) -> None:
+        super()._set_decode(decode)
         self._preferred = sorted({token for phrase, value in self._options.bias if value > 0 for token in phrase})
-        self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, tokenizers)
+        self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, self._tokenizers)
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
-        members = model.models if isinstance(model, Ensemble) else [model]
+        members = self._model.models if isinstance(self._model, Ensemble) else [self._model]
         known = (one.recipe for one in members if isinstance(one, Transformer | CapturedModel))
-        sized = [(recipe, tokenizers.tgt.vocab_size) for recipe in known]
-        self._batching = Batching(choose_batch_tokens(decode, device, sized), device)
-        self._device = device
+        sized = [(recipe, self._tokenizers.tgt.vocab_size) for recipe in known]
+        self._batching = Batching(choose_batch_tokens(decode, self._device, sized), self._device)
         self._aligner = self._make_aligner(decode) if decode.alignments else None
 
     @classmethod

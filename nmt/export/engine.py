@@ -347,7 +347,7 @@ class CTranslate2Translator(TextTranslator):
 
         Raises UserError that names all search options which CTranslate2 does not have.
         """
-        refuse_options(decode)
+        self._engine, self._shows_scores = engine, scores
         super().__init__(
             tokenizers,
             decode,
@@ -356,7 +356,11 @@ class CTranslate2Translator(TextTranslator):
             reverse_target=reverse_target,
             max_tokens=max_tokens,
         )
-        self._engine, self._scores = engine, scores or decode.bayes_risk != "none"
+
+    def _set_decode(self, decode: DecodeRecipe) -> None:
+        refuse_options(decode)
+        super()._set_decode(decode)
+        self._scores = self._shows_scores or decode.bayes_risk != "none"
         self._batch_tokens = BATCH_TOKENS if decode.batch_tokens == "auto" else decode.batch_tokens
 
     @classmethod

@@ -373,3 +373,15 @@ def test_no_torch_is_imported_where_the_conversion_is_there(make_model: MakeMode
     first, second = (subprocess.check_output([sys.executable, "-c", program], text=True).splitlines() for _ in range(2))
     assert first[0] == second[0]
     assert second[1] == "none of them"
+
+
+def test_one_model_searches_by_several_options(model: Path) -> None:
+    for one in both(model, beam_size=4):
+        other = one.with_decode(search(beam_size=4, n_best=3, forbid=["e"]))
+        again = type(one).load(model, "cpu", "fp32", search(beam_size=4, n_best=3, forbid=["e"]))
+        assert other.translate_n_best(["the cat sees a dog"]) == again.translate_n_best(["the cat sees a dog"])
+        assert len(one.translate_n_best(["the cat sees a dog"])[0]) == 1
+        texts_alone = one.with_decode(search(beam_size=4), scores=False)
+        assert texts_alone.translate(["the cat sees a dog"]) == one.translate(["the cat sees a dog"])
+        with pytest.raises(UserError, match="tag '<no>' is unknown"):
+            one.with_decode(search(tag="<no>"))
