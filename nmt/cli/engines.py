@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import assert_never, cast
+from typing import TYPE_CHECKING, assert_never, cast
 
 from nmt.cli.arguments import Engine, Precision
 from nmt.decode.text_translator import TextTranslator
@@ -28,6 +28,9 @@ from nmt.export.packages import load_package
 from nmt.processes.interruption import interruptible
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.streams.answers import Alone, Team
+
+if TYPE_CHECKING:
+    from nmt.decode.scoring import Scorer
 
 
 @dataclass(frozen=True)
@@ -161,3 +164,10 @@ def load_translator(
             raise AssertionError("the choice was made before")
         case _:
             assert_never(chosen.engine)
+
+
+def load_scorer(model: Path, device: str, tag: str | None) -> Scorer:
+    """What scores given translations, always with torch; see `Scorer.load`."""
+    from nmt.decode.scoring import Scorer  # noqa: PLC0415
+
+    return Scorer.load(model, device, tag)

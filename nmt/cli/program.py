@@ -57,6 +57,7 @@ COMMANDS = {
     "leaks": Command("nmt.cli.leaks", "leaks", "List the test sentences that occur in the training text."),
     "info": Command("nmt.cli.info", "info", "Describe a model: training, scores, files, engines."),
     "translate": Command("nmt.cli.translate", "translate", "Translate text, line by line."),
+    "serve": Command("nmt.cli.serve", "serve", "Serve translations over HTTP."),
     "score": Command("nmt.cli.score", "score", "Print the log-probability of given translations."),
     "align": Command("nmt.cli.align", "align", "Align the words of given sentence pairs."),
     "rerank": Command("nmt.cli.rerank", "rerank", "Rerank n-best lists by the scores of several models."),

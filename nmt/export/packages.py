@@ -1,4 +1,4 @@
-"""Packages that only exports need: they are imported when they are used, and missed in one line."""
+"""Packages of the extras: they are imported when they are used, and a missing one is named in one line."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Any, Literal
 
 from nmt.recipe import UserError
 
-Package = Literal["ctranslate2", "transformers"]
+Package = Literal["ctranslate2", "transformers", "fastapi", "uvicorn"]
 
-_EXTRA: dict[Package, str] = {"ctranslate2": "fast", "transformers": "huggingface"}
+_EXTRA: dict[Package, str] = {
+    "ctranslate2": "fast",
+    "transformers": "huggingface",
+    "fastapi": "serve",
+    "uvicorn": "serve",
+}
 
 
 def is_installed(package: Package) -> bool:

@@ -1,0 +1,118 @@
+"""`nmt serve`: models behind HTTP."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.arguments import Device, Engine, Precision, languages
+from nmt.cli.engines import choose_engine, load_scorer, load_translator
+from nmt.logs import say
+from nmt.recipe import CommandError, override_decode
+from nmt.serve.models import Batching, ServedModel
+from nmt.serve.server import open_socket, run_server
+from nmt.serve.service import ApiKeys, Limits, Service
+from nmt.storage.model_facts import read_model_facts
+from nmt.storage.run_folder import find_model
+
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
+
+_MODELS = (
+    "Model directories, checkpoints or run directories, each as PATH or NAME=PATH. By default a name is source-target."
+)
+_HOST = "Address to listen on; 0.0.0.0 is every IPv4 address of this machine."
+_API_KEYS = "File of one API key a line; translating then needs one of them. By default no key is needed."
+_LOG_TEXT = "Write texts and translations to stderr."
+_SET = "An option of section decode, for all models: beam_size=8, no_repeat_ngram=4, ..."
+_MAX_DELAY = "Seconds that a line waits for others to be translated with."
+_PROCESSES = "Batches that CTranslate2 translates at a time; 0 is one for each core."
+_MAX_SECONDS = "Seconds for a request to arrive, and then for its answer."
+
+Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)]
+Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
+
+
+def serve(
+    models: Models,
+    host: Annotated[str, typer.Option(help=_HOST)] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes a free one.")] = 5000,
+    api_keys: Annotated[Path | None, typer.Option(metavar="FILE", help=_API_KEYS)] = None,
+    batch_lines: Annotated[int, typer.Option(min=1, help="Most lines of a batch.")] = Batching.most_lines,
+    max_delay: Annotated[float, typer.Option(min=0.0, max=60.0, help=_MAX_DELAY)] = Batching.max_delay,
+    queue_lines: Annotated[int, typer.Option(min=1, help="Most lines waiting for a model.")] = Batching.most_waiting,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Most bytes of a request.")] = Limits.body_bytes,
+    max_characters: Annotated[int, typer.Option(min=1, help="Most characters of a request.")] = Limits.characters,
+    max_lines: Annotated[int, typer.Option(min=1, help="Most lines of a request.")] = Limits.lines,
+    max_seconds: Annotated[float, typer.Option(min=0.001, help=_MAX_SECONDS)] = Limits.seconds,
+    log_text: Annotated[bool, typer.Option("--log-text", help=_LOG_TEXT)] = False,
+    settings: Settings = None,
+    processes: Annotated[int, typer.Option(min=0, help=_PROCESSES)] = 0,
+    device: Device = "auto",
+    precision: Annotated[Precision, typer.Option(help="As of nmt translate.")] = Precision.auto,
+    engine: Annotated[Engine, typer.Option(help="As of nmt translate.")] = Engine.auto,
+) -> None:
+    """Serve translations over HTTP: the interface of LibreTranslate, and one of its own under /v1.
+
+    SIGTERM and Ctrl-C end the server with status 0 when all requests that had come are answered.
+    """
+    if max_lines > queue_lines:
+        raise CommandError(f"--max-lines is {max_lines}; it must be at most --queue-lines ({queue_lines}); change one")
+    paths = _named_paths(models)
+    keys = None if api_keys is None else ApiKeys(api_keys)
+    bound = open_socket(host, port)
+    if keys is None and not ipaddress.ip_address(bound.getsockname()[0]).is_loopback:
+        say(f"warning: {host} can be reached by other machines, and no API key is needed; see --api-keys")
+    batching = Batching(batch_lines, queue_lines, max_delay)
+    served = [
+        _load(name, path, batching, settings or (), processes, device, precision, engine)
+        for name, path in paths.items()
+    ]
+    limits = Limits(max_bytes, max_characters, max_lines, max_seconds)
+    run_server(Service(served, limits, keys, logs_text=log_text), bound)
+
+
+def _named_paths(models: Sequence[str]) -> dict[str, Path]:
+    """Models by their names; CommandError where two have the same."""
+    paths: dict[str, Path] = {}
+    for given in models:
+        named = None if Path(given).exists() else _NAMED.fullmatch(given)
+        path = Path(named[2] if named else given)
+        pair = "-".join(languages(path))  # UserError, before any other model is loaded, where there is none
+        name = named[1] if named else pair
+        if name in paths:
+            raise CommandError(f"{paths[name]} and {path} are both named {name!r}; names must differ; give NAME=PATH")
+        paths[name] = path
+    return paths
+
+
+def _load(
+    name: str,
+    path: Path,
+    batching: Batching,
+    settings: Sequence[str],
+    processes: int,
+    device: str,
+    precision: Precision,
+    engine: Engine,
+) -> ServedModel:
+    """A model behind its queue. Its own options are in force but for those that each request gives."""
+    facts = read_model_facts(find_model(path))
+    own = {"alignments": False} | ({"n_best": 1} if facts.decode.bayes_risk == "none" else {})
+    decode = override_decode(facts.decode.model_copy(update=own), settings)
+    load = partial(load_translator, [path], device, decode, processes, True)
+    chosen = choose_engine(engine, precision, device, decode, [path], load, required=False)
+    return ServedModel(
+        name,
+        (facts.src_lang, facts.tgt_lang),
+        decode,
+        load(chosen),
+        partial(load_scorer, path, device, decode.tag),
+        batching,
+        f"{chosen.engine.value}, {chosen.precision.value}",
+    )

@@ -1,0 +1,334 @@
+"""What the server answers: translations as the translator gives them, and one line of JSON to anything else."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from starlette.types import Message
+
+from nmt.decode.scoring import Scorer
+from nmt.decode.translator import Translator
+from nmt.recipe import UserError
+from nmt.serve.app import build_app
+from nmt.serve.models import Batching
+from nmt.serve.service import ApiKeys, Limits
+from nmt.storage.model_facts import read_model_facts
+from tests.cli.nasty_lines import nasty_lines
+from tests.serve.conftest import EchoTranslator, MakeService
+
+PAIR = {"source": "en", "target": "de"}
+TEXT = "The cat sees a dog.\n\n  \nA tree\r\n"
+
+
+# --- Translations -----------------------------------------------------------------------------------------------------
+
+
+def test_a_text_is_translated_line_by_line(client: TestClient, translator: Translator) -> None:
+    expected = "\n".join(translator.translate(TEXT.split("\n")))
+    assert expected.count("\n") == 4
+    assert expected.strip()
+    assert client.post("/translate", json={"q": TEXT} | PAIR).json() == {"translatedText": expected}
+    assert client.post("/translate", data={"q": TEXT} | PAIR).json() == {"translatedText": expected}
+    several = {"q": [TEXT, "", "Go!"], "source": "auto", "target": "de", "unknown": 1}
+    assert client.post("/translate", json=several).json() == {
+        "translatedText": [expected, "", *translator.translate(["Go!"])]
+    }
+
+
+def test_alternatives_differ(client: TestClient, translator: Translator) -> None:
+    lines = ["The cat sees a dog.", "a dog"]
+    best, other = ([own[rank].text for own in translator.translate_n_best(lines, 2)] for rank in (0, 1))
+    asked = client.post("/translate", json={"q": "\n".join(lines), "alternatives": 9} | PAIR).json()
+    assert asked == {"translatedText": "\n".join(best), "alternatives": ["\n".join(other)]}
+    assert best != other
+    lists = client.post("/translate", json={"q": lines, "alternatives": 1} | PAIR).json()
+    assert lists == {"translatedText": best, "alternatives": [[one] for one in other]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ({"n_best": 2}, {"n_best": 2}),
+        ({"tag": "<web>"}, {"tag": "<web>"}),
+        ({"forbidden": ["cat", "dog"]}, {"forbid": ("cat", "dog")}),
+        ({"alignments": True}, {"alignments": True}),
+        ({"prefix": "the"}, {}),
+        ({"required": ["tree", "3.14"]}, {}),
+    ],
+    ids=lambda value: str(value),
+)
+def test_each_option_of_a_request_is_that_of_the_search(
+    client: TestClient, translator: Translator, model: Path, asked: dict[str, Any], options: dict[str, Any]
+) -> None:
+    lines = ["The cat sees a dog.", "A tree likes it."]
+    own = translator.with_decode(read_model_facts(model).decode.model_copy(update=options))
+    prefixes = [str(asked["prefix"])] * 2 if "prefix" in asked else None
+    required = [list(asked["required"])] * 2 if "required" in asked else None
+    expected = own.translate_n_best(lines, None, prefixes, required)
+    answer = client.post("/v1/translate", json={"text": lines, "scores": True} | asked)
+    assert answer.status_code == 200, answer.text
+    for found, wanted in zip(answer.json()["translations"], expected, strict=True):
+        assert [one["text"] for one in found] == [one.text for one in wanted]
+        assert [one["tokens"] for one in found] == [one.pieces for one in wanted]
+        assert [one["log_prob"] for one in found] == pytest.approx([one.log_prob for one in wanted])
+        assert [one.get("alignment") for one in found] == [
+            None if one.alignment is None else [list(link) for link in one.alignment] for one in wanted
+        ]
+
+
+def test_scores_are_those_of_the_scorer(client: TestClient, model: Path) -> None:
+    pairs = [("The cat", "Die Katze"), ("", ""), ("A dog", "x")]
+    expected = Scorer.load(model, "cpu").score([src for src, _ in pairs], [tgt for _, tgt in pairs])
+    scores = client.post("/v1/score", json={"pairs": pairs}).json()["scores"]
+    assert [one["tokens"] for one in scores] == [one.pieces for one in expected]
+    for found, wanted in zip(scores, expected, strict=True):
+        assert found["token_log_probs"] == pytest.approx(wanted.token_log_probs, abs=1e-5)
+        assert found["log_prob"] == pytest.approx(wanted.log_prob, abs=1e-5)
+
+
+def test_every_line_gets_its_own_translation(echo_service: MakeService) -> None:
+    """Many clients at a time, whose requests have several lines and different options."""
+    client = TestClient(build_app(echo_service()))
+    wrong: list[object] = []
+
+    def ask(thread: int) -> None:
+        for number in range(10):
+            text = f"line {thread} {number}\n\nsecond {thread} {number}"
+            if number % 2:
+                found = client.post("/translate", json={"q": text} | PAIR).json()["translatedText"]
+            else:
+                body = {"text": text.split("\n"), "tag": f"<{thread % 3}>"}
+                answer = client.post("/v1/translate", json=body).json()["translations"]
+                found = "\n".join(own[0]["text"] for own in answer)
+            if found != text.upper():
+                wrong.append(found)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    lines = 'nmt_lines_total{model="en-de"} 240\n'
+    assert lines in client.get("/metrics").text
+
+
+def test_what_is_served_is_listed(client: TestClient) -> None:
+    assert client.get("/languages").json() == [{"code": "en", "name": "en", "targets": ["de"]}]
+    (listed,) = client.get("/v1/models").json()["models"]
+    assert (listed["name"], listed["source"], listed["target"], listed["beam_size"]) == ("en-de", "en", "de", 2)
+    assert client.get("/health").json() == {"status": "ok"}
+    paths = client.get("/openapi.json").json()["paths"]
+    assert set(paths) == {"/translate", "/languages", "/health", "/metrics", "/v1/translate", "/v1/score", "/v1/models"}
+    assert "application/json" in paths["/v1/translate"]["post"]["requestBody"]["content"]
+    assert client.get("/docs").status_code == 404
+
+
+def test_requests_are_counted_by_the_paths_of_routes(echo_service: MakeService) -> None:
+    client = TestClient(build_app(echo_service()))
+    client.post("/translate", json={"q": "a"} | PAIR)
+    client.get("/a%0ab")
+    text = client.get("/metrics").text
+    assert 'nmt_requests_total{path="/translate",status="200"} 1\n' in text
+    assert 'nmt_requests_total{path="other",status="404"} 1\n' in text
+
+
+# --- Anything else ----------------------------------------------------------------------------------------------------
+
+T, V, S = "/translate", "/v1/translate", "/v1/score"
+DEEP = "[" * 9_000
+REFUSED: list[tuple[str, str | dict[str, Any] | bytes, int, str]] = [
+    (T, "", 400, "the body is not valid"),
+    (T, "{", 400, "the body is not valid"),
+    (T, "[]", 400, "the body is no JSON object"),
+    (T, "null", 400, "the body is no JSON object"),
+    (T, DEEP, 400, "the body is not valid"),
+    (T, '{"q": ' + "9" * 5_000 + "}", 400, "the body is not valid"),
+    (T, b'{"q": "\xff"}', 400, "the body is not valid"),
+    (T, {}, 400, "q: Field required"),
+    (T, {"q": 5} | PAIR, 400, "q: it must be a string or a list of strings"),
+    (T, {"q": ["a", None]} | PAIR, 400, "q: it must be a string or a list of strings"),
+    (T, {"q": [["a"]]} | PAIR, 400, "q: it must be a string or a list of strings"),
+    (T, {"q": "a", "source": 1, "target": "de"}, 400, "source: Input should be a valid string"),
+    (T, {"q": "a", "source": "en", "target": "fr"}, 400, "'en' to 'fr' is not served"),
+    (T, {"q": "a", "source": "auto", "target": "\ud800"}, 400, "'auto' to '\ufffd' is not served"),
+    (T, {"q": "a", "format": "html"} | PAIR, 400, "format 'html' is not offered"),
+    (T, {"q": "a", "alternatives": -1} | PAIR, 400, "alternatives: "),
+    (T, {"q": "a" * 2_001} | PAIR, 413, "the request has 2,001 characters; it must have at most 2,000"),
+    (T, {"q": "\n" * 20} | PAIR, 413, "the request has 21 lines; it must have at most 20"),
+    (T, b"x" * 20_001, 413, "the body is too large; it must have at most 20,000 bytes"),
+    (V, {}, 400, "text: Field required"),
+    (V, {"text": "a", "nbest": 2}, 400, "nbest: "),
+    (V, {"text": "a", "\ud800": 2}, 400, ": Input should be a valid string"),
+    (V, {"text": "a\nb"}, 400, "a text has a line feed"),
+    (V, {"text": "a", "n_best": 0}, 400, "n_best: "),
+    (V, {"text": "a", "n_best": 3}, 400, "decode.n_best is 3; it must be at most decode.beam_size (2)"),
+    (V, {"text": "a", "n_best": "many"}, 400, "n_best: "),
+    (V, {"text": "a", "tag": "<no>"}, 400, "tag '<no>' is unknown"),
+    (V, {"text": "a", "required": ["long " * 99]}, 400, "the required phrases"),
+    (V, {"text": "a", "forbidden": ["a"] * 101}, 400, "forbidden: "),
+    (V, {"text": "a", "forbidden": "a"}, 400, "forbidden: "),
+    (V, {"text": "a", "model": "de-en"}, 400, "model 'de-en' is not served; it must be one of en-de"),
+    (S, {"pairs": [["a"]]}, 400, "pairs.0.1: Field required"),
+    (S, {"pairs": [["a", "b"], ["a", "x" * 300]]}, 400, "pair 2 has more tokens than the model holds"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "message"), REFUSED, ids=lambda value: str(value)[:30])
+def test_what_cannot_be_answered_gets_one_line(
+    client: TestClient, path: str, body: str | dict[str, Any] | bytes, status: int, message: str
+) -> None:
+    content = json.dumps(body) if isinstance(body, dict) else body
+    answer = client.post(path, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == status, answer.text
+    assert answer.text.endswith("\n")
+    assert answer.text.count("\n") == 1
+    assert answer.json()["error"].startswith(message)
+    assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", T, 405), ("PUT", V, 405), ("GET", "/none", 404), ("POST", "/health", 405)]
+)
+def test_wrong_paths_and_methods_get_one_line(client: TestClient, method: str, path: str, status: int) -> None:
+    answer = client.request(method, path)
+    assert (answer.status_code, list(answer.json())) == (status, ["error"])
+
+
+@pytest.mark.parametrize("kind", ["multipart/form-data; boundary=x", "application/x-www-form-urlencoded"])
+def test_forms_that_cannot_be_read_get_one_line(client: TestClient, kind: str) -> None:
+    answer = client.post("/translate", content=b"q=%ff&source=en", headers={"content-type": kind})
+    assert answer.status_code in (400, 415)
+    assert list(answer.json()) == ["error"]
+
+
+@pytest.mark.parametrize(
+    "text", ["\ud800 cat", "\x00", "a\x00b", "\u2028", "x" * 1_900, *nasty_lines(12, num_longest=0)]
+)
+def test_any_text_is_translated(client: TestClient, translator: Translator, text: str) -> None:
+    content = json.dumps({"q": text} | PAIR)
+    assert client.post("/translate", content=content).json() == {"translatedText": translator.translate([text])[0]}
+
+
+def test_a_failure_of_the_model_is_one_line_and_other_requests_go_on(echo_service: MakeService) -> None:
+    client = TestClient(build_app(echo_service()), raise_server_exceptions=False)
+    answer = client.post("/translate", json={"q": "bad"} | PAIR)
+    assert (answer.status_code, answer.json()) == (500, {"error": "the server failed: RuntimeError; its log says more"})
+    assert client.post("/translate", json={"q": "good"} | PAIR).json() == {"translatedText": "GOOD"}
+
+
+# --- Limits of time and place, keys and logs --------------------------------------------------------------------------
+
+
+def test_a_full_queue_refuses_at_once(echo: EchoTranslator, echo_service: MakeService) -> None:
+    service = echo_service(batching=Batching(most_waiting=2, max_delay=0.0))
+    client = TestClient(build_app(service))
+    answer = client.post("/translate", json={"q": "1\n2\n3"} | PAIR)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json() == {"error": "the queue is full; try again later"}
+
+
+def test_no_answer_in_time_is_said_and_frees_the_queue(echo: EchoTranslator, echo_service: MakeService) -> None:
+    echo.may_go.clear()
+    service = echo_service(Limits(seconds=0.1), batching=Batching(most_lines=1, max_delay=0.0))
+    answer = TestClient(build_app(service)).post("/translate", json={"q": "1\n2\n3"} | PAIR)
+    assert answer.status_code == 504
+    assert answer.json()["error"].startswith("no answer within 0.1 seconds")
+    assert service.models["en-de"].batcher.num_waiting == 0
+
+
+async def _call(app: Any, messages: list[Message], *, waits: bool = False) -> list[Message]:
+    """Send a request to the application as a server does; waits: whether nothing follows what was sent."""
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        if not messages and waits:
+            await asyncio.sleep(60)
+        return messages.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/translate", "headers": [], "query_string": b""}
+    await app(scope, receive, send)
+    return sent
+
+
+def test_a_client_that_goes_frees_its_places(echo: EchoTranslator, echo_service: MakeService) -> None:
+    echo.may_go.clear()
+    service = echo_service(batching=Batching(most_lines=1, max_delay=0.0))
+    body = json.dumps({"q": "1\n2\n3"} | PAIR).encode()
+    sent = asyncio.run(_call(build_app(service), [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]))
+    assert sent[0]["status"] == 499
+    assert service.models["en-de"].batcher.num_waiting == 0
+    echo.may_go.set()
+
+
+def test_a_body_that_does_not_arrive_in_time_is_not_waited_for(echo_service: MakeService) -> None:
+    app = build_app(echo_service(Limits(seconds=0.1)))
+    part = {"type": "http.request", "body": b'{"q": ', "more_body": True}
+    sent = asyncio.run(_call(app, [part], waits=True))
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
+
+
+def test_a_body_is_read_no_further_than_its_limit(echo_service: MakeService) -> None:
+    parts: list[Message] = [{"type": "http.request", "body": b" " * 600, "more_body": True} for _ in range(5)]
+    sent = asyncio.run(_call(build_app(echo_service(Limits(body_bytes=1_000))), parts))
+    assert sent[0]["status"] == 413
+    assert len(parts) == 3
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        ({}, {}, 401),
+        ({"authorization": "Bearer wrong"}, {}, 403),
+        ({"authorization": "Basic good"}, {}, 401),
+        ({}, {"api_key": "wrong"}, 403),
+        ({}, {"api_key": "\ud800"}, 403),
+        ({"authorization": "Bearer good"}, {}, 200),
+        ({}, {"api_key": "bétter"}, 200),
+    ],
+)
+def test_keys(
+    tmp_path: Path, echo_service: MakeService, headers: dict[str, str], body: dict[str, str], status: int
+) -> None:
+    (tmp_path / "keys").write_text("good\n\n bétter \n", encoding="utf-8")
+    client = TestClient(build_app(echo_service(Limits(), ApiKeys(tmp_path / "keys"))))
+    content = json.dumps({"q": "a"} | PAIR | body)
+    assert client.post("/translate", content=content, headers=headers).status_code == status
+    assert client.get("/languages").status_code == 200
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xff", None])
+def test_files_without_keys_are_refused(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "keys").write_bytes(content)
+    with pytest.raises(UserError, match="it must hold one API key a line"):
+        ApiKeys(tmp_path / "keys")
+
+
+@pytest.mark.parametrize("logs_text", [False, True])
+def test_texts_are_logged_only_where_that_is_asked_for(
+    echo_service: MakeService, capfd: pytest.CaptureFixture[str], logs_text: bool
+) -> None:
+    client = TestClient(build_app(echo_service(Limits(), logs_text=logs_text)))
+    client.post("/translate", json={"q": "a secret"} | PAIR)
+    client.post("/translate", json={"q": "a secret", "source": "a secret", "target": "a secret"})
+    logged = '{"model": "en-de", "texts": ["a secret"], "translations": ["A SECRET"]}\n' if logs_text else ""
+    assert capfd.readouterr() == ("", logged)
+
+
+def test_a_server_that_drains_refuses_what_comes(echo_service: MakeService) -> None:
+    service = echo_service()
+    client = TestClient(build_app(service))
+    service.is_draining = True
+    for answer in (client.post("/translate", json={"q": "a"} | PAIR), client.get("/health")):
+        assert (answer.status_code, answer.json()) == (503, {"error": "the server is shutting down"})
+    assert client.get("/metrics").status_code == 200
+    assert service.num_active == 0
