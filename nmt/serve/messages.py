@@ -87,12 +87,16 @@ Message = TypeVar("Message", bound=BaseModel)
 
 
 def parse_message(content_type: str, body: bytes, kind: type[Message]) -> Message:
-    """The request that a body holds: a form if its content type says so, else JSON. HTTPException where it is none."""
+    """The request that a body holds; HTTPException where it holds none.
+
+    It is JSON, except for LibreTranslate a form, if the content type says so: curl says so of any data.
+    """
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type.startswith("multipart/"):
-        raise HTTPException(415, f"the body is {media_type}; it must be JSON or {FORM}; send one of them")
+        raise HTTPException(415, f"the body is {media_type}; it must be JSON; send that")
     try:
-        fields = _read_form(body) if media_type == FORM else json.loads(body)
+        is_form = media_type == FORM and kind is LibreTranslateRequest
+        fields = _read_form(body) if is_form else json.loads(body)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"the body is not valid: {error}; it must be a JSON object; correct it") from error
     if not isinstance(fields, dict):

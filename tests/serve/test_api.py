@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -332,3 +333,14 @@ def test_a_server_that_drains_refuses_what_comes(echo_service: MakeService) -> N
         assert (answer.status_code, answer.json()) == (503, {"error": "the server is shutting down"})
     assert client.get("/metrics").status_code == 200
     assert service.num_active == 0
+
+
+GUIDE = (Path(__file__).resolve().parents[2] / "nmt" / "guide" / "serving.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"curl localhost:5000(/\S+)(?: -H 'content-type: (\S+)')?(?: \\\n )?(?: -d '(.*)')?\n", GUIDE)
+
+
+@pytest.mark.parametrize(("path", "kind", "body"), EXAMPLES)
+def test_the_requests_of_the_guide_are_answered(client: TestClient, path: str, kind: str, body: str) -> None:
+    headers = {"content-type": kind or "application/x-www-form-urlencoded"}  # as curl
+    answer = client.post(path, content=body, headers=headers) if body else client.get(path)
+    assert answer.status_code == 200, answer.text

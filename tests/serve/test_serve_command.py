@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -16,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from nmt.cli.program import COMMANDS
 from nmt.serve import server
 from tests.calling import Nmt, one_line
+from tests.serve.test_api import GUIDE
 
 SLOW_START = 120  # seconds; other tests may use the processors
 
@@ -185,3 +188,10 @@ def test_a_missing_package_is_said_in_one_line(package: str) -> None:
     assert done.returncode == 1
     assert one_line(done.stderr).startswith(f"package {package} cannot be imported")
     assert one_line(done.stderr).endswith("pip install 'nmt[serve]'")
+
+
+def test_the_commands_of_the_guide_parse() -> None:
+    lines = re.findall(r"^nmt serve (.*)$", GUIDE, re.MULTILINE)
+    assert len(lines) == 3
+    for line in lines:
+        COMMANDS["serve"].load("serve").make_context("serve", shlex.split(line, comments=True))
