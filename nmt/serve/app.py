@@ -123,7 +123,7 @@ def _add_own(app: FastAPI, service: Service) -> None:
         model = service.model(asked.model)
         pairs = [Pair(*pair, number) for number, pair in enumerate(asked.pairs, start=1)]
         both = [f"{pair.source}{pair.target}" for pair in pairs]
-        found = await service.answer(request, both, lambda: model.score(pairs))
+        found = await service.answer(request, both, lambda: model.batcher.submit(None, pairs))
         scores = [
             {"log_prob": one.log_prob, "tokens": one.pieces, "token_log_probs": one.token_log_probs} for one in found
         ]

@@ -92,8 +92,6 @@ def parse_message(content_type: str, body: bytes, kind: type[Message]) -> Messag
     It is JSON, except for LibreTranslate a form, if the content type says so: curl says so of any data.
     """
     media_type = content_type.partition(";")[0].strip().lower()
-    if media_type.startswith("multipart/"):
-        raise HTTPException(415, f"the body is {media_type}; it must be JSON; send that")
     try:
         is_form = media_type == FORM and kind is LibreTranslateRequest
         fields = _read_form(body) if is_form else json.loads(body)

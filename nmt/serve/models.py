@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -65,6 +64,7 @@ class ServedModel:
     """A model with its queue and its worker thread, which alone calls the model.
 
     languages: source and target; about: the engine and its precision
+    batcher:   takes lines in the group of their `Search`, and pairs to score in the group None
     """
 
     def __init__(
@@ -89,18 +89,8 @@ class ServedModel:
             max_delay=batching.max_delay,
         )
 
-    def translate(self, search: Search, lines: Sequence[Line]) -> list[Future[list[list[Translation]]]]:
-        """Queue lines; the results together hold the translations of each, best first. See `Batcher.submit`."""
-        return self.batcher.submit(search, lines)
-
-    def score(self, pairs: Sequence[Pair]) -> list[Future[list[TextScore]]]:
-        """Queue pairs; the results together hold the score of each. See `Batcher.submit`."""
-        return self.batcher.submit(None, pairs)
-
-    def _work(self, search: Search | None, items: list[Line] | list[Pair]) -> Sequence[object]:
-        if search is None:
-            return self._score([item for item in items if isinstance(item, Pair)])
-        return self._translate(search, [item for item in items if isinstance(item, Line)])
+    def _work(self, search: Search | None, items: list[Any]) -> Sequence[object]:
+        return self._score(items) if search is None else self._translate(search, items)
 
     def _translate(self, search: Search, lines: Sequence[Line]) -> list[list[Translation]]:
         found = self._searching(search).translate_n_best(

@@ -47,6 +47,10 @@ def run_server(service: Service, bound: socket.socket) -> None:
         timeout_keep_alive=SECONDS_FOR_HEADERS,
     )
     server = _Server(config, service)
+    bound.listen()  # who connects from now on is answered
+    host, port = bound.getsockname()[:2]
+    names = ", ".join(f"{model.name} ({model.about})" for model in service.models.values())
+    say(f"serving {names} on http://{f'[{host}]' if ':' in host else host}:{port}")
     server.run([bound])
     if server.force_exit:
         raise Interrupted(status=128 + server.signal)
@@ -68,14 +72,6 @@ class _Server(uvicorn.Server):
         if self._service.is_draining:
             self.should_exit = self.force_exit = True
         self._service.is_draining = True
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say where."""
-        await super().startup(sockets)
-        for one in sockets or []:
-            host, port = one.getsockname()[:2]
-            names = ", ".join(f"{model.name} ({model.about})" for model in self._service.models.values())
-            say(f"serving {names} on http://{f'[{host}]' if ':' in host else host}:{port}")
 
     async def on_tick(self, counter: int) -> bool:
         """Whether to end, several times a second."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request
+from starlette.requests import ClientDisconnect
 
 from nmt.decode.translation import Translation
 from nmt.logs import say
@@ -22,9 +23,6 @@ from nmt.serve.metrics import Metrics
 from nmt.serve.models import Line, Search, ServedModel
 
 Result = TypeVar("Result")
-
-# Nginx's status of a request whose client has gone; nobody reads the answer.
-_CLIENT_HAS_GONE = 499
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,8 @@ class Service:
         except TimeoutError as error:
             wrong = f"the body did not arrive within {self._limits.seconds:g} seconds; send it faster"
             raise HTTPException(408, wrong, {"connection": "close"}) from error
+        except ClientDisconnect as error:
+            raise _client_has_gone() from error
         message = parse_message(request.headers.get("content-type", ""), body, kind)
         self._authorize(request.headers.get("authorization", ""), getattr(message, "api_key", ""))
         return message
@@ -100,7 +100,7 @@ class Service:
     ) -> list[list[Translation]]:
         """The translations of each line, best first; HTTPException as `answer` raises it."""
         texts = [line.text for line in lines]
-        found = await self.answer(request, texts, lambda: model.translate(search, lines))
+        found = await self.answer(request, texts, lambda: model.batcher.submit(search, lines))
         if self._logs_text:
             say(json.dumps({"model": model.name, "texts": texts, "translations": [own[0].text for own in found]}))
         return found
@@ -140,7 +140,7 @@ class Service:
             if found.done():
                 return [result for results in found.result() for result in results]
             if gone.done():
-                raise HTTPException(_CLIENT_HAS_GONE, "the client has gone")
+                raise _client_has_gone()
             raise HTTPException(504, f"no answer within {self._limits.seconds:g} seconds; send less text, or try later")
         finally:
             found.cancel()
@@ -171,6 +171,11 @@ class Service:
             raise HTTPException(401, wrong, {"www-authenticate": "Bearer"})
         if key not in self._api_keys:
             raise HTTPException(403, "the API key is not valid; correct it")
+
+
+def _client_has_gone() -> HTTPException:
+    """Nobody reads this answer; the metrics count it, under the status that nginx gives it."""
+    return HTTPException(499, "the client has gone")
 
 
 async def _disconnection(request: Request) -> None:

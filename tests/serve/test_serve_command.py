@@ -94,8 +94,13 @@ def test_a_signal_lets_the_server_answer_what_it_has_and_refuse_what_comes(start
 
 
 @pytest.mark.slow
-def test_a_second_signal_ends_the_server_at_once(start: Any) -> None:
+def test_a_client_that_goes_leaves_the_queue_and_a_second_signal_ends_the_server_at_once(start: Any) -> None:
     server = start("--engine", "torch", "--max-delay", 60)
+    leaving = HTTPConnection("127.0.0.1", server.port)
+    leaving.request("POST", "/translate", json.dumps(ONE))
+    server.wait_for_queue(1)
+    leaving.close()
+    server.wait_for_queue(0)
     threading.Thread(target=lambda: _ask_in_vain(server), daemon=True).start()
     server.wait_for_queue(1)
     server.process.send_signal(signal.SIGINT)
