@@ -26,7 +26,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-    except (OSError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
         raise UserError(f"cannot listen on {host}, port {port}: {error}; choose another --host or --port") from error
     return bound
 
@@ -47,10 +47,6 @@ def run_server(service: Service, bound: socket.socket) -> None:
         timeout_keep_alive=SECONDS_FOR_HEADERS,
     )
     server = _Server(config, service)
-    bound.listen()  # who connects from now on is answered
-    host, port = bound.getsockname()[:2]
-    names = ", ".join(f"{model.name} ({model.about})" for model in service.models.values())
-    say(f"serving {names} on http://{f'[{host}]' if ':' in host else host}:{port}")
     server.run([bound])
     if server.force_exit:
         raise Interrupted(status=128 + server.signal)
@@ -72,6 +68,13 @@ class _Server(uvicorn.Server):
         if self._service.is_draining:
             self.should_exit = self.force_exit = True
         self._service.is_draining = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say where: signals are handled from before on."""
+        await super().startup(sockets)
+        names = ", ".join(f"{model.name} ({model.about})" for model in self._service.models.values())
+        for host, port, *_ in (one.getsockname() for one in sockets or ()):
+            say(f"serving {names} on http://{f'[{host}]' if ':' in host else host}:{port}")
 
     async def on_tick(self, counter: int) -> bool:
         """Whether to end, several times a second."""

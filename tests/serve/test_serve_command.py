@@ -149,6 +149,7 @@ def test_slow_and_damaged_requests_do_not_hold_the_server(start: Any) -> None:
         (["--max-lines", 11, "--queue-lines", 10], 2, "--max-lines is 11; it must be at most --queue-lines (10)"),
         (["en-de=MODEL"], 2, "both named 'en-de'; names must differ; give NAME=PATH"),
         (["--api-keys", "none"], 1, "cannot read none: "),
+        (["--host", "a" * 99], 1, "port 5000: "),
         (["--host", "256.0.0.1"], 1, "cannot listen on 256.0.0.1, port 5000: "),
         (["--set", "beam_sise=2"], 2, "beam_sise"),
         (["x=none"], 1, "none does not exist; it must be a model directory"),
