@@ -79,7 +79,7 @@ class JsonLine(JSONResponse):
     """An answer of one line of JSON."""
 
     def render(self, content: Any) -> bytes:
-        """The bytes of the answer; U+FFFD is put for what UTF-8 cannot hold."""
+        """The bytes of the answer, with a question mark for what UTF-8 cannot hold."""
         return (json.dumps(content, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 

@@ -42,6 +42,7 @@ def run_server(service: Service, bound: socket.socket) -> None:
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="error",  # what is no HTTP is not worth a line
         access_log=False,
         server_header=False,
         timeout_keep_alive=SECONDS_FOR_HEADERS,

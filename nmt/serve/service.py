@@ -127,24 +127,23 @@ class Service:
             return await self._wait(request, futures)
         except UserError as error:
             raise HTTPException(400, str(error)) from error
-        finally:
-            for future in futures:
-                future.cancel()
 
     async def _wait(self, request: Request, futures: Sequence[Future[list[Result]]]) -> list[Result]:
-        found = asyncio.gather(*map(asyncio.wrap_future, futures))
-        gone = asyncio.ensure_future(_disconnection(request))
+        found = asyncio.create_task(_results(futures))
+        gone = asyncio.create_task(_disconnection(request))
         try:
-            either: set[asyncio.Future[Any]] = {found, gone}
+            either: set[asyncio.Task[Any]] = {found, gone}
             await asyncio.wait(either, timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             if found.done():
-                return [result for results in found.result() for result in results]
+                return found.result()
             if gone.done():
                 raise _client_has_gone()
             raise HTTPException(504, f"no answer within {self._limits.seconds:g} seconds; send less text, or try later")
         finally:
             found.cancel()
             gone.cancel()
+            for future in futures:
+                future.cancel()
 
     async def _read_body(self, request: Request) -> bytes:
         """The body of a request, of which no more is read than it may have."""
@@ -176,6 +175,11 @@ class Service:
 def _client_has_gone() -> HTTPException:
     """Nobody reads this answer; the metrics count it, under the status that nginx gives it."""
     return HTTPException(499, "the client has gone")
+
+
+async def _results(futures: Sequence[Future[list[Result]]]) -> list[Result]:
+    """All results, in order."""
+    return [result for future in futures for result in await asyncio.wrap_future(future)]
 
 
 async def _disconnection(request: Request) -> None:

@@ -24,14 +24,19 @@ LANGUAGES = ("en", "de")
 
 
 class EchoTranslator:
-    """Puts lines in capitals as soon as it is let go, and keeps its batches. `bad` fails, as an unknown tag does."""
+    """Puts lines in capitals as soon as it is let go, twice, and then in small letters; the line `bad` fails.
+
+    batches, searches: the lines and the options that it was asked for
+    """
 
     def __init__(self) -> None:
         self.may_go = threading.Event()
         self.may_go.set()
         self.batches: list[list[str]] = []
+        self.searches: list[DecodeRecipe] = []
 
     def with_decode(self, decode: DecodeRecipe, *, scores: bool = True) -> "EchoTranslator":
+        self.searches.append(decode)
         return self
 
     def translate_n_best(self, lines: Sequence[str], **_: object) -> list[list[Translation]]:
@@ -39,7 +44,8 @@ class EchoTranslator:
         assert self.may_go.wait(20)
         if "bad" in lines:
             raise RuntimeError("a bad line")
-        return [[Translation(line.upper(), 0.0, 0.0, [])] for line in lines]
+        of_lines = [(line.upper(), line.upper(), line.lower()) for line in lines]
+        return [[Translation(text, 0.0, 0.0, []) for text in texts] for texts in of_lines]
 
 
 @pytest.fixture

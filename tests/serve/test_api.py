@@ -15,6 +15,7 @@ from nmt.decode.scoring import Scorer
 from nmt.decode.translator import Translator
 from nmt.recipe import UserError
 from nmt.serve.app import build_app
+from nmt.serve.messages import JsonLine
 from nmt.serve.models import Batching
 from nmt.serve.service import ApiKeys, Limits
 from nmt.storage.model_facts import read_model_facts
@@ -79,6 +80,23 @@ def test_each_option_of_a_request_is_that_of_the_search(
         assert [one.get("alignment") for one in found] == [
             None if one.alignment is None else [list(link) for link in one.alignment] for one in wanted
         ]
+
+
+def test_equal_alternatives_count_once(echo_service: MakeService) -> None:
+    client = TestClient(build_app(echo_service()))
+    answer = client.post("/translate", json={"q": "Aa\n\nB", "alternatives": 1} | PAIR).json()
+    assert answer == {"translatedText": "AA\n\nB", "alternatives": ["aa\n\nb"]}
+
+
+def test_options_of_a_request_are_added_to_those_of_the_model(echo: EchoTranslator, echo_service: MakeService) -> None:
+    asked = {"text": "a", "n_best": 2, "tag": "<web>", "forbidden": ["x", "y"], "alignments": True}
+    assert TestClient(build_app(echo_service())).post("/v1/translate", json=asked).status_code == 200
+    (search,) = echo.searches
+    assert (search.n_best, search.tag, search.forbid, search.alignments) == (2, "<web>", ("x", "y"), True)
+
+
+def test_an_answer_is_utf8_whatever_it_holds() -> None:
+    assert JsonLine({"ä": "\ud800\n"}).body == '{"ä": "?\\n"}\n'.encode()
 
 
 def test_scores_are_those_of_the_scorer(client: TestClient, model: Path) -> None:
