@@ -1,7 +1,7 @@
 """A model as CTranslate2 wants it: its weights in a TransformerSpec, and the vocabulary as lists of pieces.
 
-CTranslate2 holds everything that the recipe offers: both orders of norms, all ways of tying, separate vocabularies. It
-is given our position encodings, because its own are laid out in another way.
+CTranslate2 holds both orders and kinds of norms, all ways of tying, and separate vocabularies. It is given our position
+encodings, because its own are laid out in another way.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 
+# Options that CTranslate2 holds, and Hugging Face's classes do not.
+_ALSO_HELD = ("norm",)
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH"}
 
 
@@ -37,7 +39,8 @@ def ctranslate2_files(
     facts: of the model where other programs than ours shall read it
     Raises UserError when CTranslate2 is not installed or cannot hold the model, with all the reasons.
     """
-    refuse("CTranslate2", foreign_choices(model.recipe, facts), "leave these options at their defaults and train again")
+    reasons = foreign_choices(model.recipe, facts, _ALSO_HELD)
+    refuse("CTranslate2", reasons, "leave these options at their defaults and train again")
     spec = _build_spec(model)
     spec.register_source_vocabulary(_all_pieces(tokenizers.src))
     spec.register_target_vocabulary(_all_pieces(tokenizers.tgt))
@@ -71,6 +74,7 @@ def _build_spec(model: Transformer) -> Any:
         recipe.num_heads,
         pre_norm=recipe.norm_order == "pre",
         activation=getattr(specs.Activation, _ACTIVATIONS[recipe.activation]),
+        rms_norm=recipe.norm == "rms",
     )
     _fill_embedding(spec.encoder, spec.encoder.embeddings[0], model.src_embedding)
     for layer_spec, encoder_layer in zip(spec.encoder.layer, model.encoder.layers, strict=True):
@@ -96,20 +100,20 @@ def _fill_embedding(stack: Any, spec: Any, embedding: Embedding) -> None:
     stack.position_encodings.encodings = _array(embedding.positions)
 
 
-def _fill_self_attention(spec: Any, attention: SelfAttention, norm: nn.LayerNorm) -> None:
+def _fill_self_attention(spec: Any, attention: SelfAttention, norm: nn.Module) -> None:
     _fill_norm(spec.layer_norm, norm)
     _fill_linear(spec.linear[0], attention.qkv)
     _fill_linear(spec.linear[1], attention.out)
 
 
-def _fill_cross_attention(spec: Any, attention: CrossAttention, norm: nn.LayerNorm) -> None:
+def _fill_cross_attention(spec: Any, attention: CrossAttention, norm: nn.Module) -> None:
     _fill_norm(spec.layer_norm, norm)
     _fill_linear(spec.linear[0], attention.q)
     _fill_linear(spec.linear[1], attention.kv)
     _fill_linear(spec.linear[2], attention.out)
 
 
-def _fill_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.LayerNorm) -> None:
+def _fill_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) -> None:
     _fill_norm(spec.layer_norm, norm)
     _fill_linear(spec.linear_0, feed_forward.inner)
     _fill_linear(spec.linear_1, feed_forward.outer)
@@ -120,7 +124,9 @@ def _fill_linear(spec: Any, layer: nn.Linear) -> None:
 
 
 def _fill_norm(spec: Any, norm: nn.Module) -> None:
-    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+    spec.gamma = _array(norm.weight)
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = _array(norm.bias)
 
 
 def _array(tensor: Tensor | nn.Module) -> np.ndarray:

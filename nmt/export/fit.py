@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from nmt.recipe import ModelRecipe, UserError
 from nmt.storage.model_facts import ModelFacts
@@ -14,16 +14,18 @@ _HELD_EVERYWHERE = frozenset(
 )
 
 
-def foreign_choices(recipe: ModelRecipe, facts: ModelFacts | None = None) -> list[str]:
-    """The options of an architecture that no format here is known to hold, where they are not the paper's.
+def foreign_choices(recipe: ModelRecipe, facts: ModelFacts | None = None, also_held: Collection[str] = ()) -> list[str]:
+    """The options of an architecture that a format is not known to hold, where they are not the paper's.
 
+    also_held: options that this format holds, and others do not
     facts: of a model that other programs shall read, which know of no order of writing but that of reading
     """
     reversed_text = ["data.reverse_target is true"] if facts is not None and facts.reverse_target else []
     return reversed_text + [
         f"model.{name} is {getattr(recipe, name)!r}"
         for name, field in ModelRecipe.model_fields.items()
-        if name not in _HELD_EVERYWHERE and getattr(recipe, name) != field.get_default(call_default_factory=True)
+        if name not in {*_HELD_EVERYWHERE, *also_held}
+        and getattr(recipe, name) != field.get_default(call_default_factory=True)
     ]
 
 

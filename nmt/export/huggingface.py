@@ -11,7 +11,7 @@ The tokenizer is Marian's for both: SentencePiece models as they are, and a file
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -58,7 +58,8 @@ def _refuse_what_does_not_fit(recipe: ModelRecipe, facts: ModelFacts) -> None:
     refuse(
         "Hugging Face",
         reasons,
-        "it holds post-norm models, and pre-norm ones with three-way tied embeddings; export to ctranslate2 instead",
+        "it holds post-norm models, and pre-norm ones with three-way tied embeddings, all with layer norms; export to "
+        "ctranslate2 instead",
     )
 
 
@@ -129,7 +130,7 @@ def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
         torch.zeros(1, vocab) if model.output.bias is None else model.output.bias.detach().unsqueeze(0),
     )
     for i, encoder_layer in enumerate(model.encoder.layers):
-        parts = {
+        parts: dict[str, nn.Module] = {
             "self_attn": encoder_layer.attention,
             "self_attn_layer_norm": encoder_layer.attention_residual.norm,
             "fc1": encoder_layer.feed_forward.inner,
@@ -156,7 +157,7 @@ def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
         yield "model.decoder.embed_positions.weight", model.tgt_embedding.positions.clone()
 
 
-def _layer_tensors(prefix: str, parts: dict[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
+def _layer_tensors(prefix: str, parts: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
     for name, part in parts.items():
         for own_name, tensor in part.named_parameters():
             if isinstance(part, MultiHeadAttention):  # one matrix of ours is up to three of theirs, one below the other

@@ -87,12 +87,23 @@ class FeedForward(nn.Module):
                 assert_never(self.activation)
 
 
+def build_norm(recipe: ModelRecipe) -> nn.LayerNorm | nn.RMSNorm:
+    """A norm of vectors (..., d_model)."""
+    match recipe.norm:
+        case "layer":
+            return nn.LayerNorm(recipe.d_model)
+        case "rms":
+            return nn.RMSNorm(recipe.d_model, eps=1e-5)  # as LayerNorm; torch's default changes with the dtype
+        case _:
+            assert_never(recipe.norm)
+
+
 class Residual(nn.Module):
     """x + dropout(sub-layer(x)), normalised after the sum (the paper) or before the sub-layer (pre-norm)."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(recipe.d_model)
+        self.norm = build_norm(recipe)
         self.pre_norm = recipe.norm_order == "pre"
         self.dropout = Dropout(recipe.dropout)
 
@@ -104,4 +115,4 @@ class Residual(nn.Module):
 
 def final_norm(recipe: ModelRecipe) -> nn.Module:
     """What closes a stack: a pre-norm stack needs one more norm, a post-norm stack has had it."""
-    return nn.LayerNorm(recipe.d_model) if recipe.norm_order == "pre" else nn.Identity()
+    return build_norm(recipe) if recipe.norm_order == "pre" else nn.Identity()

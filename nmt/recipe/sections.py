@@ -135,6 +135,9 @@ class ModelRecipe(Section):
     """Activation of the feed-forward sub-layer."""
     norm_order: Literal["post", "pre"] = "post"
     """Layer normalisation after the residual sum (the paper) or before the sub-layer (easier to train deep)."""
+    norm: Literal["layer", "rms"] = "layer"
+    """Layer normalization (the paper) or RMSNorm, which neither subtracts a mean nor adds a bias (Zhang and Sennrich
+    2019)."""
     tied_embeddings: Literal["three-way", "decoder", "none"] = "three-way"
     """One matrix for source, target and output (the paper), for target and output, or three matrices."""
     output_bias: bool = False

@@ -69,8 +69,10 @@ def make_model(
                 if recipe.norm_order == "pre"
                 else model.decoder.layers[-1].feed_forward_residual.norm
             )
-            assert isinstance(last, nn.LayerNorm)
-            model.output.weight[EOS_ID] += 12 * last.bias  # so that translations end
+            if isinstance(last, nn.LayerNorm):  # so that translations end
+                model.output.weight[EOS_ID] += 12 * last.bias
+            elif model.output.bias is not None:
+                model.output.bias[EOS_ID] += 4.0
         facts = ModelFacts(
             src_lang="en",
             tgt_lang="de",

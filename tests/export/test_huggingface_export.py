@@ -118,6 +118,19 @@ def test_a_model_that_no_class_holds_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("option", "value"), [("norm", "rms")])
+def test_a_variant_that_transformers_lacks_is_refused(
+    option: str, value: object, make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "is_installed", lambda package: False)
+    model = make_model(**{option: value}, output_bias=True)
+    with pytest.raises(
+        UserError, match=rf"^Hugging Face cannot hold this model: model\.{option} is {value!r}; [^\n]*$"
+    ):
+        export_model(model, tmp_path / "export", ExportOptions("huggingface", is_checked=False))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_weights_are_stored_once(make_model: MakeModel, tmp_path: Path) -> None:
     loaded = load_model(make_model(), torch.device("cpu"))
     tokenizers = Tokenizers.load(loaded.directory)

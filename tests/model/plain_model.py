@@ -1,0 +1,93 @@
+"""The equations of the model and its variants in float64, for one sentence pair, a head and a query at a time."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from nmt.model.transformer import Transformer
+
+
+class PlainModel:
+    """A `Transformer` in float64 without dropout, of whose code only the weights are used."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.recipe = model.recipe
+        self.weights = {name: weight.detach() for name, weight in model.named_parameters(remove_duplicate=False)}
+
+    def logits(self, src: list[int], tgt: list[int]) -> Tensor:
+        """Scores after each target token, (len(tgt), vocab)."""
+        memory = self._embed("src_embedding", src)
+        for i in range(self.recipe.num_encoder_layers):
+            memory = self._layer(f"encoder.layers.{i}", memory)
+        memory = self._close("encoder", memory)
+        x = self._embed("tgt_embedding", tgt)
+        for i in range(self.recipe.num_decoder_layers):
+            x = self._layer(f"decoder.layers.{i}", x, memory)
+        return self._close("decoder", x) @ self.weights["output.weight"].T
+
+    def _embed(self, name: str, tokens: list[int]) -> Tensor:
+        d_model = self.recipe.d_model
+        rows = []
+        for position, token in enumerate(tokens):
+            angles = [position / 10_000 ** (2 * i / d_model) for i in range(d_model // 2)]
+            encoding = torch.tensor([*map(math.sin, angles), *map(math.cos, angles)])  # rounded to float32
+            rows.append(self.weights[f"{name}.weight"][token] * math.sqrt(d_model) + encoding)
+        return torch.stack(rows)
+
+    def _layer(self, name: str, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        is_decoder = memory is not None
+        x = self._residual(f"{name}.attention", x, lambda h: self._self_attention(name, h, is_decoder))
+        if memory is not None:
+            x = self._residual(
+                f"{name}.cross_attention", x, lambda h: self._cross_attention(f"{name}.cross_attention", h, memory)
+            )
+        return self._residual(f"{name}.feed_forward", x, lambda h: self._feed_forward(f"{name}.feed_forward", h))
+
+    def _residual(self, name: str, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        norm = f"{name}_residual.norm"
+        if self.recipe.norm_order == "pre":
+            return x + sublayer(self._norm(norm, x))
+        return self._norm(norm, x + sublayer(x))
+
+    def _close(self, stack: str, x: Tensor) -> Tensor:
+        return self._norm(f"{stack}.norm", x) if self.recipe.norm_order == "pre" else x
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        weight = self.weights[f"{name}.weight"]
+        if self.recipe.norm == "rms":
+            return x / ((x**2).mean(1, keepdim=True) + 1e-5).sqrt() * weight
+        centered = x - x.mean(1, keepdim=True)
+        return centered / ((centered**2).mean(1, keepdim=True) + 1e-5).sqrt() * weight + self.weights[f"{name}.bias"]
+
+    def _feed_forward(self, name: str, x: Tensor) -> Tensor:
+        inner = self._linear(f"{name}.inner", x)
+        match self.recipe.activation:
+            case "relu":
+                activated = inner.clamp(min=0)
+            case other:
+                raise NotImplementedError(other)
+        return self._linear(f"{name}.outer", activated)
+
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+
+    def _self_attention(self, layer: str, x: Tensor, causal: bool) -> Tensor:
+        q, k, v = self._linear(f"{layer}.attention.qkv", x).chunk(3, dim=1)
+        return self._linear(f"{layer}.attention.out", self._attend(q, k, v, causal))
+
+    def _cross_attention(self, name: str, x: Tensor, memory: Tensor) -> Tensor:
+        k, v = self._linear(f"{name}.kv", memory).chunk(2, dim=1)
+        return self._linear(f"{name}.out", self._attend(self._linear(f"{name}.q", x), k, v, causal=False))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+        heads = []
+        for one_q, one_k, one_v in zip(*(rows.chunk(self.recipe.num_heads, dim=1) for rows in (q, k, v)), strict=True):
+            rows = []
+            for i in range(len(one_q)):
+                last = i + 1 if causal else len(one_k)
+                weights = torch.softmax(one_k[:last] @ one_q[i] / math.sqrt(one_q.shape[1]), dim=0)
+                rows.append(weights @ one_v[:last])
+            heads.append(torch.stack(rows))
+        return torch.cat(heads, dim=1)
