@@ -421,7 +421,7 @@ def test_a_saved_recipe_may_name_options_that_were_removed_since(tmp_path: Path)
         ("[[data.valid]]\npath = 'x'", "recipe: data.valid.1.kind is None; it must be one of text, tsv,"),
         (
             "[model]\nactivation = 'rule'",
-            "recipe: model.activation = 'rule'; it must be 'relu', 'gelu' or 'swish'",
+            "recipe: model.activation = 'rule'; it must be 'relu', 'gelu', 'swish' or 'swiglu'",
         ),
         ("[model]\ndropout = 1.0", "recipe: model.dropout = 1.0; it must be less than 1"),
         ("[train]\nmax_steps = 0", "recipe: train.max_steps = 0; it must be greater than 0"),
@@ -593,7 +593,7 @@ def test_the_described_recipe_documents_every_option_above_it() -> None:
 
 def test_the_described_recipe_lists_choices() -> None:
     text = describe_recipe(parse_recipe(SMALL))
-    assert "One of: relu, gelu, swish." in text
+    assert "One of: relu, gelu, swish, swiglu." in text
     assert "Any of: bleu, chrf, chrf++, ter, bleu-tokenized, bleu-tokenized-lc, bleu-compound-split." in text
 
 

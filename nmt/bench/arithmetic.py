@@ -1,15 +1,17 @@
 """How many floating-point operations a model's own arithmetic needs, whatever the machine does besides.
 
 A product of an (n, a) and an (a, b) matrix is 2 n a b operations, a multiplication and an addition for each term; only
-matrix products are counted. With d = d_model, f = d_ff, V target pieces, E encoder and D decoder layers, forwards:
+matrix products are counted. With d = d_model, f = d_ff, g = 2 f with swiglu and f without, V target pieces, E encoder
+and D decoder layers, forwards:
 
-    each source token    E (8 d^2 + 4 d f)    queries, keys, values and output; feed-forward
-                       + D 4 d^2              keys and values for the decoder's attention to it
-    each target token    D (8 d^2 + 4 d f)    the same in the decoder
-                       + D 4 d^2              queries and output of the decoder's attention to the source
-                       + 2 d V                the logits ("softmax")
-    attention            4 d                  for each query and each key that it may see, scores and weighted sum:
-                                              E S^2 + D S T + D T (T + 1) / 2 such pairs for S source, T target tokens
+    each source token    E (8 d^2 + 2 d (f + g))    queries, keys, values and output; feed-forward
+                       + D 4 d^2                    keys and values for the decoder's attention to it
+    each target token    D (8 d^2 + 2 d (f + g))    the same in the decoder
+                       + D 4 d^2                    queries and output of the decoder's attention to the source
+                       + 2 d V                      the logits ("softmax")
+    attention            4 d                        for each query and each key that it may see, scores and weighted
+                                                    sum: E S^2 + D S T + D T (T + 1) / 2 such pairs for S source and T
+                                                    target tokens
 
 End tokens count as tokens, begin tokens do not (each stands in place of an end token). A training step is three times
 as much, since each product has two in the backward pass. What is computed again to save memory, padding, and keys that
@@ -49,10 +51,14 @@ class Product:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The operations of one model, forwards; see the head of this file."""
+    """The operations of one model, forwards; see the head of this file.
+
+    inner: outputs of the first matrix of the feed-forward sub-layer, which are twice `d_ff` with a gate
+    """
 
     d_model: int
     d_ff: int
+    inner: int
     num_encoder_layers: int
     num_decoder_layers: int
     tgt_vocab_size: int
@@ -60,19 +66,20 @@ class Arithmetic:
     @classmethod
     def of(cls, recipe: ModelRecipe, tgt_vocab_size: int) -> Arithmetic:
         """The arithmetic of a recipe's model with so many target pieces."""
-        return cls(recipe.d_model, recipe.d_ff, recipe.num_encoder_layers, recipe.num_decoder_layers, tgt_vocab_size)
+        inner = 2 * recipe.d_ff if recipe.activation == "swiglu" else recipe.d_ff
+        layers = recipe.num_encoder_layers, recipe.num_decoder_layers
+        return cls(recipe.d_model, recipe.d_ff, inner, *layers, tgt_vocab_size)
 
     @property
     def src_token(self) -> int:
         """Operations for each source token, attention apart."""
-        d, f = self.d_model, self.d_ff
-        return self.num_encoder_layers * (8 * d * d + 4 * d * f) + self.num_decoder_layers * 4 * d * d
+        d = self.d_model
+        return self.num_encoder_layers * (8 * d * d + self._feed_forward) + self.num_decoder_layers * 4 * d * d
 
     @property
     def tgt_token(self) -> int:
         """Operations for each target token, attention and softmax apart."""
-        d, f = self.d_model, self.d_ff
-        return self.num_decoder_layers * (12 * d * d + 4 * d * f)
+        return self.num_decoder_layers * (12 * self.d_model * self.d_model + self._feed_forward)
 
     @property
     def softmax(self) -> int:
@@ -83,6 +90,11 @@ class Arithmetic:
     def attended_pair(self) -> int:
         """Operations for one query and one key that it may see."""
         return 4 * self.d_model
+
+    @property
+    def _feed_forward(self) -> int:
+        """Operations of one feed-forward sub-layer for one token."""
+        return 2 * self.d_model * (self.inner + self.d_ff)
 
     def forward(self, src_lengths: Lengths, tgt_lengths: Lengths) -> int:
         """Operations for sentence pairs of these lengths `(num_pairs,)`, end tokens included."""
@@ -101,12 +113,12 @@ class Arithmetic:
         return [
             Product(encoder, src_rows, d, 3 * d),  # queries, keys and values at once
             Product(encoder, src_rows, d, d),
-            Product(encoder, src_rows, d, f),
+            Product(encoder, src_rows, d, self.inner),
             Product(encoder, src_rows, f, d),
             Product(decoder, src_rows, d, 2 * d),  # keys and values of the memory
             Product(decoder, tgt_rows, d, 3 * d),
             Product(3 * decoder, tgt_rows, d, d),  # two outputs, and the queries to the memory
-            Product(decoder, tgt_rows, d, f),
+            Product(decoder, tgt_rows, d, self.inner),
             Product(decoder, tgt_rows, f, d),
             Product(1, tgt_rows, d, self.tgt_vocab_size),
         ]

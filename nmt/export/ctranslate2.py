@@ -28,7 +28,7 @@ Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32",
 
 # Options that CTranslate2 holds, and Hugging Face's classes do not.
 _ALSO_HELD = ("norm",)
-_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH"}
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "swiglu": "SWISH"}
 
 
 def ctranslate2_files(
@@ -74,6 +74,7 @@ def _build_spec(model: Transformer) -> Any:
         recipe.num_heads,
         pre_norm=recipe.norm_order == "pre",
         activation=getattr(specs.Activation, _ACTIVATIONS[recipe.activation]),
+        ffn_glu=recipe.activation == "swiglu",
         rms_norm=recipe.norm == "rms",
     )
     _fill_embedding(spec.encoder, spec.encoder.embeddings[0], model.src_embedding)
@@ -115,12 +116,17 @@ def _fill_cross_attention(spec: Any, attention: CrossAttention, norm: nn.Module)
 
 def _fill_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) -> None:
     _fill_norm(spec.layer_norm, norm)
-    _fill_linear(spec.linear_0, feed_forward.inner)
+    if feed_forward.activation == "swiglu":
+        _fill_linear(spec.linear_0, feed_forward.inner, part=0, parts=2)
+        _fill_linear(spec.linear_0_noact, feed_forward.inner, part=1, parts=2)
+    else:
+        _fill_linear(spec.linear_0, feed_forward.inner)
     _fill_linear(spec.linear_1, feed_forward.outer)
 
 
-def _fill_linear(spec: Any, layer: nn.Linear) -> None:
-    spec.weight, spec.bias = _array(layer.weight), _array(layer.bias)
+def _fill_linear(spec: Any, layer: nn.Linear, part: int = 0, parts: int = 1) -> None:
+    """Fill in a layer, or one of the equal `parts` of its rows."""
+    spec.weight, spec.bias = (_array(tensor.chunk(parts)[part]) for tensor in (layer.weight, layer.bias))
 
 
 def _fill_norm(spec: Any, norm: nn.Module) -> None:

@@ -50,6 +50,8 @@ def huggingface_files(
 
 def _refuse_what_does_not_fit(recipe: ModelRecipe, facts: ModelFacts) -> None:
     reasons = foreign_choices(recipe, facts)
+    if recipe.activation == "swiglu":
+        reasons.append("model.activation is 'swiglu'")
     if recipe.norm_order == "pre" and recipe.tied_embeddings != "three-way":
         reasons.append(
             f"model.norm_order is 'pre', which only Pegasus has, and Pegasus has one matrix for source, target and "
@@ -58,8 +60,8 @@ def _refuse_what_does_not_fit(recipe: ModelRecipe, facts: ModelFacts) -> None:
     refuse(
         "Hugging Face",
         reasons,
-        "it holds post-norm models, and pre-norm ones with three-way tied embeddings, all with layer norms; export to "
-        "ctranslate2 instead",
+        "it holds post-norm models, and pre-norm ones with three-way tied embeddings, all with layer norms and no "
+        "gate; export to ctranslate2 instead",
     )
 
 

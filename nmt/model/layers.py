@@ -62,11 +62,14 @@ class Output(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """activation(x W_1 + b_1) W_2 + b_2 (paper, section 3.3)."""
+    """activation(x W_1 + b_1) W_2 + b_2 (paper, section 3.3).
+
+    With `swiglu`, (swish(x W_1 + b_1) * (x V + c)) W_2 + b_2, where the rows of `inner` are those of W_1 and V in turn.
+    """
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.inner = nn.Linear(recipe.d_model, recipe.d_ff)
+        self.inner = nn.Linear(recipe.d_model, 2 * recipe.d_ff if recipe.activation == "swiglu" else recipe.d_ff)
         self.outer = nn.Linear(recipe.d_ff, recipe.d_model)
         self.activation = recipe.activation
         self.dropout = Dropout(recipe.activation_dropout)
@@ -83,6 +86,9 @@ class FeedForward(nn.Module):
                 return F.gelu(h)
             case "swish":
                 return F.silu(h)
+            case "swiglu":
+                gate, linear = h.chunk(2, dim=-1)
+                return F.silu(gate) * linear
             case _:
                 assert_never(self.activation)
 

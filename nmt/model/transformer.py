@@ -131,10 +131,10 @@ class Transformer(nn.Module):
 
         Each of the matrices that one matmul holds (W_Q, W_K, W_V) is initialized as a matrix of its own.
         """
+        stacked = {"qkv": 3, "kv": 2, "inner": 2 if self.recipe.activation == "swiglu" else 1}
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
-                matrices = {"qkv": 3, "kv": 2}.get(name.rpartition(".")[2], 1)
-                for matrix in module.weight.chunk(matrices):
+                for matrix in module.weight.chunk(stacked.get(name.rpartition(".")[2], 1)):
                     nn.init.xavier_uniform_(matrix)
                 nn.init.zeros_(module.bias)
         embeddings = {id(w): w for w in (self.src_embedding.weight, self.tgt_embedding.weight, self.output.weight)}

@@ -131,8 +131,9 @@ class ModelRecipe(Section):
     """Dropout on attention weights; not in the paper, tensor2tensor used 0.1."""
     activation_dropout: Probability = 0.0
     """Dropout after the activation of the feed-forward sub-layer; not in the paper."""
-    activation: Literal["relu", "gelu", "swish"] = "relu"
-    """Activation of the feed-forward sub-layer."""
+    activation: Literal["relu", "gelu", "swish", "swiglu"] = "relu"
+    """Activation of the feed-forward sub-layer. `swiglu` adds a gate: SwiGLU(x) = (swish(x W1) * x V) W2 (Shazeer
+    2020). V has the size of W1, so two thirds of `d_ff` keep the number of parameters."""
     norm_order: Literal["post", "pre"] = "post"
     """Layer normalisation after the residual sum (the paper) or before the sub-layer (easier to train deep)."""
     norm: Literal["layer", "rms"] = "layer"

@@ -14,6 +14,8 @@ from nmt.train.loss import TrainingLoss
 
 SMALL = ModelRecipe(d_model=16, d_ff=40, num_heads=2, num_encoder_layers=3, num_decoder_layers=2, dropout=0.1)
 VOCAB = 50
+GATED = SMALL.model_copy(update={"activation": "swiglu"})
+RECIPES = pytest.mark.parametrize("recipe", [SMALL, GATED], ids=["paper", "swiglu"])
 
 
 def batch(num_pairs: int, src_length: int, tgt_length: int) -> Batch:
@@ -23,15 +25,18 @@ def batch(num_pairs: int, src_length: int, tgt_length: int) -> Batch:
     return Batch(PackedSequences.from_lists(src), packed, packed.tokens)
 
 
+@RECIPES
 @pytest.mark.parametrize(("num_pairs", "src_length", "tgt_length"), [(1, 64, 64), (5, 80, 64), (3, 64, 96)])
-def test_a_training_step_counts_as_torch_counts_it(num_pairs: int, src_length: int, tgt_length: int) -> None:
-    loss = TrainingLoss(Transformer(SMALL, VOCAB, VOCAB), label_smoothing=0.1)
+def test_a_training_step_counts_as_torch_counts_it(
+    num_pairs: int, src_length: int, tgt_length: int, recipe: ModelRecipe
+) -> None:
+    loss = TrainingLoss(Transformer(recipe, VOCAB, VOCAB), label_smoothing=0.1)
     with FlopCounterMode(display=False) as counter:
         loss(batch(num_pairs, src_length, tgt_length))[0].backward()
-    arithmetic = Arithmetic.of(SMALL, VOCAB)
+    arithmetic = Arithmetic.of(recipe, VOCAB)
     lengths = np.full(num_pairs, src_length), np.full(num_pairs, tgt_length)
     # The kernel computes the future as well, and hides it afterwards.
-    hidden_pairs = num_pairs * SMALL.num_decoder_layers * (tgt_length * (tgt_length - 1) // 2)
+    hidden_pairs = num_pairs * recipe.num_decoder_layers * (tgt_length * (tgt_length - 1) // 2)
     expected = arithmetic.training(*lengths) + 3 * arithmetic.attended_pair * hidden_pairs
     assert counter.get_total_flops() == expected
 
@@ -55,12 +60,13 @@ def test_the_papers_models_cost_what_is_known(name: str, mflop: float) -> None:
     assert flops / 28 / 1e6 == pytest.approx(mflop, abs=0.05)
 
 
-def test_the_linear_layers_are_all_of_it_but_attention() -> None:
-    arithmetic = Arithmetic.of(SMALL, VOCAB)
+@RECIPES
+def test_the_linear_layers_are_all_of_it_but_attention(recipe: ModelRecipe) -> None:
+    arithmetic = Arithmetic.of(recipe, VOCAB)
     products = arithmetic.products(src_rows=70, tgt_rows=90)
     flops = sum(product.count * product.flops for product in products)
     assert flops == 70 * arithmetic.src_token + 90 * (arithmetic.tgt_token + arithmetic.softmax)
     # ... and are the model's own matrices: three-way tied, the output matrix stands for the embeddings too.
     weights = sum(product.count * product.inner * product.outer for product in products)
-    matrices = [weight for weight in Transformer(SMALL, VOCAB, VOCAB).parameters() if weight.ndim == 2]
+    matrices = [weight for weight in Transformer(recipe, VOCAB, VOCAB).parameters() if weight.ndim == 2]
     assert weights == sum(weight.numel() for weight in matrices)

@@ -26,6 +26,7 @@ VARIANTS = [
     {"norm_order": "pre", "activation": "gelu"},
     {"tied_embeddings": "decoder", "joint": False, "activation": "swish", "output_bias": True},
     {"tied_embeddings": "none", "joint": False, "norm_order": "pre", "num_decoder_layers": 1},
+    {"activation": "swiglu"},
     {"norm": "rms", "output_bias": True},
     {"norm": "rms", "output_bias": True, "norm_order": "pre"},
 ]

@@ -66,6 +66,9 @@ class PlainModel:
         match self.recipe.activation:
             case "relu":
                 activated = inner.clamp(min=0)
+            case "swiglu":
+                gate, linear = inner.chunk(2, dim=1)
+                activated = gate / (1 + (-gate).exp()) * linear
             case other:
                 raise NotImplementedError(other)
         return self._linear(f"{name}.outer", activated)

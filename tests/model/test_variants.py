@@ -8,6 +8,7 @@ import torch
 from nmt.inference.captured import CapturedModel, PlainRecorder
 from nmt.inference.prepacked import PrepackedLinear, prepack
 from nmt.inference.quantized import QuantizedLinear, multiplies_integers
+from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
 from nmt.special_ids import BOS_ID
 from tests.model.plain_model import PlainModel
@@ -17,6 +18,7 @@ VARIANTS: list[dict[str, object]] = [
     {},
     {"norm": "rms"},
     {"norm": "rms", "norm_order": "pre"},
+    {"activation": "swiglu"},
 ]
 
 
@@ -114,3 +116,14 @@ def test_default_options_give_the_weights_and_numbers_that_they_always_gave() ->
     torch.testing.assert_close(
         logits[::5, 3].tolist(), [-0.583772, 1.544155, -0.764893, 0.785811, 0.997402], rtol=0.0, atol=1e-5
     )
+
+
+def test_the_two_matrices_of_a_gate_are_initialized_each_by_itself() -> None:
+    weight = (
+        Transformer(tiny(d_model=256, d_ff=512, activation="swiglu"), VOCAB, VOCAB)
+        .encoder.layers[0]
+        .feed_forward.inner.weight
+    )
+    bound = (6 / (256 + 512)) ** 0.5
+    assert 0.99 * bound < weight[:512].abs().max() <= bound
+    assert 0.99 * bound < weight[512:].abs().max() <= bound
