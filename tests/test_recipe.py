@@ -206,6 +206,16 @@ def test_folders_of_a_run() -> None:
     assert parse_recipe(SMALL, ["run_dir=elsewhere"]).data_directory == Path("elsewhere/data")
 
 
+def test_the_width_of_heads_is_that_of_the_model_unless_it_is_given() -> None:
+    plain, named, other = (
+        parse_recipe(SMALL, overrides).model
+        for overrides in ([], ["model.d_head=64"], ["model.d_head=20", "model.num_heads=7"])
+    )
+    assert plain.head_width == named.head_width == 64
+    assert plain == named  # so that a model which names its default is no other model
+    assert other.head_width == 20
+
+
 def test_recipes_are_frozen() -> None:
     recipe = parse_recipe(SMALL)
     with pytest.raises(ValidationError, match="frozen"):

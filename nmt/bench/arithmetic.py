@@ -1,15 +1,15 @@
 """How many floating-point operations a model's own arithmetic needs, whatever the machine does besides.
 
 A product of an (n, a) and an (a, b) matrix is 2 n a b operations, a multiplication and an addition for each term; only
-matrix products are counted. With d = d_model, f = d_ff, g = 2 f with swiglu and f without, V target pieces, E encoder
-and D decoder layers, forwards:
+matrix products are counted. With d = d_model, a = num_heads * d_head, f = d_ff, g = 2 f with swiglu and f without, V
+target pieces, E encoder and D decoder layers, forwards:
 
-    each source token    E (8 d^2 + 2 d (f + g))    queries, keys, values and output; feed-forward
-                       + D 4 d^2                    keys and values for the decoder's attention to it
-    each target token    D (8 d^2 + 2 d (f + g))    the same in the decoder
-                       + D 4 d^2                    queries and output of the decoder's attention to the source
+    each source token    E (8 d a + 2 d (f + g))    queries, keys, values and output; feed-forward
+                       + D 4 d a                    keys and values for the decoder's attention to it
+    each target token    D (8 d a + 2 d (f + g))    the same in the decoder
+                       + D 4 d a                    queries and output of the decoder's attention to the source
                        + 2 d V                      the logits ("softmax")
-    attention            4 d                        for each query and each key that it may see, scores and weighted
+    attention            4 a                        for each query and each key that it may see, scores and weighted
                                                     sum: E S^2 + D S T + D T (T + 1) / 2 such pairs for S source and T
                                                     target tokens
 
@@ -53,10 +53,12 @@ class Product:
 class Arithmetic:
     """The operations of one model, forwards; see the head of this file.
 
+    width: of the queries of all heads
     inner: outputs of the first matrix of the feed-forward sub-layer, which are twice `d_ff` with a gate
     """
 
     d_model: int
+    width: int
     d_ff: int
     inner: int
     num_encoder_layers: int
@@ -66,20 +68,21 @@ class Arithmetic:
     @classmethod
     def of(cls, recipe: ModelRecipe, tgt_vocab_size: int) -> Arithmetic:
         """The arithmetic of a recipe's model with so many target pieces."""
+        width = recipe.num_heads * recipe.head_width
         inner = 2 * recipe.d_ff if recipe.activation == "swiglu" else recipe.d_ff
         layers = recipe.num_encoder_layers, recipe.num_decoder_layers
-        return cls(recipe.d_model, recipe.d_ff, inner, *layers, tgt_vocab_size)
+        return cls(recipe.d_model, width, recipe.d_ff, inner, *layers, tgt_vocab_size)
 
     @property
     def src_token(self) -> int:
         """Operations for each source token, attention apart."""
-        d = self.d_model
-        return self.num_encoder_layers * (8 * d * d + self._feed_forward) + self.num_decoder_layers * 4 * d * d
+        own, memory = 8 * self.d_model * self.width, 4 * self.d_model * self.width
+        return self.num_encoder_layers * (own + self._feed_forward) + self.num_decoder_layers * memory
 
     @property
     def tgt_token(self) -> int:
         """Operations for each target token, attention and softmax apart."""
-        return self.num_decoder_layers * (12 * self.d_model * self.d_model + self._feed_forward)
+        return self.num_decoder_layers * (12 * self.d_model * self.width + self._feed_forward)
 
     @property
     def softmax(self) -> int:
@@ -89,7 +92,7 @@ class Arithmetic:
     @property
     def attended_pair(self) -> int:
         """Operations for one query and one key that it may see."""
-        return 4 * self.d_model
+        return 4 * self.width
 
     @property
     def _feed_forward(self) -> int:
@@ -109,15 +112,22 @@ class Arithmetic:
 
     def products(self, src_rows: int, tgt_rows: int) -> list[Product]:
         """The linear layers of one forward pass over so many source and target tokens, as the model computes them."""
-        d, f, encoder, decoder = self.d_model, self.d_ff, self.num_encoder_layers, self.num_decoder_layers
+        d, a, f, encoder, decoder = (
+            self.d_model,
+            self.width,
+            self.d_ff,
+            self.num_encoder_layers,
+            self.num_decoder_layers,
+        )
         return [
-            Product(encoder, src_rows, d, 3 * d),  # queries, keys and values at once
-            Product(encoder, src_rows, d, d),
+            Product(encoder, src_rows, d, 3 * a),  # queries, keys and values at once
+            Product(encoder, src_rows, a, d),
             Product(encoder, src_rows, d, self.inner),
             Product(encoder, src_rows, f, d),
-            Product(decoder, src_rows, d, 2 * d),  # keys and values of the memory
-            Product(decoder, tgt_rows, d, 3 * d),
-            Product(3 * decoder, tgt_rows, d, d),  # two outputs, and the queries to the memory
+            Product(decoder, src_rows, d, 2 * a),  # keys and values of the memory
+            Product(decoder, tgt_rows, d, 3 * a),
+            Product(2 * decoder, tgt_rows, a, d),
+            Product(decoder, tgt_rows, d, a),  # the queries to the memory
             Product(decoder, tgt_rows, d, self.inner),
             Product(decoder, tgt_rows, f, d),
             Product(1, tgt_rows, d, self.tgt_vocab_size),

@@ -65,7 +65,7 @@ def find_subject(name: str, overrides: Sequence[str] = (), vocab_size: int | Non
             "give one of these"
         )
     loaded = load_model(path, torch.device("cpu"))
-    recipe = _parse(loaded.model.recipe.model_dump(mode="json"), {}, overrides)
+    recipe = _parse(loaded.model.recipe.model_dump(mode="json", exclude_none=True), {}, overrides)
     return _subject(name, recipe, loaded.facts.src_vocab_size, loaded.facts.tgt_vocab_size, vocab_size)
 
 

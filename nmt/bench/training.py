@@ -176,7 +176,7 @@ class TrainingBench:
 
     def _attention_padding(self, updates: list[Update]) -> float:
         model, dtype = self.trainer.model.recipe, DTYPES[self.trainer.update.precision]
-        query = torch.empty(0, model.d_model // model.num_heads, dtype=dtype, device=self._world.device)
+        query = torch.empty(0, model.head_width, dtype=dtype, device=self._world.device)
         if choose_kernel(query, model.attention_dropout) == "varlen":
             return 0.0
         micros = [micro for update in updates for micro in update.micro_batches]

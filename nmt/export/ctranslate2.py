@@ -27,7 +27,7 @@ from nmt.text.tokenizer import Tokenizer, Tokenizers
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 
 # Options that CTranslate2 holds, and Hugging Face's classes do not.
-_ALSO_HELD = ("norm",)
+_ALSO_HELD = ("d_head", "norm")
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "swiglu": "SWISH"}
 
 
@@ -69,13 +69,16 @@ def _all_pieces(tokenizer: Tokenizer) -> list[str]:
 def _build_spec(model: Transformer) -> Any:
     """The TransformerSpec of a model, complete but for vocabularies and configuration."""
     specs, recipe = load_package("ctranslate2", "specs"), model.recipe
-    spec = specs.TransformerSpec.from_config(
-        (recipe.num_encoder_layers, recipe.num_decoder_layers),
-        recipe.num_heads,
-        pre_norm=recipe.norm_order == "pre",
-        activation=getattr(specs.Activation, _ACTIVATIONS[recipe.activation]),
-        ffn_glu=recipe.activation == "swiglu",
-        rms_norm=recipe.norm == "rms",
+    options = {
+        "pre_norm": recipe.norm_order == "pre",
+        "activation": getattr(specs.Activation, _ACTIVATIONS[recipe.activation]),
+        "ffn_glu": recipe.activation == "swiglu",
+        "rms_norm": recipe.norm == "rms",
+        "head_dim": recipe.d_head,
+    }
+    spec = specs.TransformerSpec(
+        specs.TransformerEncoderSpec(recipe.num_encoder_layers, recipe.num_heads, **options),
+        specs.TransformerDecoderSpec(recipe.num_decoder_layers, recipe.num_heads, **options),
     )
     _fill_embedding(spec.encoder, spec.encoder.embeddings[0], model.src_embedding)
     for layer_spec, encoder_layer in zip(spec.encoder.layer, model.encoder.layers, strict=True):

@@ -163,7 +163,7 @@ def _put_rows(target: Tensor, where: tuple[int, Tensor], dim: int, values: Tenso
 def tensor_sizes(recipe: ModelRecipe, shape: Shape) -> Sizes:
     """The sizes of all tensors of `Buffers`, those of layers by their numbers."""
     rows, beam, places, src_len = shape
-    num_heads, d_head = recipe.num_heads, recipe.d_model // recipe.num_heads
+    num_heads, d_head = recipe.num_heads, recipe.head_width
     sizes: Sizes = {
         "tokens": (rows, beam),
         "positions": (rows,),

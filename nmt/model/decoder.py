@@ -20,9 +20,9 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.attention = SelfAttention(recipe.d_model, recipe.num_heads, recipe.attention_dropout)
+        self.attention = SelfAttention(recipe)
         self.attention_residual = Residual(recipe)
-        self.cross_attention = CrossAttention(recipe.d_model, recipe.num_heads, recipe.attention_dropout)
+        self.cross_attention = CrossAttention(recipe)
         self.cross_attention_residual = Residual(recipe)
         self.feed_forward = FeedForward(recipe)
         self.feed_forward_residual = Residual(recipe)

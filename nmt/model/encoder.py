@@ -19,7 +19,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.attention = SelfAttention(recipe.d_model, recipe.num_heads, recipe.attention_dropout)
+        self.attention = SelfAttention(recipe)
         self.attention_residual = Residual(recipe)
         self.feed_forward = FeedForward(recipe)
         self.feed_forward_residual = Residual(recipe)

@@ -9,6 +9,7 @@ from nmt.model.attention import Kernel, attend, attend_cached, attention_weights
 from nmt.model.cache import Cache, heads_first
 from nmt.model.dropout import Dropout
 from nmt.packing.packed import PackedSequences
+from nmt.recipe import ModelRecipe
 
 
 class MultiHeadAttention(nn.Module):
@@ -17,24 +18,25 @@ class MultiHeadAttention(nn.Module):
     Projections of the same input are one matmul: the rows of its weight are those of W_Q, W_K and W_V in turn.
     """
 
-    def __init__(self, d_model: int, num_heads: int, p: float) -> None:
+    def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.dropout = Dropout(p)  # on the attention weights
+        self.num_heads = recipe.num_heads
+        self.width = recipe.num_heads * recipe.head_width  # of all heads together
+        self.dropout = Dropout(recipe.attention_dropout)  # on the attention weights
         self.kernel: Kernel | None = None  # see `Transformer.use_kernel`
 
     def split_heads(self, projected: Tensor, parts: int) -> Tensor:
-        """(..., parts * d_model) -> (..., parts, num_heads, d_head)."""
+        """(..., parts * num_heads * d_head) -> (..., parts, num_heads, d_head)."""
         return projected.view(*projected.shape[:-1], parts, self.num_heads, -1)
 
 
 class SelfAttention(MultiHeadAttention):
     """Every position of a sentence attends to positions of the same sentence."""
 
-    def __init__(self, d_model: int, num_heads: int, p: float) -> None:
-        super().__init__(d_model, num_heads, p)
-        self.qkv = nn.Linear(d_model, 3 * d_model)
-        self.out = nn.Linear(d_model, d_model)
+    def __init__(self, recipe: ModelRecipe) -> None:
+        super().__init__(recipe)
+        self.qkv = nn.Linear(recipe.d_model, 3 * self.width)
+        self.out = nn.Linear(self.width, recipe.d_model)
 
     def forward(self, x: Tensor, sentences: PackedSequences, *, causal: bool) -> Tensor:
         """(total, d_model) -> (total, d_model); with `causal` a position sees only itself and those before it."""
@@ -55,11 +57,11 @@ class SelfAttention(MultiHeadAttention):
 class CrossAttention(MultiHeadAttention):
     """Every target position attends to all positions of its source sentence."""
 
-    def __init__(self, d_model: int, num_heads: int, p: float) -> None:
-        super().__init__(d_model, num_heads, p)
-        self.q = nn.Linear(d_model, d_model)
-        self.kv = nn.Linear(d_model, 2 * d_model)
-        self.out = nn.Linear(d_model, d_model)
+    def __init__(self, recipe: ModelRecipe) -> None:
+        super().__init__(recipe)
+        self.q = nn.Linear(recipe.d_model, self.width)
+        self.kv = nn.Linear(recipe.d_model, 2 * self.width)
+        self.out = nn.Linear(self.width, recipe.d_model)
         self.cache_dtype: torch.dtype | None = None  # of stored keys and values; None: that of the encoder's output
 
     def forward(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:

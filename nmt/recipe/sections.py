@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, field_validator, model_validator
 
 from nmt.recipe.corpora import Corpus, NonNegativeFloat, PositiveFloat, Probability, Section, SgmCorpus, TextCorpus
 from nmt.recipe.decoding import DecodeRecipe
@@ -120,7 +120,10 @@ class ModelRecipe(Section):
     d_ff: PositiveInt = 2048
     """Inner width of the feed-forward sub-layer."""
     num_heads: PositiveInt = 8
-    """Attention heads; must divide `d_model`."""
+    """Attention heads; must divide `d_model`, unless `d_head` is given."""
+    d_head: PositiveInt | None = None
+    """Width of the queries, keys and values of a head; by default `d_model / num_heads`. These are d_k and d_v of the
+    paper, whose table 3 changes d_k alone in row B."""
     num_encoder_layers: PositiveInt = 6
     """Layers of the encoder."""
     num_decoder_layers: PositiveInt = 6
@@ -146,9 +149,21 @@ class ModelRecipe(Section):
     max_positions: PositiveInt = 1024
     """Longest sentence in tokens that the model accepts."""
 
+    @property
+    def head_width(self) -> int:
+        """`d_head`, or its default."""
+        return self.d_head or self.d_model // self.num_heads
+
+    @field_validator("d_head")
+    @classmethod
+    def _none_for_the_default(cls, d_head: int | None, info: ValidationInfo) -> int | None:
+        """Recipes of equal models are equal."""
+        is_default = d_head is not None and d_head * info.data.get("num_heads", 0) == info.data.get("d_model")
+        return None if is_default else d_head
+
     @model_validator(mode="after")
     def _heads_divide_width(self) -> ModelRecipe:
-        if self.d_model % self.num_heads:
+        if self.d_head is None and self.d_model % self.num_heads:
             step = math.lcm(self.num_heads, 2)
             raise ValueError(
                 f"model.d_model is {self.d_model}; it must be a multiple of model.num_heads ({self.num_heads}); "

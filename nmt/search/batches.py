@@ -60,7 +60,7 @@ def choose_batch_tokens(decode: DecodeRecipe, device: torch.device, models: Sequ
 def _bytes_per_token(recipe: ModelRecipe, vocab: int, hypotheses: int) -> float:
     """What search holds for each source token: keys and values of memory and past, and a share of the logits."""
     positions = 1 + _POSITIONS_PER_TOKEN * hypotheses
-    keys_values = 2 * recipe.num_decoder_layers * recipe.d_model * positions
+    keys_values = 2 * recipe.num_decoder_layers * recipe.num_heads * recipe.head_width * positions
     return _BYTES * (keys_values + _LOGITS_ALIVE * hypotheses * vocab / _MIN_COST)
 
 

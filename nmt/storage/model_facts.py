@@ -62,7 +62,7 @@ def model_toml(model_recipe: ModelRecipe, facts: ModelFacts) -> str:
             "reverse_target": facts.reverse_target,
             "max_tokens": facts.max_tokens,
         },
-        "model": model_recipe.model_dump(mode="json"),
+        "model": model_recipe.model_dump(mode="json", exclude_none=True),
         "decode": facts.decode.model_dump(mode="json", exclude_none=True),
         "origin": facts.origin,
     }

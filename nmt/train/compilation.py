@@ -27,7 +27,7 @@ from nmt.recipe import Recipe
 def is_one_graph(recipe: Recipe, world: World, precision: Arithmetic) -> bool:
     """Whether model and loss are compiled as one graph, which needs micro-batches of one shape."""
     train, model = recipe.train, recipe.model
-    query = torch.empty(0, model.d_model // model.num_heads, dtype=torch_dtype(precision), device=world.device)
+    query = torch.empty(0, model.head_width, dtype=torch_dtype(precision), device=world.device)
     traceable = choose_kernel(query, model.attention_dropout) == "varlen" and not train.rdrop
     return train.compile and train.shapes != "packed" and world.size == 1 and traceable
 

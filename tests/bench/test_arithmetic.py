@@ -15,7 +15,8 @@ from nmt.train.loss import TrainingLoss
 SMALL = ModelRecipe(d_model=16, d_ff=40, num_heads=2, num_encoder_layers=3, num_decoder_layers=2, dropout=0.1)
 VOCAB = 50
 GATED = SMALL.model_copy(update={"activation": "swiglu"})
-RECIPES = pytest.mark.parametrize("recipe", [SMALL, GATED], ids=["paper", "swiglu"])
+OF_WIDE_HEADS = SMALL.model_copy(update={"d_head": 12})
+RECIPES = pytest.mark.parametrize("recipe", [SMALL, GATED, OF_WIDE_HEADS], ids=["paper", "swiglu", "wide heads"])
 
 
 def batch(num_pairs: int, src_length: int, tgt_length: int) -> Batch:

@@ -19,6 +19,8 @@ VARIANTS: list[dict[str, object]] = [
     {"norm": "rms"},
     {"norm": "rms", "norm_order": "pre"},
     {"activation": "swiglu"},
+    {"d_head": 6},
+    {"d_head": 3, "num_heads": 5},
 ]
 
 

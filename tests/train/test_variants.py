@@ -14,6 +14,7 @@ from tests.train.run_tiny import final_files, metrics, train_tiny, with_train
 VARIANTS: list[dict[str, object]] = [
     {"norm": "rms"},
     {"activation": "swiglu", "activation_dropout": 0.1},
+    {"d_head": 12},
 ]
 
 
