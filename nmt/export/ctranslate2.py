@@ -27,7 +27,7 @@ from nmt.text.tokenizer import Tokenizer, Tokenizers
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 
 # Options that CTranslate2 holds, and Hugging Face's classes do not.
-_ALSO_HELD = ("d_head", "norm")
+_ALSO_HELD = ("d_head", "norm", "positions")
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "swiglu": "SWISH"}
 
 

@@ -34,7 +34,13 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(recipe.d_model)
         self.dropout = Dropout(recipe.dropout)
         self.positions: Tensor
-        self.register_buffer("positions", sinusoids(recipe.max_positions, recipe.d_model), persistent=False)
+        match recipe.positions:
+            case "sinusoidal":
+                self.register_buffer("positions", sinusoids(recipe.max_positions, recipe.d_model), persistent=False)
+            case "learned":
+                self.positions = nn.Parameter(torch.empty(recipe.max_positions, recipe.d_model))
+            case _:
+                assert_never(recipe.positions)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens and positions of any one shape (...) -> (..., d_model)."""

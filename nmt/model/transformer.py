@@ -138,7 +138,8 @@ class Transformer(nn.Module):
                     nn.init.xavier_uniform_(matrix)
                 nn.init.zeros_(module.bias)
         embeddings = {id(w): w for w in (self.src_embedding.weight, self.tgt_embedding.weight, self.output.weight)}
-        for weight in embeddings.values():
+        learned_positions = (w for name, w in self.named_parameters() if name.endswith("embedding.positions"))
+        for weight in (*embeddings.values(), *learned_positions):
             nn.init.normal_(weight, std=self.recipe.d_model**-0.5)
         if self.output.bias is not None:
             nn.init.zeros_(self.output.bias)

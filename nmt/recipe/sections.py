@@ -146,6 +146,9 @@ class ModelRecipe(Section):
     """One matrix for source, target and output (the paper), for target and output, or three matrices."""
     output_bias: bool = False
     """A bias for each target piece before the softmax, as Marian's models have one; not in the paper."""
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    """What a token's position adds to its embedding: sines and cosines (the paper), or a learned vector for each of
+    `max_positions` (row E of the paper's table 3)."""
     max_positions: PositiveInt = 1024
     """Longest sentence in tokens that the model accepts."""
 
@@ -169,7 +172,7 @@ class ModelRecipe(Section):
                 f"model.d_model is {self.d_model}; it must be a multiple of model.num_heads ({self.num_heads}); "
                 f"try {max(self.d_model // step, 1) * step}"
             )
-        if self.d_model % 2:
+        if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"model.d_model is {self.d_model}; it must be even, half sine and half cosine")
         return self
 

@@ -16,7 +16,7 @@ from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import verify_directory
 from nmt.train.optimizer import load_optimizer_tensors
 
-_EMBEDDINGS = ("src_embedding.weight", "tgt_embedding.weight", "output.weight")
+_EMBEDDINGS = ("src_embedding.*", "tgt_embedding.*", "output.weight")
 # Options of section model that may be others than those that the weights were trained with.
 _FREE = {"dropout", "attention_dropout", "activation_dropout", "max_positions"}
 _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}
@@ -68,10 +68,9 @@ def load_start_weights(model: Transformer, start_from: Path) -> Path:
 
 def _differences(there: ModelRecipe, here: ModelRecipe) -> str:
     """What two architectures differ in, such as "model.d_model is 256 there and 512 here"; "" where in nothing."""
-    pairs = [(name, getattr(there, name), getattr(here, name)) for name in ModelRecipe.model_fields]
-    return ", ".join(
-        f"model.{name} is {a!r} there and {b!r} here" for name, a, b in pairs if a != b and name not in _FREE
-    )
+    free = _FREE - {"max_positions"} if here.positions == "learned" else _FREE
+    pairs = [(name, getattr(there, name), getattr(here, name)) for name in ModelRecipe.model_fields if name not in free]
+    return ", ".join(f"model.{name} is {a!r} there and {b!r} here" for name, a, b in pairs if a != b)
 
 
 def load_start_optimizer(optimizer: torch.optim.Optimizer, model: Transformer, directory: Path) -> None:

@@ -28,6 +28,7 @@ VARIANTS = [
     {"tied_embeddings": "none", "joint": False, "norm_order": "pre", "num_decoder_layers": 1},
     {"activation": "swiglu"},
     {"d_head": 12},
+    {"positions": "learned"},
     {"d_head": 4, "num_heads": 5, "norm_order": "pre"},
     {"norm": "rms", "output_bias": True},
     {"norm": "rms", "output_bias": True, "norm_order": "pre"},

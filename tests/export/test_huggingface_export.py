@@ -118,7 +118,9 @@ def test_a_model_that_no_class_holds_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("option", "value"), [("norm", "rms"), ("activation", "swiglu"), ("d_head", 12)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("norm", "rms"), ("activation", "swiglu"), ("d_head", 12), ("positions", "learned")]
+)
 def test_a_variant_that_transformers_lacks_is_refused(
     option: str, value: object, make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

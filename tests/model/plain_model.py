@@ -31,6 +31,10 @@ class PlainModel:
         d_model = self.recipe.d_model
         rows = []
         for position, token in enumerate(tokens):
+            if self.recipe.positions == "learned":
+                encoding = self.weights[f"{name}.positions"][position]
+                rows.append(self.weights[f"{name}.weight"][token] * math.sqrt(d_model) + encoding)
+                continue
             angles = [position / 10_000 ** (2 * i / d_model) for i in range(d_model // 2)]
             encoding = torch.tensor([*map(math.sin, angles), *map(math.cos, angles)])  # rounded to float32
             rows.append(self.weights[f"{name}.weight"][token] * math.sqrt(d_model) + encoding)

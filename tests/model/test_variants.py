@@ -19,6 +19,7 @@ VARIANTS: list[dict[str, object]] = [
     {"norm": "rms"},
     {"norm": "rms", "norm_order": "pre"},
     {"activation": "swiglu"},
+    {"positions": "learned"},
     {"d_head": 6},
     {"d_head": 3, "num_heads": 5},
 ]

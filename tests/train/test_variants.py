@@ -2,12 +2,13 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from nmt.checkpoint import average_checkpoints, load_model
-from nmt.recipe import Recipe
+from nmt.checkpoint import average_checkpoints, load_model, read_tensors
+from nmt.recipe import Recipe, UserError
 from nmt.storage.run_folder import list_checkpoints
 from tests.train.run_tiny import final_files, metrics, train_tiny, with_train
 
@@ -15,6 +16,7 @@ VARIANTS: list[dict[str, object]] = [
     {"norm": "rms"},
     {"activation": "swiglu", "activation_dropout": 0.1},
     {"d_head": 12},
+    {"positions": "learned"},
 ]
 
 
@@ -39,3 +41,28 @@ def test_a_variant_learns_resumes_and_is_averaged(
     assert models[2].recipe == recipe.model
     for first, second, mean in zip(*(model.parameters() for model in models), strict=True):
         torch.testing.assert_close(mean, (first + second) / 2)
+
+
+def test_learned_positions_are_embeddings_of_a_fixed_number(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
+) -> None:
+    once: dict[str, Any] = {"max_steps": 1, "validate_every": 1, "save_every": 1}
+    tree = tiny_recipe.model_dump(mode="json", exclude_none=True)
+    tree["model"]["positions"] = "learned"
+    train_tiny(with_train(Recipe.model_validate(tree), **once), tiny_data)
+    start = list_checkpoints(tiny_recipe.directory)[-1]
+
+    frozen = with_train(
+        Recipe.model_validate(tree), tmp_path / "frozen", **once, start_from=str(start), freeze=["embeddings"]
+    )
+    train_tiny(frozen, tiny_data)
+    before, after = (
+        read_tensors(path / "model.safetensors") for path in (start, list_checkpoints(frozen.directory)[-1])
+    )
+    for name, tensor in before.items():
+        assert torch.equal(tensor, after[name]) == ("embedding" in name or name == "output.weight"), name
+
+    tree["model"]["max_positions"] = 64
+    longer = with_train(Recipe.model_validate(tree), tmp_path / "longer", **once, start_from=str(start))
+    with pytest.raises(UserError, match=r"model\.max_positions is 32 there and 64 here; they must be equal"):
+        train_tiny(longer, tiny_data)
