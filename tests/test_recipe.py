@@ -448,6 +448,11 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
     [
         (["model.num_heads=7"], "model.d_model is 512; it must be a multiple of model.num_heads (7); try 504"),
         (["model.num_heads=1000"], "model.d_model is 512; it must be a multiple of model.num_heads (1000); try 1000"),
+        (
+            ["model.positions=rotary", "model.d_head=5"],
+            "model.positions is 'rotary', but heads are 5 wide; their width must be even, because features are rotated "
+            "in pairs; set model.d_head to 6",
+        ),
         (["model.d_model=33", "model.num_heads=1"], "model.d_model is 33; it must be even, half sine and half cosine"),
         (
             ["model.num_decoder_layers=2", "decode.alignment_layer=9"],

@@ -75,6 +75,8 @@ def _build_spec(model: Transformer) -> Any:
         "ffn_glu": recipe.activation == "swiglu",
         "rms_norm": recipe.norm == "rms",
         "head_dim": recipe.d_head,
+        "rotary_dim": 0 if recipe.positions == "rotary" else None,  # 0: all features
+        "rotary_interleave": False,
     }
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(recipe.num_encoder_layers, recipe.num_heads, **options),
@@ -101,7 +103,8 @@ def _build_spec(model: Transformer) -> Any:
 def _fill_embedding(stack: Any, spec: Any, embedding: Embedding) -> None:
     spec.weight = _array(embedding.weight)
     stack.scale_embeddings = embedding.scale
-    stack.position_encodings.encodings = _array(embedding.positions)
+    if embedding.positions is not None:
+        stack.position_encodings.encodings = _array(embedding.positions)
 
 
 def _fill_self_attention(spec: Any, attention: SelfAttention, norm: nn.Module) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from nmt.export.fit import foreign_choices, refuse
 from nmt.export.generation import forbidden_tokens, to_generation_config
 from nmt.export.marian_vocabulary import marian_name
+from nmt.model.layers import sinusoids
 from nmt.model.multi_head import MultiHeadAttention
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe
@@ -60,8 +61,8 @@ def _refuse_what_does_not_fit(recipe: ModelRecipe, facts: ModelFacts) -> None:
     refuse(
         "Hugging Face",
         reasons,
-        "it holds post-norm models, and pre-norm ones with three-way tied embeddings, all with layer norms and no "
-        "gate; export to ctranslate2 instead",
+        "it holds post-norm models, and pre-norm ones with three-way tied embeddings, in which all else is as in "
+        "the paper; export to ctranslate2 instead",
     )
 
 
@@ -155,8 +156,8 @@ def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
         yield from _layer_tensors("model", {"encoder.layer_norm": model.encoder.norm})
         yield from _layer_tensors("model", {"decoder.layer_norm": model.decoder.norm})
         # transformers computes these itself, but would report for Pegasus that they are missing.
-        yield "model.encoder.embed_positions.weight", model.src_embedding.positions
-        yield "model.decoder.embed_positions.weight", model.tgt_embedding.positions.clone()
+        for stack in ("encoder", "decoder"):
+            yield f"model.{stack}.embed_positions.weight", sinusoids(model.recipe.max_positions, model.recipe.d_model)
 
 
 def _layer_tensors(prefix: str, parts: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:

@@ -118,7 +118,7 @@ class _Step:
 def _take_step(model: Transformer, buffers: Buffers) -> None:
     """A step from tokens to `hidden`. Nothing in it is known to the host alone, and done twice it is as done once."""
     positions = buffers.positions[:, None].expand_as(buffers.tokens)
-    buffers.hidden.copy_(model.decoder.step(model.tgt_embedding(buffers.tokens, positions), buffers))
+    buffers.hidden.copy_(model.decoder.step(model.tgt_embedding(buffers.tokens, positions), positions, buffers))
 
 
 @dataclass

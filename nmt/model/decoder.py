@@ -45,9 +45,9 @@ class DecoderLayer(nn.Module):
         self.cross_attention_residual(x, look)
         return weights[0]
 
-    def step(self, x: Tensor, state: LayerState[Any], mask: Tensor, memory_mask: Tensor) -> Tensor:
-        """One position of every hypothesis. x: (batch, beam, d_model) -> the same shape."""
-        x = self.attention_residual(x, lambda h: self.attention.step(h, state.cache, mask))
+    def step(self, x: Tensor, positions: Tensor, state: LayerState[Any], mask: Tensor, memory_mask: Tensor) -> Tensor:
+        """One position of every hypothesis. x: (batch, beam, d_model) -> the same shape; positions: (batch, beam)."""
+        x = self.attention_residual(x, lambda h: self.attention.step(h, positions, state.cache, mask))
         x = self.cross_attention_residual(x, lambda h: self.cross_attention.step(h, state.memory, memory_mask))
         return self.feed_forward_residual(x, self.feed_forward)
 
@@ -88,12 +88,13 @@ class Decoder(nn.Module):
         mask = memory_mask.new_empty(src.num_sentences, 1, beam_size, 0)
         return DecoderState(layers, memory_mask, mask)
 
-    def step(self, x: Tensor, state: StepState) -> Tensor:
+    def step(self, x: Tensor, positions: Tensor, state: StepState) -> Tensor:
         """One position further. x: (batch, beam, d_model), the embedded last tokens -> the same shape.
 
-        At the first step (batch, 1, d_model) may stand for all hypotheses of a sentence, which then begin alike.
+        positions: those of the last tokens, (batch, beam). At the first step (batch, 1, d_model) may stand for all
+        hypotheses of a sentence, which then begin alike.
         """
         mask = state.extend(x.shape[1])
         for layer, layer_state in zip(self.layers, state.layers, strict=True):
-            x = layer.step(x, layer_state, mask, state.memory_mask)
+            x = layer.step(x, positions, layer_state, mask, state.memory_mask)
         return self.norm(x)

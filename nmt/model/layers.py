@@ -25,6 +25,16 @@ def sinusoids(num_positions: int, d_model: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1).float()
 
 
+def rotate(x: Tensor, encodings: Tensor) -> Tensor:
+    """Rotate each pair of features, i and i + d_head / 2, by an angle that grows with the position (Su et al. 2021).
+
+    x: (..., parts, num_heads, d_head); encodings: of each position, from `sinusoids`, (..., d_head).
+    """
+    sin, cos = encodings[..., None, None, :].chunk(2, dim=-1)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1).to(x.dtype)
+
+
 class Embedding(nn.Module):
     """Token embedding times sqrt(d_model), plus position, then dropout (paper, sections 3.4, 3.5 and 5.4)."""
 
@@ -33,19 +43,21 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocab_size, recipe.d_model))
         self.scale = math.sqrt(recipe.d_model)
         self.dropout = Dropout(recipe.dropout)
-        self.positions: Tensor
+        self.positions: Tensor | None
         match recipe.positions:
             case "sinusoidal":
                 self.register_buffer("positions", sinusoids(recipe.max_positions, recipe.d_model), persistent=False)
             case "learned":
                 self.positions = nn.Parameter(torch.empty(recipe.max_positions, recipe.d_model))
+            case "rotary":
+                self.positions = None  # see `SelfAttention`
             case _:
                 assert_never(recipe.positions)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens and positions of any one shape (...) -> (..., d_model)."""
-        x = F.embedding(tokens, self.weight) * self.scale + F.embedding(positions, self.positions)
-        return self.dropout(x)
+        x = F.embedding(tokens, self.weight) * self.scale
+        return self.dropout(x if self.positions is None else x + F.embedding(positions, self.positions))
 
 
 class Output(nn.Module):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nmt.model.attention import Kernel, attend, attend_cached, attention_weights
 from nmt.model.cache import Cache, heads_first
 from nmt.model.dropout import Dropout
+from nmt.model.layers import rotate, sinusoids
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
@@ -37,21 +39,32 @@ class SelfAttention(MultiHeadAttention):
         super().__init__(recipe)
         self.qkv = nn.Linear(recipe.d_model, 3 * self.width)
         self.out = nn.Linear(self.width, recipe.d_model)
+        self.rotary: Tensor | None
+        encodings = sinusoids(recipe.max_positions, recipe.head_width) if recipe.positions == "rotary" else None
+        self.register_buffer("rotary", encodings, persistent=False)
 
     def forward(self, x: Tensor, sentences: PackedSequences, *, causal: bool) -> Tensor:
         """(total, d_model) -> (total, d_model); with `causal` a position sees only itself and those before it."""
-        q, k, v = self.split_heads(self.qkv(x), 3).unbind(1)
+        q, k, v = self._project(x, sentences.positions).unbind(1)
         heads = attend(q, k, v, sentences, sentences, causal=causal, p=self.dropout.p_now, kernel=self.kernel)
         return self.out(heads.flatten(-2))
 
-    def step(self, x: Tensor, cache: Cache, mask: Tensor) -> Tensor:
+    def step(self, x: Tensor, positions: Tensor, cache: Cache, mask: Tensor) -> Tensor:
         """The newest position of each hypothesis attends to its own past, to which it is added.
 
-        x: (batch, hypotheses, d_model) -> the same shape; mask: (batch, 1, hypotheses, slots of the cache with this
-        step), additive, in the dtype of x.
+        x: (batch, hypotheses, d_model) -> the same shape; positions: (batch, hypotheses); mask: (batch, 1, hypotheses,
+        slots of the cache with this step), additive, in the dtype of x.
         """
-        qkv = self.split_heads(self.qkv(x), 3)
+        qkv = self._project(x, positions)
         return self.out(attend_cached(qkv[:, :, 0], cache.append(qkv[:, :, 1:]), mask).flatten(-2))
+
+    def _project(self, x: Tensor, positions: Tensor) -> Tensor:
+        """(..., d_model) and positions (...) -> queries, keys and values (..., 3, num_heads, d_head)."""
+        qkv = self.split_heads(self.qkv(x), 3)
+        if self.rotary is None:
+            return qkv
+        queries_keys, values = qkv.split([2, 1], dim=-3)
+        return torch.cat([rotate(queries_keys, F.embedding(positions, self.rotary)), values], dim=-3)
 
 
 class CrossAttention(MultiHeadAttention):

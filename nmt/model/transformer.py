@@ -66,7 +66,7 @@ class Transformer(nn.Module):
         """
         distinct = tokens if state.length else tokens[:, :1]
         positions = torch.full_like(distinct, state.length)
-        hidden = self.decoder.step(self.tgt_embedding(distinct, positions), state)
+        hidden = self.decoder.step(self.tgt_embedding(distinct, positions), positions, state)
         # Contiguous, so that F.linear makes one product of all rows, whichever weight it is given.
         return hidden.expand(-1, tokens.shape[1], -1).contiguous()
 

@@ -146,9 +146,9 @@ class ModelRecipe(Section):
     """One matrix for source, target and output (the paper), for target and output, or three matrices."""
     output_bias: bool = False
     """A bias for each target piece before the softmax, as Marian's models have one; not in the paper."""
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """What a token's position adds to its embedding: sines and cosines (the paper), or a learned vector for each of
-    `max_positions` (row E of the paper's table 3)."""
+    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    """Sines and cosines added to embeddings (the paper), a learned vector for each of `max_positions` added there (the
+    paper's table 3, row E), or rotations of the queries and keys of self-attention (Su et al. 2021)."""
     max_positions: PositiveInt = 1024
     """Longest sentence in tokens that the model accepts."""
 
@@ -174,6 +174,11 @@ class ModelRecipe(Section):
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"model.d_model is {self.d_model}; it must be even, half sine and half cosine")
+        if self.positions == "rotary" and self.head_width % 2:
+            raise ValueError(
+                f"model.positions is 'rotary', but heads are {self.head_width} wide; their width must be even, because "
+                f"features are rotated in pairs; set model.d_head to {self.head_width + 1}"
+            )
         return self
 
 

@@ -170,11 +170,17 @@ def test_the_past_goes_round_in_a_ring_of_one_size() -> None:
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), beam=st.integers(1, 5), steps=st.integers(1, 60), share=st.sampled_from((0.1, 0.4, 0.8))
+    seed=st.integers(0, 10**6),
+    beam=st.integers(1, 5),
+    steps=st.integers(1, 60),
+    share=st.sampled_from((0.1, 0.4, 0.8)),
+    positions=st.sampled_from(("sinusoidal", "rotary")),
 )
-def test_steps_equal_those_of_each_sentence_alone(seed: int, beam: int, steps: int, share: float) -> None:
+def test_steps_equal_those_of_each_sentence_alone(
+    seed: int, beam: int, steps: int, share: float, positions: str
+) -> None:
     """Sentences come and go at random; those that come may be longer than all before, and more than rows are free."""
-    rng, model = random.Random(seed), make_model(seed % 3)
+    rng, model = random.Random(seed), make_model(seed % 3, positions=positions)
     captured = CapturedModel(model, Rehearsing())
     first = draw_sources(rng, rng.randint(1, 5))
     state, alone = captured.start(first, beam), [model.start(first.some([i]), beam) for i in range(first.num_sentences)]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -34,6 +35,9 @@ class PlainModel:
             if self.recipe.positions == "learned":
                 encoding = self.weights[f"{name}.positions"][position]
                 rows.append(self.weights[f"{name}.weight"][token] * math.sqrt(d_model) + encoding)
+                continue
+            if self.recipe.positions == "rotary":
+                rows.append(self.weights[f"{name}.weight"][token] * math.sqrt(d_model))
                 continue
             angles = [position / 10_000 ** (2 * i / d_model) for i in range(d_model // 2)]
             encoding = torch.tensor([*map(math.sin, angles), *map(math.cos, angles)])  # rounded to float32
@@ -82,7 +86,20 @@ class PlainModel:
 
     def _self_attention(self, layer: str, x: Tensor, causal: bool) -> Tensor:
         q, k, v = self._linear(f"{layer}.attention.qkv", x).chunk(3, dim=1)
+        if self.recipe.positions == "rotary":
+            q, k = self._rotate(q), self._rotate(k)
         return self._linear(f"{layer}.attention.out", self._attend(q, k, v, causal))
+
+    def _rotate(self, rows: Tensor) -> Tensor:
+        """Multiply complex numbers, made of features i and i + d_head / 2, by e^(sqrt(-1) * position * angle_i)."""
+        d_head = self.recipe.head_width
+        heads: Tensor = rows.view(len(rows), -1, d_head).clone()
+        for position, i in product(range(len(rows)), range(d_head // 2)):
+            angle = position / 10_000 ** (2 * i / d_head)
+            sin, cos = torch.tensor([math.sin(angle), math.cos(angle)]).double()  # rounded to float32
+            turned = torch.complex(heads[position, :, i], heads[position, :, i + d_head // 2]) * torch.complex(cos, sin)
+            heads[position, :, i], heads[position, :, i + d_head // 2] = turned.real, turned.imag
+        return heads.flatten(1)
 
     def _cross_attention(self, name: str, x: Tensor, memory: Tensor) -> Tensor:
         k, v = self._linear(f"{name}.kv", memory).chunk(2, dim=1)

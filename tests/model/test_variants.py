@@ -20,6 +20,8 @@ VARIANTS: list[dict[str, object]] = [
     {"norm": "rms", "norm_order": "pre"},
     {"activation": "swiglu"},
     {"positions": "learned"},
+    {"positions": "rotary"},
+    {"positions": "rotary", "d_head": 6, "norm_order": "pre"},
     {"d_head": 6},
     {"d_head": 3, "num_heads": 5},
 ]

@@ -17,6 +17,7 @@ VARIANTS: list[dict[str, object]] = [
     {"activation": "swiglu", "activation_dropout": 0.1},
     {"d_head": 12},
     {"positions": "learned"},
+    {"positions": "rotary"},
 ]
 
 
