@@ -15,15 +15,8 @@ from typing import TYPE_CHECKING, assert_never, cast
 from nmt.cli.arguments import Engine, Precision
 from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import may_convert
-from nmt.export.engine import (
-    PRECISION_OF,
-    CTranslate2Translator,
-    EnginePrecision,
-    Place,
-    choose_compute_type,
-    choose_place,
-    missing_options,
-)
+from nmt.export.engine import CTranslate2Translator
+from nmt.export.offers import PRECISION_OF, EnginePrecision, Place, choose_compute_type, choose_place, missing_options
 from nmt.export.packages import load_package
 from nmt.processes.interruption import interruptible
 from nmt.recipe import DecodeRecipe, UserError

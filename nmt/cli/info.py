@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from nmt.cli.arguments import ModelArgument
-from nmt.export.engine import Place, missing_options, precisions_on
 from nmt.export.fit import foreign_choices
+from nmt.export.offers import Place, missing_options, precisions_on
 from nmt.export.packages import is_installed
 from nmt.logs import format_duration
 from nmt.recipe import ModelRecipe

@@ -17,17 +17,24 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import sleep
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 from nmt.decode.text_translator import Task, TextTranslator
 from nmt.export.cache import StoredAs, open_conversion
+from nmt.export.offers import (
+    EnginePrecision,
+    Place,
+    choose_compute_type,
+    choose_place,
+    engine_failure,
+    refuse_options,
+)
 from nmt.export.packages import load_package
 from nmt.processes.parallel import num_cores
 from nmt.recipe import DecodeRecipe, UserError
@@ -40,15 +47,8 @@ from nmt.storage.run_folder import find_model
 from nmt.text.clean import UnicodeForm
 from nmt.text.tokenizer import Tokenizers
 
-EnginePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
-
 BATCH_TOKENS = 384
 """Source tokens that CTranslate2 decodes at a time by default; fewer than ours: its steps cost less to start."""
-
-_COMPUTE_TYPES: Mapping[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
-
-PRECISION_OF: Mapping[str, str] = {name: own for own, name in _COMPUTE_TYPES.items()}
-"""Our name of each of CTranslate2's compute types."""
 
 # An exponent of 0 would make CTranslate2 stop at the first end of its best hypothesis. n to the power of this is 1.
 NO_PENALTY = 1e-12
@@ -61,13 +61,6 @@ _FAR_LIMIT = 20
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.005
 # Batches that CTranslate2 has at a time, for each translator.
 _BATCHES_POSTED = 3
-
-
-class Place(NamedTuple):
-    """A device as CTranslate2 names it."""
-
-    kind: Literal["cpu", "cuda"]
-    number: int = 0
 
 
 class CTranslate2Engine:
@@ -91,7 +84,7 @@ class CTranslate2Engine:
                 max_queued_batches=-1,  # see `_post`, which does not wait where no signal reaches it
             )
         except (RuntimeError, ValueError) as error:
-            raise _failure(error) from error
+            raise engine_failure(error) from error
         self._posted_at_a_time = _BATCHES_POSTED * translators
         self._waiting: deque[_Batch] = deque()
         self._posted: deque[_Batch] = deque()
@@ -159,7 +152,7 @@ class CTranslate2Engine:
                 )
             )
         except (RuntimeError, ValueError) as error:
-            raise _failure(error) from error
+            raise engine_failure(error) from error
         return [list(result.log_probs) for result in results]
 
     def _score(
@@ -226,7 +219,7 @@ class CTranslate2Engine:
             try:
                 batch.results = batch.post()
             except (RuntimeError, ValueError) as error:
-                raise _failure(error) from error
+                raise engine_failure(error) from error
             self._posted.append(batch)
 
     def _finish(self, pending: _Pending, options: SearchOptions) -> list[list[_Output]]:
@@ -244,7 +237,7 @@ class CTranslate2Engine:
                 for i, one in zip(batch.numbers, batch.results, strict=True):
                     outputs[i] = self._outputs(one.result(), pending.most, exponent)
             except (RuntimeError, ValueError) as error:
-                raise _failure(error) from error
+                raise engine_failure(error) from error
         return outputs
 
     def _outputs(self, result: Any, most: int, exponent: float) -> list[_Output]:
@@ -417,77 +410,6 @@ class CTranslate2Translator(TextTranslator):
         return lambda: [[self._as_read(hypothesis) for hypothesis in hypotheses] for hypotheses in finish()]
 
 
-def choose_place(device: str) -> Place:
-    """What `auto`, `cpu`, `cuda` or `cuda:N` means to CTranslate2; UserError for anything else."""
-    name, _, index = device.partition(":")
-    if name == "auto":
-        count = load_package("ctranslate2").get_cuda_device_count()
-        return Place("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count) if count else Place("cpu")
-    if (name == "cpu" and index in ("", "0")) or (name == "cuda" and re.fullmatch("[0-9]*", index)):
-        own = os.environ.get("LOCAL_RANK", "0") if name == "cuda" else "0"  # under torchrun each has a GPU of its own
-        return Place("cuda" if name == "cuda" else "cpu", int(index or own))
-    raise UserError(f"device {device!r} is unknown; it must be auto, cpu, cuda or cuda:N; correct it")
-
-
-def refuse_options(
-    decode: DecodeRecipe,
-    precision: EnginePrecision = "auto",
-    place: Place | None = None,
-    ensemble: Sequence[str | Path] = (),
-) -> None:
-    """Raise UserError that names all that CTranslate2 does not have, if there is anything; without place, anywhere."""
-    if problems := missing_options(decode, precision, place, ensemble):
-        raise UserError(f"--engine ctranslate2 has no {'; no '.join(problems)}; change that, or use --engine torch")
-
-
-def missing_options(
-    decode: DecodeRecipe,
-    precision: EnginePrecision = "auto",
-    place: Place | None = None,
-    ensemble: Sequence[str | Path] = (),
-) -> list[str]:
-    """What CTranslate2 does not have of what is asked for, in words."""
-    asked_for = {
-        "decode.stop 'exact' (it ends a search by the number of ended hypotheses)": decode.stop == "exact",
-        "sampling (its samples depend on more than seed and line)": decode.sampling,
-        "groups of the beam": decode.num_groups > 1,
-        "bias of words": bool(decode.bias),
-        "required phrases": bool(decode.require),
-        "shortlist (decode.shortlist, --shortlist)": decode.shortlist is not None,
-        "alignments (they are read from our attention)": decode.alignments,
-        "ensemble (it holds one model)": bool(ensemble),
-        "n-best lists longer than decode.patience lets end": decode.stop == "patience"
-        and decode.n_best > max(1, int(decode.beam_size * decode.patience)),
-    }
-    missing = [name for name, is_asked_for in asked_for.items() if is_asked_for]
-    possible = precisions_on(place) if place is not None else []
-    if place is not None and PRECISION_OF[choose_compute_type(precision, place)] not in possible:
-        missing.append(f"precision {precision} (on this {place.kind} it has {', '.join(possible)})")
-    return missing
-
-
-def choose_compute_type(precision: EnginePrecision, place: Place) -> str:
-    """CTranslate2's name of a precision, whether or not it has it on the device."""
-    if precision != "auto":
-        return _COMPUTE_TYPES[precision]
-    if place.kind == "cpu":
-        return "int8"
-    return "bfloat16" if "bfloat16" in _supported_types(place) else "float32"
-
-
-def precisions_on(place: Place) -> list[str]:
-    """The precisions, by our names, that CTranslate2 has on a device."""
-    return [own for own, name in _COMPUTE_TYPES.items() if name in _supported_types(place)]
-
-
-def _supported_types(place: Place) -> set[str]:
-    try:
-        supported: set[str] = load_package("ctranslate2").get_supported_compute_types(place.kind, place.number)
-    except (RuntimeError, ValueError) as error:
-        raise _failure(error) from error
-    return supported
-
-
 def _wait_for(pending: Sequence[Any]) -> list[Any]:
     """The results of asynchronous calls. Python handles signals only between instructions of its own, so it polls."""
     pause = _SHORTEST_PAUSE
@@ -496,8 +418,3 @@ def _wait_for(pending: Sequence[Any]) -> list[Any]:
             sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
     return [one.result() for one in pending]
-
-
-def _failure(error: Exception) -> UserError:
-    detail = " ".join(str(error).split())
-    return UserError(f"CTranslate2 failed: {detail}; the model and its options must fit it; try --engine torch")

@@ -14,7 +14,8 @@ from nmt.checkpoint import LoadedModel
 from nmt.decode.scoring import score_pairs
 from nmt.decode.text_translator import Task
 from nmt.export.ctranslate2 import Quantization
-from nmt.export.engine import CTranslate2Engine, Place
+from nmt.export.engine import CTranslate2Engine
+from nmt.export.offers import Place
 from nmt.export.packages import load_package
 from nmt.export.rounding import round_weights
 from nmt.export.sentences import Sentences

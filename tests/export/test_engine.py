@@ -19,7 +19,8 @@ from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.export import cache
 from nmt.export import ctranslate2 as conversion
-from nmt.export.engine import CTranslate2Translator, Place, choose_compute_type, choose_place
+from nmt.export.engine import CTranslate2Translator
+from nmt.export.offers import Place, choose_compute_type, choose_place
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.storage.model_facts import read_model_facts
 from nmt.storage.sealed import CorruptError
