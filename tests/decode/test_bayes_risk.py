@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, sentence_utility
-from tests.decode.test_search import vectors
+from tests.search.test_search import vectors
 
 
 def test_expected_utility_is_the_weighted_mean_over_all_candidates() -> None:

@@ -19,7 +19,7 @@ from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
 from nmt.special_ids import EOS_ID
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
-from tests.decode.test_lexical_alignment import Pairs, language
+from tests.alignment.test_lexical_alignment import Pairs, language
 from tests.decode.test_translator import text_lines
 
 VOCAB = 320

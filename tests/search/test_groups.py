@@ -6,7 +6,7 @@ from nmt.packing.packed import PackedSequences
 from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
-from tests.decode.test_search import TableModel, random_table, source_of
+from tests.search.test_search import TableModel, random_table, source_of
 
 SOURCES = [source_of(length, name) for name, length in enumerate([3, 5, 2, 6])]
 

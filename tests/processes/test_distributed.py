@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import HashStore
 from nmt.processes.distributed import choose_device, start_world
 from nmt.processes.watch import Peer, meet
 from nmt.recipe import UserError
-from tests.run_world import LINES, MISSING, run_forked
+from tests.processes.run_world import LINES, MISSING, run_forked
 
 RUN_WORLD = Path(__file__).with_name("run_world.py")
 HOST = socket.gethostname()

@@ -18,7 +18,7 @@ from nmt.processes.run_lock import LOCK_FILE, run_lock
 from nmt.recipe import UserError
 from tests.calling import Nmt
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RECIPE = """
 name = "small"
 src_lang = "en"

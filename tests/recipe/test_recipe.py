@@ -37,7 +37,7 @@ from nmt.recipe import (
 )
 from nmt.recipe.corpora import CORPUS_KINDS
 
-RECIPES = sorted((Path(__file__).resolve().parents[1] / "recipes").glob("*.toml"))
+RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.toml"))
 SECTIONS = [item for item in vars(recipe_room).values() if isinstance(item, type) and issubclass(item, Section)]
 
 SMALL = """\

@@ -20,7 +20,7 @@ from nmt.storage.model_facts import read_model_facts
 from nmt.storage.run_folder import list_checkpoints
 from tests.calling import Nmt, Result
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 TINY_RECIPE = """
 name = "tiny"

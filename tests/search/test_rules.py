@@ -12,7 +12,7 @@ from nmt.packing.packed import PackedSequences
 from nmt.search.beam_search import beam_search
 from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
-from tests.decode.test_search import (
+from tests.search.test_search import (
     Prefix,
     Scored,
     Table,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt.search.phrases import PhraseMatcher
-from tests.decode.plain_search import begun, count
+from tests.search.plain_search import begun, count
 
 words = st.integers(0, 3)
 

@@ -20,11 +20,11 @@ from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
 from nmt.special_ids import BOS_ID
-from tests.decode.plain_search import Task, beam_outputs
-from tests.decode.test_search import PrefixState, TableModel, assert_same, random_table, source_of, zeros
-from tests.decode.test_steering import prefixes, rules, some_phrases, stops, tasks_of, usually
 from tests.inference.test_captured import SEARCHES, Rehearsing, draw_sources, make_model
 from tests.inference.test_captured import assert_same as assert_same_search
+from tests.search.plain_search import Task, beam_outputs
+from tests.search.test_search import PrefixState, TableModel, assert_same, random_table, source_of, zeros
+from tests.search.test_steering import prefixes, rules, some_phrases, stops, tasks_of, usually
 
 
 class OpenTableModel(TableModel):

@@ -10,7 +10,7 @@ from nmt.search.beam_search import beam_search
 from nmt.search.ensemble import Ensemble, EnsembleMean
 from nmt.search.options import SearchOptions
 from nmt.special_ids import BOS_ID
-from tests.decode.test_search import TableModel, random_table, source_of
+from tests.search.test_search import TableModel, random_table, source_of
 
 SOURCES = PackedSequences.from_lists([source_of(3, 0), source_of(2, 1), source_of(4, 2)])
 OPTIONS = SearchOptions(beam_size=3, n_best=2, max_extra_tokens=2)

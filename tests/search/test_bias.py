@@ -15,8 +15,8 @@ from nmt.search.bias import Bias
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
-from tests.decode.plain_search import begun, count
-from tests.decode.test_search import Prefix, Table, TableModel, source_of
+from tests.search.plain_search import begun, count
+from tests.search.test_search import Prefix, Table, TableModel, source_of
 
 Biases = tuple[tuple[Prefix, float], ...]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
-from tests.decode.test_search import Prefix, Scored, Table, reference_penalty
+from tests.search.test_search import Prefix, Scored, Table, reference_penalty
 
 NEG_INF = float("-inf")
 

@@ -12,7 +12,7 @@ from nmt.packing.packed import PackedSequences
 from nmt.search.options import SearchOptions
 from nmt.search.sampling import SamplingOptions, choose, sample
 from nmt.special_ids import EOS_ID
-from tests.decode.test_search import Prefix, TableModel, random_table, search, source_of
+from tests.search.test_search import Prefix, TableModel, random_table, search, source_of
 
 SOURCE = source_of(2, 0)
 

@@ -17,8 +17,8 @@ from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.search.steering import Steering
-from tests.decode.plain_search import Task, beam_outputs, best_outputs
-from tests.decode.test_search import Prefix, TableModel, alphas, assert_same, penalties, random_table, source_of, zeros
+from tests.search.plain_search import Task, beam_outputs, best_outputs
+from tests.search.test_search import Prefix, TableModel, alphas, assert_same, penalties, random_table, source_of, zeros
 
 WORDS = (4, 5)
 

@@ -9,7 +9,7 @@ import pytest
 
 from nmt.evaluate.metrics import score_corpus
 from tests.calling import Nmt
-from tests.test_before_work import MODEL, RECIPE
+from tests.train.test_before_work import MODEL, RECIPE
 
 OPTIONS = ["evaluate.resamples=0", "train.max_steps=2", 'evaluate.metrics=["bleu", "chrf"]']
 
