@@ -249,7 +249,7 @@ def test_what_is_missing_or_too_old_is_named() -> None:
     assert [str(one) for one in lacking] == ["sacremoses>=0.1.1", "typer>=0.29"]
     own, peers = packages.download_commands(lacking)
     assert own.startswith("python3 -m pip download --only-binary=:all: ")
-    assert own.endswith("--dest=wheels 'sacremoses>=0.1.1' 'typer>=0.28'")
+    assert own.endswith("--dest=wheels 'sacremoses>=0.1.1' 'typer>=0.29'")
     assert "--no-deps" in peers and "torch" not in f"{own} {peers}"
     with pytest.raises(ValueError, match="must look like"):
         packages.Requirement.parse("torch==2.13.0")
