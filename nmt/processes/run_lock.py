@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -55,8 +56,7 @@ def _lock(path: Path) -> IO[str]:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                file.seek(0)
-                holder = file.read().strip() or "another process"
+                holder = _holder(file)
                 file.close()
                 raise UserError(
                     f"{path.parent} is in use by {holder}; one process at a time may write to a run; "
@@ -69,3 +69,13 @@ def _lock(path: Path) -> IO[str]:
     file.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n")
     file.flush()
     return file
+
+
+def _holder(file: IO[str]) -> str:
+    """What the process that has the lock wrote about itself; it writes that a moment after it has the lock."""
+    for _ in range(20):
+        file.seek(0)
+        if holder := file.read().strip():
+            return holder
+        time.sleep(0.05)
+    return "another process"

@@ -201,6 +201,18 @@ def test_the_lock_of_a_killed_process_is_taken_over(
     assert not (run / LOCK_FILE).exists()
 
 
+def test_a_holder_that_names_itself_late_is_still_named(tmp_path: Path) -> None:
+    """Two commands that start together: one has the lock, but has not yet written who it is."""
+    holds = "import fcntl, sys, time\nfile = open(sys.argv[1], 'a+')\nfcntl.lockf(file, fcntl.LOCK_EX)\n"
+    holds += "print(flush=True)\ntime.sleep(0.3)\nfile.write('process 7')\nfile.flush()\ntime.sleep(30)\n"
+    command = [sys.executable, "-c", holds, str(tmp_path / LOCK_FILE)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline()
+        with pytest.raises(UserError, match="is in use by process 7; "), run_lock(tmp_path):
+            pass
+        holder.kill()
+
+
 def test_children_do_not_hold_the_lock(tmp_path: Path) -> None:
     with run_lock(tmp_path / "run"):
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
