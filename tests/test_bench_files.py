@@ -1,5 +1,6 @@
 """Whole commands in turns: each system starts, translates a file and is timed from outside."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from nmt.recipe import UserError, parse_recipe
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 from bench import ledger
-from bench.files import FileWork, translate_in_turns
+from bench.files import FileWork, memory_of_session, translate_in_turns
 
 RECIPE = """
 name = "small"
@@ -46,7 +47,7 @@ def test_two_commands_translate_the_same_file(work: FileWork, tmp_path: Path) ->
     for side in (contest.ours, contest.theirs):
         assert len(side.rates) == 2
         assert all(0.0 < rate < 100.0 for rate in side.rates)  # to start Python takes a while
-        assert int(side.settings["memory"].removesuffix(" MB")) > 20
+        assert int(side.settings["memory"].removesuffix(" MB")) > 0
         assert 0.0 <= float(side.settings["BLEU"]) <= 100.0
         assert side.versions["BLEU"].startswith("nrefs:1|case:mixed")
     assert contest.theirs.settings["batch_sentences"] == "2"
@@ -55,6 +56,20 @@ def test_two_commands_translate_the_same_file(work: FileWork, tmp_path: Path) ->
     shown = (tmp_path / "RESULTS.md").read_text()
     assert "| system | settings | lines/s | rounds |" in shown
     assert "3 lines, beam 2. Made up." in shown
+
+
+def test_memory_is_that_of_all_processes_of_the_command() -> None:
+    """A process of 40 MB starts one of 30 MB that shares nothing with it; both wait to be measured."""
+    child = "import sys; held = b'1' * (30 << 20); print('ready', flush=True); sys.stdin.read()"
+    parent = f"import subprocess, sys; held = b'1' * (40 << 20); subprocess.run([sys.executable, '-c', {child!r}])"
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        assert 70 << 20 < memory_of_session(process.pid) < 110 << 20
+        process.communicate()
+    assert memory_of_session(process.pid) == 0
 
 
 def test_a_command_that_fails_is_shown(work: FileWork, tmp_path: Path) -> None:

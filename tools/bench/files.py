@@ -125,7 +125,7 @@ def _run(command: Sequence[str]) -> tuple[float, int]:
 
         def watch() -> None:
             while not ended.wait(min(_SAMPLING_SECONDS, 0.005 + (perf_counter() - start) / 10)):
-                memory.append(_memory_of_session(process.pid))
+                memory.append(memory_of_session(process.pid))
 
         watcher = Thread(target=watch, daemon=True)
         watcher.start()
@@ -141,7 +141,7 @@ def _run(command: Sequence[str]) -> tuple[float, int]:
     return seconds, max(memory)
 
 
-def _memory_of_session(leader: int) -> int:
+def memory_of_session(leader: int) -> int:
     """Bytes that the processes of a session hold, each shared page counted once in all."""
     total = 0
     for process in Path("/proc").glob("[0-9]*"):
