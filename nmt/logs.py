@@ -133,6 +133,11 @@ def progress(description: str, total: float | None, unit: str, *, done: float = 
         bar.close()
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things in words: `1 line`, `2,000 lines`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def format_duration(seconds: float) -> str:
     """Seconds as `1 h 02 min`, `3 min 04 s` or `5.0 s`."""
     if seconds >= 3600:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Chosen:
     """The program that searches, its precision, and why it was chosen, where the choice was left open.
 
-    reason: as it ends a sentence on the engine, with the sign before it
+    reason: why it was chosen; "" where the user chose
     translator: of CTranslate2 where the choice was left open; it is loaded then, because that may fail
     """
 
@@ -43,7 +43,8 @@ class Chosen:
     def note(self) -> str:
         """What the user is told of the choice."""
         name = "CTranslate2" if self.engine is Engine.ctranslate2 else "torch"
-        return f"translated with {name} in {self.precision.value}{self.reason}"
+        reason = f", {self.reason}" if self.reason else ""
+        return f"engine: {name}, {self.precision.value}{reason}"
 
 
 def choose_engine(
@@ -68,13 +69,13 @@ def choose_engine(
     why_not = _why_not_ctranslate2(precision, device, decode, models, required=required)
     if not why_not:
         own = Precision.int8 if precision is Precision.auto else precision
-        chosen = Chosen(Engine.ctranslate2, own, ", the fastest on a CPU")
+        chosen = Chosen(Engine.ctranslate2, own, "the fastest on a CPU")
         try:
             with interruptible():  # it may convert the model
                 return replace(chosen, translator=load(chosen))
         except UserError as error:
             why_not = str(error).partition(";")[0]
-    return Chosen(Engine.torch, _precision_of_torch(precision, device), f": {why_not}")
+    return Chosen(Engine.torch, _precision_of_torch(precision, device), f"because {why_not}")
 
 
 def _why_not_ctranslate2(
@@ -86,9 +87,9 @@ def _why_not_ctranslate2(
     except UserError:
         return "CTranslate2 is not installed"
     if _under_torchrun() or device not in ("auto", "cpu") or (device == "auto" and _may_have_gpu()):
-        return "several processes or a GPU"
+        return "there are several processes or a GPU"
     if precision in (Precision.bf16, Precision.fp16):
-        return f"precision {precision.value}"
+        return f"{precision.value} was asked for"
     if required:
         return "CTranslate2 has no required phrases"
     if missing := missing_options(decode, cast(EnginePrecision, precision.value), Place("cpu"), models[1:]):

@@ -13,7 +13,7 @@ import typer
 
 from nmt.cli.arguments import Overrides, RecipeArgument, Threads
 from nmt.logs import say
-from nmt.recipe import Recipe, UserError, describe_recipe, dump_recipe, load_recipe
+from nmt.recipe import Recipe, UserError, describe_recipe, is_dumped, load_recipe
 
 Seed = Annotated[int | None, typer.Option(help="The same as seed=N: of weights, dropout and the order of the text.")]
 
@@ -56,7 +56,7 @@ def _load_for_training(path: Path, overrides: Sequence[str], seed: int | None, t
     recipe = load_recipe(path, [*overrides, *given])
     saved = recipe.directory / "recipe.toml"
     is_own = saved.is_file() and saved.samefile(path)
-    if is_own and dump_recipe(load_recipe(path)) != path.read_text(encoding="utf-8-sig"):
+    if is_own and not is_dumped(path.read_text(encoding="utf-8-sig")):
         raise UserError(
             f"{path} is where training writes the recipe with all its options; it must be another file than yours; "
             "rename yours, or set another run_dir"

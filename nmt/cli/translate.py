@@ -116,7 +116,7 @@ Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 
 _THREADS = "Threads on a CPU (default: one for each core). Not with --processes, whose processes have one thread each."
 _WINDOW = "Most lines translated together, more being faster; 1 answers line by line. By default from the size of FILE."
-_MAX_DELAY = "At a pipe: seconds to wait for more lines to translate together; inf waits for a whole window."
+_MAX_DELAY = "At a pipe: seconds to wait for more lines to translate together (0.1); inf waits for a whole window."
 _PROCESSES = (
     "Batches translated at a time: threads of CTranslate2, by default one for each core; processes of torch, of one "
 )
@@ -132,7 +132,7 @@ _ENGINE = (
 
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")]
 Window = Annotated[int | None, typer.Option(min=1, help=_WINDOW)]
-MaxDelay = Annotated[float, typer.Option(min=0.0, help=_MAX_DELAY)]
+MaxDelay = Annotated[float | None, typer.Option(min=0.0, help=_MAX_DELAY)]
 ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help=_THREADS)]
 Processes = Annotated[int | None, typer.Option(min=0, help=_PROCESSES)]
 Arithmetic = Annotated[Precision, typer.Option(help=_PRECISION)]
@@ -167,7 +167,7 @@ def translate(
     settings: Settings = None,
     batch_tokens: BatchTokens = None,
     window: Window = None,
-    max_delay: MaxDelay = 0.1,
+    max_delay: MaxDelay = None,
     processes: Processes = None,
     threads: ThreadsOption = None,
     device: Device = "auto",
@@ -196,8 +196,18 @@ def translate(
     load = partial(load_translator, models, device, searched, processes or threads or 0, writer.shows_scores)
     chosen = choose_engine(engine, precision, device, searched, models, load, required=required is not None)
     origin = _origin(models, decode, source, writer, chosen)
-    note = f"{chosen.note}; {' + '.join(map(str, models))}"
-    job = TranslationJob(source, output, origin, writer, partial(load, chosen), window, max_delay, note, started)
+    job = TranslationJob(
+        source=source,
+        output=output,
+        origin=origin,
+        writer=writer,
+        load=partial(load, chosen),
+        window=window,
+        max_delay=_max_delay(source, max_delay),
+        models=" + ".join(map(str, models)),
+        note=chosen.note,
+        started=started,
+    )
     job.run(start_team(chosen.engine, device, _num_processes(processes), threads), resume=resume, restart=restart)
 
 
@@ -216,6 +226,13 @@ def _output(
     output = Output(out, writer.is_numbered, bool(writer.header))
     output.require_other_than((*files, *map(find_model, models)))
     return output
+
+
+def _max_delay(source: Source, given: float | None) -> float:
+    """Seconds that a line of a pipe waits for others; BadParameter where a file leaves the option without effect."""
+    if given is not None and source.pipe is None:
+        raise typer.BadParameter(f"--max-delay has no effect on {source.name}, which is a file; leave it out")
+    return 0.1 if given is None else given
 
 
 def _num_processes(given: int | None) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
 
-from nmt.logs import ProgressBar, format_duration, progress, say, warn
+from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.recipe import UserError
 from nmt.streams.answers import Answer, Load, Team
@@ -31,7 +31,8 @@ from nmt.streams.windows import (
 class TranslationJob:
     """What is to be done.
 
-    note:    what is said of engine and models when all is done
+    models:  their paths, as said when all is done
+    note:    what is said of the engine then
     started: when the command began, in seconds
     """
 
@@ -42,6 +43,7 @@ class TranslationJob:
     load: Load
     window: int | None
     max_delay: float
+    models: str
     note: str
     started: float
 
@@ -162,10 +164,12 @@ class TranslationJob:
                 lines_cut, tokens = lines_cut + answer.lines_cut, tokens + answer.tokens
                 bar.advance(answer.count)
         if lines_cut:
-            warn(f"{lines_cut} lines were too long for the model and were translated in pieces")
+            are = "was" if lines_cut == 1 else "were"
+            warn(f"{counted(lines_cut, 'line')} {are} too long for the model and {are} translated in pieces")
         lines, seconds = done - done_before, monotonic() - self.started
         speed = f"{lines / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
-        say(f"{self.note} on {device}: {lines:,} lines in {format_duration(seconds)}, {speed}")
+        took = f"{counted(lines, 'line')} in {format_duration(seconds)} ({speed})"
+        say(f"translated {took} with {self.models} on {device}; {self.note}")
 
 
 def _with_digests(found: Iterator[list[Record]], digest: InputDigest, digests: deque[str]) -> Iterator[list[Record]]:

@@ -63,7 +63,7 @@ def missing_options(
         "bias of words": bool(decode.bias),
         "required phrases": bool(decode.require),
         "shortlist (decode.shortlist, --shortlist)": decode.shortlist is not None,
-        "alignments (they are read from our attention)": decode.alignments,
+        "alignments (they are read from the attention of torch)": decode.alignments,
         "ensemble (it holds one model)": bool(ensemble),
         "n-best lists longer than decode.patience lets end": decode.stop == "patience"
         and decode.n_best > max(1, int(decode.beam_size * decode.patience)),

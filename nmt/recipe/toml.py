@@ -134,6 +134,14 @@ def dump_recipe(recipe: Recipe) -> str:
     return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
 
 
+def is_dumped(text: str) -> bool:
+    """Whether a recipe is laid out as a program writes it, without comments: nothing is lost when it is replaced.
+
+    Unlike a comparison with `dump_recipe`, this also recognizes what a version with other options wrote.
+    """
+    return tomli_w.dumps(tomllib.loads(text)) == text
+
+
 def dump_choices(recipe: Recipe) -> str:
     """The recipe as TOML without what has its default, such that `parse_recipe` gives the same recipe back."""
     tree = recipe.model_dump(mode="json", exclude_defaults=True, exclude_none=True)

@@ -156,12 +156,18 @@ def _shown(value: object) -> str:
 
 
 def _recipe_of(run_dir: Path) -> Recipe | None:
-    """The recipe of the newest checkpoint, unverified; None where none can be read."""
+    """The recipe of the newest checkpoint that has a readable one, unverified; None where there is no checkpoint.
+
+    Raises UserError where there are checkpoints, but nothing says with which options they were made.
+    """
+    failure: UserError | None = None
     for checkpoint in reversed(list_checkpoints(run_dir)):
         try:
             return load_saved_recipe(checkpoint / "recipe.toml")
-        except UserError:
-            continue
+        except UserError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
     return None
 
 

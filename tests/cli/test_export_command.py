@@ -85,10 +85,10 @@ def test_translate_with_either_engine(model: Path, text: Path, nmt: Nmt) -> None
     status, theirs, err = nmt(*common)
     assert (status, theirs) == (0, ours)
     note = err.splitlines()[-1]
-    assert note.startswith(f"translated with CTranslate2 in fp32, the fastest on a CPU; {model} on cpu: 3 lines in ")
+    assert note.endswith(f" with {model} on cpu; engine: CTranslate2, fp32, the fastest on a CPU")
     status, again, err = nmt(*common, "--engine", "ctranslate2", "--with-scores")
     assert status == 0
-    assert err.startswith(f"translated with CTranslate2 in fp32; {model} on cpu: 3 lines in ")
+    assert err.endswith(f" with {model} on cpu; engine: CTranslate2, fp32\n")
     assert [line.split("\t")[1] for line in again.splitlines()] == ours.splitlines()
     assert nmt(*common, "--engine", "ctranslate2", "--precision", "int8")[0] == 0
 

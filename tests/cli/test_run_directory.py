@@ -45,6 +45,9 @@ def test_a_recipe_in_the_run_directory_stays(
     assert nmt(command, "recipe.toml", "run_dir=other")[0] == 0
     (tmp_path / "recipe.toml").write_text(dump_recipe(load_recipe(tmp_path / "recipe.toml")))
     assert nmt(command, "recipe.toml", "train.max_steps=9")[0] == 0  # one that training wrote
+    lines = (tmp_path / "recipe.toml").read_text().splitlines(keepends=True)
+    (tmp_path / "recipe.toml").write_text("".join(line for line in lines if not line.startswith("max_steps ")))
+    assert nmt(command, "recipe.toml")[0] == 0  # one that training wrote before there was this option
 
 
 def test_a_run_does_not_remove_what_is_no_model(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -420,3 +420,10 @@ def test_score_finds_the_same_probabilities_with_the_same_tag(
     status, _, err = nmt("score", model, sentences, tmp_path / "tgt", "--tag", "<s>")
     assert status == 1
     assert "one of <web>, <news>" in one_line(err)
+
+
+def test_a_wait_for_more_lines_is_refused_on_a_file(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("The dog sees a cat.\n")
+    status, out, err = nmt("translate", model, tmp_path / "in", "--max-delay", 1)
+    assert (status, out) == (2, "")
+    assert "--max-delay has no effect on " in one_line(err) and "which is a file; leave it out" in one_line(err)

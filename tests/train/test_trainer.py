@@ -32,6 +32,7 @@ from nmt.train import compilation
 from nmt.train import trainer as trainer_module
 from nmt.train import update as update_module
 from nmt.train.loss import TrainingLoss
+from nmt.train.position import require_same_run
 from nmt.train.schedule import learning_rate
 from nmt.train.signals import Stopped
 from nmt.train.text import ValidationText
@@ -214,6 +215,14 @@ def test_a_run_is_not_continued_with_another_recipe(tiny_recipe: Recipe, tiny_da
 
 
 @pytest.mark.slow
+def test_a_run_whose_options_cannot_be_read_is_not_continued(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    train_tiny(tiny_recipe, tiny_data)
+    for checkpoint in list_checkpoints(tiny_recipe.directory):
+        (checkpoint / "recipe.toml").write_text("[model]\nlayers = 3\n")
+    with pytest.raises(UserError, match="is not a readable recipe; it must be as it was saved"):
+        require_same_run(tiny_recipe)
+
+
 def test_sigterm_saves_and_exits_143_and_the_run_goes_on(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, max_steps=100_000, save_every=100_000, validate_every=100_000, schedule="constant")
     recipe.directory.mkdir(parents=True)
