@@ -378,6 +378,11 @@ def _require_own_model(recipe: Recipe) -> None:
             f"{out} is a model, but {recipe.directory} has no checkpoints that it could be made of; it must not be "
             "overwritten; move it away"
         )
+    other = Path(os.path.realpath(out)).parent
+    if is_model and other != Path(os.path.realpath(recipe.directory)) and list_checkpoints(other):
+        raise UserError(
+            f"{out} is a link to the model of another run, {other}; that must not be overwritten; remove the link"
+        )
 
 
 def _average_of_run(recipe: Recipe) -> list[Path]:

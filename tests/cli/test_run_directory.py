@@ -1,5 +1,6 @@
 """What a run leaves alone in the directory that it writes to."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,11 @@ def test_a_run_does_not_remove_the_model_of_another(tmp_path: Path, nmt: Nmt, mo
     status, _, err = nmt("run", "mine.toml", "train.max_steps=2")
     assert status == 1
     assert "model is a model, but . has no checkpoints that it could be made of; it must not be" in one_line(err)
+    assert (other / "model" / "model.safetensors").read_bytes() == before
+    shutil.copytree(other / "checkpoints", tmp_path / "checkpoints")
+    status, _, err = nmt("run", "mine.toml", "train.max_steps=2")
+    assert status == 1
+    assert f"model is a link to the model of another run, {other}; that must not be overwritten" in one_line(err)
     assert (other / "model" / "model.safetensors").read_bytes() == before
 
 
