@@ -343,11 +343,11 @@ class Recipe(Section):
     run_dir: Path | None = None
     """Folder of the run; by default `runs/<name>`."""
     data: DataRecipe
-    tokenizer: TokenizerRecipe = TokenizerRecipe()
-    model: ModelRecipe = ModelRecipe()
-    train: TrainRecipe = TrainRecipe()
-    decode: DecodeRecipe = DecodeRecipe()
-    evaluate: EvaluateRecipe = EvaluateRecipe()
+    tokenizer: TokenizerRecipe = Field(default_factory=TokenizerRecipe)
+    model: ModelRecipe = Field(default_factory=ModelRecipe)
+    train: TrainRecipe = Field(default_factory=TrainRecipe)
+    decode: DecodeRecipe = Field(default_factory=DecodeRecipe)
+    evaluate: EvaluateRecipe = Field(default_factory=EvaluateRecipe)
 
     @model_validator(mode="after")
     def _sections_fit_together(self) -> Recipe:
