@@ -156,6 +156,7 @@ class TextTranslator(ABC):
         for name, given in (("lines", lines), ("prefixes", prefixes), ("required", required)):
             _require_list(name, given)
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
+        of_one = replace(options, n_best=1)
         parts_of_lines = [self._cut(line) for line in lines]
         constraints = zip(
             self._encode_prefixes(prefixes, len(lines)), self._encode_required(required, len(lines)), strict=True
@@ -163,7 +164,7 @@ class TextTranslator(ABC):
         tasks = [
             task
             for parts, constraint in zip(parts_of_lines, constraints, strict=True)
-            for task in self._tasks(parts, *constraint, replace(options, n_best=1))
+            for task in self._tasks(parts, *constraint, of_one)
         ]
         finish_search = self._start_search(tasks, options)
 
@@ -227,7 +228,9 @@ class TextTranslator(ABC):
     def _join(self, parts: Sequence[list[Translation]]) -> list[Translation]:
         """The translations of a line from those of its parts."""
         joined = join_ranks(parts)
-        return joined if self._aligns else [replace(one, alignment=None) for one in joined]
+        if self._aligns:
+            return joined
+        return [one if one.alignment is None else replace(one, alignment=None) for one in joined]
 
     def _order(self, translations: list[Translation]) -> list[Translation]:
         """Best first: as they are, or by expected utility, which then is their score."""
@@ -260,7 +263,8 @@ class TextTranslator(ABC):
             raise UserError(
                 f"there are {len(prefixes)} prefixes for {num_lines} lines; there must be one for each, empty for none"
             )
-        return [self._encode_phrase(prefix)[: self._options.max_tokens] for prefix in prefixes]
+        most = self._options.max_tokens
+        return [self._encode_phrase(prefix)[:most] if prefix else [] for prefix in prefixes]
 
     def _encode_required(self, required: Sequence[Sequence[str]] | None, num_lines: int) -> list[list[list[int]]]:
         """The tokens of the phrases that each translation must hold, those that all must hold among them."""
