@@ -26,7 +26,7 @@ LAYERS = (
     ("train", "decode"),
     ("rerank", "export", "plots"),
     ("evaluate",),
-    ("bench", "streams", "serve"),
+    ("bench", "streams", "serve", "experiments"),
     ("pipeline",),
     ("nmt", "guide"),
     ("cli",),

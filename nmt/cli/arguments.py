@@ -25,10 +25,16 @@ def packaged_recipes() -> dict[str, Path]:
         return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
+def packaged_sweeps() -> dict[str, Path]:
+    """The sweeps that come with nmt, by name; see `nmt repeat`."""
+    with as_file(files("nmt").joinpath("recipes", "sweeps")) as folder:
+        return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
 def find_recipe(given: str) -> Path:
-    """The file that the user names, or else the packaged recipe of that name."""
+    """The file that the user names, or else the packaged recipe or sweep of that name."""
     path = Path(given)
-    if path.exists() or given not in (packaged := packaged_recipes()):
+    if path.exists() or given not in (packaged := packaged_recipes() | packaged_sweeps()):
         return path
     say(f"{given} is the recipe that comes with nmt; to change it: nmt recipes {given} -o {given}.toml")
     return packaged[given]

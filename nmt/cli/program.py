@@ -48,6 +48,7 @@ class Command:
 # In the order of `nmt --help`.
 COMMANDS = {
     "run": Command("nmt.cli.recipes", "run", "Train a model by a recipe, translate its test sets and report."),
+    "repeat": Command("nmt.cli.repeat", "repeat", "Run variants of a recipe with several seeds and compare them."),
     "prepare": Command("nmt.cli.recipes", "prepare", "Clean the corpora, train the tokenizer, write the token store."),
     "train": Command("nmt.cli.recipes", "train", "Train, resuming from the newest checkpoint of the run."),
     "average": Command("nmt.cli.recipes", "average", "Average several checkpoints into one model."),

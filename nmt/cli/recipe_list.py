@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import packaged_recipes, write_new
+from nmt.cli.arguments import packaged_recipes, packaged_sweeps, write_new
 from nmt.recipe import CommandError
 
 
@@ -16,8 +16,8 @@ def recipes(
     name: Annotated[str | None, typer.Argument(help="A recipe to print; without it, all are listed.")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="New file to copy it to.")] = None,
 ) -> None:
-    """List the recipes that come with nmt, each with its title; print or copy one by its name."""
-    packaged = packaged_recipes()
+    """List the recipes and sweeps that come with nmt, each with its title; print or copy one by its name."""
+    packaged = packaged_recipes() | packaged_sweeps()
     if name is None:
         if out is not None:
             raise CommandError("nmt recipes -o FILE needs the name of a recipe; give one, such as quickstart")

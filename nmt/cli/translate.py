@@ -196,18 +196,8 @@ def translate(
     load = partial(load_translator, models, device, searched, processes or threads or 0, writer.shows_scores)
     chosen = choose_engine(engine, precision, device, searched, models, load, required=required is not None)
     origin = _origin(models, decode, source, writer, chosen)
-    job = TranslationJob(
-        source=source,
-        output=output,
-        origin=origin,
-        writer=writer,
-        load=partial(load, chosen),
-        window=window,
-        max_delay=_max_delay(source, max_delay),
-        models=" + ".join(map(str, models)),
-        note=chosen.note,
-        started=started,
-    )
+    search, delay, names = partial(load, chosen), _max_delay(source, max_delay), " + ".join(map(str, models))
+    job = TranslationJob(source, output, origin, writer, search, window, delay, names, chosen.note, started)
     job.run(start_team(chosen.engine, device, _num_processes(processes), threads), resume=resume, restart=restart)
 
 

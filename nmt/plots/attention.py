@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nmt.alignment.attention import AttentionMap, ChosenAttention, WordAligner
-from nmt.plots.picture import write_picture
+from nmt.plots.picture import new_figure, write_picture
 from nmt.recipe import UserError
 
 # Inches of a cell and of the room for the words beside the map.
@@ -65,12 +65,8 @@ def draw(sentences: Sentences, panels: Sequence[Panel], path: Path) -> None:
 
     Raises UserError without matplotlib, for another kind, and where the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
-    except ImportError as error:
-        raise UserError("matplotlib is missing; plots need it; install the extra: pip install 'nmt[plot]'") from error
     width, height = _CELL * len(sentences.src) + _MARGIN, _CELL * len(sentences.tgt) + _MARGIN
-    figure = Figure(figsize=(width * len(panels), height), layout="constrained")
+    figure = new_figure(width * len(panels), height)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axes.imshow(panel.weights, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
         axes.scatter(panel.attended, np.arange(len(panel.attended)), s=12, c="darkorange")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nmt.plots.picture import write_picture
+from nmt.plots.picture import new_figure, write_picture
 from nmt.recipe import UserError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def draw_curves(run: Path, out: Path, title: str | None = None) -> Path:
     Raises UserError when matplotlib is not installed, the run has noted nothing yet, or the picture cannot be written.
     """
     series = read_metrics(run / "metrics.jsonl")
-    figure = _new_figure()
+    figure = new_figure(*_INCHES)
     for panel, axes in _arrange(figure, series):
         _draw(panel, axes, series)
     figure.suptitle(title or run.resolve().name, x=0.01, ha="left", fontsize=13, fontweight="bold")
@@ -124,15 +124,6 @@ def _figures(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return figures if isinstance(figures, dict) and isinstance(figures.get("step"), int) else None
-
-
-def _new_figure() -> Figure:
-    try:
-        # An extra, which those who draw nothing need not install, nor wait for.
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        raise UserError("matplotlib is not installed; pictures are drawn by it; pip install 'nmt[plot]'") from error
-    return Figure(figsize=_INCHES, layout="constrained")
 
 
 def _arrange(figure: Figure, series: Mapping[str, Points]) -> Iterator[tuple[_Panel, Axes]]:

@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of so many inches; UserError where matplotlib is not installed."""
+    try:
+        # An extra, which those who draw nothing need not install, nor wait for.
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise UserError("matplotlib is not installed; pictures are drawn by it; pip install 'nmt[plot]'") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
 def write_picture(figure: Figure, path: Path, dots_per_inch: int) -> None:
     """Write a figure as the kind of picture that the end of the name says: png, pdf, svg.
 

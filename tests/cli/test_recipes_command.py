@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_all_are_listed_and_each_can_be_copied(nmt: Nmt, tmp_path: Path) -> None:
     _, listed, _ = nmt("recipes")
-    names = {path.stem for path in (ROOT / "recipes").glob("*.toml")}
+    names = {path.stem for path in (ROOT / "recipes").rglob("*.toml")}
     assert {line.split()[0] for line in listed.splitlines()} == names
     assert "  Multi30k English-German as Wu et al. 2021\n" in listed
     out = tmp_path / "mine.toml"
@@ -69,7 +69,7 @@ def test_wheel_and_source_archive_hold_what_is_needed(tmp_path: Path) -> None:
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([sys.executable, "-c", building.format(str(tmp_path))], cwd=copy, check=True, capture_output=True)
     (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
-    recipes = {f"nmt/recipes/{path.name}" for path in (copy / "recipes").glob("*.toml")}
+    recipes = {f"nmt/recipes/{path.relative_to(copy / 'recipes')}" for path in (copy / "recipes").rglob("*.toml")}
     pages = {f"nmt/guide/{path.name}" for path in (copy / "nmt" / "guide").glob("*.md")}
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from nmt.plots import curves
 from nmt.plots.curves import draw_curves, read_metrics
+from nmt.plots.picture import new_figure
 from nmt.recipe import UserError
 
 
@@ -33,13 +34,12 @@ def legend_of(axes: Axes) -> list[str]:
 def drawn(monkeypatch: pytest.MonkeyPatch, run: Path) -> Figure:
     """The figure that `draw_curves` made."""
     figures: list[Figure] = []
-    new_figure = curves._new_figure
 
-    def keep_figure() -> Figure:
-        figures.append(new_figure())
+    def keep_figure(width: float, height: float) -> Figure:
+        figures.append(new_figure(width, height))
         return figures[-1]
 
-    monkeypatch.setattr(curves, "_new_figure", keep_figure)
+    monkeypatch.setattr(curves, "new_figure", keep_figure)
     draw_curves(run, run / "curves.png")
     return figures[0]
 

@@ -1,0 +1,90 @@
+"""`nmt repeat`: a recipe in several variants and with several seeds, and what differs between them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.arguments import Overrides, RecipeArgument, find_recipe
+from nmt.cli.scored_text import Format, FormatOption, echo_found
+from nmt.evaluate.tables import format_tables
+from nmt.experiments.launch import command, execute, is_complete, share_text
+from nmt.experiments.results import TestResult, as_document, read_results, result_tables
+from nmt.experiments.sweep import Run, is_sweep, load_sweep, make_sweep
+from nmt.logs import counted, say, warn
+from nmt.plots.scores import ScoredVariant, draw_scores
+from nmt.recipe import CommandError, UserError
+from nmt.storage.sealed import write_file
+
+_VARY = "Values of an option, KEY=A,B; several such options give all combinations. The first is the baseline."
+_JOBS = "Runs at a time (default: one for each GPU, else one); they share the GPUs or the cores."
+_ONLY = "Carry out this run alone, by its number in --list: for an array of jobs, after --prepare-only."
+
+
+def repeat(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    vary: Annotated[list[str] | None, typer.Option(metavar="KEY=A,B", help=_VARY)] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each variant, by consecutive seeds (3).")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of all runs (runs/NAME-repeat).")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help=_JOBS)] = None,
+    metric: Annotated[str | None, typer.Option(help="What is compared (default: the recipe's first metric).")] = None,
+    only: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help=_ONLY)] = None,
+    prepare_only: Annotated[
+        bool, typer.Option("--prepare-only", help="Prepare the text of all runs, and end.")
+    ] = False,
+    list_runs: Annotated[bool, typer.Option("--list", help="List the runs and their commands, and end.")] = False,
+    output: FormatOption = Format.text,
+) -> None:
+    """Run a recipe with several seeds, in variants if wanted, and compare their scores.
+
+    RECIPE may also be a sweep: a TOML file with recipe, seeds, overrides and [variants]. Complete runs are not done
+    again, and interrupted ones are resumed, when the same command is given again.
+
+    nmt repeat quickstart --seeds 5 --vary model.num_heads=2,4 --vary model.d_ff=256,512 --jobs 2
+    """
+    if is_sweep(recipe):
+        if vary:
+            raise CommandError(f"{recipe} is a sweep, which names its variants; leave out --vary, or give a recipe")
+        sweep = load_sweep(recipe, find_recipe, seeds, overrides or ())
+    else:
+        sweep = make_sweep(recipe, seeds or 3, overrides or (), vary or ())
+    folder = out or Path("runs") / f"{recipe.stem}-repeat"
+    runs = sweep.runs(folder)
+    if list_runs:
+        for run in runs:
+            state = "complete" if is_complete(run) else ""
+            typer.echo("\t".join((str(run.number), run.name, state, shlex.join(["nmt", *command(run)]))))
+        return
+    if only is not None and only > len(runs):
+        raise CommandError(f"--only {only}: there are {counted(len(runs), 'run')}; give a number that --list shows")
+    chosen = runs if only is None else [runs[only - 1]]
+    failed = share_text(chosen) if prepare_only else execute(chosen, jobs)
+    if failed:
+        raise UserError(
+            f"{counted(len(failed), 'run')} of {len(chosen)} failed: {'; '.join(run.name for run in failed)}; the "
+            "lines above say why; correct that and give the same command again"
+        )
+    if not prepare_only and only is None:
+        _report(runs, read_results(runs, metric), folder, output)
+
+
+def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, output: Format) -> None:
+    """Write the results into the folder of all runs, and print them."""
+    tables, document = result_tables(results), as_document(results)
+    title = f"# {folder.name}\n\n{counted(len(runs), 'run')} of {runs[0].recipe_file}.\n\n"
+    write_file(folder / "report.md", (title + format_tables(tables, "markdown")).encode())
+    write_file(folder / "report.json", (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+    for result in results:
+        variants = [ScoredVariant(one.name, one.scores, one.mean.value, one.mean.half_width) for one in result.variants]
+        try:
+            draw_scores(f"{result.test}: {result.metric}", variants, folder / f"{result.test}.png")
+        except UserError as error:
+            warn(f"the picture is left out: {error}")
+    echo_found(document, tables, output)
+    say(f"report: {folder / 'report.md'}")

@@ -1,0 +1,148 @@
+"""`nmt repeat`: runs of variants and seeds, their shared text, and the table of their scores."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nmt.experiments import launch
+from tests.calling import Nmt, one_line
+
+RECIPE = """
+name = "tiny"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+train = [{ kind = "toy", pairs = 300 }]
+valid = [{ kind = "toy", split = "valid", pairs = 20 }]
+[data.test.heldout]
+kind = "toy"
+split = "test"
+pairs = 6
+[tokenizer]
+vocab_size = 600
+[model]
+d_model = 16
+d_ff = 32
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+[train]
+device = "cpu"
+max_steps = 2
+batch_tokens = 400
+[decode]
+beam_size = 1
+max_length_ratio = 1.0
+max_extra_tokens = 2
+[evaluate]
+metrics = ["chrf"]
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    Path("tiny.toml").write_text(RECIPE)
+    return Path("tiny.toml")
+
+
+@pytest.mark.slow
+def test_variants_are_run_on_the_same_text_and_compared(
+    recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = (recipe, "--seeds", 2, "--vary", "model.d_ff=32,64", "--jobs", 2, "-o", "out")
+    status, out, err = nmt("repeat", *options)
+    assert status == 0, err
+    assert "heldout: chrf" in out and "chrf  chrF2|" in out
+    rows = [line.split() for line in out.splitlines() if line.startswith("d_ff=")]
+    assert [row[0] for row in rows] == ["d_ff=32", "d_ff=64"]
+    assert [row[2] for row in rows] == ["2", "2"]
+    assert rows[0][-1] != "shown" and rows[1][-1] == "shown"  # of the difference, whether shown or not
+    seeds = [Path("out") / variant / f"seed-{seed}" for variant in ("d_ff=32", "d_ff=64") for seed in (1, 2)]
+    names = {path.name for path in (seeds[0] / "data").iterdir()}
+    assert all({path.name for path in (run / "data").iterdir()} == names for run in seeds)
+    largest = max((seeds[0] / "data").iterdir(), key=lambda path: path.stat().st_size).name
+    assert len({(run / "data" / largest).stat().st_ino for run in seeds}) == 1  # prepared once
+    document = json.loads(Path("out/report.json").read_text())
+    (test,) = document["tests"]
+    scores = [json.loads((run / "report.json").read_text())["tests"][0]["scores"][0]["value"] for run in seeds]
+    assert [score for variant in test["variants"] for score in variant["scores"]] == pytest.approx(scores)
+    assert "| d_ff=64 |" in Path("out/report.md").read_text()
+    monkeypatch.setattr(launch, "_popen", None)  # nothing is run again
+    status, again, _ = nmt("repeat", *options, "--format", "json")
+    assert status == 0 and json.loads(again) == document
+    listed = nmt("repeat", *options, "--list")[1].splitlines()
+    assert [line.split("\t")[:3] for line in listed[:2]] == [
+        ["1", "d_ff=32, seed 1", "complete"],
+        ["2", "d_ff=64, seed 1", "complete"],
+    ]
+    assert listed[0].endswith("nmt run tiny.toml model.d_ff=32 seed=1 run_dir=out/d_ff=32/seed-1")
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_named_and_the_others_are_made(recipe: Path, nmt: Nmt) -> None:
+    options = (recipe, "--seeds", 1, "--vary", "train.start_from=nothing,none-either", "-o", "out")
+    status, out, err = nmt("repeat", *options)
+    assert (status, out) == (1, "")
+    assert "nmt: 2 runs of 2 failed: start_from=nothing, seed 1; start_from=none-either, seed 1; the lines" in err
+    assert "ended with status 1: nmt: " in err and "its output is in out/start_from=nothing/seed-1.log" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--vary", "model.num_head=1"), "variant num_head=1: "),
+        (("--only", 9), "--only 9: there are 3 runs; give a number that --list shows"),
+        (("--seeds", 0), "--seeds"),
+    ],
+)
+def test_wrong_options_are_refused_before_any_work(
+    recipe: Path, nmt: Nmt, options: tuple[object, ...], reason: str
+) -> None:
+    status, out, err = nmt("repeat", recipe, *options)
+    assert (status, out) == (2, "")
+    assert reason in one_line(err)
+    assert not Path("runs").exists()
+
+
+def test_a_sweep_names_its_variants_itself(recipe: Path, nmt: Nmt) -> None:
+    Path("sweep.toml").write_text('recipe = "tiny.toml"\nseeds = 2\n[variants]\nbase = []\nwide = ["model.d_ff=64"]\n')
+    status, out, err = nmt("repeat", "sweep.toml", "--list")
+    assert status == 0, err
+    assert [line.split("\t")[1] for line in out.splitlines()] == [
+        "base, seed 1",
+        "wide, seed 1",
+        "base, seed 2",
+        "wide, seed 2",
+    ]
+    status, _, err = nmt("repeat", "sweep.toml", "--vary", "model.d_ff=1,2")
+    assert status == 2 and "leave out --vary" in one_line(err)
+
+
+@pytest.mark.slow
+def test_sigterm_ends_all_processes_and_says_how_to_continue(recipe: Path) -> None:
+    command = ["repeat", str(recipe), "train.max_steps=1000000", "--seeds", "2", "--jobs", "2", "-o", "out"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nmt", *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(launch.__file__).parents[2])},
+    )
+    metrics = [Path("out/tiny") / f"seed-{seed}" / "metrics.jsonl" for seed in (1, 2)]
+    deadline = time.monotonic() + 120
+    while not all(path.exists() and path.stat().st_size for path in metrics):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert "2 runs are not complete; to continue, give the same command again" in err.splitlines()[-1]
+    for seed in (1, 2):
+        assert list(Path("out/tiny", f"seed-{seed}", "checkpoints").iterdir())  # each has saved
