@@ -26,11 +26,13 @@ from nmt.recipe import (
     SgmCorpus,
     TextCorpus,
     ToyCorpus,
+    TreesCorpus,
     TsvCorpus,
     UserError,
 )
 from nmt.text.json_fields import one_line, parse_json, text_field
 from nmt.text.lines import InvalidUtf8, count_lines, decompressed, read_lines, unreadable
+from nmt.text.trees import linearize, read_tree, words
 
 Pair = tuple[str, str]
 Labels = tuple[str, ...]
@@ -63,6 +65,8 @@ def read_pairs(corpus: Corpus, data: DataRecipe, src_lang: str, tgt_lang: str) -
             return _read_hugging_face(corpus, data, src_lang, tgt_lang)
         case SacrebleuCorpus():
             return _read_sacrebleu(corpus, src_lang, tgt_lang)
+        case TreesCorpus():
+            return _read_trees(_find(corpus.path, data), data.invalid_utf8)
         case ToyCorpus():
             return ((pair.src, pair.tgt) for pair in generate(corpus.split, corpus.pairs, corpus.seed))
         case _:
@@ -91,7 +95,7 @@ def input_files(corpus: Corpus, data: DataRecipe) -> list[Path]:
     match corpus:
         case TextCorpus() | SgmCorpus():
             return [_locate(path, data) for path in (corpus.src, *corpus.references)]
-        case TsvCorpus() | ParquetCorpus() | JsonLinesCorpus():
+        case TsvCorpus() | ParquetCorpus() | JsonLinesCorpus() | TreesCorpus():
             return [_locate(corpus.path, data)]
         case HuggingFaceCorpus():
             folder = _locate(Path(corpus.dataset), data)
@@ -126,7 +130,7 @@ def count_pairs(corpus: Corpus, data: DataRecipe) -> int | None:
                 return int(file.metadata.num_rows)
         case ToyCorpus():
             return corpus.pairs
-        case SgmCorpus() | HuggingFaceCorpus() | SacrebleuCorpus():
+        case SgmCorpus() | HuggingFaceCorpus() | SacrebleuCorpus() | TreesCorpus():
             return None
         case _:
             assert_never(corpus)
@@ -255,6 +259,33 @@ def _read_json_lines(corpus: JsonLinesCorpus, path: Path, invalid_utf8: InvalidU
         if not line.strip():
             continue
         yield _fields(parse_json(line, where), corpus.src_field, corpus.tgt_field, where)
+
+
+def _read_trees(path: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
+    """The words of each tree, and the tree as a target. A tree may go over several lines, as treebanks print them."""
+    begun: list[str] = []
+    first = depth = 0
+    for number, line in enumerate(read_lines(path, invalid_utf8), start=1):
+        if not begun and not line.strip():
+            continue
+        first = first if begun else number
+        begun.append(line)
+        depth += line.count("(") - line.count(")")
+        if depth <= 0:
+            yield _tree_pair(" ".join(begun), f"{path}, line {first}")
+            begun, depth = [], 0
+    if begun:
+        _tree_pair(" ".join(begun), f"{path}, line {first}")
+
+
+def _tree_pair(text: str, where: str) -> Pair:
+    try:
+        tree = read_tree(text)
+    except ValueError as error:
+        raise UserError(
+            f"{where}: {error}; it must be a tree such as (S (NP (NN dog)) (VP (VBZ sleeps))); correct it"
+        ) from error
+    return " ".join(words(tree)), linearize(tree)
 
 
 def _read_hugging_face(corpus: HuggingFaceCorpus, data: DataRecipe, src_lang: str, tgt_lang: str) -> Iterator[Pair]:

@@ -33,6 +33,7 @@ from nmt.recipe import (
     SgmCorpus,
     TextCorpus,
     ToyCorpus,
+    TreesCorpus,
     TsvCorpus,
     UserError,
 )
@@ -290,6 +291,8 @@ def describe_place(leak: Leak, data: DataRecipe) -> str:
             return f"{files[0]}:{number + corpus.has_header}"
         case SgmCorpus():
             return f"{files[leak.part == 'reference' and len(files) > 1]}, segment {number}"
+        case TreesCorpus():
+            return f"{files[0]}, tree {number}"
         case ParquetCorpus() | JsonLinesCorpus():
             return f"{files[0]}, record {number}"
         case HuggingFaceCorpus():

@@ -1,7 +1,7 @@
 """Scores of translations, each with the signature that says how it was counted.
 
 BLEU, chrF and TER are sacreBLEU's (Post 2018). The `bleu-tokenized` family is what older publications give instead:
-`multi-bleu.perl` over Moses tokens of both sides. Those figures are neither comparable with sacreBLEU's nor with each
+`multi-bleu.perl` over Moses tokens of both sides. These figures are neither comparable with sacreBLEU's nor with each
 other, so each has a name of its own and a signature that names the tokenizer.
 """
 
@@ -21,7 +21,9 @@ from sacrebleu.metrics.chrf import CHRF, CHRFScore
 from sacrebleu.metrics.ter import TER, TERScore
 from sacrebleu.significance import PairedTest, Result
 
+from nmt.evaluate.brackets import BracketF1, BracketScore
 from nmt.evaluate.moses import MosesText, split_compounds
+from nmt.evaluate.sentence_counts import SentenceCounter
 from nmt.recipe import Metric, UserError
 
 # Digits behind the point that give back a figure of sacreBLEU's exactly, of which it hands out only text.
@@ -78,7 +80,7 @@ class Scorer:
     """
 
     name: Metric
-    counter: BLEU | CHRF | TER
+    counter: SentenceCounter
     prepare: Callable[[str], str]
     signature_notes: Mapping[str, str]
 
@@ -146,6 +148,8 @@ def make_scorer(name: str, *, tgt_lang: str, tokenize: str | None = None, lowerc
             return Scorer(metric, CHRF(lowercase=lowercase, word_order=2), str, {})
         case "ter":
             return Scorer(metric, TER(), str, {})
+        case "bracket-f1":
+            return Scorer(metric, BracketF1(), str, {})
         case "bleu-tokenized":
             moses = MosesText(tgt_lang)
             return _moses_scorer(metric, moses, moses.tokens)
@@ -301,12 +305,13 @@ def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:
 
 
 def _corpus_score(
-    counter: BLEU | CHRF | TER, lines: Sequence[str], references: Sequence[Sequence[str]], resamples: int
-) -> tuple[BLEUScore | CHRFScore | TERScore, dict[str, float]]:
+    counter: SentenceCounter, lines: Sequence[str], references: Sequence[Sequence[str]], resamples: int
+) -> tuple[BLEUScore | CHRFScore | TERScore | BracketScore, dict[str, float]]:
     """sacreBLEU's score; above 1, `resamples` give it an interval, which comes apart where it cannot hold it."""
     try:
         return counter.corpus_score(lines, references, n_bootstrap=max(resamples, 1)), {}
     except TypeError:
+        assert not isinstance(counter, BracketF1)
         # Where the score of some resamples is just zero, sacreBLEU (2.6) cannot take the mean of its own numbers, since
         # those are 64-bit and the others 32-bit. What it has noted for the signature until then stands. Its paired
         # test, which can, draws the same resamples of its baseline.

@@ -17,12 +17,14 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_word_ngrams
 from sacrebleu.metrics.ter import TER
 
+from nmt.evaluate.brackets import BracketF1, f1
 from nmt.rerank.corpus_counts import Counts, score_of_counts
 
+SentenceCounter = BLEU | CHRF | TER | BracketF1
+"""What counts a sentence and scores the sums of such counts."""
 
-def sentence_counts(
-    metric: BLEU | CHRF | TER, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-) -> Counts:
+
+def sentence_counts(metric: SentenceCounter, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
     """The counts of each hypothesis against its references, of which there are one or more streams.
 
     Returns: (sentences, counts)
@@ -37,6 +39,8 @@ def sentence_counts(
         case TER():
             edits = [metric.sentence_score(hypothesis, refs) for hypothesis, refs in pairs]
             rows = [[one.num_edits, one.ref_length] for one in edits]
+        case BracketF1():
+            return metric.count(hypotheses, references)
         case CHRF():
             rows = [_chrf_counts(metric, hypothesis, refs) for hypothesis, refs in pairs]
         case _:
@@ -44,7 +48,7 @@ def sentence_counts(
     return np.array(rows, dtype=np.float64)
 
 
-def score_of_sums(metric: BLEU | CHRF | TER, sums: Counts) -> Counts:
+def score_of_sums(metric: SentenceCounter, sums: Counts) -> Counts:
     """The score of corpora whose sums of counts are (corpora, counts): (corpora,)."""
     match metric:
         case BLEU():
@@ -54,6 +58,8 @@ def score_of_sums(metric: BLEU | CHRF | TER, sums: Counts) -> Counts:
             rate: Counts = np.where(edits > 0, 100.0, 0.0)  # of nothing but empty references
             np.divide(100.0 * edits, length, out=rate, where=length > 0)
             return rate
+        case BracketF1():
+            return f1(sums)
         case CHRF():
             return score_of_counts("chrf", sums)
         case _:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sacrebleu.significance import PairedTest, Result
 
+from nmt.evaluate.brackets import BracketF1, f1
 from nmt.evaluate.metrics import Scorer, check_aligned, check_seed
 from nmt.evaluate.sentence_counts import score_of_sums, sentence_counts
 from nmt.recipe import UserError
@@ -126,10 +127,34 @@ def _bootstrap(
     if not resamples:
         return _Test("", [None] * len(prepared))
     scorer.counter.n_bootstrap = scorer.counter.seed = None
+    if isinstance(scorer.counter, BracketF1):
+        return _bootstrap_of_trees(prepared, references, scorer, scorer.counter, resamples)
     test = PairedTest(list(prepared), {scorer.name: scorer.counter}, references, test_type="bs", n_samples=resamples)
     signatures, scores = test()
     ((name, signature),) = signatures.items()
     return _Test(scorer.sign(name, signature), [result for result in scores[name] if isinstance(result, Result)])
+
+
+def _bootstrap_of_trees(
+    prepared: Sequence[tuple[str, Sequence[str]]],
+    references: Sequence[Sequence[str]],
+    scorer: Scorer,
+    counter: BracketF1,
+    resamples: int,
+) -> _Test:
+    """What sacreBLEU's paired bootstrap does, for a metric that sacreBLEU does not have."""
+    whole = [counter.corpus_score(lines, references, n_bootstrap=resamples) for _, lines in prepared]
+    counts = [counter.count(lines, references) for _, lines in prepared]
+    generator = np.random.default_rng(None if counter.seed == "none" else int(counter.seed or 0))
+    drawn = generator.choice(len(counts[0]), size=(resamples, len(counts[0])), replace=True)
+    scores = [np.array([float(f1(own[rows].sum(axis=0))) for rows in drawn]) for own in counts]
+    results = []
+    for own, found in zip(scores, whole, strict=True):
+        difference = np.abs(own - scores[0])
+        as_wide = difference - difference.mean() > abs(found.score - whole[0].score)
+        p_value = None if own is scores[0] else (int(as_wide.sum()) + 1) / (resamples + 1)
+        results.append(Result(found.score, p_value, found.mean, found.interval))
+    return _Test(scorer.sign(whole[0].name, counter.get_signature()), results)
 
 
 def _randomization(
@@ -156,6 +181,8 @@ def _randomization(
         as_wide = np.abs(first - second) >= abs(found.score - results[0].score) - _EQUAL
         results.append(Result(float(found.score), (int(as_wide.sum()) + 1) / (trials + 1)))
     signature = counter.get_signature()
+    if isinstance(signature, str):
+        return _Test(scorer.sign(found.name, signature, ar=str(trials), seed=seed, ties="counted"), results)
     signature.update("seed", seed)
     signature.update("ar", trials)
     return _Test(scorer.sign(found.name, signature, ties="counted"), results)

@@ -15,6 +15,7 @@ from nmt.recipe.corpora import (
     SgmCorpus,
     TextCorpus,
     ToyCorpus,
+    TreesCorpus,
     TsvCorpus,
 )
 from nmt.recipe.decoding import DecodeRecipe
@@ -64,6 +65,7 @@ __all__ = [
     "TokenizerRecipe",
     "ToyCorpus",
     "TrainRecipe",
+    "TreesCorpus",
     "TsvCorpus",
     "UserError",
     "describe_recipe",

@@ -201,6 +201,16 @@ class SacrebleuCorpus(TrainingShare):
     """Name such as `wmt14/full`."""
 
 
+class TreesCorpus(TrainingShare):
+    """Constituency trees, one a line, for parsing as translation (Vinyals et al. 2015; paper, section 6.3): the source
+    is the words, the target the brackets with their labels. Score them with metric `bracket-f1`."""
+
+    kind: Literal["trees"] = "trees"
+    path: Path
+    """A file of trees in the form of the Penn Treebank, such as `(ROOT (S (NP (DT The) (NN dog)) (VP (VBZ sleeps))))`,
+    plain or compressed."""
+
+
 class ToyCorpus(TrainingShare):
     """The built-in toy corpus: labeled pairs made by a small English-German grammar; needs no file at all."""
 
@@ -221,6 +231,7 @@ Corpus = Annotated[
     | JsonLinesCorpus
     | HuggingFaceCorpus
     | SacrebleuCorpus
+    | TreesCorpus
     | ToyCorpus,
     Field(discriminator="kind"),
 ]

@@ -8,7 +8,9 @@ from pydantic import NonNegativeInt
 
 from nmt.recipe.corpora import Section
 
-Metric = Literal["bleu", "chrf", "chrf++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"]
+Metric = Literal[
+    "bleu", "chrf", "chrf++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split", "bracket-f1"
+]
 BleuTokenizer = Literal[
     "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spm", "spBLEU-1K", "none"
 ]
@@ -19,7 +21,7 @@ class EvaluateRecipe(Section):
 
     metrics: tuple[Metric, ...] = ("bleu", "chrf", "ter")
     """sacreBLEU's metrics, and BLEU of Moses tokens as older publications give it: cased, lower-cased (`-lc`), or with
-    compounds split at hyphens; each is reported with its signature."""
+    compounds split at hyphens; for trees, `bracket-f1` by the rules of EVALB. Each is reported with its signature."""
     tokenize: BleuTokenizer | None = None
     """sacreBLEU's tokenizer for `bleu`, here and in validation: 13a, intl, zh, ja-mecab, ko-mecab, char, flores101,
     flores200, spm, spBLEU-1K or none; by default its own choice for the target language, which is 13a for most."""

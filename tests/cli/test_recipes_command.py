@@ -46,7 +46,7 @@ def test_a_name_calls_the_recipe_unless_a_file_has_it(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["recipes", "nope"], "no such recipe; it must be one of iwslt14-de-en, "),
+        (["recipes", "nope"], "no such recipe; it must be one of gum-parsing, iwslt14-de-en, "),
         (["recipes", "-o", "x.toml"], "needs the name of a recipe"),
         (["config", "nope"], "or a name that `nmt recipes` lists"),
     ],

@@ -25,6 +25,7 @@ from nmt.recipe import (
     SgmCorpus,
     TextCorpus,
     ToyCorpus,
+    TreesCorpus,
     TsvCorpus,
     UserError,
 )
@@ -481,3 +482,33 @@ def test_a_corpus_without_labels(tmp_path: Path) -> None:
 def labels(corpus: Corpus, root: Path) -> list[tuple[str, ...]] | None:
     found = read_labels(corpus, recipe(root), "en", "de")
     return None if found is None else list(found)
+
+
+def test_trees_on_one_line_or_many(tmp_path: Path) -> None:
+    """A blank line between trees, and a tree over several lines, as the Penn Treebank prints them."""
+    write(
+        tmp_path / "wsj.mrg",
+        [
+            "",
+            "( (S",
+            "    (NP (DT A) (NN dog) )",
+            "    (VP (VBZ barks) ) (. .) ))",
+            "",
+            "(ROOT (NP (-LRB- -LRB-) (NN b)))",
+        ],
+        "gz",
+    )
+    expected = [("A dog barks .", "(S (NP XX XX )NP (VP XX )VP . )S"), ("( b", "(NP XX XX )NP")]
+    assert read(TreesCorpus(path="wsj.mrg"), tmp_path) == expected
+    assert count_pairs(TreesCorpus(path="wsj.mrg"), recipe(tmp_path)) is None
+    assert input_files(TreesCorpus(path="wsj.mrg"), recipe(tmp_path)) == [tmp_path / "wsj.mrg"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "place"),
+    [(["(S (NN a))", "dog"], "line 2"), (["(S (NN a))", "", "(S", "(NN b)"], "line 3"), (["(S (NN a)))"], "line 1")],
+)
+def test_a_malformed_tree_is_named(tmp_path: Path, lines: list[str], place: str) -> None:
+    write(tmp_path / "trees", lines)
+    with pytest.raises(UserError, match=rf"trees, {place}: .*; it must be a tree such as \(S \(NP \(NN dog\)\)"):
+        read(TreesCorpus(path="trees"), tmp_path)

@@ -576,7 +576,7 @@ def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
 
 
 def test_all_sections_are_exported() -> None:
-    assert len(SECTIONS) == 16
+    assert len(SECTIONS) == 17
     assert {Recipe, ToyCorpus} <= set(SECTIONS)
 
 
@@ -609,7 +609,9 @@ def test_the_described_recipe_documents_every_option_above_it() -> None:
 def test_the_described_recipe_lists_choices() -> None:
     text = describe_recipe(parse_recipe(SMALL))
     assert "One of: relu, gelu, swish, swiglu." in text
-    assert "Any of: bleu, chrf, chrf++, ter, bleu-tokenized, bleu-tokenized-lc, bleu-compound-split." in text
+    assert (
+        "Any of: bleu, chrf, chrf++, ter, bleu-tokenized, bleu-tokenized-lc, bleu-compound-split, bracket-f1." in text
+    )
 
 
 def test_a_tag_must_not_be_a_special_token() -> None:

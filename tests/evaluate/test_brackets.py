@@ -1,0 +1,137 @@
+"""Bracket F1 against a plain scorer of trees, and everything that scores, with it."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from nmt.evaluate.metrics import make_scorer, score_corpus
+from nmt.evaluate.significance import compare_systems
+from nmt.recipe import UserError
+from nmt.text.trees import linearize, read_tree
+from tests.calling import Nmt, one_line
+
+LABELS = ["S", "NP", "VP", "PP", "ADVP", "PRT"]
+TAGS = ["NN", "VB", "DT", ",", ".", ":", "``", "''", "-LRB-"]
+
+
+def random_tree(chance: random.Random, leaves: int, depth: int = 0) -> list[object]:
+    """A tree as nested lists: [label, child...] or [tag, word]."""
+    if leaves == 1 and (depth > 3 or chance.random() < 0.6):
+        return [chance.choice(TAGS), "w"]
+    cuts = sorted(chance.sample(range(1, leaves), min(chance.randrange(3), leaves - 1)))
+    sizes = [end - start for start, end in zip([0, *cuts], [*cuts, leaves], strict=True)]
+    return [chance.choice(LABELS), *(random_tree(chance, size, depth + 1) for size in sizes)]
+
+
+def written(tree: list[object] | str) -> str:
+    return tree if isinstance(tree, str) else f"({' '.join(written(part) for part in tree)})"  # type: ignore[arg-type]
+
+
+def plain_brackets(tree: list[object]) -> Counter[tuple[str, frozenset[int]]]:
+    """Labels with the sets of words below them, counted over the whole tree: EVALB's rules written plainly."""
+    found: Counter[tuple[str, frozenset[int]]] = Counter()
+    words: list[str] = []
+
+    def visit(node: list[object]) -> frozenset[int]:
+        label = str(node[0])
+        if len(node) == 2 and isinstance(node[1], str):
+            if label in {",", ".", ":", "``", "''"}:
+                return frozenset()
+            words.append(label)
+            return frozenset({len(words)})
+        below = frozenset[int]().union(*(visit(child) for child in node[1:]))  # type: ignore[arg-type]
+        if below:
+            found["ADVP" if label == "PRT" else label, below] += 1
+        return below
+
+    visit(tree)
+    return found
+
+
+def test_scores_are_those_of_a_plain_scorer() -> None:
+    chance = random.Random(3)
+    pairs = []
+    for _ in range(300):
+        size = chance.randrange(1, 12)
+        state = chance.getstate()
+        first = random_tree(chance, size)
+        chance.setstate(state)
+        second = random_tree(chance, size) if chance.random() < 0.2 else first
+        if isinstance(first[1], str):
+            first = second = ["S", first]
+        pairs.append((first, second))
+    # The words under both must be the same, with their tags.
+    trees: list[tuple[list[object], list[object]]]
+    trees = [(["S", gold], ["NP", found]) for gold, found in pairs if tags(gold) == tags(found)]
+    counts = [(plain_brackets(gold), plain_brackets(found)) for gold, found in trees]
+    matched = sum((gold & found).total() for gold, found in counts)
+    total = sum(gold.total() + found.total() for gold, found in counts)
+    gold_lines, found_lines = (["(ROOT " + written(tree) + ")" for tree in side] for side in zip(*trees, strict=True))
+    (score,) = score_corpus(found_lines, [gold_lines], ["bracket-f1"], tgt_lang="tree")
+    assert len(trees) > 200 and 50 < score.value < 100
+    assert score.value == pytest.approx(200 * matched / total)
+    targets = [[linearize(read_tree(line)) for line in side] for side in (found_lines, gold_lines)]
+    assert score_corpus(targets[0], [targets[1]], ["bracket-f1"], tgt_lang="tree") == [score]
+
+
+def tags(tree: list[object]) -> list[str]:
+    if len(tree) == 2 and isinstance(tree[1], str):
+        return [str(tree[0])]
+    return [tag for child in tree[1:] for tag in tags(child)]  # type: ignore[arg-type]
+
+
+GOLD = "(S (NP XX XX )NP (VP XX )VP . )S"
+
+
+@pytest.mark.parametrize(
+    ("found", "value", "detail"),
+    [
+        (GOLD, 100.0, "P 100.00, R 100.00, exact 100.0 %, malformed 0 of 1"),
+        ("(S (NP XX )NP (VP XX XX )VP . )S", 100 / 3, "P 33.33, R 33.33, exact 0.0 %, malformed 0 of 1"),
+        ("(S XX XX XX . )S", 50.0, "P 100.00, R 33.33, exact 0.0 %, malformed 0 of 1"),
+        ("(S (S (NP XX XX )NP (VP XX )VP . )S )S", 6 / 7 * 100, "P 75.00, R 100.00, exact 0.0 %, malformed 0 of 1"),
+        ("(S (NP XX XX )NP (VP XX )VP .", 0.0, "P 0.00, R 0.00, exact 0.0 %, malformed 1 of 1"),
+        ("(S (NP XX XX )NP (VP XX XX )VP . )S", 0.0, "P 0.00, R 0.00, exact 0.0 %, malformed 1 of 1"),
+        ("", 0.0, "P 0.00, R 0.00, exact 0.0 %, malformed 1 of 1"),
+    ],
+)
+def test_each_kind_of_mistake(found: str, value: float, detail: str) -> None:
+    (score,) = score_corpus([found], [[GOLD]], ["bracket-f1"], tgt_lang="tree")
+    assert score.value == pytest.approx(value) and score.detail == detail
+    assert score.signature.startswith("BracketF1|rules:evalb|malformed:wrong|version:nmt-")
+
+
+def test_of_several_references_the_best_counts() -> None:
+    (score,) = score_corpus([GOLD], [["(S XX XX XX . )S"], [GOLD]], ["bracket-f1"], tgt_lang="tree")
+    assert score.value == 100.0
+
+
+def test_intervals_and_comparisons_are_drawn_as_sacrebleu_draws_them() -> None:
+    chance = random.Random(5)
+    worse = "(S (NP XX )NP (VP XX XX )VP . )S"
+    base = [GOLD if chance.random() < 0.5 else worse for _ in range(200)]
+    systems = {"base": base, "better": [line if chance.random() < 0.5 else GOLD for line in base], "same": base[::-1]}
+    (score,) = score_corpus(systems["base"], [[GOLD] * 200], ["bracket-f1"], tgt_lang="tree", resamples=400)
+    assert score.mean == pytest.approx(score.value, abs=1.0)
+    # One sentence scores 100 or 33.3; the mean of 200 of them varies by this much.
+    assert score.interval == pytest.approx(1.96 * 66.7 * 0.5 / 200**0.5, rel=0.2)
+    found = compare_systems(
+        systems, [[GOLD] * 200], make_scorer("bracket-f1", tgt_lang="tree"), resamples=400, trials=400
+    )
+    first, better, same = found.systems
+    assert first.p_bootstrap is None and first.mean == pytest.approx(score.mean)
+    assert better.p_bootstrap is not None and better.p_bootstrap < 0.01
+    assert better.p_randomization is not None and better.p_randomization < 0.01
+    assert same.p_bootstrap is not None and same.p_bootstrap > 0.05
+    assert all("BracketF1|rules:evalb|" in signature and "seed:12345" in signature for signature in found.signatures)
+
+
+def test_a_reference_that_is_no_tree_is_named(tmp_path: Path, nmt: Nmt) -> None:
+    with pytest.raises(UserError, match="line 2 of the reference is no tree: a bracket is not closed"):
+        score_corpus([GOLD, GOLD], [[GOLD, "(S XX"]], ["bracket-f1"], tgt_lang="tree")
+    (tmp_path / "ref").write_text("The dog sleeps.\n")
+    (tmp_path / "hyp").write_text(f"{GOLD}\n")
+    status, _, err = nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp", "--metrics", "bracket-f1")
+    assert status == 1 and "line 1 of the reference is no tree" in one_line(err)
