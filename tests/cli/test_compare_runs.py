@@ -1,0 +1,107 @@
+"""`nmt compare` of runs: their options, scores and curves."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nmt.evaluate.metrics import score_corpus
+from tests.calling import Nmt, one_line
+
+RECIPE = """
+name = "NAME"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+train = [{ kind = "toy", pairs = 300 }]
+valid = [{ kind = "toy", split = "valid", pairs = 20 }]
+[data.test.heldout]
+kind = "text"
+src = "test.en"
+tgt = "test.de"
+[data.test.EXTRA]
+kind = "toy"
+split = "nested"
+pairs = 5
+[train]
+max_steps = STEPS
+[evaluate]
+metrics = ["chrf"]
+"""
+REFERENCES = ["Der Hund schläft.", "Die Katze sieht den Hund.", "Heute schläft die Katze nicht.", "Ein Hund läuft."]
+FOUND = {"a": ["Der Hund läuft.", *REFERENCES[1:]], "b": ["Der Hund.", "Die Katze.", *REFERENCES[2:]]}
+
+
+@pytest.fixture
+def runs(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two folders with what `nmt run` leaves there, as far as it is compared."""
+    monkeypatch.chdir(tmp_path)
+    Path("test.en").write_text("".join(f"{line}\n" for line in "abcd"))
+    Path("test.de").write_text("".join(f"{line}\n" for line in REFERENCES))
+    for steps, (name, lines) in enumerate(FOUND.items(), start=1):
+        run = tmp_path / name
+        (run / "translations").mkdir(parents=True)
+        text = RECIPE.replace("NAME", name).replace("STEPS", str(steps)).replace("EXTRA", f"only-{name}")
+        (run / "recipe.toml").write_text(text)
+        (run / "translations" / "heldout.de").write_text("".join(f"{line}\n" for line in lines))
+        figures = {"train/nll": 3.0 / steps, "valid/nll": 2.0 / steps}
+        (run / "metrics.jsonl").write_text("".join(f"{json.dumps({'step': n, **figures})}\n" for n in (1, 2)))
+        shutil.copytree(model, run / "model")
+    return tmp_path
+
+
+def test_options_and_scores_are_compared(runs: Path, nmt: Nmt) -> None:
+    status, out, err = nmt("compare", "a", "b", "--resamples", 100, "--trials", 100, "--format", "json")
+    assert status == 0, err
+    document = json.loads(out)
+    differing = {row["option"]: (row["a"], row["b"]) for row in document["options"]}
+    assert differing["train.max_steps"] == ("1", "2")
+    assert "data.test.only-a.kind" in differing
+    assert not any(name.startswith(("name", "run_dir", "model", "data.train")) for name in differing)
+    assert set(document["tests"]) == {"heldout"}  # not what one of them has alone
+    (chrf,) = document["tests"]["heldout"]
+    for row in chrf["systems"]:
+        (known,) = score_corpus(FOUND[row["system"]], [REFERENCES], ["chrf"], tgt_lang="de")
+        assert row["score"] == pytest.approx(known.value)
+    text = nmt("compare", "a", "b", "--metrics", "bleu,chrf", "--resamples", 100, "--trials", 100)[1]
+    assert "options that differ" in text and "heldout: bleu" in text and "a (baseline)" in text
+
+
+def test_their_curves_are_one_picture(runs: Path, nmt: Nmt) -> None:
+    pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
+    status, _, err = nmt("compare", "a", "b", "--resamples", 100, "--trials", 0, "-o", "curves.png")
+    assert status == 0, err
+    assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_a_common_test_set_the_options_are_shown(runs: Path, nmt: Nmt) -> None:
+    recipe = runs / "b" / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("test.de", "other.de"))
+    Path("other.de").write_text("".join(f"{line}\n" for line in REFERENCES[::-1]))
+    status, out, err = nmt("compare", "a", "b")
+    assert (status, json.loads(nmt("compare", "a", "b", "--format", "json")[1])["tests"]) == (0, {})
+    assert "train.max_steps" in out and "no test set in common" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("a", "b", "--ref", "test.de"), "--ref has no effect on runs, whose recipes say it"),
+        (("a", "b", "--lowercase"), "--lowercase has no effect on runs"),
+        (("a", "a"), "a is given twice"),
+        (("a", "test.de"), "test.de is no run directory: it has no recipe.toml"),
+        (("test.de", "test.de", "--ref", "test.de", "-o", "x.png"), "-o is for the curves of runs"),
+        (("a", "b", "-o", "a/metrics.jsonl"), "a/metrics.jsonl"),
+    ],
+)
+def test_wrong_calls_are_one_line(runs: Path, nmt: Nmt, words: tuple[str, ...], reason: str) -> None:
+    status, out, err = nmt("compare", *words)
+    assert status in (1, 2) and out == ""
+    assert reason in one_line(err)
+
+
+def test_a_run_that_is_not_complete_is_named(runs: Path, nmt: Nmt) -> None:
+    (runs / "b" / "translations" / "heldout.de").unlink()
+    status, _, err = nmt("compare", "a", "b")
+    assert status == 1 and "b/translations/heldout.de is missing; `nmt run` translates" in one_line(err)
