@@ -26,18 +26,18 @@ from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
 from nmt.evaluate.metrics import Score, make_scorer, score_by_group, score_corpus
-from nmt.evaluate.page import write_report
 from nmt.evaluate.report import (
-    DataFacts,
-    RunFacts,
+    DataSummary,
+    RunReport,
     ScoredTestSet,
-    TrainingFacts,
+    TrainingSummary,
     choose_samples,
     describe_machine,
     describe_software,
     find_git_commit,
     summarize,
 )
+from nmt.evaluate.report_format import write_report
 from nmt.logs import progress, say, warn
 from nmt.model.transformer import Transformer
 from nmt.plots.curves import draw_curves
@@ -326,11 +326,11 @@ def _finish(recipe: Recipe, world: World, position: Position) -> None:
     )
     _say_outdated(run_dir / "translations", {f"{test.name}.{recipe.tgt_lang}" for test in tests})
     curves, notes = _draw_curves(recipe)
-    facts = RunFacts(
+    facts = RunReport(
         name=recipe.name,
         summary=summarize(recipe),
         seed=recipe.seed,
-        data=DataFacts.from_prepare_report(load_prepared(recipe.data_directory).report, _valid_leaks(leaks)),
+        data=DataSummary.from_prepare_report(load_prepared(recipe.data_directory).report, _valid_leaks(leaks)),
         parameters=translator.num_parameters,
         training=_training_facts(recipe, world, position, averaged),
         tests=tests,
@@ -443,9 +443,9 @@ def _translate_and_score(
     )
 
 
-def _training_facts(recipe: Recipe, world: World, position: Position, averaged: Sequence[Path]) -> TrainingFacts:
+def _training_facts(recipe: Recipe, world: World, position: Position, averaged: Sequence[Path]) -> TrainingSummary:
     work = Workload(**position.workload) if position.workload else None
-    return TrainingFacts(
+    return TrainingSummary(
         steps=position.step,
         epochs=position.epochs,
         seconds=position.seconds,

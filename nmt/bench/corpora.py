@@ -34,7 +34,7 @@ class LengthDistribution:
     deviation: float
     correlation: float
 
-    def draw(self, num_pairs: int, longest: int, random: np.random.Generator) -> tuple[Ints, Ints]:
+    def sample(self, num_pairs: int, longest: int, random: np.random.Generator) -> tuple[Ints, Ints]:
         """Lengths of both sides `(num_pairs,)`, end tokens not included; what would be longer than `longest` is cut."""
         normal = random.standard_normal((2, num_pairs))
         normal[1] = self.correlation * normal[0] + math.sqrt(1 - self.correlation**2) * normal[1]
@@ -81,18 +81,18 @@ def write_random_corpus(
 
     vocab_sizes: pieces of source and target
     """
-    require_pieces(min(vocab_sizes))
+    require_ordinary_tokens(min(vocab_sizes))
     random = np.random.Generator(np.random.PCG64(seed))
-    mean = float(lengths.draw(10_000, longest, np.random.Generator(np.random.PCG64(seed)))[1].mean()) + 1
-    src, tgt = lengths.draw(math.ceil(1.1 * tgt_tokens / mean) + 100, longest, random)
+    mean = float(lengths.sample(10_000, longest, np.random.Generator(np.random.PCG64(seed)))[1].mean()) + 1
+    src, tgt = lengths.sample(math.ceil(1.1 * tgt_tokens / mean) + 100, longest, random)
     sides: tuple[tuple[Side, Ints, int], ...] = (("src", src, vocab_sizes[0]), ("tgt", tgt, vocab_sizes[1]))
     with PairWriter(directory, "train", {side: token_dtype(size) for side, _, size in sides}) as writer:
         for side, side_lengths, size in sides:
-            writer.append(side, draw_tokens(int(side_lengths.sum()), size, random), side_lengths)
+            writer.append(side, sample_tokens(int(side_lengths.sum()), size, random), side_lengths)
     return PairStore(directory, "train")
 
 
-def draw_tokens(count: int, vocab_size: int, random: np.random.Generator) -> Ints:
+def sample_tokens(count: int, vocab_size: int, random: np.random.Generator) -> Ints:
     """Random ordinary ids `(count,)`, as unevenly used as words are: the n-th most frequent about 1/n as often."""
     ordinary = vocab_size - FIRST_ORDINARY_ID
     ranks = np.floor(np.exp(random.random(count) * math.log(ordinary + 1))) - 1
@@ -100,7 +100,7 @@ def draw_tokens(count: int, vocab_size: int, random: np.random.Generator) -> Int
     return ids
 
 
-def require_pieces(vocab_size: int) -> None:
+def require_ordinary_tokens(vocab_size: int) -> None:
     """Raise UserError for a vocabulary of special tokens alone."""
     if vocab_size <= FIRST_ORDINARY_ID:
         raise UserError(f"the vocabulary has {vocab_size} pieces; it must have more than special ones; give 5 or more")

@@ -10,7 +10,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from nmt.bench.device import forget_peak_memory, peak_memory, synchronize
+from nmt.bench.device import peak_memory, reset_peak_memory, synchronize
 from nmt.bench.statistics import Spread
 from nmt.decode.translator import Translator
 from nmt.devices.precision import SearchPrecision
@@ -45,7 +45,7 @@ class DecodedPass:
 
 
 @dataclass(frozen=True)
-class DecodingFigures:
+class DecodingResult:
     """All that was measured; rates are per second, memory is in bytes and of all processes.
 
     load_seconds:    reading the model, outside the clock; warm_up_seconds: the first pass, outside the clock too
@@ -76,7 +76,7 @@ class DecodingBench:
         synchronize(self._device)
         self.load_seconds = perf_counter() - started
 
-    def repeat(self) -> DecodedPass:
+    def run(self) -> DecodedPass:
         """Translate all sentences, with the clock on."""
         synchronize(self._device)
         started = perf_counter()
@@ -96,9 +96,9 @@ class DecodingBench:
         self.translator.translate_n_best([sentence])
         return perf_counter() - started
 
-    def forget_peak_memory(self) -> None:
+    def reset_peak_memory(self) -> None:
         """Count memory from here on, where that can be."""
-        forget_peak_memory(self._device)
+        reset_peak_memory(self._device)
 
     def peak_memory(self) -> int:
         """Most bytes so far."""

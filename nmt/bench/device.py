@@ -12,13 +12,13 @@ from time import perf_counter
 import torch
 from torch.nn import functional as F
 
-from nmt.bench.arithmetic import Product
+from nmt.bench.flops import Matmul
 from nmt.devices.precision import Arithmetic as Precision
 
 if sys.platform != "win32":
     import resource
 
-# A product is timed in runs of so many seconds; the fastest of so many runs counts.
+# A matmul is timed in runs of so many seconds; the fastest of so many runs counts.
 _SECONDS_PER_RUN = 0.05
 _RUNS = 6
 # A logits matrix of more numbers than this is measured in part; more rows are no faster.
@@ -33,7 +33,7 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def forget_peak_memory(device: torch.device) -> None:
+def reset_peak_memory(device: torch.device) -> None:
     """Let `peak_memory` begin anew; where the system cannot do that for a process, nothing happens."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -58,31 +58,31 @@ def peak_memory(device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class LinearRate:
-    """How fast `F.linear` is, in FLOP/s: over all products of a forward pass, and for the shape that it does best."""
+    """How fast `F.linear` is, in FLOP/s: over all matmuls of a forward pass, and for the shape that it does best."""
 
     mean: float
     best: float
 
 
-def measure_linear(products: Sequence[Product], precision: Precision, device: torch.device) -> LinearRate:
-    """Time each product alone, with nothing else running in this process; the fastest of several runs counts."""
-    products = [product for product in products if product.count and product.rows]
-    seconds = [_seconds(product, precision, device) for product in products]
-    flops = sum(product.count * product.flops for product in products)
-    total = sum(product.count * time for product, time in zip(products, seconds, strict=True))
-    return LinearRate(flops / total, max(p.flops / time for p, time in zip(products, seconds, strict=True)))
+def measure_linear(matmuls: Sequence[Matmul], precision: Precision, device: torch.device) -> LinearRate:
+    """Time each matmul alone, with nothing else running in this process; the fastest of several runs counts."""
+    matmuls = [matmul for matmul in matmuls if matmul.count and matmul.rows]
+    seconds = [_seconds(matmul, precision, device) for matmul in matmuls]
+    flops = sum(matmul.count * matmul.flops for matmul in matmuls)
+    total = sum(matmul.count * time for matmul, time in zip(matmuls, seconds, strict=True))
+    return LinearRate(flops / total, max(p.flops / time for p, time in zip(matmuls, seconds, strict=True)))
 
 
 @torch.inference_mode()
-def _seconds(product: Product, precision: Precision, device: torch.device) -> float:
-    """How long one product takes."""
-    rows = min(product.rows, max(1, _MOST_OUTPUTS // product.outer))
-    x = torch.randn(rows, product.inner, device=device).to(DTYPES[precision])
-    weight = torch.randn(product.outer, product.inner, device=device).to(DTYPES[precision])
+def _seconds(matmul: Matmul, precision: Precision, device: torch.device) -> float:
+    """How long one matmul takes."""
+    rows = min(matmul.rows, max(1, _MOST_OUTPUTS // matmul.outer))
+    x = torch.randn(rows, matmul.inner, device=device).to(DTYPES[precision])
+    weight = torch.randn(matmul.outer, matmul.inner, device=device).to(DTYPES[precision])
     _time(x, weight, 1)  # libraries choose and prepare their kernel at the first call
     repeats = max(1, round(_SECONDS_PER_RUN / max(_time(x, weight, 1), 1e-6)))
     fastest = min(_time(x, weight, repeats) for _ in range(_RUNS)) / repeats
-    return fastest * product.rows / rows
+    return fastest * matmul.rows / rows
 
 
 def _time(x: torch.Tensor, weight: torch.Tensor, repeats: int) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Literal, assert_never, cast
 from nmt.bench.decoding import (
     DecodedPass,
     DecodingBench,
-    DecodingFigures,
+    DecodingResult,
     DecodingTask,
     summarize_latencies,
 )
@@ -56,13 +56,13 @@ class DecodingProcesses:
         for process in self._processes:
             process.join()
 
-    def repeat(self) -> DecodedPass:
+    def run(self) -> DecodedPass:
         """Let all translate their shares; the clock runs until the last one is through."""
         started = perf_counter()
         tokens = sum(self._ask("repeat"))
         return DecodedPass(perf_counter() - started, tokens)
 
-    def forget_peak_memory(self) -> None:
+    def reset_peak_memory(self) -> None:
         """Count memory from here on, where that can be."""
         self._ask("forget")
 
@@ -88,7 +88,7 @@ class DecodingProcesses:
         return answer
 
 
-def measure_decoding(task: DecodingTask, *, processes: int, repetitions: int, latency: bool) -> DecodingFigures:
+def measure_decoding(task: DecodingTask, *, processes: int, repetitions: int, latency: bool) -> DecodingResult:
     """Translate the sentences `repetitions` times, after once to warm up; several processes share them out.
 
     `latency` asks besides for the time of each sentence alone, of a single process.
@@ -101,11 +101,11 @@ def measure_decoding(task: DecodingTask, *, processes: int, repetitions: int, la
     return replace(figures, latencies=summarize_latencies(bench.latencies())) if latency else figures
 
 
-def _figures(bench: DecodingBench | DecodingProcesses, task: DecodingTask, repetitions: int) -> DecodingFigures:
-    warm_up = bench.repeat()
-    bench.forget_peak_memory()
-    passes = [bench.repeat() for _ in range(repetitions)]
-    return DecodingFigures(
+def _figures(bench: DecodingBench | DecodingProcesses, task: DecodingTask, repetitions: int) -> DecodingResult:
+    warm_up = bench.run()
+    bench.reset_peak_memory()
+    passes = [bench.run() for _ in range(repetitions)]
+    return DecodingResult(
         parameters=bench.parameters,
         load_seconds=bench.load_seconds,
         warm_up_seconds=warm_up.seconds,
@@ -121,9 +121,9 @@ def _figures(bench: DecodingBench | DecodingProcesses, task: DecodingTask, repet
 def _obey(bench: DecodingBench, order: _Order) -> int:
     match order:
         case "repeat":
-            return bench.repeat().tokens
+            return bench.run().tokens
         case "forget":
-            bench.forget_peak_memory()
+            bench.reset_peak_memory()
             return 0
         case "memory":
             return bench.peak_memory()

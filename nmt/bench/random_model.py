@@ -9,7 +9,7 @@ import numpy as np
 import sentencepiece
 import torch
 
-from nmt.bench.corpora import FIRST_ORDINARY_ID, LengthDistribution, draw_tokens, require_pieces
+from nmt.bench.corpora import FIRST_ORDINARY_ID, LengthDistribution, require_ordinary_tokens, sample_tokens
 from nmt.checkpoint import model_files, model_tensors
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe
@@ -39,7 +39,7 @@ def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) 
 
 def number_tokenizers(vocab_size: int) -> Tokenizers:
     """Tokenizers whose ordinary tokens are whole words, each with a number for a name; see `number_sentences`."""
-    require_pieces(vocab_size)
+    require_ordinary_tokens(vocab_size)
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(_word(number) for number in range(vocab_size - FIRST_ORDINARY_ID)),
@@ -61,8 +61,8 @@ def number_tokenizers(vocab_size: int) -> Tokenizers:
 def number_sentences(num: int, lengths: LengthDistribution, longest: int, vocab_size: int, seed: int) -> list[str]:
     """Random sentences that `number_tokenizers` reads, with as many tokens as source sentences have."""
     random = np.random.Generator(np.random.PCG64(seed))
-    src_lengths, _ = lengths.draw(num, longest, random)
-    ids = draw_tokens(int(src_lengths.sum()), vocab_size, random) - FIRST_ORDINARY_ID
+    src_lengths, _ = lengths.sample(num, longest, random)
+    ids = sample_tokens(int(src_lengths.sum()), vocab_size, random) - FIRST_ORDINARY_ID
     return [" ".join(map(_word, part)) for part in np.split(ids, np.cumsum(src_lengths)[:-1])]
 
 

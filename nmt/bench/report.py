@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nmt.bench.decoding import DecodingFigures
+from nmt.bench.decoding import DecodingResult
 from nmt.bench.statistics import Spread
-from nmt.bench.training import TrainingFigures
+from nmt.bench.training import TrainingResult
 from nmt.evaluate.report import describe_machine, describe_software, find_git_commit
 from nmt.storage.sealed import write_file
 
@@ -22,7 +22,7 @@ Rows = list[tuple[str, str]]
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def training_rows(figures: TrainingFigures) -> Rows:
+def training_rows(figures: TrainingResult) -> Rows:
     """The figures of training, in words."""
     stages, linear, best = figures.stages, figures.linear, figures.share_of_best_linear
     model = f"{figures.parameters:,} weights, {figures.precision}, {figures.micro_batch_tokens:,} tokens at a time"
@@ -46,7 +46,7 @@ def training_rows(figures: TrainingFigures) -> Rows:
     return rows
 
 
-def decoding_rows(figures: DecodingFigures) -> Rows:
+def decoding_rows(figures: DecodingResult) -> Rows:
     """The figures of translation, in words."""
     rows = [
         ("output tokens a second", _spread(figures.tokens_per_second)),
@@ -68,7 +68,7 @@ def format_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
     return "\n".join([title, "", *(f"  {label:<{width}}  {text}" for label, text in rows)])
 
 
-def write_json(path: Path, kind: str, settings: Mapping[str, Any], figures: TrainingFigures | DecodingFigures) -> None:
+def write_json(path: Path, kind: str, settings: Mapping[str, Any], figures: TrainingResult | DecodingResult) -> None:
     """Write settings and figures, with date, command, machine and software; UserError where that cannot be."""
     report = {
         "kind": kind,
@@ -83,7 +83,7 @@ def write_json(path: Path, kind: str, settings: Mapping[str, Any], figures: Trai
     write_file(path, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _outside_the_clock(figures: TrainingFigures) -> str:
+def _outside_the_clock(figures: TrainingResult) -> str:
     return (
         f"set-up {figures.setup_seconds:.1f} s, first update {figures.first_update_seconds:.1f} s, "
         f"warm-up in all {figures.warm_up_seconds:.1f} s"

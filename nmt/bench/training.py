@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
 
-from nmt.bench.arithmetic import Arithmetic
-from nmt.bench.device import DTYPES, LinearRate, forget_peak_memory, measure_linear, peak_memory, synchronize
+from nmt.bench.device import DTYPES, LinearRate, measure_linear, peak_memory, reset_peak_memory, synchronize
+from nmt.bench.flops import ModelFlops
+from nmt.bench.model_specs import ModelSpec
 from nmt.bench.statistics import Spread
-from nmt.bench.subjects import Subject
 from nmt.data.loader import Update
 from nmt.data.store import PairStore
 from nmt.model.attention import choose_kernel
@@ -62,7 +62,7 @@ class Stages:
 
 
 @dataclass(frozen=True)
-class TrainingFigures:
+class TrainingResult:
     """All that was measured; rates are per second, memory is in bytes.
 
     setup_seconds: building model and optimiser, and finding out whether the largest micro-batch fits
@@ -93,15 +93,15 @@ class TrainingFigures:
 class TrainingBench:
     """A trainer on one corpus, ready to be timed. Use it as a context manager, or call `close`."""
 
-    def __init__(self, subject: Subject, world: World, store: PairStore) -> None:
-        """`subject.recipe.run_dir` must be a folder that is empty or not there; nothing is written to it."""
+    def __init__(self, spec: ModelSpec, world: World, store: PairStore) -> None:
+        """`spec.recipe.run_dir` must be a folder that is empty or not there; nothing is written to it."""
         started = perf_counter()
-        full_dropout = subject.recipe.train.model_copy(update={"dropout_ramp_steps": 0})  # as in most of a run
-        recipe = subject.recipe.model_copy(update={"train": full_dropout})
+        full_dropout = spec.recipe.train.model_copy(update={"dropout_ramp_steps": 0})  # as in most of a run
+        recipe = spec.recipe.model_copy(update={"train": full_dropout})
         self._world, self._store = world, store
         torch.manual_seed(recipe.seed)
-        model = Transformer(recipe.model, subject.src_vocab_size, subject.tgt_vocab_size)
-        self.arithmetic = Arithmetic.of(recipe.model, subject.tgt_vocab_size)
+        model = Transformer(recipe.model, spec.src_vocab_size, spec.tgt_vocab_size)
+        self.model_flops = ModelFlops.of(recipe.model, spec.tgt_vocab_size)
         self.passes = 2 if recipe.train.rdrop else 1
         self.trainer = Trainer(recipe, world, model, TrainingText(store, store), lambda tensors, step: {})
         self.trainer.loss.train()
@@ -123,7 +123,7 @@ class TrainingBench:
         """Stop the thread that reads ahead."""
         self._batches.close()
 
-    def repeat(self, updates: int) -> Repetition:
+    def run(self, updates: int) -> Repetition:
         """Make so many updates, as training does, with the clock on; waits for the device at both ends alone."""
         device = self._world.device
         self._world.barrier()
@@ -134,7 +134,7 @@ class TrainingBench:
         seconds = self._world.max(round((perf_counter() - started) * 1e6)) / 1e6  # until the last process is through
         ids = np.concatenate([update.sentence_ids for update, _ in made])
         src, tgt = self._store.src.lengths[ids] + 1, self._store.tgt.lengths[ids] + 1
-        flops = self.passes * self.arithmetic.training(src, tgt)
+        flops = self.passes * self.model_flops.training(src, tgt)
         skipped = int(torch.stack([result.skipped for _, result in made]).sum())
         return Repetition(seconds, int(src.sum()), int(tgt.sum()), flops, skipped)
 
@@ -154,8 +154,8 @@ class TrainingBench:
     def linear_rate(self) -> LinearRate:
         """How fast `F.linear` is at the shapes of a full micro-batch."""
         rows = min(self.micro_batch_tokens, self.trainer.train_recipe.batch_tokens)
-        products = self.arithmetic.products(rows, rows)
-        return measure_linear(products, self.trainer.update.precision, self._world.device)
+        matmuls = self.model_flops.matmuls(rows, rows)
+        return measure_linear(matmuls, self.trainer.update.precision, self._world.device)
 
     def _update(self) -> tuple[Update, UpdateResult]:
         """One update, as the trainer's own loop makes it."""
@@ -187,21 +187,21 @@ class TrainingBench:
 
 
 def measure_training(
-    subject: Subject, world: World, store: PairStore, *, warm_up: int, updates: int, repetitions: int
-) -> TrainingFigures:
+    spec: ModelSpec, world: World, store: PairStore, *, warm_up: int, updates: int, repetitions: int
+) -> TrainingResult:
     """Time `repetitions` of `updates` updates each, after `warm_up` updates that do not count."""
-    with TrainingBench(subject, world, store) as bench:
-        first = bench.repeat(1)
-        others = bench.repeat(warm_up - 1) if warm_up > 1 else None
-        forget_peak_memory(world.device)
+    with TrainingBench(spec, world, store) as bench:
+        first = bench.run(1)
+        others = bench.run(warm_up - 1) if warm_up > 1 else None
+        reset_peak_memory(world.device)
         graphs = _graphs_compiled()
-        timed = [bench.repeat(updates) for _ in range(repetitions)]
+        timed = [bench.run(updates) for _ in range(repetitions)]
         memory, compiled = peak_memory(world.device), _graphs_compiled() - graphs
         stages = bench.stages(updates)
         linear = bench.linear_rate()
         seconds, flops = sum(one.seconds for one in timed), sum(one.flops for one in timed)
         tgt_tokens = sum(one.tgt_tokens for one in timed)
-        return TrainingFigures(
+        return TrainingResult(
             parameters=bench.trainer.model.num_parameters(),
             precision=bench.trainer.update.precision,
             micro_batch_tokens=bench.micro_batch_tokens,

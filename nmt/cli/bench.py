@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from nmt.bench.decoding import DecodingTask
+from nmt.bench.inputs import BUILT_IN_LENGTHS, DecodingRequest, prepare_decoding, prepare_training_data
+from nmt.bench.model_specs import find_model_spec
 from nmt.bench.processes import measure_decoding
 from nmt.bench.report import decoding_rows, format_table, training_rows, write_json
-from nmt.bench.subjects import find_subject
-from nmt.bench.tasks import BUILT_IN_LENGTHS, SearchRequest, model_and_sentences, training_text
 from nmt.bench.training import measure_training
 from nmt.cli.arguments import Device, Precision, require_output
 from nmt.processes.distributed import start_world
@@ -84,19 +84,19 @@ def train(
     options |= {"device": device, "threads": threads, "precision": precision.value if precision else None}
     options["compile"] = None if compiled is None else str(compiled).lower()
     given = [f"train.{name}={value}" for name, value in options.items() if value is not None]
-    subject = find_subject(model, [*(overrides or ()), *given], vocab_size)
-    with start_world(subject.recipe.train.device, "measure again") as world, tempfile.TemporaryDirectory() as folder:
+    spec = find_model_spec(model, [*(overrides or ()), *given], vocab_size)
+    with start_world(spec.recipe.train.device, "measure again") as world, tempfile.TemporaryDirectory() as folder:
         needed = warm_up + updates * (repetitions + 1)
-        subject, store = training_text(subject, lengths, Path(folder), needed, vocab_size)
-        figures = measure_training(subject, world, store, warm_up=warm_up, updates=updates, repetitions=repetitions)
+        spec, store = prepare_training_data(spec, lengths, Path(folder), needed, vocab_size)
+        figures = measure_training(spec, world, store, warm_up=warm_up, updates=updates, repetitions=repetitions)
     if not world.is_first:
         return
-    recipe = subject.recipe
-    title = f"training {model} on {world.device}, vocabulary {subject.tgt_vocab_size:,}, lengths of {lengths}"
+    recipe = spec.recipe
+    title = f"training {model} on {world.device}, vocabulary {spec.tgt_vocab_size:,}, lengths of {lengths}"
     batches = f"{recipe.train.batch_tokens:,} target tokens an update"
     typer.echo(format_table(f"{title}, {batches}", training_rows(figures)))
     if json_file is not None:
-        settings = {"model": model, "lengths": lengths, "vocab_size": subject.tgt_vocab_size, "warm_up": warm_up}
+        settings = {"model": model, "lengths": lengths, "vocab_size": spec.tgt_vocab_size, "warm_up": warm_up}
         settings |= {"updates": updates, "repetitions": repetitions, "device": str(world.device), "world": world.size}
         resolved = recipe.model_dump(mode="json", include={"model", "train", "seed"})
         write_json(json_file, "train", {**settings, "recipe": resolved}, figures)
@@ -128,7 +128,7 @@ def decode(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any other option of section decode: length_penalty=none, ...")
     ] = None,
-    precision: Annotated[Precision, typer.Option(help="Arithmetic; auto takes what is fastest here.")] = Precision.auto,
+    precision: Annotated[Precision, typer.Option(help="ModelFlops; auto takes what is fastest here.")] = Precision.auto,
     device: Device = "auto",
     threads: Annotated[int, typer.Option(min=0, help="Threads of each process; 0 takes all cores.")] = 0,
     processes: Annotated[int, typer.Option(min=1, help="Processes that share out the sentences.")] = 1,
@@ -146,9 +146,9 @@ def decode(
     require_output("--json", json_file, [source, Path(model)])
     named = {"beam_size": beam_size, "batch_tokens": batch_tokens}
     given = [*(settings or ()), *(f"{name}={value}" for name, value in named.items() if value is not None)]
-    request = SearchRequest(model, source, tokenizer, sentences, vocab_size, output_tokens, given)
+    request = DecodingRequest(model, source, tokenizer, sentences, vocab_size, output_tokens, given)
     with tempfile.TemporaryDirectory() as folder:
-        path, recipe, lines = model_and_sentences(request, Path(folder))
+        path, recipe, lines = prepare_decoding(request, Path(folder))
         task = DecodingTask(path, lines, recipe, device, precision.value, threads)
         figures = measure_decoding(task, processes=processes, repetitions=repetitions, latency=latency)
     title = f"translating with {model}, beam {recipe.beam_size}, {precision.value}, {processes} process(es)"

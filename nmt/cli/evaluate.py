@@ -31,9 +31,9 @@ from nmt.cli.scored_text import (
 )
 from nmt.evaluate.breakdown import WordScore, count_words, length_classes, read_word_counts, score_words
 from nmt.evaluate.comet import comet_scores
-from nmt.evaluate.differences import Difference, widest_differences
+from nmt.evaluate.differences import Difference, largest_differences
 from nmt.evaluate.findings import Findings
-from nmt.evaluate.metrics import GroupScore, Score, Scorer, bleu_words, score_groups
+from nmt.evaluate.metrics import GroupScore, Score, Scorer, bleu_tokenizer, score_groups
 from nmt.logs import say
 from nmt.recipe import UserError
 from nmt.text.lines import input_name, read_lines
@@ -161,7 +161,7 @@ class _Evaluation:
         self, train_tgt: Sequence[Path], word_counts: Path | None
     ) -> tuple[dict[str, list[WordScore]], str]:
         """Words by how often training has them, from its text, from counts, or from both; and what a word is."""
-        words, meaning = bleu_words(
+        words, meaning = bleu_tokenizer(
             tgt_lang=self.counting.language(self.text),
             tokenize=self.counting.tokenize,
             lowercase=self.counting.lowercase,
@@ -181,7 +181,7 @@ class _Evaluation:
         """The sentences on which the first of two systems is most ahead, and most behind."""
         first, second = self.systems.values()
         streams, ignores_case = self.text.streams, self.counting.ignores_case
-        return widest_differences(first, second, streams, self.text.source, number, lowercase=ignores_case)
+        return largest_differences(first, second, streams, self.text.source, number, lowercase=ignores_case)
 
     @property
     def _source(self) -> list[str]:

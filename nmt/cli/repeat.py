@@ -13,11 +13,11 @@ import typer
 from nmt.cli.arguments import Overrides, RecipeArgument, find_recipe
 from nmt.cli.scored_text import Format, FormatOption, echo_found
 from nmt.evaluate.tables import format_tables
-from nmt.experiments.launch import command, execute, is_complete, share_text
+from nmt.experiments.launch import command, execute, is_complete, prepare_data
 from nmt.experiments.results import TestResult, as_document, read_results, result_tables
 from nmt.experiments.sweep import Run, is_sweep, load_sweep, make_sweep
 from nmt.logs import counted, say, warn
-from nmt.plots.scores import ScoredVariant, draw_scores
+from nmt.plots.scores import VariantScores, draw_scores
 from nmt.recipe import CommandError, UserError
 from nmt.storage.sealed import write_file
 
@@ -64,7 +64,7 @@ def repeat(
     if only is not None and only > len(runs):
         raise CommandError(f"--only {only}: there are {counted(len(runs), 'run')}; give a number that --list shows")
     chosen = runs if only is None else [runs[only - 1]]
-    failed = share_text(chosen) if prepare_only else execute(chosen, jobs)
+    failed = prepare_data(chosen) if prepare_only else execute(chosen, jobs)
     if failed:
         raise UserError(
             f"{counted(len(failed), 'run')} of {len(chosen)} failed: {'; '.join(run.name for run in failed)}; the "
@@ -81,7 +81,7 @@ def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, ou
     write_file(folder / "report.md", (title + format_tables(tables, "markdown")).encode())
     write_file(folder / "report.json", (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
     for result in results:
-        variants = [ScoredVariant(one.name, one.scores, one.mean.value, one.mean.half_width) for one in result.variants]
+        variants = [VariantScores(one.name, one.scores, one.mean.value, one.mean.half_width) for one in result.variants]
         try:
             draw_scores(f"{result.test}: {result.metric}", variants, folder / f"{result.test}.png")
         except UserError as error:

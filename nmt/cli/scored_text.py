@@ -215,7 +215,7 @@ class Counting:
 
 def hint_at_case(systems: Mapping[str, Sequence[str]], text: ScoredText, scorers: Sequence[Scorer]) -> None:
     """Say which systems write all in lower case, where a reference does not and a metric counts that as wrong."""
-    minding = [scorer.name for scorer in scorers if scorer.minds_case]
+    minding = [scorer.name for scorer in scorers if scorer.is_case_sensitive]
     if not minding or not any(_has_upper_case(stream) for stream in text.streams):
         return
     for name, lines in systems.items():

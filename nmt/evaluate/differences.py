@@ -27,7 +27,7 @@ class Difference:
     translations: tuple[str, str]
 
 
-def widest_differences(
+def largest_differences(
     first: Sequence[str],
     second: Sequence[str],
     references: Sequence[Sequence[str]],

@@ -118,7 +118,7 @@ class Scorer:
         )
 
     @property
-    def minds_case(self) -> bool:
+    def is_case_sensitive(self) -> bool:
         """Whether a word in lower case and the same with a capital letter are different words."""
         return not isinstance(self.counter, TER) and not self.counter.lowercase and "case" not in self.signature_notes
 
@@ -182,7 +182,7 @@ def score_corpus(
     return [scorer.score(hypotheses, references, resamples=resamples) for scorer in scorers]
 
 
-def bleu_words(
+def bleu_tokenizer(
     *, tgt_lang: str, tokenize: str | None = None, lowercase: bool = False
 ) -> tuple[Callable[[str], list[str]], str]:
     """What cuts a line into the words that `bleu` with these options counts, and a name for such words."""

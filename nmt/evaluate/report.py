@@ -1,7 +1,7 @@
 """What the report of a run says: what was trained on what, where, how fast, and how well it translates.
 
 Everything in it is plain data that the caller hands over; only the machine and the software describe themselves.
-`nmt/evaluate/page.py` writes it down.
+`nmt/evaluate/report_format.py` formats it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PACKAGES = ("nmt", "torch", "sentencepiece", "sacrebleu", "sacremoses", "numpy"
 
 
 @dataclass(frozen=True)
-class DataFacts:
+class DataSummary:
     """What preparation made of the corpora.
 
     train_read: training pairs found; train_pairs: of these, kept; dropped: the others, counted by reason
@@ -47,7 +47,7 @@ class DataFacts:
     valid_leaks: int | None = None
 
     @classmethod
-    def from_prepare_report(cls, report: Mapping[str, Any], valid_leaks: int | None = None) -> DataFacts:
+    def from_prepare_report(cls, report: Mapping[str, Any], valid_leaks: int | None = None) -> DataSummary:
         """The facts in a parsed `prepare.json`, and what was found in the development text."""
         train, vocab_size = report["train"], report["vocab_size"]
         return cls(
@@ -64,7 +64,7 @@ class DataFacts:
 
 
 @dataclass(frozen=True)
-class TrainingFacts:
+class TrainingSummary:
     """How the weights were found.
 
     seconds: training time over all starts, without preparation; tgt_tokens: target tokens trained on, end tokens
@@ -131,7 +131,7 @@ class ScoredTestSet:
 
 
 @dataclass(frozen=True)
-class MachineFacts:
+class Machine:
     """The machine: processor model, usable cores, GPU names."""
 
     cpu: str
@@ -140,7 +140,7 @@ class MachineFacts:
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunReport:
     """Everything that the report of a run says.
 
     summary: the recipe in a line (`summarize`); parameters: trained weights, tied ones counted once;
@@ -152,11 +152,11 @@ class RunFacts:
     name: str
     summary: str
     seed: int
-    data: DataFacts
+    data: DataSummary
     parameters: int
-    training: TrainingFacts
+    training: TrainingSummary
     tests: tuple[ScoredTestSet, ...]
-    machine: MachineFacts
+    machine: Machine
     versions: dict[str, str]
     git_commit: str | None
     recipe: str = ""
@@ -177,11 +177,11 @@ def summarize(recipe: Recipe) -> str:
     )
 
 
-def describe_machine() -> MachineFacts:
+def describe_machine() -> Machine:
     """The machine that this process runs on."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
-    return MachineFacts(_cpu_model(), cores, gpus)
+    return Machine(_cpu_model(), cores, gpus)
 
 
 def describe_software() -> dict[str, str]:

@@ -48,7 +48,7 @@ def sentence_counts(metric: SentenceCounter, hypotheses: Sequence[str], referenc
     return np.array(rows, dtype=np.float64)
 
 
-def score_of_sums(metric: SentenceCounter, sums: Counts) -> Counts:
+def score_from_counts(metric: SentenceCounter, sums: Counts) -> Counts:
     """The score of corpora whose sums of counts are (corpora, counts): (corpora,)."""
     match metric:
         case BLEU():

@@ -14,7 +14,7 @@ from sacrebleu.significance import PairedTest, Result
 
 from nmt.evaluate.brackets import BracketF1, f1
 from nmt.evaluate.metrics import Scorer, check_aligned, check_seed
-from nmt.evaluate.sentence_counts import score_of_sums, sentence_counts
+from nmt.evaluate.sentence_counts import score_from_counts, sentence_counts
 from nmt.recipe import UserError
 
 # Differences of scores (0 to 100) that are equal but for rounding: their sums were added in another order.
@@ -177,7 +177,7 @@ def _randomization(
     for (_, lines), own in zip(prepared[1:], counts[1:], strict=True):
         found = counter.corpus_score(lines, references)
         gained = swapped @ (own - counts[0])  # (trials, counts): what the baseline gains and the system loses
-        first, second = (score_of_sums(counter, sums) for sums in (counts[0].sum(0) + gained, own.sum(0) - gained))
+        first, second = (score_from_counts(counter, sums) for sums in (counts[0].sum(0) + gained, own.sum(0) - gained))
         as_wide = np.abs(first - second) >= abs(found.score - results[0].score) - _EQUAL
         results.append(Result(float(found.score), (int(as_wide.sum()) + 1) / (trials + 1)))
     signature = counter.get_signature()

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.evaluate.metrics import Scorer
-from nmt.evaluate.sentence_counts import score_of_sums, sentence_counts
+from nmt.evaluate.sentence_counts import score_from_counts, sentence_counts
 
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
@@ -73,7 +73,7 @@ def score_runs(
     for lines in runs:
         counts = sentence_counts(scorer.counter, [scorer.prepare(line) for line in lines], refs)
         sums = np.vstack([counts.sum(axis=0), drawn @ counts])  # (1 + resamples, counts)
-        scores.append(score_of_sums(scorer.counter, sums))
+        scores.append(score_from_counts(scorer.counter, sums))
     table: Floats = np.array(scores, dtype=np.float64)
     return RunScores(table[:, 0], table[:, 1:])
 

@@ -48,7 +48,7 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
         return []
     places = _places(waiting[0].recipe, jobs, len(waiting))
     with interruptible():
-        unprepared = share_text(waiting)
+        unprepared = prepare_data(waiting)
         failed = [run for run in waiting if run in unprepared]
         waiting = [run for run in waiting if run not in unprepared]
         with progress("runs", len(runs), "runs", done=len(runs) - len(waiting) - len(failed)) as bar:
@@ -56,7 +56,7 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
     return failed
 
 
-def share_text(runs: Sequence[Run]) -> list[Run]:
+def prepare_data(runs: Sequence[Run]) -> list[Run]:
     """Prepare the text of the runs, once where it is the same; returns the runs whose text could not be prepared."""
     groups: dict[str, list[Run]] = {}
     for run in runs:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nmt.alignment.attention import AttentionMap, ChosenAttention, WordAligner
-from nmt.plots.picture import new_figure, write_picture
+from nmt.plots.figure import new_figure, save_figure
 from nmt.recipe import UserError
 
 # Inches of a cell and of the room for the words beside the map.
@@ -74,7 +74,7 @@ def draw(sentences: Sentences, panels: Sequence[Panel], path: Path) -> None:
         axes.set_yticks(range(len(sentences.tgt)), sentences.tgt)
         axes.xaxis.tick_top()
         axes.set_title(panel.title)
-    write_picture(figure, path, _DOTS_PER_INCH)
+    save_figure(figure, path, _DOTS_PER_INCH)
 
 
 def _title(chosen: ChosenAttention) -> str:

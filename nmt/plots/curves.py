@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nmt.plots.picture import new_figure, write_picture
+from nmt.plots.figure import new_figure, save_figure
 from nmt.recipe import UserError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def draw_curves(run: Path, out: Path, title: str | None = None) -> Path:
     for panel, axes in _arrange(figure, series):
         _draw(panel, axes, series)
     figure.suptitle(title or run.resolve().name, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    write_picture(figure, out, _DOTS_PER_INCH)
+    save_figure(figure, out, _DOTS_PER_INCH)
     return out
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.plots.curves import read_metrics
-from nmt.plots.picture import new_figure, write_picture
+from nmt.plots.figure import new_figure, save_figure
 
 # Colours that people with every kind of colour vision can tell apart (Okabe and Ito 2008).
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
@@ -36,5 +36,5 @@ def draw_runs(runs: Sequence[tuple[str, Path]], out: Path) -> Path:
         axes.grid(color="#e6e6e6", linewidth=0.8)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=9)
-    write_picture(figure, out, _DOTS_PER_INCH)
+    save_figure(figure, out, _DOTS_PER_INCH)
     return out

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nmt.plots.picture import new_figure, write_picture
+from nmt.plots.figure import new_figure, save_figure
 
 _BLUE, _GREY = "#0072b2", "#8c8c8c"
 _DOTS_PER_INCH = 150
 
 
 @dataclass(frozen=True)
-class ScoredVariant:
+class VariantScores:
     """The scores of a variant's runs, their mean, and half the width of its interval; nan if unknown."""
 
     name: str
@@ -23,7 +23,7 @@ class ScoredVariant:
     half_width: float
 
 
-def draw_scores(title: str, variants: Sequence[ScoredVariant], path: Path) -> Path:
+def draw_scores(title: str, variants: Sequence[VariantScores], path: Path) -> Path:
     """Draw variants from top to bottom, and return the path of the picture.
 
     Raises UserError when matplotlib is not installed, and where the picture cannot be written.
@@ -42,5 +42,5 @@ def draw_scores(title: str, variants: Sequence[ScoredVariant], path: Path) -> Pa
     axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    write_picture(figure, path, _DOTS_PER_INCH)
+    save_figure(figure, path, _DOTS_PER_INCH)
     return path

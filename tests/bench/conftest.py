@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nmt.bench.corpora import LengthDistribution, write_random_corpus
-from nmt.bench.subjects import Subject, find_subject
+from nmt.bench.model_specs import ModelSpec, find_model_spec
 from nmt.data.store import PairStore
 
 SMALL = ["model.d_model=16", "model.d_ff=32", "model.num_heads=2", "model.max_positions=64", "data.max_tokens=20"]
@@ -14,9 +14,9 @@ SMALL_VOCAB = 50
 
 
 @pytest.fixture
-def small_subject(tmp_path: Path) -> Subject:
+def small_spec(tmp_path: Path) -> ModelSpec:
     """Wu et al.'s model, made smaller still; several micro-batches an update, an average kept."""
-    return find_subject("tiny", [*SMALL, "train.ema_decay=0.9", f"run_dir={tmp_path / 'run'}"], SMALL_VOCAB)
+    return find_model_spec("tiny", [*SMALL, "train.ema_decay=0.9", f"run_dir={tmp_path / 'run'}"], SMALL_VOCAB)
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from nmt.bench.decoding import DecodingFigures
+from nmt.bench.decoding import DecodingResult
 from nmt.bench.device import LinearRate
 from nmt.bench.report import decoding_rows, format_table, training_rows, write_json
 from nmt.bench.statistics import Spread
-from nmt.bench.training import Stages, TrainingFigures
+from nmt.bench.training import Stages, TrainingResult
 from nmt.recipe import UserError
 
-TRAINING = TrainingFigures(
+TRAINING = TrainingResult(
     parameters=63_082_496,
     precision="bf16",
     micro_batch_tokens=4_096,
@@ -32,7 +32,7 @@ TRAINING = TrainingFigures(
     skipped=0,
     compiled_while_timed=0,
 )
-DECODING = DecodingFigures(
+DECODING = DecodingResult(
     parameters=48_000_000,
     load_seconds=0.5,
     warm_up_seconds=4.0,
@@ -67,7 +67,7 @@ def test_the_table_of_training() -> None:
 
 
 def test_what_spoils_a_measurement_is_said() -> None:
-    spoilt = TrainingFigures(**{**vars(TRAINING), "skipped": 3, "compiled_while_timed": 2})
+    spoilt = TrainingResult(**{**vars(TRAINING), "skipped": 3, "compiled_while_timed": 2})
     assert [text for label, text in training_rows(spoilt) if label == "beware"] == [
         "3 updates had no finite gradient and were skipped",
         "2 graphs were compiled on the clock; warm up for longer",

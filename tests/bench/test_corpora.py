@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.bench.corpora import FIRST_ORDINARY_ID, WMT14, draw_tokens, open_corpus, write_random_corpus
+from nmt.bench.corpora import FIRST_ORDINARY_ID, WMT14, open_corpus, sample_tokens, write_random_corpus
 from nmt.recipe import UserError
 
 
@@ -14,7 +14,7 @@ def generator(seed: int = 1) -> np.random.Generator:
 
 
 def test_lengths_have_the_moments_of_the_distribution() -> None:
-    src, tgt = WMT14.draw(200_000, 10_000, generator())
+    src, tgt = WMT14.sample(200_000, 10_000, generator())
     assert (src + 1).mean() == pytest.approx(WMT14.src_mean, rel=0.01)
     assert (tgt + 1).mean() == pytest.approx(WMT14.tgt_mean, rel=0.01)
     logs = np.log(np.stack([src, tgt]) + 1)
@@ -24,7 +24,7 @@ def test_lengths_have_the_moments_of_the_distribution() -> None:
 
 
 def test_no_sentence_is_longer_than_allowed() -> None:
-    src, tgt = WMT14.draw(20_000, 40, generator())
+    src, tgt = WMT14.sample(20_000, 40, generator())
     assert src.max() == tgt.max() == 40
 
 
@@ -48,7 +48,7 @@ def test_a_random_corpus_is_large_enough_and_the_same_again(tmp_path: Path) -> N
 
 def test_tokens_are_used_as_unevenly_as_words() -> None:
     vocab_size = FIRST_ORDINARY_ID + 1023
-    tokens = draw_tokens(200_000, vocab_size, generator())
+    tokens = sample_tokens(200_000, vocab_size, generator())
     counts = np.bincount(tokens, minlength=vocab_size)[FIRST_ORDINARY_ID:] / len(tokens)
     assert counts[0] == pytest.approx(0.1, rel=0.05)  # ln 2 / ln 1024
     assert counts[:31].sum() == pytest.approx(0.5, abs=0.01)  # ln 32 / ln 1024

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nmt.bench.decoding import DecodingBench, DecodingTask, summarize_latencies
+from nmt.bench.inputs import DecodingRequest, prepare_decoding
 from nmt.bench.processes import DecodingProcesses, _serve, measure_decoding
-from nmt.bench.tasks import SearchRequest, model_and_sentences
 from nmt.decode.translator import Translator
 from nmt.recipe import override_decode
 
@@ -25,14 +25,14 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> DecodingTask:
         "model = { d_model = 16, d_ff = 32, num_heads = 2, num_encoder_layers = 1, num_decoder_layers = 1, "
         "max_positions = 64 }\n"
     )
-    request = SearchRequest(str(recipe), None, None, 4, 60, 6, ("beam_size=2", "max_length_ratio=9"))
-    model, decode, _ = model_and_sentences(request, folder)
+    request = DecodingRequest(str(recipe), None, None, 4, 60, 6, ("beam_size=2", "max_length_ratio=9"))
+    model, decode, _ = prepare_decoding(request, folder)
     return DecodingTask(model, SENTENCES, decode, "cpu", "fp32", 1)
 
 
 def test_a_pass_counts_the_tokens_of_the_translations(task: DecodingTask) -> None:
     bench = DecodingBench(task)
-    one = bench.repeat()
+    one = bench.run()
     assert one.tokens == 6 * len(SENTENCES)
     assert one.seconds > 0
     translator = Translator.load(task.model, "cpu", "fp32", task.decode)
@@ -59,8 +59,8 @@ def test_percentiles_are_those_of_the_textbook() -> None:
 @pytest.mark.slow
 def test_several_processes_share_the_sentences_out(task: DecodingTask) -> None:
     with DecodingProcesses(task, 2) as processes:
-        assert processes.repeat().tokens == 24
-        assert processes.repeat().tokens == 24
+        assert processes.run().tokens == 24
+        assert processes.run().tokens == 24
         assert processes.peak_memory() > 200e6
         assert processes.parameters == DecodingBench(task).parameters
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nmt.bench.corpora import FIRST_ORDINARY_ID, LengthDistribution
+from nmt.bench.model_specs import find_model_spec
 from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
-from nmt.bench.subjects import find_subject
 from nmt.checkpoint import load_model
 from nmt.recipe import UserError
 
@@ -35,7 +35,7 @@ def test_sentences_have_as_many_tokens_as_were_drawn() -> None:
 
 def test_the_model_is_one_like_any_other(tmp_path: Path) -> None:
     overrides = ["model.d_model=16", "model.d_ff=8", "model.num_heads=2", "decode.beam_size=3"]
-    recipe = find_subject("tiny", overrides).recipe
+    recipe = find_model_spec("tiny", overrides).recipe
     write_random_model(tmp_path / "a", recipe, number_tokenizers(40))
     write_random_model(tmp_path / "b", recipe, number_tokenizers(40))
     one, again = (load_model(tmp_path / name, torch.device("cpu")) for name in "ab")

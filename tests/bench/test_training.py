@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nmt.bench.subjects import Subject
+from nmt.bench.model_specs import ModelSpec
 from nmt.bench.training import STAGES, TrainingBench, measure_training
 from nmt.data.epoch_plan import plan_epoch
 from nmt.data.shapes import UpdateNeeds
@@ -29,17 +29,17 @@ def changed(recipe: Recipe, **options: Any) -> Recipe:
 
 
 @pytest.mark.slow
-def test_what_is_measured_is_training(small_subject: Subject, small_store: PairStore) -> None:
+def test_what_is_measured_is_training(small_spec: ModelSpec, small_store: PairStore) -> None:
     """After as many updates, weights and average are those of a run of the trainer, bit for bit."""
-    recipe = changed(small_subject.recipe, max_steps=5)
+    recipe = changed(small_spec.recipe, max_steps=5)
     torch.manual_seed(recipe.seed)
-    model = Transformer(recipe.model, small_subject.src_vocab_size, small_subject.tgt_vocab_size)
+    model = Transformer(recipe.model, small_spec.src_vocab_size, small_spec.tgt_vocab_size)
     text = TrainingText(small_store, small_store)
     trainer = Trainer(recipe, ALONE, model, text, lambda tensors, step: {})
     trainer.run()
-    subject = replace(small_subject, recipe=recipe.model_copy(update={"run_dir": recipe.directory / "other"}))
-    with TrainingBench(subject, ALONE, small_store) as bench:
-        bench.repeat(2)
+    spec = replace(small_spec, recipe=recipe.model_copy(update={"run_dir": recipe.directory / "other"}))
+    with TrainingBench(spec, ALONE, small_store) as bench:
+        bench.run(2)
         bench.stages(3)
         measured = bench.trainer
     assert trainer.average is not None
@@ -51,36 +51,36 @@ def test_what_is_measured_is_training(small_subject: Subject, small_store: PairS
     assert not (recipe.directory / "other").exists()  # nothing is saved
 
 
-def test_tokens_and_arithmetic_are_those_of_the_updates(small_subject: Subject, small_store: PairStore) -> None:
-    recipe = small_subject.recipe
+def test_tokens_and_arithmetic_are_those_of_the_updates(small_spec: ModelSpec, small_store: PairStore) -> None:
+    recipe = small_spec.recipe
     lengths = small_store.src.lengths, small_store.tgt.lengths
     limit = UpdateNeeds.of(*lengths, batch_tokens=200).src_tokens
     plan = plan_epoch(
         *lengths, batch_tokens=200, src_batch_tokens=limit, micro_batch_tokens=90, seed=recipe.seed, epoch=0
     )
     first = [plan.sentences(index) for index in range(3)]
-    with TrainingBench(small_subject, ALONE, small_store) as bench:
-        repetition = bench.repeat(3)
+    with TrainingBench(small_spec, ALONE, small_store) as bench:
+        repetition = bench.run(3)
     assert repetition.src_tokens == sum(int(lengths[0][ids].sum()) + len(ids) for ids in first)
     assert repetition.tgt_tokens == sum(plan.tgt_tokens(index) for index in range(3)) <= 600
-    assert repetition.flops == sum(bench.arithmetic.training(lengths[0][i] + 1, lengths[1][i] + 1) for i in first)
+    assert repetition.flops == sum(bench.model_flops.training(lengths[0][i] + 1, lengths[1][i] + 1) for i in first)
     assert repetition.seconds > 0
     assert repetition.skipped == 0
 
 
-def test_two_passes_of_rdrop_are_twice_the_arithmetic(small_subject: Subject, small_store: PairStore) -> None:
+def test_two_passes_of_rdrop_are_twice_the_arithmetic(small_spec: ModelSpec, small_store: PairStore) -> None:
     flops = []
     for rdrop in (0.0, 5.0):
-        subject = replace(small_subject, recipe=changed(small_subject.recipe, rdrop=rdrop))
-        with TrainingBench(subject, ALONE, small_store) as bench:
-            flops.append(bench.repeat(1).flops)
+        spec = replace(small_spec, recipe=changed(small_spec.recipe, rdrop=rdrop))
+        with TrainingBench(spec, ALONE, small_store) as bench:
+            flops.append(bench.run(1).flops)
     assert flops[1] == 2 * flops[0]
 
 
-def test_dropout_is_full_where_training_begins_without(small_subject: Subject, small_store: PairStore) -> None:
-    subject = replace(small_subject, recipe=changed(small_subject.recipe, dropout_ramp_steps=1_000))
-    with TrainingBench(subject, ALONE, small_store) as bench:
-        bench.repeat(1)
+def test_dropout_is_full_where_training_begins_without(small_spec: ModelSpec, small_store: PairStore) -> None:
+    spec = replace(small_spec, recipe=changed(small_spec.recipe, dropout_ramp_steps=1_000))
+    with TrainingBench(spec, ALONE, small_store) as bench:
+        bench.run(1)
         shares = {module.share for module in bench.trainer.model.modules() if isinstance(module, dropout.Dropout)}
     assert shares == {1.0}
 
@@ -96,7 +96,7 @@ class Clock:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_slow_stage_is_found(
-    small_subject: Subject, small_store: PairStore, stage: str, monkeypatch: pytest.MonkeyPatch
+    small_spec: ModelSpec, small_store: PairStore, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock that stands still but for what is slow, so that it does not matter what else the machine does."""
     clock = Clock()
@@ -109,8 +109,8 @@ def test_a_slow_stage_is_found(
 
         return call
 
-    with TrainingBench(small_subject, ALONE, small_store) as bench:
-        bench.repeat(1)
+    with TrainingBench(small_spec, ALONE, small_store) as bench:
+        bench.run(1)
         match stage:
             case "data":
                 monkeypatch.setattr(TrainingBench, "_update", slowed(TrainingBench._update))
@@ -126,11 +126,11 @@ def test_a_slow_stage_is_found(
     assert 0.0 <= stages.attention_padding < 0.5  # of so little text the last row is a good part
 
 
-def test_padding_to_one_shape_is_counted(small_subject: Subject, small_store: PairStore) -> None:
-    subject = replace(small_subject, recipe=changed(small_subject.recipe, shapes="fixed"))
-    with TrainingBench(subject, ALONE, small_store) as bench:
+def test_padding_to_one_shape_is_counted(small_spec: ModelSpec, small_store: PairStore) -> None:
+    spec = replace(small_spec, recipe=changed(small_spec.recipe, shapes="fixed"))
+    with TrainingBench(spec, ALONE, small_store) as bench:
         shape = bench.trainer.batching.shape
-        repetition, stages = bench.repeat(2), bench.stages(2)
+        repetition, stages = bench.run(2), bench.stages(2)
     assert shape is not None
     assert 190 < repetition.tgt_tokens / 2 <= 200
     rows = 3 * (shape.src_tokens + shape.tgt_tokens)  # of an update
@@ -139,7 +139,7 @@ def test_padding_to_one_shape_is_counted(small_subject: Subject, small_store: Pa
 
 @pytest.mark.slow
 def test_a_step_of_one_graph_is_timed_like_any_other(
-    small_subject: Subject, small_store: PairStore, monkeypatch: pytest.MonkeyPatch
+    small_spec: ModelSpec, small_store: PairStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The marks between its stages stay outside of the graph."""
     compile_whole = TrainingLoss.compile_whole
@@ -148,19 +148,19 @@ def test_a_step_of_one_graph_is_timed_like_any_other(
     for module in (attention, dropout):
         monkeypatch.setattr(module, "dropout", F.dropout)
     torch._dynamo.reset()
-    subject = replace(small_subject, recipe=changed(small_subject.recipe, compile=True))
-    with TrainingBench(subject, ALONE, small_store) as bench:
+    spec = replace(small_spec, recipe=changed(small_spec.recipe, compile=True))
+    with TrainingBench(spec, ALONE, small_store) as bench:
         bench.trainer.model.use_kernel("masked")
-        bench.repeat(1)
+        bench.run(1)
         with torch._dynamo.config.patch(error_on_recompile=True):
             stages = bench.stages(2)
-            assert bench.repeat(1).skipped == 0
+            assert bench.run(1).skipped == 0
     assert all(share > 0 for share in stages.shares.values())
 
 
 @pytest.mark.slow
-def test_all_figures_of_a_measurement(small_subject: Subject, small_store: PairStore) -> None:
-    figures = measure_training(small_subject, ALONE, small_store, warm_up=2, updates=2, repetitions=3)
+def test_all_figures_of_a_measurement(small_spec: ModelSpec, small_store: PairStore) -> None:
+    figures = measure_training(small_spec, ALONE, small_store, warm_up=2, updates=2, repetitions=3)
     spread = figures.tgt_tokens_per_second
     assert len(spread.samples) == 3
     assert 0 < spread.least <= spread.median <= spread.most

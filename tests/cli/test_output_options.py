@@ -70,7 +70,7 @@ def test_what_cannot_be_a_file_shows_before_the_work(
 ) -> None:
     monkeypatch.delattr("nmt.cli.plot.load_aligner")
     monkeypatch.delattr("nmt.cli.rerank._load_judges")
-    monkeypatch.delattr("nmt.cli.bench.model_and_sentences")
+    monkeypatch.delattr("nmt.cli.bench.prepare_decoding")
     monkeypatch.delattr("nmt.cli.plot.draw_curves")
     (folder / "other.png").mkdir()
     (folder / "dangling.png").symlink_to(folder / "none" / "x.png")

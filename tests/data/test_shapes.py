@@ -17,7 +17,7 @@ LONGEST = 256
 @pytest.fixture(scope="module")
 def wmt() -> tuple[np.ndarray, np.ndarray]:
     """Lengths of so many pairs as 400 updates of the paper's size take, distributed as those of WMT14."""
-    return WMT14.draw(360_000, LONGEST, np.random.Generator(np.random.PCG64(3)))
+    return WMT14.sample(360_000, LONGEST, np.random.Generator(np.random.PCG64(3)))
 
 
 @pytest.mark.slow

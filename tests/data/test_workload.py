@@ -18,7 +18,7 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 @cache
 def wmt_lengths() -> tuple[np.ndarray, np.ndarray]:
-    return WMT14.draw(60_000, 256, np.random.Generator(np.random.PCG64(3)))
+    return WMT14.sample(60_000, 256, np.random.Generator(np.random.PCG64(3)))
 
 
 def plan_of(batch_tokens: int, micro_batch_tokens: int, multiple: int, *, fixed: bool = False) -> EpochPlan:

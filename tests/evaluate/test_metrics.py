@@ -13,7 +13,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from nmt.evaluate.metrics import (
-    bleu_words,
+    bleu_tokenizer,
     check_aligned,
     make_scorer,
     score_by_group,
@@ -329,7 +329,7 @@ def test_the_paper_figures_are_not_smoothed() -> None:
 
 
 def test_the_words_of_bleu_are_its_tokens() -> None:
-    words, name = bleu_words(tgt_lang="de", lowercase=True)
+    words, name = bleu_tokenizer(tgt_lang="de", lowercase=True)
     assert words("Das „Haus“, 1,5 km.") == ["das", "„haus“", ",", "1,5", "km", "."]
     assert name == "lower-cased tokens of sacreBLEU's 13a"
 

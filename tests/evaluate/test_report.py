@@ -10,7 +10,7 @@ import torch
 from nmt.data.prepare import prepare
 from nmt.evaluate import report
 from nmt.evaluate.report import (
-    DataFacts,
+    DataSummary,
     Sample,
     choose_samples,
     describe_machine,
@@ -31,7 +31,7 @@ def test_data_facts_come_from_the_report_of_preparation(tmp_path: Path) -> None:
         [f"data.root={tmp_path}", f"run_dir={tmp_path / 'run'}", "tokenizer.vocab_size=320", "data.workers=1"],
     )
     prepared = prepare(recipe)
-    facts = DataFacts.from_prepare_report(prepared.report)
+    facts = DataSummary.from_prepare_report(prepared.report)
     assert (facts.train_read, facts.train_pairs, facts.valid_pairs) == (201, 200, 201)
     assert sum(facts.dropped.values()) == 1
     assert facts.src_vocab_size == facts.tgt_vocab_size == prepared.tokenizers.src.vocab_size

@@ -8,7 +8,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from nmt.evaluate.sentence_counts import score_of_sums, sentence_counts
+from nmt.evaluate.sentence_counts import score_from_counts, sentence_counts
 
 METRICS = [
     BLEU(),
@@ -69,5 +69,5 @@ def test_sums_of_counts_score_as_sacrebleu_scores_the_corpus(
         assert len(counts) == len(hypotheses)
         sums.append(counts.sum(axis=0))
         expected.append(metric.corpus_score(hypotheses, references).score)
-    assert score_of_sums(metric, np.array(sums)).tolist() == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    assert score_from_counts(metric, np.array(sums)).tolist() == pytest.approx(expected, rel=1e-12, abs=1e-12)
     assert len({round(score, 3) for score in expected}) > 2

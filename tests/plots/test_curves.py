@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from nmt.plots import curves
 from nmt.plots.curves import draw_curves, read_metrics
-from nmt.plots.picture import new_figure
+from nmt.plots.figure import new_figure
 from nmt.recipe import UserError
 
 

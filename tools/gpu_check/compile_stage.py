@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gpu_check.outcome import Results
 from gpu_check.settings import NO_GPU, Settings
-from nmt.bench.subjects import Subject, find_subject
-from nmt.bench.tasks import BUILT_IN_LENGTHS, training_text
+from nmt.bench.inputs import BUILT_IN_LENGTHS, prepare_training_data
+from nmt.bench.model_specs import ModelSpec, find_model_spec
 from nmt.bench.training import Repetition, TrainingBench
 from nmt.data.loader import Update
 from nmt.data.store import PairStore
@@ -32,26 +32,26 @@ def run(settings: Settings, results: Results, _part: str) -> None:
     """Measure eager training, then compiled training, then compare gradients."""
     updates = settings.pick(10, 2)
     with start_world(settings.device) as world, tempfile.TemporaryDirectory() as folder:
-        subject = _subject(settings, compiled=False)
-        subject, store = training_text(subject, BUILT_IN_LENGTHS, Path(folder), 8 * updates, settings.pick(None, 200))
-        with TrainingBench(subject, world, store) as bench:
+        spec = _spec(settings, compiled=False)
+        spec, store = prepare_training_data(spec, BUILT_IN_LENGTHS, Path(folder), 8 * updates, settings.pick(None, 200))
+        with TrainingBench(spec, world, store) as bench:
             _trace_on_cpu(bench.trainer, settings)
-            bench.repeat(_WARM_UP)
-            eager = bench.repeat(updates)
+            bench.run(_WARM_UP)
+            eager = bench.run(updates)
             with bench.trainer.batches() as batches:
                 update = next(batches)
             expected = _gradient(bench.trainer, update, world)
-        _measure_compiled(settings, results, _compiled(settings, subject, world, store), eager, update, expected)
+        _measure_compiled(settings, results, _compiled(settings, spec, world, store), eager, update, expected)
 
 
 def _measure_compiled(
     settings: Settings, results: Results, bench: TrainingBench, eager: Repetition, update: Update, expected: Tensor
 ) -> None:
     with bench:
-        first = bench.repeat(1)
-        bench.repeat(_WARM_UP)
+        first = bench.run(1)
+        bench.run(_WARM_UP)
         graphs = _graphs()
-        compiled = bench.repeat(settings.pick(10, 2))
+        compiled = bench.run(settings.pick(10, 2))
         more = _graphs() - graphs
         results.check("graphs of model and loss after warm-up", "1", str(graphs), graphs == 1)
         results.check("graphs that came later", "0", str(more), more == 0)
@@ -70,19 +70,21 @@ def _measure_compiled(
     results.note(f"First compiled update: {first.seconds:.1f} s. Compiled and eager: {speed}.")
 
 
-def _subject(settings: Settings, *, compiled: bool) -> Subject:
+def _spec(settings: Settings, *, compiled: bool) -> ModelSpec:
     options = [f"train.device={settings.device}", "train.precision=bf16", "train.shapes=fixed"]
     options.append(f"train.compile={str(compiled and settings.on_gpu).lower()}")
     small = ["train.batch_tokens=600", "train.micro_batch_tokens=300", "model.dropout=0.0", "data.max_tokens=100"]
     small += ["model.num_encoder_layers=1", "model.num_decoder_layers=1", "train.threads=1"]
-    return find_subject(settings.pick("base", "tiny"), [*options, *settings.pick([], small)], settings.pick(None, 200))
+    return find_model_spec(
+        settings.pick("base", "tiny"), [*options, *settings.pick([], small)], settings.pick(None, 200)
+    )
 
 
-def _compiled(settings: Settings, subject: Subject, world: World, store: PairStore) -> TrainingBench:
+def _compiled(settings: Settings, spec: ModelSpec, world: World, store: PairStore) -> TrainingBench:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    recipe = _subject(settings, compiled=True).recipe.model_copy(update={"run_dir": subject.recipe.run_dir})
-    bench = TrainingBench(Subject(subject.name, recipe, subject.src_vocab_size, subject.tgt_vocab_size), world, store)
+    recipe = _spec(settings, compiled=True).recipe.model_copy(update={"run_dir": spec.recipe.run_dir})
+    bench = TrainingBench(ModelSpec(spec.name, recipe, spec.src_vocab_size, spec.tgt_vocab_size), world, store)
     _trace_on_cpu(bench.trainer, settings)
     if not settings.on_gpu:
         bench.trainer.loss.compile_whole(backend="eager")

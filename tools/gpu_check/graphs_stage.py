@@ -16,7 +16,7 @@ import torch
 from gpu_check.outcome import Results
 from gpu_check.settings import NO_GPU, Settings
 from nmt.bench.device import synchronize
-from nmt.bench.tasks import SearchRequest, model_and_sentences
+from nmt.bench.inputs import DecodingRequest, prepare_decoding
 from nmt.checkpoint import load_model
 from nmt.devices.precision import torch_dtype
 from nmt.inference.captured import CapturedModel, GraphRecorder, PlainRecorder, Recorder, Run
@@ -34,7 +34,7 @@ Found = list[list[Hypothesis]]
 
 _NOT_RECORDED = "the same steps, not recorded"
 
-# Of a score, relatively, between recorded steps and the Transformer's own: products of other sizes, which sum in other
+# Of a score, relatively, between recorded steps and the Transformer's own: matmuls of other sizes, which sum in other
 # orders.
 _SCORE_LIMITS = {"fp32": 1e-5, "bf16": 0.01}
 
@@ -64,10 +64,10 @@ class Watched:
 def run(settings: Settings, results: Results, _part: str) -> None:
     """Search with random weights of the base model, with and without recording."""
     with tempfile.TemporaryDirectory() as folder:
-        request = SearchRequest(
+        request = DecodingRequest(
             settings.pick("base", "tiny"), None, None, settings.pick(256, 6), settings.pick(None, 60), None, []
         )
-        directory, decode, lines = model_and_sentences(request, Path(folder))
+        directory, decode, lines = prepare_decoding(request, Path(folder))
         device = choose_device(settings.device)
         batches = _batches(directory, lines, device, size=settings.pick(32, 3))
         options = SearchOptions.from_recipe(decode, 250)

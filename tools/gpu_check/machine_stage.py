@@ -11,9 +11,9 @@ import torch
 
 from gpu_check.outcome import Results
 from gpu_check.settings import NO_GPU, Settings
-from nmt.bench.arithmetic import Arithmetic
 from nmt.bench.device import LinearRate, measure_linear
-from nmt.bench.subjects import find_subject
+from nmt.bench.flops import ModelFlops
+from nmt.bench.model_specs import find_model_spec
 from nmt.devices.precision import Arithmetic as Precision
 from nmt.evaluate.report import describe_machine
 from nmt.processes.distributed import choose_device
@@ -30,7 +30,7 @@ def run(settings: Settings, results: Results, _part: str) -> None:
         _describe_gpu(results)
     device = choose_device(settings.device)
     precision = torch.get_float32_matmul_precision()
-    results.check("products of float32 without TF32 by default", "highest", precision, precision == "highest")
+    results.check("matmuls of float32 without TF32 by default", "highest", precision, precision == "highest")
     rows = []
     for name in settings.pick(("base", "big"), ("tiny",)):
         rates = _rates(name, settings, device)
@@ -60,16 +60,14 @@ def _describe_gpu(results: Results) -> None:
 
 def _rates(name: str, settings: Settings, device: torch.device) -> dict[str, LinearRate]:
     """FLOP/s by precision, at the shapes of a micro-batch of 4,096 tokens."""
-    subject = find_subject(name, (), settings.pick(None, 200))
+    spec = find_model_spec(name, (), settings.pick(None, 200))
     rows = settings.pick(4_096, 64)
-    products = Arithmetic.of(subject.recipe.model, subject.tgt_vocab_size).products(rows, rows)[
-        : settings.pick(None, 1)
-    ]
+    matmuls = ModelFlops.of(spec.recipe.model, spec.tgt_vocab_size).matmuls(rows, rows)[: settings.pick(None, 1)]
     kinds: tuple[Precision, ...] = ("fp32", "bf16", "fp16") if settings.on_gpu else ("fp32", "bf16")
-    rates = {str(kind): measure_linear(products, kind, device) for kind in kinds}
+    rates = {str(kind): measure_linear(matmuls, kind, device) for kind in kinds}
     if settings.on_gpu:
         with _tf32():
-            rates["tf32"] = measure_linear(products, "fp32", device)
+            rates["tf32"] = measure_linear(matmuls, "fp32", device)
     return rates
 
 

@@ -11,8 +11,8 @@ import torch
 
 from gpu_check.outcome import Results
 from gpu_check.settings import NO_GPU, Settings
-from nmt.bench.subjects import find_subject
-from nmt.bench.tasks import BUILT_IN_LENGTHS, SearchRequest, model_and_sentences, training_text
+from nmt.bench.inputs import BUILT_IN_LENGTHS, DecodingRequest, prepare_decoding, prepare_training_data
+from nmt.bench.model_specs import find_model_spec
 from nmt.bench.training import TrainingBench
 from nmt.decode.translator import Translator
 from nmt.devices.precision import autocast
@@ -39,10 +39,10 @@ def _bench(settings: Settings, folder: Path, *options: str) -> TrainingBench:
     vocabulary = settings.pick(None, 200)
     chosen = [*given, *settings.pick([], _SMALL), *options]  # of two of one option the last
     overrides = list({one.partition("=")[0]: one for one in chosen}.values())
-    subject = find_subject(settings.pick("big", "tiny"), overrides, vocabulary)
+    spec = find_model_spec(settings.pick("big", "tiny"), overrides, vocabulary)
     with start_world(settings.device) as world:
-        subject, store = training_text(subject, BUILT_IN_LENGTHS, folder, 12, vocabulary)
-        return TrainingBench(subject, world, store)
+        spec, store = prepare_training_data(spec, BUILT_IN_LENGTHS, folder, 12, vocabulary)
+        return TrainingBench(spec, world, store)
 
 
 def _check_auto(settings: Settings, results: Results) -> None:
@@ -55,12 +55,12 @@ def _check_auto(settings: Settings, results: Results) -> None:
         results.check(*row, f"{chosen:,}", chosen > 0 and chosen % BUDGET_STEP == 0)
         row = ("memory of five updates against what one step showed", f"{_BELOW:g} to {_ABOVE:g} times")
         if not settings.on_gpu:
-            bench.repeat(1)
+            bench.run(1)
             results.not_measured(*row, NO_GPU)
             return
         foreseen = _foreseen(bench.trainer)
         torch.cuda.reset_peak_memory_stats()
-        bench.repeat(5)
+        bench.run(5)
         peak, total = torch.cuda.max_memory_allocated(), torch.cuda.get_device_properties(0).total_memory
         seen = f"{peak / foreseen:.2f} times: {_gib(peak)} of {_gib(foreseen)} foreseen; the GPU has {_gib(total)}"
         results.check(*row, seen, _BELOW <= peak / foreseen <= _ABOVE)
@@ -105,11 +105,11 @@ def _check_translation(settings: Settings, results: Results) -> None:
     """With half of the memory that a batch takes, translation goes on with smaller ones."""
     row = ("translation with too little memory", "recovers, 99 % of strings the same")
     with tempfile.TemporaryDirectory() as folder:
-        request = SearchRequest(
+        request = DecodingRequest(
             settings.pick("base", "tiny"), None, None, settings.pick(512, 8), settings.pick(None, 60), 20,
             ["batch_tokens=16384"],
         )  # fmt: skip
-        directory, decode, lines = model_and_sentences(request, Path(folder))
+        directory, decode, lines = prepare_decoding(request, Path(folder))
         translator = Translator.load(directory, settings.device, "fp32", decode)
         if not settings.on_gpu:
             translator.translate(lines)

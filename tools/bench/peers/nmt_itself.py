@@ -16,10 +16,10 @@ from typing import cast
 from bench.work import Work
 from bench.worker import Clock
 from nmt.bench.decoding import DecodingBench, DecodingTask
+from nmt.bench.inputs import DecodingRequest, prepare_decoding, prepare_training_data
+from nmt.bench.model_specs import find_model_spec
 from nmt.bench.processes import DecodingProcesses
 from nmt.bench.random_model import write_random_model
-from nmt.bench.subjects import find_subject
-from nmt.bench.tasks import SearchRequest, model_and_sentences, training_text
 from nmt.bench.training import TrainingBench
 from nmt.data.prepare import prepare as prepare_corpus
 from nmt.devices.precision import SearchPrecision
@@ -42,13 +42,13 @@ def train(work: Work, clock: Clock) -> None:
     options |= {"threads": work.threads, "label_smoothing": work.label_smoothing}
     options["compile"] = work.option("compile", "false")
     given = [f"train.{name}={value}" for name, value in options.items()]
-    subject = find_subject("base", [*given, *_overrides(work, "train")], work.vocab_size)
+    spec = find_model_spec("base", [*given, *_overrides(work, "train")], work.vocab_size)
     with start_world(work.device) as world, tempfile.TemporaryDirectory() as folder:
         corpus = str(work.path("nmt"))
-        subject, store = training_text(subject, corpus, Path(folder), work.updates, work.vocab_size)
-        with TrainingBench(subject, world, store) as bench:
+        spec, store = prepare_training_data(spec, corpus, Path(folder), work.updates, work.vocab_size)
+        with TrainingBench(spec, world, store) as bench:
             while True:
-                clock.lap(bench.repeat(work.updates).tgt_tokens)
+                clock.lap(bench.run(work.updates).tgt_tokens)
 
 
 def decode(work: Work, clock: Clock) -> None:
@@ -62,7 +62,7 @@ def decode(work: Work, clock: Clock) -> None:
     with tempfile.TemporaryDirectory() as folder:
         recipe = Path(folder) / "recipe.toml"
         recipe.write_text(_recipe(work, _NOT_READ), encoding="utf-8")
-        request = SearchRequest(
+        request = DecodingRequest(
             model=str(recipe),
             source=work.path("test.src.txt"),
             tokenizer=work.path("nmt"),
@@ -71,13 +71,13 @@ def decode(work: Work, clock: Clock) -> None:
             output_tokens=work.output_tokens - 1,  # and the end token, which takes a step of search like the others
             settings=settings,
         )
-        model, search, sentences = model_and_sentences(request, Path(folder))
+        model, search, sentences = prepare_decoding(request, Path(folder))
         precision = cast(SearchPrecision, work.precision)
         threads = work.threads // processes
         task = DecodingTask(model, sentences, search, work.device, precision, threads)
         bench = DecodingBench(task) if processes == 1 else DecodingProcesses(task, processes)
         while True:
-            clock.lap(bench.repeat().tokens + work.num_sentences)
+            clock.lap(bench.run().tokens + work.num_sentences)
 
 
 def _recipe(work: Work, corpora: str) -> str:
@@ -92,7 +92,7 @@ def prepare(work: Work, clock: Clock) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model"
         small = ["model.d_model=16", "model.num_heads=1"]
-        write_random_model(model, find_subject("tiny", small).recipe, tokenizers)
+        write_random_model(model, find_model_spec("tiny", small).recipe, tokenizers)
         for number in count():
             given = [f"run_dir={folder}/{number}", f"data.workers={work.threads}", f"tokenizer.start_from={model}"]
             prepared = prepare_corpus(parse_recipe(_recipe(work, _corpora(work)), given))

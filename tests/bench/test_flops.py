@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from nmt.bench.arithmetic import Arithmetic
-from nmt.bench.subjects import find_subject
+from nmt.bench.flops import ModelFlops
+from nmt.bench.model_specs import find_model_spec
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import ModelRecipe
@@ -34,7 +34,7 @@ def test_a_training_step_counts_as_torch_counts_it(
     loss = TrainingLoss(Transformer(recipe, VOCAB, VOCAB), label_smoothing=0.1)
     with FlopCounterMode(display=False) as counter:
         loss(batch(num_pairs, src_length, tgt_length))[0].backward()
-    arithmetic = Arithmetic.of(recipe, VOCAB)
+    arithmetic = ModelFlops.of(recipe, VOCAB)
     lengths = np.full(num_pairs, src_length), np.full(num_pairs, tgt_length)
     # The kernel computes the future as well, and hides it afterwards.
     hidden_pairs = num_pairs * recipe.num_decoder_layers * (tgt_length * (tgt_length - 1) // 2)
@@ -43,7 +43,7 @@ def test_a_training_step_counts_as_torch_counts_it(
 
 
 def test_a_batch_is_the_sum_of_its_sentences() -> None:
-    arithmetic = Arithmetic.of(SMALL, VOCAB)
+    arithmetic = ModelFlops.of(SMALL, VOCAB)
     src, tgt = np.array([3, 1, 250], np.uint16), np.array([2, 300, 4], np.uint16)
     total = 0
     for s, t in zip(src.tolist(), tgt.tolist(), strict=True):
@@ -55,19 +55,19 @@ def test_a_batch_is_the_sum_of_its_sentences() -> None:
 @pytest.mark.parametrize(("name", "mflop"), [("base", 375.7), ("big", 1270.4)])
 def test_the_papers_models_cost_what_is_known(name: str, mflop: float) -> None:
     """For sentences of 27 source and 28 target tokens and 37,000 pieces, computed elsewhere."""
-    subject = find_subject(name)
-    assert subject.tgt_vocab_size == 37_000
-    flops = Arithmetic.of(subject.recipe.model, 37_000).training(np.array([27]), np.array([28]))
+    spec = find_model_spec(name)
+    assert spec.tgt_vocab_size == 37_000
+    flops = ModelFlops.of(spec.recipe.model, 37_000).training(np.array([27]), np.array([28]))
     assert flops / 28 / 1e6 == pytest.approx(mflop, abs=0.05)
 
 
 @RECIPES
 def test_the_linear_layers_are_all_of_it_but_attention(recipe: ModelRecipe) -> None:
-    arithmetic = Arithmetic.of(recipe, VOCAB)
-    products = arithmetic.products(src_rows=70, tgt_rows=90)
-    flops = sum(product.count * product.flops for product in products)
+    arithmetic = ModelFlops.of(recipe, VOCAB)
+    matmuls = arithmetic.matmuls(src_rows=70, tgt_rows=90)
+    flops = sum(matmul.count * matmul.flops for matmul in matmuls)
     assert flops == 70 * arithmetic.src_token + 90 * (arithmetic.tgt_token + arithmetic.softmax)
     # ... and are the model's own matrices: three-way tied, the output matrix stands for the embeddings too.
-    weights = sum(product.count * product.inner * product.outer for product in products)
+    weights = sum(matmul.count * matmul.inner * matmul.outer for matmul in matmuls)
     matrices = [weight for weight in Transformer(recipe, VOCAB, VOCAB).parameters() if weight.ndim == 2]
     assert weights == sum(weight.numel() for weight in matrices)

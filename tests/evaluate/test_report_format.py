@@ -11,21 +11,21 @@ import pytest
 from markdown_it import MarkdownIt
 
 from nmt.evaluate.metrics import GroupScore, Score
-from nmt.evaluate.page import format_json, format_markdown, write_report
-from nmt.evaluate.report import DataFacts, MachineFacts, RunFacts, Sample, ScoredTestSet, TrainingFacts
+from nmt.evaluate.report import DataSummary, Machine, RunReport, Sample, ScoredTestSet, TrainingSummary
+from nmt.evaluate.report_format import format_json, format_markdown, write_report
 from nmt.train.position import Change
 
 BLEU = Score("bleu", 31.4159, "BLEU|nrefs:1|tok:13a", "60.0/40.0/30.0/20.0 (BP = 1.000)")
 TER = Score("ter", 48.5, "TER|nrefs:1|tok:tercom")
-FACTS = RunFacts(
+FACTS = RunReport(
     name="toy_run",
     summary="en to de, a toy",
     seed=17,
-    data=DataFacts(
+    data=DataSummary(
         80_000, 79_123, {"duplicate": 700, "never": 0, "too | long": 177}, 1_014, 987_654, 876_543, 1_000, 1_001
     ),
     parameters=2_612_345,
-    training=TrainingFacts(1_200, 12.34, 3_725.0, 7_450_000, 2, "cpu", "bf16", 1.25, 1_100, 5),
+    training=TrainingSummary(1_200, 12.34, 3_725.0, 7_450_000, 2, "cpu", "bf16", 1.25, 1_100, 5),
     tests=(
         ScoredTestSet(
             "heldout",
@@ -37,7 +37,7 @@ FACTS = RunFacts(
         ),
         ScoredTestSet("nested", 500, 0.0, (BLEU,)),
     ),
-    machine=MachineFacts("A processor", 16, ("H200", "H200", "L4")),
+    machine=Machine("A processor", 16, ("H200", "H200", "L4")),
     versions={"python": "3.11.7", "torch": "2.13.0"},
     git_commit="0123abc",
 )
@@ -52,7 +52,7 @@ def rendered_cells(markdown: str) -> list[list[str]]:
     ]
 
 
-def with_training(**changes: Any) -> RunFacts:
+def with_training(**changes: Any) -> RunReport:
     return dataclasses.replace(FACTS, training=dataclasses.replace(FACTS.training, **changes))
 
 

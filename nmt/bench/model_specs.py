@@ -32,7 +32,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelSpec:
     """A model to measure, and how it is trained.
 
     name:          as the user gave it
@@ -46,19 +46,19 @@ class Subject:
     tgt_vocab_size: int
 
 
-def find_subject(name: str, overrides: Sequence[str] = (), vocab_size: int | None = None) -> Subject:
+def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | None = None) -> ModelSpec:
     """What `tiny`, `base`, `big`, the path of a recipe or that of a model means, with some options replaced.
 
     Raises UserError where it means nothing, and RecipeError for options that do not fit.
     """
     if name in PUBLISHED:
         model, train, pieces = PUBLISHED[name]
-        return _subject(name, _parse(model, train, overrides), pieces, pieces, vocab_size)
+        return _spec(name, _parse(model, train, overrides), pieces, pieces, vocab_size)
     path = Path(name)
     if path.is_file():
         recipe = load_recipe(path, overrides)
         pieces = recipe.tokenizer.vocab_size
-        return _subject(name, recipe, pieces, pieces, vocab_size)
+        return _spec(name, recipe, pieces, pieces, vocab_size)
     if not path.exists():
         raise UserError(
             f"{name!r} is no model; it must be {', '.join(PUBLISHED)}, a recipe (.toml) or the directory of a model; "
@@ -66,7 +66,7 @@ def find_subject(name: str, overrides: Sequence[str] = (), vocab_size: int | Non
         )
     loaded = load_model(path, torch.device("cpu"))
     recipe = _parse(loaded.model.recipe.model_dump(mode="json", exclude_none=True), {}, overrides)
-    return _subject(name, recipe, loaded.facts.src_vocab_size, loaded.facts.tgt_vocab_size, vocab_size)
+    return _spec(name, recipe, loaded.facts.src_vocab_size, loaded.facts.tgt_vocab_size, vocab_size)
 
 
 def _parse(model: dict[str, Any], train: dict[str, Any], overrides: Sequence[str]) -> Recipe:
@@ -75,5 +75,5 @@ def _parse(model: dict[str, Any], train: dict[str, Any], overrides: Sequence[str
     return parse_recipe(tomli_w.dumps({**tree, "data": {"train": corpora, "valid": corpora}}), overrides, "bench")
 
 
-def _subject(name: str, recipe: Recipe, src_pieces: int, tgt_pieces: int, vocab_size: int | None) -> Subject:
-    return Subject(name, recipe, vocab_size or src_pieces, vocab_size or tgt_pieces)
+def _spec(name: str, recipe: Recipe, src_pieces: int, tgt_pieces: int, vocab_size: int | None) -> ModelSpec:
+    return ModelSpec(name, recipe, vocab_size or src_pieces, vocab_size or tgt_pieces)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from nmt.bench.inputs import DecodingRequest, prepare_decoding, prepare_training_data
+from nmt.bench.model_specs import ModelSpec, find_model_spec
 from nmt.bench.random_model import number_tokenizers, write_random_model
-from nmt.bench.subjects import Subject, find_subject
-from nmt.bench.tasks import SearchRequest, model_and_sentences, training_text
 from nmt.data.prepare import prepare
 from nmt.recipe import UserError
 from nmt.storage.model_facts import read_model_facts
@@ -36,47 +36,47 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe; its corpus is prepared in `run` beside it."""
     path = tmp_path_factory.mktemp("tasks") / "small.toml"
     path.write_text(RECIPE)
-    prepare(find_subject(str(path), [f"run_dir={path.parent / 'run'}"]).recipe)
+    prepare(find_model_spec(str(path), [f"run_dir={path.parent / 'run'}"]).recipe)
     return path
 
 
-def request(model: object, **options: object) -> SearchRequest:
+def request(model: object, **options: object) -> DecodingRequest:
     defaults = {"source": None, "tokenizer": None, "num_sentences": 5, "vocab_size": None, "output_tokens": None}
-    return SearchRequest(str(model), **{**defaults, "settings": (), **options})  # type: ignore[arg-type]
+    return DecodingRequest(str(model), **{**defaults, "settings": (), **options})  # type: ignore[arg-type]
 
 
 def test_a_prepared_corpus_brings_its_vocabulary(recipe: Path, tmp_path: Path) -> None:
-    subject = find_subject(str(recipe), [], None)
+    spec = find_model_spec(str(recipe), [], None)
     run = str(recipe.parent / "run")
     for folder in (run, f"{run}/data"):
-        found, store = training_text(subject, folder, tmp_path, 1, None)
+        found, store = prepare_training_data(spec, folder, tmp_path, 1, None)
         assert (found.src_vocab_size, found.tgt_vocab_size) == (600, 600)
         assert 290 < len(store) <= 300
         assert found.recipe.directory == tmp_path / "run"
-    larger = find_subject(str(recipe), [], 4_000)
-    assert training_text(larger, run, tmp_path, 1, 4_000)[0].tgt_vocab_size == 4_000
+    larger = find_model_spec(str(recipe), [], 4_000)
+    assert prepare_training_data(larger, run, tmp_path, 1, 4_000)[0].tgt_vocab_size == 4_000
     with pytest.raises(UserError, match="--vocab-size is 500; the corpus has 600 pieces"):
-        training_text(find_subject(str(recipe), [], 500), run, tmp_path, 1, 500)
-    short = find_subject(str(recipe), ["model.max_positions=9", "data.max_tokens=8"])
+        prepare_training_data(find_model_spec(str(recipe), [], 500), run, tmp_path, 1, 500)
+    short = find_model_spec(str(recipe), ["model.max_positions=9", "data.max_tokens=8"])
     with pytest.raises(UserError, match=r"the model has 9 positions; set model\.max_positions="):
-        training_text(short, run, tmp_path, 1, None)
+        prepare_training_data(short, run, tmp_path, 1, None)
 
 
-def test_random_text_suffices_for_all_updates(small_subject: Subject, tmp_path: Path) -> None:
-    _, store = training_text(small_subject, "wmt14", tmp_path, 7, None)
+def test_random_text_suffices_for_all_updates(small_spec: ModelSpec, tmp_path: Path) -> None:
+    _, store = prepare_training_data(small_spec, "wmt14", tmp_path, 7, None)
     assert len(store.tgt.tokens) + len(store) > 7 * 200
     assert store.src.lengths.max() <= 20
 
 
 def test_random_weights_translate_numbers_or_text(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("The woman buys a car.\nThe man sleeps.\nWe work.\n")
-    numbers = model_and_sentences(request(recipe, vocab_size=70), tmp_path / "numbers")
+    numbers = prepare_decoding(request(recipe, vocab_size=70), tmp_path / "numbers")
     assert read_model_facts(numbers[0]).src_vocab_size == 70
     assert (numbers[1].min_length_ratio, numbers[1].max_length_ratio) == (1.0, 1.0)
     assert len(numbers[2]) == 5
     run = recipe.parent / "run"
     asked = request(recipe, source=tmp_path / "text", tokenizer=run, num_sentences=2, output_tokens=16)
-    model, decode, sentences = model_and_sentences(asked, tmp_path / "text-model")
+    model, decode, sentences = prepare_decoding(asked, tmp_path / "text-model")
     assert read_model_facts(model).src_vocab_size == 600
     assert sentences == ("The woman buys a car.", "The man sleeps.")
     assert (decode.min_tokens, decode.max_tokens) == (16, 16)
@@ -85,22 +85,22 @@ def test_random_weights_translate_numbers_or_text(recipe: Path, tmp_path: Path) 
 def test_numbers_are_translated_without_the_shortlist_of_the_recipe(recipe: Path, tmp_path: Path) -> None:
     listed = tmp_path / "listed.toml"
     listed.write_text(recipe.read_text() + '[decode]\nshortlist = "list"\n')
-    model, decode, _ = model_and_sentences(request(listed, vocab_size=70), tmp_path / "numbers")
+    model, decode, _ = prepare_decoding(request(listed, vocab_size=70), tmp_path / "numbers")
     assert (decode.shortlist, read_model_facts(model).decode.shortlist) == (None, None)
 
 
 def test_a_trained_model_translates_as_its_recipe_says(recipe: Path, tmp_path: Path) -> None:
-    own = find_subject(str(recipe), ["decode.n_best=3", "decode.length_alpha=0.3"]).recipe
+    own = find_model_spec(str(recipe), ["decode.n_best=3", "decode.length_alpha=0.3"]).recipe
     write_random_model(tmp_path / "model", own, number_tokenizers(50))
     (tmp_path / "text").write_text("w1\n")
     asked = request(tmp_path / "model", source=tmp_path / "text", settings=("beam_size=7",))
-    model, decode, _ = model_and_sentences(asked, tmp_path)
+    model, decode, _ = prepare_decoding(asked, tmp_path)
     assert model == tmp_path / "model"
     assert (decode.n_best, decode.length_alpha, decode.beam_size) == (1, 0.3, 7)
     with pytest.raises(UserError, match="name a file of them by --input"):
-        model_and_sentences(request(tmp_path / "model"), tmp_path)
+        prepare_decoding(request(tmp_path / "model"), tmp_path)
     with pytest.raises(UserError, match="has its own tokenizers"):
-        model_and_sentences(request(tmp_path / "model", source=tmp_path / "text", vocab_size=60), tmp_path)
+        prepare_decoding(request(tmp_path / "model", source=tmp_path / "text", vocab_size=60), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_what_does_not_fit_together_is_refused(
     recipe: Path, tmp_path: Path, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        model_and_sentences(request(**{"model": recipe, **options}), tmp_path)
+        prepare_decoding(request(**{"model": recipe, **options}), tmp_path)
 
 
 def test_text_that_is_empty_or_no_use_is_refused(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("")
     run = recipe.parent / "run"
     with pytest.raises(UserError, match="is empty; it must hold one sentence a line"):
-        model_and_sentences(request(recipe, source=tmp_path / "empty", tokenizer=run), tmp_path / "a")
+        prepare_decoding(request(recipe, source=tmp_path / "empty", tokenizer=run), tmp_path / "a")
     with pytest.raises(UserError, match="--tokenizer is for sentences of a file"):
-        model_and_sentences(request(recipe, tokenizer=run), tmp_path / "b")
+        prepare_decoding(request(recipe, tokenizer=run), tmp_path / "b")

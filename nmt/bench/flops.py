@@ -1,7 +1,7 @@
 """How many floating-point operations a model's own arithmetic needs, whatever the machine does besides.
 
-A product of an (n, a) and an (a, b) matrix is 2 n a b operations, a multiplication and an addition for each term; only
-matrix products are counted. With d = d_model, a = num_heads * d_head, f = d_ff, g = 2 f with swiglu and f without, V
+A matmul of an (n, a) and an (a, b) matrix is 2 n a b operations, a multiplication and an addition for each term; only
+matrix matmuls are counted. With d = d_model, a = num_heads * d_head, f = d_ff, g = 2 f with swiglu and f without, V
 target pieces, E encoder and D decoder layers, forwards:
 
     each source token    E (8 d a + 2 d (f + g))    queries, keys, values and output; feed-forward
@@ -14,7 +14,7 @@ target pieces, E encoder and D decoder layers, forwards:
                                                     target tokens
 
 End tokens count as tokens, begin tokens do not (each stands in place of an end token). A training step is three times
-as much, since each product has two in the backward pass. What is computed again to save memory, padding, and keys that
+as much, since each matmul has two in the backward pass. What is computed again to save memory, padding, and keys that
 a query is forbidden to see count for nothing, as in the "model FLOPs utilisation" of Chowdhery et al. 2022, appendix B.
 """
 
@@ -30,13 +30,13 @@ from nmt.recipe import ModelRecipe
 
 Lengths = NDArray[np.integer[Any]]
 
-# Forward, and the gradients of either factor of each product.
+# Forward, and the gradients of either factor of each matmul.
 PASSES_IN_TRAINING = 3
 
 
 @dataclass(frozen=True)
-class Product:
-    """`count` products of a (rows, inner) with an (inner, outer) matrix, as `F.linear` computes them."""
+class Matmul:
+    """`count` matmuls of a (rows, inner) with an (inner, outer) matrix, as `F.linear` computes them."""
 
     count: int
     rows: int
@@ -50,7 +50,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class ModelFlops:
     """The operations of one model, forwards; see the head of this file.
 
     width: of the queries of all heads
@@ -66,7 +66,7 @@ class Arithmetic:
     tgt_vocab_size: int
 
     @classmethod
-    def of(cls, recipe: ModelRecipe, tgt_vocab_size: int) -> Arithmetic:
+    def of(cls, recipe: ModelRecipe, tgt_vocab_size: int) -> ModelFlops:
         """The arithmetic of a recipe's model with so many target pieces."""
         width = recipe.num_heads * recipe.head_width
         inner = 2 * recipe.d_ff if recipe.activation == "swiglu" else recipe.d_ff
@@ -110,7 +110,7 @@ class Arithmetic:
         """The same for a training step on these pairs."""
         return PASSES_IN_TRAINING * self.forward(src_lengths, tgt_lengths)
 
-    def products(self, src_rows: int, tgt_rows: int) -> list[Product]:
+    def matmuls(self, src_rows: int, tgt_rows: int) -> list[Matmul]:
         """The linear layers of one forward pass over so many source and target tokens, as the model computes them."""
         d, a, f, encoder, decoder = (
             self.d_model,
@@ -120,15 +120,15 @@ class Arithmetic:
             self.num_decoder_layers,
         )
         return [
-            Product(encoder, src_rows, d, 3 * a),  # queries, keys and values at once
-            Product(encoder, src_rows, a, d),
-            Product(encoder, src_rows, d, self.inner),
-            Product(encoder, src_rows, f, d),
-            Product(decoder, src_rows, d, 2 * a),  # keys and values of the memory
-            Product(decoder, tgt_rows, d, 3 * a),
-            Product(2 * decoder, tgt_rows, a, d),
-            Product(decoder, tgt_rows, d, a),  # the queries to the memory
-            Product(decoder, tgt_rows, d, self.inner),
-            Product(decoder, tgt_rows, f, d),
-            Product(1, tgt_rows, d, self.tgt_vocab_size),
+            Matmul(encoder, src_rows, d, 3 * a),  # queries, keys and values at once
+            Matmul(encoder, src_rows, a, d),
+            Matmul(encoder, src_rows, d, self.inner),
+            Matmul(encoder, src_rows, f, d),
+            Matmul(decoder, src_rows, d, 2 * a),  # keys and values of the memory
+            Matmul(decoder, tgt_rows, d, 3 * a),
+            Matmul(2 * decoder, tgt_rows, a, d),
+            Matmul(decoder, tgt_rows, d, a),  # the queries to the memory
+            Matmul(decoder, tgt_rows, d, self.inner),
+            Matmul(decoder, tgt_rows, f, d),
+            Matmul(1, tgt_rows, d, self.tgt_vocab_size),
         ]

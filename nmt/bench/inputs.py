@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nmt.bench.corpora import WMT14, PreparedCorpus, open_corpus, write_random_corpus
+from nmt.bench.model_specs import PUBLISHED, ModelSpec, find_model_spec
 from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
-from nmt.bench.subjects import PUBLISHED, Subject, find_subject
 from nmt.data.store import PairStore
 from nmt.recipe import DecodeRecipe, UserError, override_decode
 from nmt.storage.model_facts import read_model_facts
@@ -20,39 +20,39 @@ from nmt.text.tokenizer import Tokenizers
 BUILT_IN_LENGTHS = "wmt14"
 
 
-def training_text(
-    subject: Subject, lengths: str, folder: Path, updates: int, vocab_size: int | None
-) -> tuple[Subject, PairStore]:
-    """The subject, with the vocabulary that it is measured with and a run directory in `folder`, and its pairs.
+def prepare_training_data(
+    spec: ModelSpec, lengths: str, folder: Path, updates: int, vocab_size: int | None
+) -> tuple[ModelSpec, PairStore]:
+    """The spec, with the vocabulary that it is measured with and a run directory in `folder`, and its pairs.
 
     lengths: `wmt14`, for random tokens enough for so many updates, or a folder that `nmt prepare` filled
     vocab_size: as the user gave it. Raises UserError where the corpus is not there or the model cannot hold it.
     """
-    recipe = subject.recipe.model_copy(update={"run_dir": folder / "run"})
-    subject = replace(subject, recipe=recipe)
+    recipe = spec.recipe.model_copy(update={"run_dir": folder / "run"})
+    spec = replace(spec, recipe=recipe)
     if lengths == BUILT_IN_LENGTHS:
         store = write_random_corpus(
             folder,
             WMT14,
             tgt_tokens=updates * recipe.train.batch_tokens,
             longest=min(recipe.data.max_tokens, recipe.model.max_positions - 1),
-            vocab_sizes=(subject.src_vocab_size, subject.tgt_vocab_size),
+            vocab_sizes=(spec.src_vocab_size, spec.tgt_vocab_size),
             seed=recipe.seed,
         )
-        return subject, store
+        return spec, store
     corpus = open_corpus(Path(lengths))
     _require_positions(corpus.store, recipe.model.max_positions)
-    return _with_vocabulary(subject, corpus, vocab_size), corpus.store
+    return _with_vocabulary(spec, corpus, vocab_size), corpus.store
 
 
-def _with_vocabulary(subject: Subject, corpus: PreparedCorpus, vocab_size: int | None) -> Subject:
-    """The subject with the corpus's pieces, or with more of them where the user wants that."""
+def _with_vocabulary(spec: ModelSpec, corpus: PreparedCorpus, vocab_size: int | None) -> ModelSpec:
+    """The spec with the corpus's pieces, or with more of them where the user wants that."""
     if vocab_size is None:
-        return replace(subject, src_vocab_size=corpus.src_vocab_size, tgt_vocab_size=corpus.tgt_vocab_size)
+        return replace(spec, src_vocab_size=corpus.src_vocab_size, tgt_vocab_size=corpus.tgt_vocab_size)
     needed = max(corpus.src_vocab_size, corpus.tgt_vocab_size)
     if vocab_size < needed:
         raise UserError(f"--vocab-size is {vocab_size:,}; the corpus has {needed:,} pieces; give at least as many")
-    return subject
+    return spec
 
 
 def _require_positions(store: PairStore, max_positions: int) -> None:
@@ -65,7 +65,7 @@ def _require_positions(store: PairStore, max_positions: int) -> None:
 
 
 @dataclass(frozen=True)
-class SearchRequest:
+class DecodingRequest:
     """What the user asks to be translated, and how.
 
     model:         a published name or recipe, which get random weights, or the path of a model
@@ -85,7 +85,7 @@ class SearchRequest:
     settings: Sequence[str]
 
 
-def model_and_sentences(request: SearchRequest, folder: Path) -> tuple[Path, DecodeRecipe, tuple[str, ...]]:
+def prepare_decoding(request: DecodingRequest, folder: Path) -> tuple[Path, DecodeRecipe, tuple[str, ...]]:
     """The model directory, in `folder` if it has random weights, how it searches, and the sentences.
 
     Raises UserError where the parts do not fit together.
@@ -93,30 +93,30 @@ def model_and_sentences(request: SearchRequest, folder: Path) -> tuple[Path, Dec
     path = Path(request.model)
     if request.model not in PUBLISHED and not path.is_file():
         return _trained(request, find_model(path))
-    subject = find_subject(request.model, (), request.vocab_size)
-    tokenizers = _tokenizers(request, subject)
+    spec = find_model_spec(request.model, (), request.vocab_size)
+    tokenizers = _tokenizers(request, spec)
     if request.source is not None and request.tokenizer is None:
         raise UserError(
             "random weights cannot read text without a tokenizer; give the folder of one by --tokenizer, "
             "or leave out --input"
         )
     lengths = [] if request.output_tokens else ["min_length_ratio=1.0", "max_length_ratio=1.0"]
-    own = subject.recipe.decode
+    own = spec.recipe.decode
     if request.tokenizer is None:
         own = own.model_copy(update={"shortlist": None})  # which is of the pieces of text, not of numbers
     decode = _decode(own, [*lengths, *request.settings], request.output_tokens)
-    write_random_model(folder / "model", subject.recipe.model_copy(update={"decode": decode}), tokenizers)
+    write_random_model(folder / "model", spec.recipe.model_copy(update={"decode": decode}), tokenizers)
     if request.source is not None:
         return folder / "model", decode, _read(request.source, request.num_sentences)
     if request.tokenizer is not None:
         raise UserError("--tokenizer is for sentences of a file; name it by --input, or leave out --tokenizer")
-    longest = min(subject.recipe.data.max_tokens, subject.recipe.model.max_positions - 1)
-    vocab_size, seed = tokenizers.src.vocab_size, subject.recipe.seed
+    longest = min(spec.recipe.data.max_tokens, spec.recipe.model.max_positions - 1)
+    vocab_size, seed = tokenizers.src.vocab_size, spec.recipe.seed
     sentences = number_sentences(request.num_sentences, WMT14, longest, vocab_size, seed)
     return folder / "model", decode, tuple(sentences)
 
 
-def _trained(request: SearchRequest, model: Path) -> tuple[Path, DecodeRecipe, tuple[str, ...]]:
+def _trained(request: DecodingRequest, model: Path) -> tuple[Path, DecodeRecipe, tuple[str, ...]]:
     if request.source is None:
         raise UserError(f"{model} needs sentences to translate; name a file of them by --input")
     if request.tokenizer is not None or request.vocab_size is not None:
@@ -125,9 +125,9 @@ def _trained(request: SearchRequest, model: Path) -> tuple[Path, DecodeRecipe, t
     return model, decode, _read(request.source, request.num_sentences)
 
 
-def _tokenizers(request: SearchRequest, subject: Subject) -> Tokenizers:
+def _tokenizers(request: DecodingRequest, spec: ModelSpec) -> Tokenizers:
     if request.tokenizer is None:
-        return number_tokenizers(subject.tgt_vocab_size)
+        return number_tokenizers(spec.tgt_vocab_size)
     if request.vocab_size is not None:
         raise UserError("--vocab-size and --tokenizer exclude each other; leave out one")
     folder = request.tokenizer

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from nmt.bench.model_specs import find_model_spec
 from nmt.bench.random_model import number_tokenizers, write_random_model
-from nmt.bench.subjects import find_subject
 from nmt.recipe import RecipeError, UserError, load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -13,43 +13,43 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize("name", ["base", "big"])
 def test_the_papers_models_are_those_of_the_wmt14_recipes(name: str) -> None:
-    subject, recipe = find_subject(name), load_recipe(ROOT / f"recipes/wmt14-en-de-{name}.toml")
-    assert subject.recipe.model == recipe.model
-    assert subject.recipe.train.batch_tokens == recipe.train.batch_tokens
-    assert subject.src_vocab_size == subject.tgt_vocab_size == recipe.tokenizer.vocab_size
+    spec, recipe = find_model_spec(name), load_recipe(ROOT / f"recipes/wmt14-en-de-{name}.toml")
+    assert spec.recipe.model == recipe.model
+    assert spec.recipe.train.batch_tokens == recipe.train.batch_tokens
+    assert spec.src_vocab_size == spec.tgt_vocab_size == recipe.tokenizer.vocab_size
 
 
 def test_tiny_is_the_model_of_wu_et_al() -> None:
-    model = find_subject("tiny").recipe.model
+    model = find_model_spec("tiny").recipe.model
     assert (model.num_encoder_layers, model.num_decoder_layers, model.d_model, model.d_ff, model.num_heads) == (
         (4, 4, 128, 256, 4)
     )
 
 
 def test_options_and_vocabulary_can_be_replaced() -> None:
-    subject = find_subject("base", ["train.precision=bf16", "model.num_decoder_layers=2"], vocab_size=8_000)
-    assert subject.recipe.train.precision == "bf16"
-    assert subject.recipe.model.num_decoder_layers == 2
-    assert (subject.src_vocab_size, subject.tgt_vocab_size) == (8_000, 8_000)
+    spec = find_model_spec("base", ["train.precision=bf16", "model.num_decoder_layers=2"], vocab_size=8_000)
+    assert spec.recipe.train.precision == "bf16"
+    assert spec.recipe.model.num_decoder_layers == 2
+    assert (spec.src_vocab_size, spec.tgt_vocab_size) == (8_000, 8_000)
     with pytest.raises(RecipeError, match=r"unknown option 'train.presicion'; did you mean 'precision'"):
-        find_subject("base", ["train.presicion=bf16"])
+        find_model_spec("base", ["train.presicion=bf16"])
 
 
 def test_a_recipe_and_a_model_directory_are_taken_as_they_are(tmp_path: Path) -> None:
     path = ROOT / "recipes/multi30k-en-de.toml"
-    subject = find_subject(str(path), ["train.max_steps=7"])
-    assert subject.recipe == load_recipe(path, ["train.max_steps=7"])
-    assert subject.tgt_vocab_size == subject.recipe.tokenizer.vocab_size
+    spec = find_model_spec(str(path), ["train.max_steps=7"])
+    assert spec.recipe == load_recipe(path, ["train.max_steps=7"])
+    assert spec.tgt_vocab_size == spec.recipe.tokenizer.vocab_size
     overrides = ["model.d_model=16", "model.d_ff=8", "model.num_heads=2", "model.activation=swish"]
-    recipe = find_subject("tiny", overrides).recipe
+    recipe = find_model_spec("tiny", overrides).recipe
     write_random_model(tmp_path / "model", recipe, number_tokenizers(40))
-    found = find_subject(str(tmp_path / "model"))
+    found = find_model_spec(str(tmp_path / "model"))
     assert found.recipe.model == recipe.model
     assert (found.src_vocab_size, found.tgt_vocab_size) == (40, 40)
 
 
 def test_a_name_that_means_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'huge' is no model; it must be tiny, base, big, a recipe"):
-        find_subject("huge")
+        find_model_spec("huge")
     with pytest.raises(UserError, match="holds no model"):
-        find_subject(str(tmp_path))
+        find_model_spec(str(tmp_path))

@@ -11,14 +11,14 @@ from typing import Any
 
 from nmt.data.leaks import LeakCounts
 from nmt.evaluate.metrics import GroupScore
-from nmt.evaluate.report import DataFacts, RunFacts, ScoredTestSet, TrainingFacts
+from nmt.evaluate.report import DataSummary, RunReport, ScoredTestSet, TrainingSummary
 from nmt.evaluate.result_tables import LEAK_HEADER, NEARLY, leak_rows, metric_heading, score_cell, score_notes
 from nmt.evaluate.tables import escape_markdown, markdown_rows
 from nmt.logs import format_duration
 from nmt.train.position import Change
 
 
-def write_report(facts: RunFacts, directory: Path) -> tuple[Path, Path]:
+def write_report(facts: RunReport, directory: Path) -> tuple[Path, Path]:
     """Write `report.md` and `report.json` into `directory`; returns their paths."""
     markdown, data = directory / "report.md", directory / "report.json"
     markdown.write_text(format_markdown(facts), encoding="utf-8")
@@ -26,15 +26,15 @@ def write_report(facts: RunFacts, directory: Path) -> tuple[Path, Path]:
     return markdown, data
 
 
-def format_json(facts: RunFacts) -> str:
-    """The report as JSON: the fields of `RunFacts` and what follows from them; null for numbers that are not finite."""
+def format_json(facts: RunReport) -> str:
+    """Format the fields of `RunReport` and derived values as JSON, with null for non-finite numbers."""
     tree = dataclasses.asdict(facts)
     tree["training"]["tokens_per_second"] = facts.training.tokens_per_second
     tree["training"]["valid_perplexity"] = facts.training.valid_perplexity
     return json.dumps(_finite(tree), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
-def format_markdown(facts: RunFacts) -> str:
+def format_markdown(facts: RunReport) -> str:
     """The report as Markdown: scores first, then how they came about, then samples."""
     lines = [f"# {escape_markdown(facts.name)}", "", f"{escape_markdown(facts.summary)}.", ""]
     for test in facts.tests:
@@ -114,7 +114,7 @@ def _group_table(groups: Sequence[GroupScore]) -> Iterator[str]:
     return markdown_rows(header, rows)
 
 
-def _training_section(facts: RunFacts) -> Iterator[str]:
+def _training_section(facts: RunReport) -> Iterator[str]:
     training = facts.training
     processes = f", {training.world_size} processes" if training.world_size > 1 else ""
     yield "## Training"
@@ -150,19 +150,19 @@ def _change(change: Change) -> tuple[str, ...]:
     return f"{change.step:,}", escape_markdown(change.option), *values
 
 
-def _micro_batches(training: TrainingFacts) -> str:
+def _micro_batches(training: TrainingSummary) -> str:
     if training.micro_batches is None or training.work_share is None:
         return "unknown"
     processes = "process" if training.world_size == 1 else f"{training.world_size} processes"
     return f"{training.micro_batches:.3g}; {training.work_share:.1%} of the work of the {processes} counts"
 
 
-def _updates(training: TrainingFacts) -> str:
+def _updates(training: TrainingSummary) -> str:
     skipped = f"; {training.skipped:,} of them skipped, having no finite gradient" if training.skipped else ""
     return f"{training.steps:,} ({training.epochs:.1f} epochs){skipped}"
 
 
-def _validation(training: TrainingFacts) -> str:
+def _validation(training: TrainingSummary) -> str:
     if training.valid_nll is None:
         return "never measured"
     at = f" at update {training.valid_step:,}" if training.valid_step is not None else ""
@@ -171,7 +171,7 @@ def _validation(training: TrainingFacts) -> str:
     return f"nll {training.valid_nll:.4f}, perplexity {shown}{at}"
 
 
-def _data_section(data: DataFacts) -> Iterator[str]:
+def _data_section(data: DataSummary) -> Iterator[str]:
     yield "## Data"
     yield ""
     yield from _pairs(
@@ -185,11 +185,11 @@ def _data_section(data: DataFacts) -> Iterator[str]:
     )
 
 
-def _valid_leaks(data: DataFacts) -> str:
+def _valid_leaks(data: DataSummary) -> str:
     return f", {data.valid_leaks:,} of them in the training text" if data.valid_leaks is not None else ""
 
 
-def _recipe_section(facts: RunFacts) -> Iterator[str]:
+def _recipe_section(facts: RunReport) -> Iterator[str]:
     if facts.recipe:
         yield "## Recipe"
         yield ""
@@ -201,7 +201,7 @@ def _recipe_section(facts: RunFacts) -> Iterator[str]:
         yield ""
 
 
-def _origin_section(facts: RunFacts) -> Iterator[str]:
+def _origin_section(facts: RunReport) -> Iterator[str]:
     yield "## Machine and software"
     yield ""
     yield from _pairs(

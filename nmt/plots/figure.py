@@ -23,7 +23,7 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def write_picture(figure: Figure, path: Path, dots_per_inch: int) -> None:
+def save_figure(figure: Figure, path: Path, dots_per_inch: int) -> None:
     """Write a figure as the kind of picture that the end of the name says: png, pdf, svg.
 
     Raises UserError for another kind, and where the file cannot be written.
