@@ -15,7 +15,8 @@ from nmt.cli.arguments import Device, Engine, Precision, languages
 from nmt.cli.engines import choose_engine, load_scorer, load_translator
 from nmt.logs import say
 from nmt.recipe import CommandError, override_decode
-from nmt.serve.models import Batching, ServedModel
+from nmt.serve.batching import BatchingOptions
+from nmt.serve.models import ServedModel
 from nmt.serve.server import open_socket, run_server
 from nmt.serve.service import ApiKeys, Limits, Service
 from nmt.storage.model_facts import read_model_facts
@@ -43,9 +44,11 @@ def serve(
     host: Annotated[str, typer.Option(help=_HOST)] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes a free one.")] = 5000,
     api_keys: Annotated[Path | None, typer.Option(metavar="FILE", help=_API_KEYS)] = None,
-    batch_lines: Annotated[int, typer.Option(min=1, help="Most lines of a batch.")] = Batching.most_lines,
-    max_delay: Annotated[float, typer.Option(min=0.0, max=60.0, help=_MAX_DELAY)] = Batching.max_delay,
-    queue_lines: Annotated[int, typer.Option(min=1, help="Most lines waiting for a model.")] = Batching.most_waiting,
+    batch_lines: Annotated[int, typer.Option(min=1, help="Most lines of a batch.")] = BatchingOptions.batch_size,
+    max_delay: Annotated[float, typer.Option(min=0.0, max=60.0, help=_MAX_DELAY)] = BatchingOptions.max_delay,
+    queue_lines: Annotated[
+        int, typer.Option(min=1, help="Most lines waiting for a model.")
+    ] = BatchingOptions.queue_size,
     max_bytes: Annotated[int, typer.Option(min=1, help="Most bytes of a request.")] = Limits.body_bytes,
     max_characters: Annotated[int, typer.Option(min=1, help="Most characters of a request.")] = Limits.characters,
     max_lines: Annotated[int, typer.Option(min=1, help="Most lines of a request.")] = Limits.lines,
@@ -68,7 +71,7 @@ def serve(
     bound = open_socket(host, port)
     if keys is None and not ipaddress.ip_address(bound.getsockname()[0]).is_loopback:
         say(f"warning: {host} can be reached by other machines, and no API key is needed; see --api-keys")
-    batching = Batching(batch_lines, queue_lines, max_delay)
+    batching = BatchingOptions(batch_lines, queue_lines, max_delay)
     served = [
         _load(name, path, batching, settings or (), processes, device, precision, engine)
         for name, path in paths.items()
@@ -94,7 +97,7 @@ def _named_paths(models: Sequence[str]) -> dict[str, Path]:
 def _load(
     name: str,
     path: Path,
-    batching: Batching,
+    batching: BatchingOptions,
     settings: Sequence[str],
     processes: int,
     device: str,

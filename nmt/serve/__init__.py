@@ -1,4 +1,4 @@
-"""The translation server: models behind HTTP. Importing it raises UserError where a package of its extra is missing."""
+"""The translation server. Importing it raises UserError if a package of the `serve` extra is missing."""
 
 from nmt.export.packages import load_package
 

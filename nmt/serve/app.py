@@ -1,4 +1,4 @@
-"""The HTTP interface: that of LibreTranslate, and one of our own under /v1."""
+"""The HTTP API: LibreTranslate's, and a native one under /v1."""
 
 from __future__ import annotations
 
@@ -18,179 +18,179 @@ from nmt.serve.messages import (
     request_schema,
 )
 from nmt.serve.metrics import CONTENT_TYPE
-from nmt.serve.models import Line, Pair, Search, ServedModel
+from nmt.serve.models import Line, Pair, RequestOptions, ServedModel
 from nmt.serve.service import Service
 
-# Answered while the server drains too: what asks for them wants to know that.
-_PATHS_OF_OPERATORS = ("/health", "/metrics")
+_SERVED_WHILE_DRAINING = ("/health", "/metrics")
 
 
 def build_app(service: Service) -> FastAPI:
-    """The application. There is no page of documentation, because that of FastAPI loads scripts of another host."""
+    """Build the application, without FastAPI's documentation pages, which load scripts from other hosts."""
     app = FastAPI(title="nmt", docs_url=None, redoc_url=None, default_response_class=JsonLine)
-    app.add_middleware(_Gate, service=service)
-    app.add_exception_handler(AnyHTTPException, _answer_error)
-    app.add_exception_handler(Exception, _answer_failure)
-    _add_libretranslate(app, service)
-    _add_own(app, service)
+    app.add_middleware(_Middleware, service=service)
+    app.add_exception_handler(AnyHTTPException, _http_error)
+    app.add_exception_handler(Exception, _internal_error)
+    _add_libretranslate_api(app, service)
+    _add_native_api(app, service)
 
     @app.get("/health")
     async def health() -> Response:
-        """Whether the server accepts requests."""
+        """Return whether the server accepts requests."""
         if service.is_draining:
             return JsonLine({"error": "the server is shutting down"}, 503)
         return JsonLine({"status": "ok"})
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        """Counters, in the text format of Prometheus."""
+        """Return counters in the text format of Prometheus."""
         return Response(service.metrics.render(service.models.values()), media_type=CONTENT_TYPE)
 
     return app
 
 
-def _add_libretranslate(app: FastAPI, service: Service) -> None:
+def _add_libretranslate_api(app: FastAPI, service: Service) -> None:
     @app.post("/translate", openapi_extra=request_schema(LibreTranslateRequest, form=True))
     async def translate(request: Request) -> Response:
-        """Translate a text, or a list of texts, line by line."""
-        asked = await service.read(request, LibreTranslateRequest)
-        if asked.format != "text":
-            raise HTTPException(400, f"format {asked.format!r} is not offered; it must be 'text'; correct it")
-        model = _model_of_pair(service, asked.source, asked.target)
-        texts = [asked.q] if isinstance(asked.q, str) else asked.q
-        lines_of_texts = [text.split("\n") for text in texts]
-        # Alternatives differ in their texts, not only in their tokens: so the whole beam is looked at.
-        search = Search(n_best=model.decode.beam_size if asked.alternatives else 1)
-        lines = [Line(line) for lines in lines_of_texts for line in lines]
-        found = iter(await service.translate(request, model, search, lines))
-        of_texts = [_texts([next(found) for _ in lines], asked.alternatives + 1) for lines in lines_of_texts]
-        is_one = isinstance(asked.q, str)
-        answer: dict[str, Any] = {"translatedText": of_texts[0][0] if is_one else [own[0] for own in of_texts]}
-        if asked.alternatives:
-            answer["alternatives"] = of_texts[0][1:] if is_one else [own[1:] for own in of_texts]
-        return JsonLine(answer)
+        """Translate a text or a list of texts, line by line."""
+        body = await service.read_body(request, LibreTranslateRequest)
+        if body.format != "text":
+            raise HTTPException(400, f"format {body.format!r} is not supported; it must be 'text'")
+        model = _find_model(service, body.source, body.target)
+        is_single = isinstance(body.q, str)
+        texts = [body.q] if isinstance(body.q, str) else body.q
+        split_texts = [text.split("\n") for text in texts]
+        # Different token sequences may give the same text, so distinct alternatives need the whole beam.
+        options = RequestOptions(n_best=model.decode.beam_size if body.alternatives else 1)
+        lines = [Line(line) for text in split_texts for line in text]
+        n_best_lists = iter(await service.translate(request, model, options, lines))
+        translated = [_join_lines([next(n_best_lists) for _ in text], body.alternatives + 1) for text in split_texts]
+        response: dict[str, Any] = {"translatedText": translated[0][0] if is_single else [t[0] for t in translated]}
+        if body.alternatives:
+            response["alternatives"] = translated[0][1:] if is_single else [t[1:] for t in translated]
+        return JsonLine(response)
 
     @app.get("/languages")
     async def languages() -> Response:
-        """The source languages, and the targets of each."""
+        """List the source languages with their target languages."""
         targets: dict[str, list[str]] = {}
         for source, target in dict.fromkeys(model.languages for model in service.models.values()):
             targets.setdefault(source, []).append(target)
         return JsonLine([{"code": code, "name": code, "targets": own} for code, own in targets.items()])
 
 
-def _model_of_pair(service: Service, source: str, target: str) -> ServedModel:
-    """The first model of a language pair. The source `auto` is that of the only model that has the target."""
+def _find_model(service: Service, source: str, target: str) -> ServedModel:
+    """Return the first model of a language pair. `auto` is allowed if all models for the target have one source."""
     models = [
         model
         for model in service.models.values()
         if model.languages[1] == target and source in (model.languages[0], "auto")
     ]
     if source == "auto" and len({model.languages[0] for model in models}) > 1:
-        raise HTTPException(400, "source is 'auto', but languages are not detected; name the language")
+        raise HTTPException(400, "source 'auto' is ambiguous, because languages are not detected; name the language")
     if not models:
         pairs = ", ".join(" to ".join(map(repr, model.languages)) for model in service.models.values())
-        raise HTTPException(400, f"{source!r} to {target!r} is not served; it must be one of {pairs}; correct it")
+        raise HTTPException(400, f"no model translates {source!r} to {target!r}; choose one of {pairs}")
     return models[0]
 
 
-def _texts(lines: list[list[Translation]], most: int) -> list[str]:
-    """Up to so many translations of a text, all different, from those of its lines, of which each may have fewer."""
-    ranks = range(max(map(len, lines)))
-    joined = ["\n".join(own[min(rank, len(own) - 1)].text for own in lines) for rank in ranks]
-    return list(dict.fromkeys(joined))[:most]
+def _join_lines(n_best_lists: list[list[Translation]], limit: int) -> list[str]:
+    """Join the i-th best translations of all lines for each i, and return at most `limit` different texts."""
+    ranks = range(max(map(len, n_best_lists)))
+    texts = ["\n".join(line[min(rank, len(line) - 1)].text for line in n_best_lists) for rank in ranks]
+    return list(dict.fromkeys(texts))[:limit]
 
 
-def _add_own(app: FastAPI, service: Service) -> None:
+def _add_native_api(app: FastAPI, service: Service) -> None:
     @app.post("/v1/translate", openapi_extra=request_schema(TranslateRequest))
     async def translate(request: Request) -> Response:
-        """Translate lines, with scores, alignments and constraints."""
-        asked = await service.read(request, TranslateRequest)
-        model = service.model(asked.model)
-        texts = [asked.text] if isinstance(asked.text, str) else asked.text
+        """Translate lines, with optional scores, alignments and constraints."""
+        body = await service.read_body(request, TranslateRequest)
+        model = service.model(body.model)
+        texts = [body.text] if isinstance(body.text, str) else body.text
         if any("\n" in text for text in texts):
-            raise HTTPException(400, "a text has a line feed; it must be one line; send a list of lines")
-        search = Search(asked.n_best, asked.tag, tuple(asked.forbidden), asked.alignments, asked.scores)
-        lines = [Line(text, asked.prefix if text.strip() else "", tuple(asked.required)) for text in texts]
-        found = await service.translate(request, model, search, lines)
-        translations = [[_fields(one, search) for one in own] for own in found]
+            raise HTTPException(400, "a text contains a line feed; send a list with one line per text")
+        options = RequestOptions(body.n_best, body.tag, tuple(body.forbidden), body.alignments, body.scores)
+        lines = [Line(text, body.prefix if text.strip() else "", tuple(body.required)) for text in texts]
+        n_best_lists = await service.translate(request, model, options, lines)
+        translations = [[_fields(translation, options) for translation in n_best] for n_best in n_best_lists]
         return JsonLine({"model": model.name, "translations": translations})
 
     @app.post("/v1/score", openapi_extra=request_schema(ScoreRequest))
     async def score(request: Request) -> Response:
-        """The log-probability of given translations, and of each of their tokens."""
-        asked = await service.read(request, ScoreRequest)
-        model = service.model(asked.model)
-        pairs = [Pair(*pair, number) for number, pair in enumerate(asked.pairs, start=1)]
-        both = [f"{pair.source}{pair.target}" for pair in pairs]
-        found = await service.answer(request, both, lambda: model.batcher.submit(None, pairs))
+        """Return the log-probabilities of given translations and of their tokens."""
+        body = await service.read_body(request, ScoreRequest)
+        model = service.model(body.model)
+        pairs = [Pair(*pair, number) for number, pair in enumerate(body.pairs, start=1)]
+        texts = [f"{pair.source}{pair.target}" for pair in pairs]
+        results = await service.process(request, texts, lambda: model.batcher.submit(None, pairs))
         scores = [
-            {"log_prob": one.log_prob, "tokens": one.pieces, "token_log_probs": one.token_log_probs} for one in found
+            {"log_prob": result.log_prob, "tokens": result.pieces, "token_log_probs": result.token_log_probs}
+            for result in results
         ]
         return JsonLine({"model": model.name, "scores": scores})
 
     @app.get("/v1/models")
     async def models() -> Response:
-        """The models and what they translate."""
-        listed = [
+        """List the models."""
+        descriptions = [
             {
                 "name": model.name,
                 "source": model.languages[0],
                 "target": model.languages[1],
-                "engine": model.about,
+                "engine": model.description,
                 "beam_size": model.decode.beam_size,
             }
             for model in service.models.values()
         ]
-        return JsonLine({"models": listed})
+        return JsonLine({"models": descriptions})
 
 
-def _fields(translation: Translation, search: Search) -> dict[str, Any]:
-    """What is told of a translation."""
+def _fields(translation: Translation, options: RequestOptions) -> dict[str, Any]:
+    """Return the requested fields of a translation."""
     fields: dict[str, Any] = {"text": translation.text}
-    if search.scores:
+    if options.scores:
         fields |= {"score": translation.score, "log_prob": translation.log_prob}
         fields |= {"tokens": translation.pieces, "token_log_probs": translation.token_log_probs}
-    if search.alignments:
+    if options.alignments:
         fields["alignment"] = translation.alignment or []
     return fields
 
 
-def _answer_error(_request: Request, error: Exception) -> Response:
+def _http_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, AnyHTTPException)
     return JsonLine({"error": " ".join(str(error.detail).split())}, error.status_code, error.headers)
 
 
-def _answer_failure(_request: Request, error: Exception) -> Response:
-    return JsonLine({"error": f"the server failed: {type(error).__name__}; its log says more"}, 500)
+def _internal_error(_request: Request, error: Exception) -> Response:
+    return JsonLine({"error": f"internal error: {type(error).__name__}; see the server log"}, 500)
 
 
-class _Gate:
-    """What each request passes first and last: it is refused while the server drains, and it is counted."""
+class _Middleware:
+    """Refuses requests while the server drains, and counts all requests."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Process one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        service, began, status = self._service, monotonic(), 500
+        service, start, status = self._service, monotonic(), 500
 
-        async def send_and_note(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
 
         service.num_active += 1
         try:
-            if service.is_draining and scope["path"] not in _PATHS_OF_OPERATORS:
+            if service.is_draining and scope["path"] not in _SERVED_WHILE_DRAINING:
                 refusal = JsonLine({"error": "the server is shutting down"}, 503, {"connection": "close"})
-                await refusal(scope, receive, send_and_note)
+                await refusal(scope, receive, send_and_record)
             else:
-                await self._app(scope, receive, send_and_note)
+                await self._app(scope, receive, send_and_record)
         finally:
             service.num_active -= 1
             path = getattr(scope.get("route"), "path", "other")
-            service.metrics.count(path, status, monotonic() - began)
+            service.metrics.count(path, status, monotonic() - start)

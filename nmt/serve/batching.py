@@ -1,4 +1,4 @@
-"""Dynamic batching: items of many callers are worked on together, by one thread, in the order of their arrival."""
+"""Dynamic batching: one worker thread processes queued items of many callers in batches, first come, first served."""
 
 from __future__ import annotations
 
@@ -12,36 +12,47 @@ from typing import Any
 
 
 class QueueFullError(Exception):
-    """The queue cannot hold further items now."""
+    """The items exceed the free capacity of the queue."""
+
+
+@dataclass(frozen=True)
+class BatchingOptions:
+    """Options of dynamic batching.
+
+    batch_size: maximum number of items in a batch
+    queue_size: maximum number of waiting items
+    max_delay:  seconds that an incomplete batch waits for further items
+    """
+
+    batch_size: int = 64
+    queue_size: int = 4_096
+    max_delay: float = 0.005
 
 
 @dataclass(eq=False)
 class _Job:
-    """Items of one caller that are worked on in one batch."""
+    """Items of one caller that are processed in the same batch."""
 
     group: Hashable
     items: Sequence[Any]
-    arrived: float = field(default_factory=monotonic)
+    submitted_at: float = field(default_factory=monotonic)
     future: Future[list[Any]] = field(default_factory=Future)
 
 
 class Batcher:
-    """A bounded queue, and the thread that works on what waits in it.
+    """A bounded queue and its worker thread.
 
-    A batch holds items of one group. It is begun when it is full, or when the first of its items has waited for
-    `max_delay` seconds. Where a batch fails, each of its jobs is tried alone, and its error goes to its own caller.
+    All items of a batch have the same group. A batch starts when it is full or when its first item has waited for
+    `max_delay`. If a batch fails, each of its jobs is retried alone, so an error reaches only the job that causes it.
     Canceling a future removes its items from the queue.
 
-    num_batches, num_items: worked on so far
+    num_batches, num_items: processed so far
     """
 
-    def __init__(
-        self, work: Callable[[Any, list[Any]], Sequence[Any]], *, most_items: int, most_waiting: int, max_delay: float
-    ) -> None:
-        """work: gives one result for each item; most_items: of a batch; most_waiting: items in the queue."""
+    def __init__(self, process: Callable[[Any, list[Any]], Sequence[Any]], options: BatchingOptions) -> None:
+        """Start the worker thread. process(group, items) returns one result per item."""
         self.num_batches = self.num_items = 0
-        self._work, self._max_delay = work, max_delay
-        self._most_items, self._most_waiting = most_items, most_waiting
+        self._process, self._options = process, options
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -50,73 +61,75 @@ class Batcher:
 
     @property
     def num_waiting(self) -> int:
-        """Items in the queue."""
+        """Number of items in the queue."""
         return sum(len(job.items) for job in list(self._jobs))
 
     def submit(self, group: Hashable, items: Sequence[Any]) -> list[Future[list[Any]]]:
-        """Queue items, and return futures of their results, in order; QueueFullError where they do not all fit."""
-        parts = [items[start : start + self._most_items] for start in range(0, len(items), self._most_items)]
-        jobs = [_Job(group, part) for part in parts]
+        """Queue items and return futures of their results, in order. Raises QueueFullError and then queues none."""
+        size = self._options.batch_size
+        jobs = [_Job(group, items[start : start + size]) for start in range(0, len(items), size)]
         with self._changed:
-            if self.num_waiting + len(items) > self._most_waiting or self._is_closed:
+            if self.num_waiting + len(items) > self._options.queue_size or self._is_closed:
                 raise QueueFullError
             self._jobs.extend(jobs)
             self._changed.notify()
         for job in jobs:
-            job.future.add_done_callback(lambda _, job=job: self._drop(job))  # type: ignore[misc]
+            job.future.add_done_callback(lambda _, job=job: self._remove_if_cancelled(job))  # type: ignore[misc]
         return [job.future for job in jobs]
 
     def close(self) -> None:
-        """Accept nothing more, finish what is queued, and end the thread."""
+        """Accept no more items, process the queued ones, and join the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
         self._thread.join()
 
-    def _drop(self, job: _Job) -> None:
-        """Remove a job if it was canceled while it waited."""
+    def _remove_if_cancelled(self, job: _Job) -> None:
         if job.future.cancelled():
             with self._changed:
                 if job in self._jobs:
                     self._jobs.remove(job)
 
     def _run(self) -> None:
-        while batch := self._take():
+        while batch := self._next_batch():
             running = [job for job in batch if job.future.set_running_or_notify_cancel()]
             if running:
-                self._answer(running)
+                self._process_jobs(running)
 
-    def _take(self) -> list[_Job]:
-        """The next batch, as soon as it is full or has waited long enough; an empty one after the end."""
+    def _next_batch(self) -> list[_Job]:
+        """Wait for a batch and remove it from the queue. Return an empty one after `close`."""
         with self._changed:
-            while not self._jobs or not self._is_due():
-                if self._is_closed and not self._jobs:
+            while not self._is_ready():
+                if self._is_closed:
                     return []
-                self._changed.wait(self._jobs[0].arrived + self._max_delay - monotonic() if self._jobs else None)
+                deadline = self._jobs[0].submitted_at + self._options.max_delay if self._jobs else None
+                self._changed.wait(None if deadline is None else deadline - monotonic())
             batch: list[_Job] = []
             count, group = 0, self._jobs[0].group
             for job in [job for job in self._jobs if job.group == group]:
-                if count + len(job.items) > self._most_items:
+                if count + len(job.items) > self._options.batch_size:
                     break
                 count += len(job.items)
                 batch.append(job)
                 self._jobs.remove(job)
             return batch
 
-    def _is_due(self) -> bool:
-        waited = monotonic() - self._jobs[0].arrived
-        return self._is_closed or waited >= self._max_delay or self.num_waiting >= self._most_items
+    def _is_ready(self) -> bool:
+        if not self._jobs:
+            return False
+        has_waited = monotonic() - self._jobs[0].submitted_at >= self._options.max_delay
+        return self._is_closed or has_waited or self.num_waiting >= self._options.batch_size
 
-    def _answer(self, jobs: list[_Job]) -> None:
-        """Give each job its results, or what went wrong."""
+    def _process_jobs(self, jobs: list[_Job]) -> None:
+        """Set the results or the exception of each job's future."""
         try:
-            results = iter(self._work(jobs[0].group, [item for job in jobs for item in job.items]))
-        except Exception as error:  # of whatever kind, it must reach the caller, and not end the thread
+            results = iter(self._process(jobs[0].group, [item for job in jobs for item in job.items]))
+        except Exception as error:  # any exception goes to the caller; the worker thread must survive
             if len(jobs) == 1:
                 jobs[0].future.set_exception(error)
             else:
                 for job in jobs:
-                    self._answer([job])
+                    self._process_jobs([job])
             return
         self.num_batches += 1
         self.num_items += sum(len(job.items) for job in jobs)

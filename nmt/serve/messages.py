@@ -1,4 +1,4 @@
-"""What clients send and get: the fields of each request, read from JSON or a form, and answers of one line of JSON."""
+"""HTTP messages: schemas and parsing of request bodies, and JSON responses."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ from nmt.text.clean import valid_unicode
 
 FORM = "application/x-www-form-urlencoded"
 
-_MOST_FIELDS_OF_FORM = 1_000
-# What no output holds is looked for at each step of the search.
-_MOST_PHRASES = 100
+_MAX_FORM_FIELDS = 1_000
+_MAX_PHRASES = 100  # each step of the search checks all forbidden phrases
 
 
 def _valid(value: object) -> object:
-    """JSON can spell lone surrogates, which no encoding can hold."""
+    """Replace lone surrogates, which JSON can express and UTF-8 cannot."""
     return valid_unicode(value) if isinstance(value, str) else value
 
 
 def _text_or_texts(value: object) -> str | list[str]:
     if isinstance(value, str):
         return valid_unicode(value)
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return [valid_unicode(one) for one in value]
-    raise ValueError("it must be a string or a list of strings")
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
+        return [valid_unicode(text) for text in value]
+    raise ValueError("must be a string or a list of strings")
 
 
 Text = Annotated[str, BeforeValidator(_valid)]
 Texts = Annotated[str | list[str], PlainValidator(_text_or_texts, json_schema_input_type=str | list[str])]
-Phrases = Annotated[list[Text], Field(max_length=_MOST_PHRASES)]
+Phrases = Annotated[list[Text], Field(max_length=_MAX_PHRASES)]
 
 
 class LibreTranslateRequest(BaseModel):
-    """`POST /translate`, as LibreTranslate has it; fields that are not listed are ignored."""
+    """Body of `POST /translate`, as defined by LibreTranslate; other fields are ignored."""
 
     q: Texts
     source: Text
@@ -49,7 +48,7 @@ class LibreTranslateRequest(BaseModel):
 
 
 class NativeRequest(BaseModel):
-    """What requests of our own have in common: no unknown field, and a model by its name, or the only one."""
+    """Fields of all native requests; `model` may be omitted if there is only one. Unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,7 +56,7 @@ class NativeRequest(BaseModel):
 
 
 class TranslateRequest(NativeRequest):
-    """`POST /v1/translate`; what is asked for holds for each text."""
+    """Body of `POST /v1/translate`; the options apply to each text."""
 
     text: Texts
     n_best: int = Field(default=1, ge=1)
@@ -70,16 +69,16 @@ class TranslateRequest(NativeRequest):
 
 
 class ScoreRequest(NativeRequest):
-    """`POST /v1/score`: pairs of a source and its translation."""
+    """Body of `POST /v1/score`: pairs of a source and its translation."""
 
     pairs: list[tuple[Text, Text]]
 
 
 class JsonLine(JSONResponse):
-    """An answer of one line of JSON."""
+    """A response of one line of JSON."""
 
     def render(self, content: Any) -> bytes:
-        """The bytes of the answer, with a question mark for what UTF-8 cannot hold."""
+        """Encode the content; lone surrogates become question marks."""
         return (json.dumps(content, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 
@@ -87,35 +86,35 @@ Message = TypeVar("Message", bound=BaseModel)
 
 
 def parse_message(content_type: str, body: bytes, kind: type[Message]) -> Message:
-    """The request that a body holds; HTTPException where it holds none.
+    """Parse a request body; raises HTTPException if it is not valid.
 
-    It is JSON, except for LibreTranslate a form, if the content type says so: curl says so of any data.
+    Only LibreTranslate requests may be forms. Native requests are always JSON, because curl declares any data a form.
     """
     media_type = content_type.partition(";")[0].strip().lower()
     try:
         is_form = media_type == FORM and kind is LibreTranslateRequest
-        fields = _read_form(body) if is_form else json.loads(body)
+        fields = _parse_form(body) if is_form else json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise HTTPException(400, f"the body is not valid: {error}; it must be a JSON object; correct it") from error
+        raise HTTPException(400, f"invalid request body: {error}; send a JSON object") from error
     if not isinstance(fields, dict):
-        raise HTTPException(400, "the body is no JSON object; it must be one; correct it")
+        raise HTTPException(400, "the request body is not a JSON object; send one")
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        wrong = first["msg"].removeprefix("Value error, ")
-        raise HTTPException(400, f"{place}: {wrong}; /openapi.json lists the fields; correct it") from error
+        field = ".".join(map(str, first["loc"]))
+        problem = first["msg"].removeprefix("Value error, ")
+        raise HTTPException(400, f"{field}: {problem}; see the schema in /openapi.json") from error
 
 
-def _read_form(body: bytes) -> dict[str, str | list[str]]:
-    """The fields of a form; one that is given several times is a list."""
-    fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS_OF_FORM, errors="strict")
+def _parse_form(body: bytes) -> dict[str, str | list[str]]:
+    """Parse an URL-encoded form; repeated fields become lists."""
+    fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS, errors="strict")
     return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
 
 
 def request_schema(kind: type[BaseModel], *, form: bool = False) -> dict[str, Any]:
-    """What the OpenAPI description says of the body of a request."""
+    """Return the OpenAPI description of a request body."""
     schema = {"schema": kind.model_json_schema()}
     content = {"application/json": schema} | ({FORM: schema} if form else {})
     return {"requestBody": {"required": True, "content": content}}

@@ -1,4 +1,4 @@
-"""What the server counts, in the text format of Prometheus."""
+"""Server metrics in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -11,35 +11,34 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """Requests by path and status, and the seconds that they took."""
+    """Number and duration of requests by path and status."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, int]] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def count(self, path: str, status: int, seconds: float) -> None:
-        """Count a request that has ended. path: of a route, since those of clients have no end"""
+        """Count a finished request. path: of its route, because client paths would make unlimited labels"""
         self._requests[path, status] += 1
         self._seconds[path] += seconds
 
     def render(self, models: Iterable[ServedModel]) -> str:
-        """The text of `GET /metrics`."""
+        """Return the text of `GET /metrics`."""
         batchers = {f'model="{model.name}"': model.batcher for model in models}
         requests = {f'path="{path}",status="{status}"': count for (path, status), count in self._requests.items()}
         seconds = {f'path="{path}"': value for path, value in self._seconds.items()}
         lines = {label: batcher.num_items for label, batcher in batchers.items()}
         batches = {label: batcher.num_batches for label, batcher in batchers.items()}
         waiting = {label: batcher.num_waiting for label, batcher in batchers.items()}
-        families = (
-            ("nmt_requests_total", "counter", "Requests that have ended.", requests),
-            ("nmt_request_seconds_total", "counter", "Seconds that they took.", seconds),
-            ("nmt_lines_total", "counter", "Lines that were translated or scored.", lines),
-            ("nmt_batches_total", "counter", "Batches of them.", batches),
-            ("nmt_queue_lines", "gauge", "Lines in the queue.", waiting),
+        return (
+            _metric("nmt_requests_total", "counter", "Finished requests.", requests)
+            + _metric("nmt_request_seconds_total", "counter", "Total duration of finished requests.", seconds)
+            + _metric("nmt_lines_total", "counter", "Translated or scored lines.", lines)
+            + _metric("nmt_batches_total", "counter", "Translated or scored batches.", batches)
+            + _metric("nmt_queue_lines", "gauge", "Lines in the queue.", waiting)
         )
-        return "".join(_family(*family) for family in families)
 
 
-def _family(name: str, kind: str, about: str, samples: Mapping[str, float]) -> str:
-    lines = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+def _metric(name: str, kind: str, description: str, samples: Mapping[str, float]) -> str:
+    lines = [f"# HELP {name} {description}", f"# TYPE {name} {kind}"]
     return "\n".join([*lines, *(f"{name}{{{labels}}} {value}" for labels, value in samples.items())]) + "\n"

@@ -1,4 +1,4 @@
-"""The models of a server, and what can be asked of each."""
+"""Served models and the requests that their worker threads process."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ from pydantic import ValidationError
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.recipe import DecodeRecipe, UserError, explain
-from nmt.serve.batching import Batcher
+from nmt.serve.batching import Batcher, BatchingOptions
 
-if TYPE_CHECKING:  # it imports torch, which takes seconds; most servers score nothing
+if TYPE_CHECKING:  # imports torch, which takes seconds and which most servers do not need
     from nmt.decode.scoring import Scorer, TextScore
 
-# Searches that are kept to be used again; each takes little memory beside the model.
-_KEPT_SEARCHES = 32
+_MAX_CACHED_TRANSLATORS = 32  # each needs little memory besides the shared model
 
 
 @dataclass(frozen=True)
-class Search:
-    """What the lines of a batch share. All other options are those of the model.
-
-    scores: whether scores are wanted, and not texts alone
-    """
+class RequestOptions:
+    """Search options of a request, added to those of the model. Lines with equal options share batches."""
 
     n_best: int = 1
     tag: str | None = None
@@ -36,7 +32,7 @@ class Search:
 
 
 class Line(NamedTuple):
-    """A line to translate, what its translation begins with, and phrases that it must hold."""
+    """A line to translate, the prefix of its translation, and the phrases that it must contain."""
 
     text: str
     prefix: str = ""
@@ -44,27 +40,19 @@ class Line(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A source with a translation to score, and its number in the request."""
+    """A source and a translation to score; `number` counts the pairs of a request from 1."""
 
     source: str
     target: str
     number: int
 
 
-@dataclass(frozen=True)
-class Batching:
-    """Most lines of a batch, most lines in the queue, and seconds that the first line waits for others."""
-
-    most_lines: int = 64
-    most_waiting: int = 4_096
-    max_delay: float = 0.005
-
-
 class ServedModel:
-    """A model with its queue and its worker thread, which alone calls the model.
+    """A model, its queue, and its worker thread, the only one that calls the model.
 
-    languages: source and target; about: the engine and its precision
-    batcher:   takes lines in the group of their `Search`, and pairs to score in the group None
+    languages:   source and target
+    description: engine and precision
+    batcher:     accepts lines with their RequestOptions as the group, and pairs to score with the group None
     """
 
     def __init__(
@@ -74,49 +62,43 @@ class ServedModel:
         decode: DecodeRecipe,
         translator: TextTranslator,
         load_scorer: Callable[[], Scorer],
-        batching: Batching,
-        about: str,
+        batching: BatchingOptions,
+        description: str,
     ) -> None:
-        """Serve a translator whose options are `decode`. load_scorer: called when scores are first asked for"""
-        self.name, self.languages, self.decode, self.about = name, languages, decode, about
+        """Serve a translator. decode: its options; load_scorer: called at the first request for scores"""
+        self.name, self.languages, self.decode, self.description = name, languages, decode, description
         self._translator = translator
         self._scorer = lru_cache(1)(load_scorer)
-        self._searching = lru_cache(_KEPT_SEARCHES)(self._make_searching)
-        self.batcher = Batcher(
-            self._work,
-            most_items=batching.most_lines,
-            most_waiting=batching.most_waiting,
-            max_delay=batching.max_delay,
-        )
+        self._translator_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._make_translator)
+        self.batcher = Batcher(self._process, batching)
 
-    def _work(self, search: Search | None, items: list[Any]) -> Sequence[object]:
-        return self._score(items) if search is None else self._translate(search, items)
+    def _process(self, options: RequestOptions | None, items: list[Any]) -> Sequence[object]:
+        return self._score(items) if options is None else self._translate(options, items)
 
-    def _translate(self, search: Search, lines: Sequence[Line]) -> list[list[Translation]]:
-        found = self._searching(search).translate_n_best(
+    def _translate(self, options: RequestOptions, lines: Sequence[Line]) -> list[list[Translation]]:
+        n_best_lists = self._translator_for(options).translate_n_best(
             [line.text for line in lines],
             prefixes=[line.prefix for line in lines],
             required=[line.required for line in lines],
         )
-        return [translations[: search.n_best] for translations in found]
+        return [translations[: options.n_best] for translations in n_best_lists]
 
-    def _make_searching(self, search: Search) -> TextTranslator:
-        """The translator of a search, which shares the model with all others."""
-        given = {
-            "n_best": max(search.n_best, self.decode.n_best),
-            "tag": self.decode.tag if search.tag is None else search.tag,
-            "forbid": (*self.decode.forbid, *search.forbid),
-            "alignments": search.alignments,
+    def _make_translator(self, options: RequestOptions) -> TextTranslator:
+        changes = {
+            "n_best": max(options.n_best, self.decode.n_best),
+            "tag": self.decode.tag if options.tag is None else options.tag,
+            "forbid": (*self.decode.forbid, *options.forbid),
+            "alignments": options.alignments,
         }
         try:
-            decode = DecodeRecipe.model_validate(self.decode.model_dump() | given)
+            decode = DecodeRecipe.model_validate(self.decode.model_dump() | changes)
         except ValidationError as error:
             raise UserError(explain(error)) from error
-        return self._translator.with_decode(decode, scores=search.scores or search.n_best > 1)
+        return self._translator.with_decode(decode, scores=options.scores or options.n_best > 1)
 
     def _score(self, pairs: Sequence[Pair]) -> list[TextScore]:
         scorer = self._scorer()
         for pair in pairs:
             if not scorer.fits(pair.source, pair.target):
-                raise UserError(f"pair {pair.number} has more tokens than the model holds; split its sentences")
+                raise UserError(f"pair {pair.number} exceeds the model's maximum length; split it into sentences")
         return scorer.score([pair.source for pair in pairs], [pair.target for pair in pairs])

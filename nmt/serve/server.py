@@ -1,4 +1,4 @@
-"""The process of the server: its socket, slow clients, and its orderly end."""
+"""The server process: socket, connection timeouts and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nmt.recipe import UserError
 from nmt.serve.app import build_app
 from nmt.serve.service import Service
 
-# Until a request must have begun: on a new connection, and between two requests. Headers count, a body does not.
-SECONDS_FOR_HEADERS = 10
+HEADER_TIMEOUT = 10
+"""Seconds until a request head must be complete, after connecting or after the previous response."""
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket bound to an address, but not listening yet; UserError where the address cannot be had."""
+    """Bind a socket without listening; raises UserError if the address is not available."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
@@ -32,9 +32,9 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 
 def run_server(service: Service, bound: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C, and return when all requests that had come are answered.
+    """Serve until SIGTERM or Ctrl-C, then finish accepted requests and return.
 
-    A second signal ends the server at once: Interrupted.
+    Raises Interrupted at once after a second signal.
     """
     config = uvicorn.Config(
         build_app(service),
@@ -42,10 +42,10 @@ def run_server(service: Service, bound: socket.socket) -> None:
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="error",  # what is no HTTP is not worth a line
+        log_level="error",  # no lines about invalid HTTP
         access_log=False,
         server_header=False,
-        timeout_keep_alive=SECONDS_FOR_HEADERS,
+        timeout_keep_alive=HEADER_TIMEOUT,
     )
     server = _Server(config, service)
     server.run([bound])
@@ -56,7 +56,7 @@ def run_server(service: Service, bound: socket.socket) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Drains after the first signal: what has come is answered, and what comes then is refused."""
+    """After the first signal, answers accepted requests and refuses new ones."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -64,35 +64,35 @@ class _Server(uvicorn.Server):
         self._service = service
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal drains, the second ends the server at once."""
+        """Drain after the first signal and exit at the second."""
         self.signal = sig
         if self._service.is_draining:
             self.should_exit = self.force_exit = True
         self._service.is_draining = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say where: signals are handled from before on."""
+        """Listen and log the address. Signal handlers are already installed."""
         await super().startup(sockets)
-        names = ", ".join(f"{model.name} ({model.about})" for model in self._service.models.values())
-        for host, port, *_ in (one.getsockname() for one in sockets or ()):
+        names = ", ".join(f"{model.name} ({model.description})" for model in self._service.models.values())
+        for host, port, *_ in (listening.getsockname() for listening in sockets or ()):
             say(f"serving {names} on http://{f'[{host}]' if ':' in host else host}:{port}")
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to end, several times a second."""
+        """Return whether to exit; called several times a second."""
         if self._service.is_draining and not self._service.num_active:
             self.should_exit = True
         return await super().on_tick(counter)
 
 
 class _Protocol(H11Protocol):
-    """Closes a connection on which a request does not begin in time, or begins with one byte after the other."""
+    """Closes a connection if no complete request head arrives in time, even if single bytes do."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock, which a whole request head stops."""
+        """Start the timeout; a complete request head stops it."""
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; other than in uvicorn, the clock runs until the head is whole."""
+        """Process data. Unlike uvicorn's method, this one does not stop the timeout at the first byte."""
         self.conn.receive_data(data)
         self.handle_events()

@@ -1,4 +1,4 @@
-"""What every request passes through: keys, limits, the queue of a model, and the end of a client's patience."""
+"""Request processing: API keys, limits, queueing and timeouts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from nmt.recipe import UserError
 from nmt.serve.batching import QueueFullError
 from nmt.serve.messages import Message, parse_message
 from nmt.serve.metrics import Metrics
-from nmt.serve.models import Line, Search, ServedModel
+from nmt.serve.models import Line, RequestOptions, ServedModel
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one request; seconds: for its body to arrive, and then for its answer to be found."""
+    """Limits of one request; `seconds` applies to receiving its body and again to processing it."""
 
     body_bytes: int = 1_048_576
     characters: int = 100_000
@@ -36,89 +36,90 @@ class Limits:
 
 
 class ApiKeys:
-    """The keys that let a client in."""
+    """The accepted API keys."""
 
     def __init__(self, path: Path) -> None:
-        """Read a file of one key a line; UserError where it cannot be read or has none."""
+        """Read a file with one key a line; raises UserError if it cannot be read or has none."""
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {path}: {error}; it must hold one API key a line; check the file") from error
+            raise UserError(f"cannot read {path}: {error}; it must contain one API key a line; check it") from error
         self._keys = [line.strip().encode() for line in lines if line.strip()]
         if not self._keys:
-            raise UserError(f"{path} holds no key; it must hold one API key a line; add one")
+            raise UserError(f"{path} contains no API key; it must contain one API key a line; add one")
 
     def __contains__(self, key: str) -> bool:
-        """Whether a key is one of them, in a time that does not depend on which."""
-        given = key.encode("utf-8", "surrogatepass")
-        matches = [hmac.compare_digest(given, known) for known in self._keys]
+        """Return whether a key is accepted, in constant time."""
+        encoded = key.encode("utf-8", "surrogatepass")
+        matches = [hmac.compare_digest(encoded, known) for known in self._keys]
         return any(matches)
 
 
 class Service:
-    """The models of a server, and the rules for their use.
+    """The served models, and the limits and keys for their use.
 
-    is_draining: whether the server ends as soon as it has answered the requests that it has
-    num_active:  those requests
+    is_draining: whether new requests are refused and the server exits after the active ones
+    num_active:  number of requests in progress
     """
 
     def __init__(
         self, models: Sequence[ServedModel], limits: Limits, api_keys: ApiKeys | None = None, *, logs_text: bool = False
     ) -> None:
-        """logs_text: whether texts and their translations are written to stderr"""
+        """Serve models. logs_text: write texts and translations to stderr"""
         self.models: Mapping[str, ServedModel] = {model.name: model for model in models}
         self.metrics = Metrics()
         self.is_draining = False
         self.num_active = 0
         self._limits, self._api_keys, self._logs_text = limits, api_keys, logs_text
 
-    async def read(self, request: Request, kind: type[Message]) -> Message:
-        """The request that a body holds; HTTPException where it is none, or comes too slowly, or without a key."""
+    async def read_body(self, request: Request, kind: type[Message]) -> Message:
+        """Read and parse the body of a request; raises HTTPException if it is invalid, slow or without API key."""
         try:
             async with asyncio.timeout(self._limits.seconds):
-                body = await self._read_body(request)
+                body = await self._receive_body(request)
         except TimeoutError as error:
-            wrong = f"the body did not arrive within {self._limits.seconds:g} seconds; send it faster"
-            raise HTTPException(408, wrong, {"connection": "close"}) from error
+            problem = f"the request body did not arrive within {self._limits.seconds:g} seconds; send it faster"
+            raise HTTPException(408, problem, {"connection": "close"}) from error
         except ClientDisconnect as error:
-            raise _client_has_gone() from error
+            raise _client_disconnected() from error
         message = parse_message(request.headers.get("content-type", ""), body, kind)
         self._authorize(request.headers.get("authorization", ""), getattr(message, "api_key", ""))
         return message
 
     def model(self, name: str | None) -> ServedModel:
-        """The model of a name, or the only one; HTTPException where there is none, or no only one."""
+        """Return a model by name, or the only one for None; raises HTTPException if there is no such model."""
         if name is None and len(self.models) == 1:
             (name,) = self.models
         if name is not None and name in self.models:
             return self.models[name]
-        wrong = "no model is named" if name is None else f"model {name!r} is not served"
-        raise HTTPException(400, f"{wrong}; it must be one of {', '.join(self.models)}; correct it")
+        problem = "field model is missing" if name is None else f"model {name!r} is not served"
+        raise HTTPException(400, f"{problem}; choose one of {', '.join(self.models)}")
 
     async def translate(
-        self, request: Request, model: ServedModel, search: Search, lines: Sequence[Line]
+        self, request: Request, model: ServedModel, options: RequestOptions, lines: Sequence[Line]
     ) -> list[list[Translation]]:
-        """The translations of each line, best first; HTTPException as `answer` raises it."""
+        """Return the translations of each line, best first; raises HTTPException like `process`."""
         texts = [line.text for line in lines]
-        found = await self.answer(request, texts, lambda: model.batcher.submit(search, lines))
+        n_best_lists = await self.process(request, texts, lambda: model.batcher.submit(options, lines))
         if self._logs_text:
-            say(json.dumps({"model": model.name, "texts": texts, "translations": [own[0].text for own in found]}))
-        return found
+            best = [translations[0].text for translations in n_best_lists]
+            say(json.dumps({"model": model.name, "texts": texts, "translations": best}))
+        return n_best_lists
 
-    async def answer(
+    async def process(
         self, request: Request, texts: Sequence[str], submit: Callable[[], list[Future[list[Result]]]]
     ) -> list[Result]:
-        """The results of all futures that `submit` gives.
+        """Call `submit` and return the results of its futures.
 
-        texts: what is worked on
-        Raises HTTPException where that is too much, the queue is full, the client has gone, or time is over.
+        texts: counted against the limits
+        Raises HTTPException if they exceed a limit, the queue is full, the client disconnects, or on timeout.
         """
-        for count, most, unit in (
+        for count, limit, unit in (
             (sum(map(len, texts)), self._limits.characters, "characters"),
             (len(texts), self._limits.lines, "lines"),
         ):
-            if count > most:
-                raise HTTPException(413, f"the request has {count:,} {unit}; it must have at most {most:,}; split it")
+            if count > limit:
+                raise HTTPException(413, f"the request has {count:,} {unit}; the limit is {limit:,}; split it")
         try:
             futures = submit()
         except QueueFullError as error:
@@ -129,60 +130,60 @@ class Service:
             raise HTTPException(400, str(error)) from error
 
     async def _wait(self, request: Request, futures: Sequence[Future[list[Result]]]) -> list[Result]:
-        found = asyncio.create_task(_results(futures))
-        gone = asyncio.create_task(_disconnection(request))
+        results = asyncio.create_task(_gather(futures))
+        disconnection = asyncio.create_task(_wait_for_disconnection(request))
         try:
-            either: set[asyncio.Task[Any]] = {found, gone}
-            await asyncio.wait(either, timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED)
-            if found.done():
-                return found.result()
-            if gone.done():
-                raise _client_has_gone()
-            raise HTTPException(504, f"no answer within {self._limits.seconds:g} seconds; send less text, or try later")
+            tasks: set[asyncio.Task[Any]] = {results, disconnection}
+            await asyncio.wait(tasks, timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            if results.done():
+                return results.result()
+            if disconnection.done():
+                raise _client_disconnected()
+            raise HTTPException(504, f"timeout after {self._limits.seconds:g} seconds; send less text or try later")
         finally:
-            found.cancel()
-            gone.cancel()
+            results.cancel()
+            disconnection.cancel()
             for future in futures:
                 future.cancel()
 
-    async def _read_body(self, request: Request) -> bytes:
-        """The body of a request, of which no more is read than it may have."""
-        most = self._limits.body_bytes
+    async def _receive_body(self, request: Request) -> bytes:
+        """Receive the body of a request, and stop reading at the limit."""
+        limit = self._limits.body_bytes
         body = bytearray()
-        too_large = HTTPException(413, f"the body is too large; it must have at most {most:,} bytes; split the request")
+        too_large = HTTPException(413, f"the request body is too large; the limit is {limit:,} bytes; split it")
         length = request.headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > most:
+        if length.isdecimal() and int(length) > limit:
             raise too_large
-        async for part in request.stream():
-            body += part
-            if len(body) > most:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
                 raise too_large
         return bytes(body)
 
     def _authorize(self, header: str, key_in_body: str) -> None:
-        """HTTPException without a valid key, where the server asks for keys."""
+        """Raise HTTPException if the server requires API keys and the request has no valid one."""
         if self._api_keys is None:
             return
         scheme, _, token = header.partition(" ")
         key = token.strip() if scheme.lower() == "bearer" else key_in_body
         if not key:
-            wrong = "an API key is needed; send it as 'Authorization: Bearer KEY'"
-            raise HTTPException(401, wrong, {"www-authenticate": "Bearer"})
+            problem = "an API key is required; send 'Authorization: Bearer KEY'"
+            raise HTTPException(401, problem, {"www-authenticate": "Bearer"})
         if key not in self._api_keys:
-            raise HTTPException(403, "the API key is not valid; correct it")
+            raise HTTPException(403, "the API key is not valid; check it")
 
 
-def _client_has_gone() -> HTTPException:
-    """Nobody reads this answer; the metrics count it, under the status that nginx gives it."""
-    return HTTPException(499, "the client has gone")
+def _client_disconnected() -> HTTPException:
+    """Return an error for the metrics, with nginx's status; no client receives it."""
+    return HTTPException(499, "the client disconnected")
 
 
-async def _results(futures: Sequence[Future[list[Result]]]) -> list[Result]:
-    """All results, in order."""
+async def _gather(futures: Sequence[Future[list[Result]]]) -> list[Result]:
+    """Wait for all futures and concatenate their results."""
     return [result for future in futures for result in await asyncio.wrap_future(future)]
 
 
-async def _disconnection(request: Request) -> None:
-    """Wait until the client of a request, whose body has been read, has gone."""
+async def _wait_for_disconnection(request: Request) -> None:
+    """Wait until the client disconnects; the request body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

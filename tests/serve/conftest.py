@@ -1,4 +1,4 @@
-"""Servers in this process: of a tiny model, and of a stand-in that waits to be let go."""
+"""In-process servers of a tiny model and of a fake translator that can be blocked."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,8 @@ from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.recipe import DecodeRecipe
 from nmt.serve.app import build_app
-from nmt.serve.models import Batching, ServedModel
+from nmt.serve.batching import BatchingOptions
+from nmt.serve.models import ServedModel
 from nmt.serve.service import Limits, Service
 from nmt.storage.model_facts import read_model_facts
 from tests.cli.conftest import model as model
@@ -24,28 +25,29 @@ LANGUAGES = ("en", "de")
 
 
 class EchoTranslator:
-    """Puts lines in capitals as soon as it is let go, twice, and then in small letters; the line `bad` fails.
+    """Translates a line to upper case (twice) and to lower case, while `may_run` is set; the line `bad` fails.
 
-    batches, searches: the lines and the options that it was asked for
+    batches, decode_options: lines and options of the calls
     """
 
     def __init__(self) -> None:
-        self.may_go = threading.Event()
-        self.may_go.set()
+        self.may_run = threading.Event()
+        self.may_run.set()
         self.batches: list[list[str]] = []
-        self.searches: list[DecodeRecipe] = []
+        self.decode_options: list[DecodeRecipe] = []
 
     def with_decode(self, decode: DecodeRecipe, *, scores: bool = True) -> "EchoTranslator":
-        self.searches.append(decode)
+        self.decode_options.append(decode)
         return self
 
     def translate_n_best(self, lines: Sequence[str], **_: object) -> list[list[Translation]]:
         self.batches.append(list(lines))
-        assert self.may_go.wait(20)
+        assert self.may_run.wait(20)
         if "bad" in lines:
             raise RuntimeError("a bad line")
-        of_lines = [(line.upper(), line.upper(), line.lower()) for line in lines]
-        return [[Translation(text, 0.0, 0.0, []) for text in texts] for texts in of_lines]
+        return [
+            [Translation(text, 0.0, 0.0, []) for text in (line.upper(), line.upper(), line.lower())] for line in lines
+        ]
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def echo() -> EchoTranslator:
 
 
 def no_scorer() -> Scorer:
-    raise AssertionError("nothing is scored")
+    raise AssertionError("no test of the fake translator requests scores")
 
 
 MakeService = Callable[..., Service]
@@ -62,21 +64,21 @@ MakeService = Callable[..., Service]
 
 @pytest.fixture
 def echo_service(echo: EchoTranslator) -> Iterator[MakeService]:
-    """Make a service of the stand-in."""
+    """Return a function that makes a service of the fake translator."""
     made: list[ServedModel] = []
 
     def make(
-        limits: Limits | None = None, *arguments: Any, batching: Batching | None = None, **keywords: Any
+        limits: Limits | None = None, *arguments: Any, batching: BatchingOptions | None = None, **keywords: Any
     ) -> Service:
         translator = cast(TextTranslator, echo)
-        chosen = batching or Batching(max_delay=0.0)
-        made.append(ServedModel("en-de", LANGUAGES, DecodeRecipe(), translator, no_scorer, chosen, "echo"))
+        options = batching or BatchingOptions(max_delay=0.0)
+        made.append(ServedModel("en-de", LANGUAGES, DecodeRecipe(), translator, no_scorer, options, "echo"))
         return Service(made[-1:], limits or Limits(), *arguments, **keywords)
 
     yield make
-    echo.may_go.set()
-    for one in made:
-        one.batcher.close()
+    echo.may_run.set()
+    for served in made:
+        served.batcher.close()
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +91,7 @@ def service(model: Path, translator: Translator) -> Iterator[Service]:
     """A service of the tiny model."""
     decode = read_model_facts(model).decode
     load_scorer = partial(Scorer.load, model, "cpu")
-    served = ServedModel("en-de", LANGUAGES, decode, translator, load_scorer, Batching(), "torch, fp32")
+    served = ServedModel("en-de", LANGUAGES, decode, translator, load_scorer, BatchingOptions(), "torch, fp32")
     yield Service([served], Limits(body_bytes=20_000, characters=2_000, lines=20))
     served.batcher.close()
 

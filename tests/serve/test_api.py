@@ -1,4 +1,4 @@
-"""What the server answers: translations as the translator gives them, and one line of JSON to anything else."""
+"""The HTTP API: translations equal those of the translator, and every error is one line of JSON."""
 
 import asyncio
 import json
@@ -15,8 +15,8 @@ from nmt.decode.scoring import Scorer
 from nmt.decode.translator import Translator
 from nmt.recipe import UserError
 from nmt.serve.app import build_app
+from nmt.serve.batching import BatchingOptions
 from nmt.serve.messages import JsonLine
-from nmt.serve.models import Batching
 from nmt.serve.service import ApiKeys, Limits
 from nmt.storage.model_facts import read_model_facts
 from tests.cli.nasty_lines import nasty_lines
@@ -43,16 +43,16 @@ def test_a_text_is_translated_line_by_line(client: TestClient, translator: Trans
 
 def test_alternatives_differ(client: TestClient, translator: Translator) -> None:
     lines = ["The cat sees a dog.", "a dog"]
-    best, other = ([own[rank].text for own in translator.translate_n_best(lines, 2)] for rank in (0, 1))
-    asked = client.post("/translate", json={"q": "\n".join(lines), "alternatives": 9} | PAIR).json()
-    assert asked == {"translatedText": "\n".join(best), "alternatives": ["\n".join(other)]}
+    best, other = ([n_best[rank].text for n_best in translator.translate_n_best(lines, 2)] for rank in (0, 1))
+    single = client.post("/translate", json={"q": "\n".join(lines), "alternatives": 9} | PAIR).json()
+    assert single == {"translatedText": "\n".join(best), "alternatives": ["\n".join(other)]}
     assert best != other
     lists = client.post("/translate", json={"q": lines, "alternatives": 1} | PAIR).json()
-    assert lists == {"translatedText": best, "alternatives": [[one] for one in other]}
+    assert lists == {"translatedText": best, "alternatives": [[text] for text in other]}
 
 
 @pytest.mark.parametrize(
-    ("asked", "options"),
+    ("fields", "options"),
     [
         ({"n_best": 2}, {"n_best": 2}),
         ({"tag": "<web>"}, {"tag": "<web>"}),
@@ -63,80 +63,78 @@ def test_alternatives_differ(client: TestClient, translator: Translator) -> None
     ],
     ids=lambda value: str(value),
 )
-def test_each_option_of_a_request_is_that_of_the_search(
-    client: TestClient, translator: Translator, model: Path, asked: dict[str, Any], options: dict[str, Any]
+def test_request_options_are_passed_to_the_search(
+    client: TestClient, translator: Translator, model: Path, fields: dict[str, Any], options: dict[str, Any]
 ) -> None:
     lines = ["The cat sees a dog.", "A tree likes it."]
-    own = translator.with_decode(read_model_facts(model).decode.model_copy(update=options))
-    prefixes = [str(asked["prefix"])] * 2 if "prefix" in asked else None
-    required = [list(asked["required"])] * 2 if "required" in asked else None
-    expected = own.translate_n_best(lines, None, prefixes, required)
-    answer = client.post("/v1/translate", json={"text": lines, "scores": True} | asked)
+    reference = translator.with_decode(read_model_facts(model).decode.model_copy(update=options))
+    prefixes = [str(fields["prefix"])] * 2 if "prefix" in fields else None
+    required = [list(fields["required"])] * 2 if "required" in fields else None
+    expected = reference.translate_n_best(lines, None, prefixes, required)
+    answer = client.post("/v1/translate", json={"text": lines, "scores": True} | fields)
     assert answer.status_code == 200, answer.text
-    for found, wanted in zip(answer.json()["translations"], expected, strict=True):
-        assert [one["text"] for one in found] == [one.text for one in wanted]
-        assert [one["tokens"] for one in found] == [one.pieces for one in wanted]
-        assert [one["log_prob"] for one in found] == pytest.approx([one.log_prob for one in wanted])
-        assert [one.get("alignment") for one in found] == [
-            None if one.alignment is None else [list(link) for link in one.alignment] for one in wanted
+    for actual, translations in zip(answer.json()["translations"], expected, strict=True):
+        assert [fields["text"] for fields in actual] == [best.text for best in translations]
+        assert [fields["tokens"] for fields in actual] == [best.pieces for best in translations]
+        assert [fields["log_prob"] for fields in actual] == pytest.approx([best.log_prob for best in translations])
+        assert [fields.get("alignment") for fields in actual] == [
+            None if best.alignment is None else [list(link) for link in best.alignment] for best in translations
         ]
 
 
-def test_equal_alternatives_count_once(echo_service: MakeService) -> None:
+def test_duplicate_alternatives_are_removed(echo_service: MakeService) -> None:
     client = TestClient(build_app(echo_service()))
     answer = client.post("/translate", json={"q": "Aa\n\nB", "alternatives": 1} | PAIR).json()
     assert answer == {"translatedText": "AA\n\nB", "alternatives": ["aa\n\nb"]}
 
 
 def test_options_of_a_request_are_added_to_those_of_the_model(echo: EchoTranslator, echo_service: MakeService) -> None:
-    asked = {"text": "a", "n_best": 2, "tag": "<web>", "forbidden": ["x", "y"], "alignments": True}
-    assert TestClient(build_app(echo_service())).post("/v1/translate", json=asked).status_code == 200
-    (search,) = echo.searches
-    assert (search.n_best, search.tag, search.forbid, search.alignments) == (2, "<web>", ("x", "y"), True)
+    body = {"text": "a", "n_best": 2, "tag": "<web>", "forbidden": ["x", "y"], "alignments": True}
+    assert TestClient(build_app(echo_service())).post("/v1/translate", json=body).status_code == 200
+    (decode,) = echo.decode_options
+    assert (decode.n_best, decode.tag, decode.forbid, decode.alignments) == (2, "<web>", ("x", "y"), True)
 
 
-def test_an_answer_is_utf8_whatever_it_holds() -> None:
+def test_lone_surrogates_are_replaced_in_responses() -> None:
     assert JsonLine({"ä": "\ud800\n"}).body == '{"ä": "?\\n"}\n'.encode()
 
 
-def test_scores_are_those_of_the_scorer(client: TestClient, model: Path) -> None:
+def test_scores_equal_those_of_the_scorer(client: TestClient, model: Path) -> None:
     pairs = [("The cat", "Die Katze"), ("", ""), ("A dog", "x")]
     expected = Scorer.load(model, "cpu").score([src for src, _ in pairs], [tgt for _, tgt in pairs])
     scores = client.post("/v1/score", json={"pairs": pairs}).json()["scores"]
-    assert [one["tokens"] for one in scores] == [one.pieces for one in expected]
-    for found, wanted in zip(scores, expected, strict=True):
-        assert found["token_log_probs"] == pytest.approx(wanted.token_log_probs, abs=1e-5)
-        assert found["log_prob"] == pytest.approx(wanted.log_prob, abs=1e-5)
+    for score, reference in zip(scores, expected, strict=True):
+        assert score["tokens"] == reference.pieces
+        assert score["token_log_probs"] == pytest.approx(reference.token_log_probs, abs=1e-5)
+        assert score["log_prob"] == pytest.approx(reference.log_prob, abs=1e-5)
 
 
-def test_every_line_gets_its_own_translation(echo_service: MakeService) -> None:
-    """Many clients at a time, whose requests have several lines and different options."""
+def test_concurrent_clients_get_their_own_translations(echo_service: MakeService) -> None:
     client = TestClient(build_app(echo_service()))
     wrong: list[object] = []
 
-    def ask(thread: int) -> None:
+    def send_requests(thread: int) -> None:
         for number in range(10):
             text = f"line {thread} {number}\n\nsecond {thread} {number}"
             if number % 2:
-                found = client.post("/translate", json={"q": text} | PAIR).json()["translatedText"]
+                translated = client.post("/translate", json={"q": text} | PAIR).json()["translatedText"]
             else:
                 body = {"text": text.split("\n"), "tag": f"<{thread % 3}>"}
                 answer = client.post("/v1/translate", json=body).json()["translations"]
-                found = "\n".join(own[0]["text"] for own in answer)
-            if found != text.upper():
-                wrong.append(found)
+                translated = "\n".join(n_best[0]["text"] for n_best in answer)
+            if translated != text.upper():
+                wrong.append(translated)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=send_requests, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     assert not wrong
-    lines = 'nmt_lines_total{model="en-de"} 240\n'
-    assert lines in client.get("/metrics").text
+    assert 'nmt_lines_total{model="en-de"} 240\n' in client.get("/metrics").text
 
 
-def test_what_is_served_is_listed(client: TestClient) -> None:
+def test_models_languages_and_paths_are_listed(client: TestClient) -> None:
     assert client.get("/languages").json() == [{"code": "en", "name": "en", "targets": ["de"]}]
     (listed,) = client.get("/v1/models").json()["models"]
     assert (listed["name"], listed["source"], listed["target"], listed["beam_size"]) == ("en-de", "en", "de", 2)
@@ -147,7 +145,7 @@ def test_what_is_served_is_listed(client: TestClient) -> None:
     assert client.get("/docs").status_code == 404
 
 
-def test_requests_are_counted_by_the_paths_of_routes(echo_service: MakeService) -> None:
+def test_metrics_count_requests_by_route(echo_service: MakeService) -> None:
     client = TestClient(build_app(echo_service()))
     client.post("/translate", json={"q": "a"} | PAIR)
     client.get("/a%0ab")
@@ -156,34 +154,34 @@ def test_requests_are_counted_by_the_paths_of_routes(echo_service: MakeService) 
     assert 'nmt_requests_total{path="other",status="404"} 1\n' in text
 
 
-# --- Anything else ----------------------------------------------------------------------------------------------------
+# --- Invalid requests -------------------------------------------------------------------------------------------------
 
 T, V, S = "/translate", "/v1/translate", "/v1/score"
 DEEP = "[" * 9_000
-REFUSED: list[tuple[str, str | dict[str, Any] | bytes, int, str]] = [
-    (T, "", 400, "the body is not valid"),
-    (T, "{", 400, "the body is not valid"),
-    (T, "[]", 400, "the body is no JSON object"),
-    (T, "null", 400, "the body is no JSON object"),
-    (T, DEEP, 400, "the body is not valid"),
-    (T, '{"q": ' + "9" * 5_000 + "}", 400, "the body is not valid"),
-    (T, b'{"q": "\xff"}', 400, "the body is not valid"),
+INVALID_REQUESTS: list[tuple[str, str | dict[str, Any] | bytes, int, str]] = [
+    (T, "", 400, "invalid request body"),
+    (T, "{", 400, "invalid request body"),
+    (T, "[]", 400, "the request body is not a JSON object"),
+    (T, "null", 400, "the request body is not a JSON object"),
+    (T, DEEP, 400, "invalid request body"),
+    (T, '{"q": ' + "9" * 5_000 + "}", 400, "invalid request body"),
+    (T, b'{"q": "\xff"}', 400, "invalid request body"),
     (T, {}, 400, "q: Field required"),
-    (T, {"q": 5} | PAIR, 400, "q: it must be a string or a list of strings"),
-    (T, {"q": ["a", None]} | PAIR, 400, "q: it must be a string or a list of strings"),
-    (T, {"q": [["a"]]} | PAIR, 400, "q: it must be a string or a list of strings"),
+    (T, {"q": 5} | PAIR, 400, "q: must be a string or a list of strings"),
+    (T, {"q": ["a", None]} | PAIR, 400, "q: must be a string or a list of strings"),
+    (T, {"q": [["a"]]} | PAIR, 400, "q: must be a string or a list of strings"),
     (T, {"q": "a", "source": 1, "target": "de"}, 400, "source: Input should be a valid string"),
-    (T, {"q": "a", "source": "en", "target": "fr"}, 400, "'en' to 'fr' is not served"),
-    (T, {"q": "a", "source": "auto", "target": "\ud800"}, 400, "'auto' to '\ufffd' is not served"),
-    (T, {"q": "a", "format": "html"} | PAIR, 400, "format 'html' is not offered"),
+    (T, {"q": "a", "source": "en", "target": "fr"}, 400, "no model translates 'en' to 'fr'"),
+    (T, {"q": "a", "source": "auto", "target": "\ud800"}, 400, "no model translates 'auto' to '\ufffd'"),
+    (T, {"q": "a", "format": "html"} | PAIR, 400, "format 'html' is not supported"),
     (T, {"q": "a", "alternatives": -1} | PAIR, 400, "alternatives: "),
-    (T, {"q": "a" * 2_001} | PAIR, 413, "the request has 2,001 characters; it must have at most 2,000"),
-    (T, {"q": "\n" * 20} | PAIR, 413, "the request has 21 lines; it must have at most 20"),
-    (T, b"x" * 20_001, 413, "the body is too large; it must have at most 20,000 bytes"),
+    (T, {"q": "a" * 2_001} | PAIR, 413, "the request has 2,001 characters; the limit is 2,000"),
+    (T, {"q": "\n" * 20} | PAIR, 413, "the request has 21 lines; the limit is 20"),
+    (T, b"x" * 20_001, 413, "the request body is too large; the limit is 20,000 bytes"),
     (V, {}, 400, "text: Field required"),
     (V, {"text": "a", "nbest": 2}, 400, "nbest: "),
     (V, {"text": "a", "\ud800": 2}, 400, ": Input should be a valid string"),
-    (V, {"text": "a\nb"}, 400, "a text has a line feed"),
+    (V, {"text": "a\nb"}, 400, "a text contains a line feed"),
     (V, {"text": "a", "n_best": 0}, 400, "n_best: "),
     (V, {"text": "a", "n_best": 3}, 400, "decode.n_best is 3; it must be at most decode.beam_size (2)"),
     (V, {"text": "a", "n_best": "many"}, 400, "n_best: "),
@@ -191,14 +189,14 @@ REFUSED: list[tuple[str, str | dict[str, Any] | bytes, int, str]] = [
     (V, {"text": "a", "required": ["long " * 99]}, 400, "the required phrases"),
     (V, {"text": "a", "forbidden": ["a"] * 101}, 400, "forbidden: "),
     (V, {"text": "a", "forbidden": "a"}, 400, "forbidden: "),
-    (V, {"text": "a", "model": "de-en"}, 400, "model 'de-en' is not served; it must be one of en-de"),
+    (V, {"text": "a", "model": "de-en"}, 400, "model 'de-en' is not served; choose one of en-de"),
     (S, {"pairs": [["a"]]}, 400, "pairs.0.1: Field required"),
-    (S, {"pairs": [["a", "b"], ["a", "x" * 300]]}, 400, "pair 2 has more tokens than the model holds"),
+    (S, {"pairs": [["a", "b"], ["a", "x" * 300]]}, 400, "pair 2 exceeds the model's maximum length"),
 ]
 
 
-@pytest.mark.parametrize(("path", "body", "status", "message"), REFUSED, ids=lambda value: str(value)[:30])
-def test_what_cannot_be_answered_gets_one_line(
+@pytest.mark.parametrize(("path", "body", "status", "message"), INVALID_REQUESTS, ids=lambda value: str(value)[:30])
+def test_an_invalid_request_gets_one_line(
     client: TestClient, path: str, body: str | dict[str, Any] | bytes, status: int, message: str
 ) -> None:
     content = json.dumps(body) if isinstance(body, dict) else body
@@ -213,13 +211,13 @@ def test_what_cannot_be_answered_gets_one_line(
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", T, 405), ("PUT", V, 405), ("GET", "/none", 404), ("POST", "/health", 405)]
 )
-def test_wrong_paths_and_methods_get_one_line(client: TestClient, method: str, path: str, status: int) -> None:
+def test_an_unknown_path_or_method_gets_one_line(client: TestClient, method: str, path: str, status: int) -> None:
     answer = client.request(method, path)
     assert (answer.status_code, list(answer.json())) == (status, ["error"])
 
 
 @pytest.mark.parametrize("kind", ["multipart/form-data; boundary=x", "application/x-www-form-urlencoded"])
-def test_forms_that_cannot_be_read_get_one_line(client: TestClient, kind: str) -> None:
+def test_an_invalid_form_gets_one_line(client: TestClient, kind: str) -> None:
     answer = client.post("/translate", content=b"q=%ff&source=en", headers={"content-type": kind})
     assert answer.status_code == 400
     assert list(answer.json()) == ["error"]
@@ -233,35 +231,35 @@ def test_any_text_is_translated(client: TestClient, translator: Translator, text
     assert client.post("/translate", content=content).json() == {"translatedText": translator.translate([text])[0]}
 
 
-def test_a_failure_of_the_model_is_one_line_and_other_requests_go_on(echo_service: MakeService) -> None:
+def test_a_model_failure_gets_one_line_and_the_server_keeps_running(echo_service: MakeService) -> None:
     client = TestClient(build_app(echo_service()), raise_server_exceptions=False)
     answer = client.post("/translate", json={"q": "bad"} | PAIR)
-    assert (answer.status_code, answer.json()) == (500, {"error": "the server failed: RuntimeError; its log says more"})
+    assert (answer.status_code, answer.json()) == (500, {"error": "internal error: RuntimeError; see the server log"})
     assert client.post("/translate", json={"q": "good"} | PAIR).json() == {"translatedText": "GOOD"}
 
 
-# --- Limits of time and place, keys and logs --------------------------------------------------------------------------
+# --- Limits, API keys and logs ----------------------------------------------------------------------------------------
 
 
-def test_a_full_queue_refuses_at_once(echo: EchoTranslator, echo_service: MakeService) -> None:
-    service = echo_service(batching=Batching(most_waiting=2, max_delay=0.0))
+def test_a_full_queue_is_refused(echo: EchoTranslator, echo_service: MakeService) -> None:
+    service = echo_service(batching=BatchingOptions(queue_size=2, max_delay=0.0))
     client = TestClient(build_app(service))
     answer = client.post("/translate", json={"q": "1\n2\n3"} | PAIR)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.json() == {"error": "the queue is full; try again later"}
 
 
-def test_no_answer_in_time_is_said_and_frees_the_queue(echo: EchoTranslator, echo_service: MakeService) -> None:
-    echo.may_go.clear()
-    service = echo_service(Limits(seconds=0.1), batching=Batching(most_lines=1, max_delay=0.0))
+def test_a_timeout_frees_the_queue(echo: EchoTranslator, echo_service: MakeService) -> None:
+    echo.may_run.clear()
+    service = echo_service(Limits(seconds=0.1), batching=BatchingOptions(batch_size=1, max_delay=0.0))
     answer = TestClient(build_app(service)).post("/translate", json={"q": "1\n2\n3"} | PAIR)
     assert answer.status_code == 504
-    assert answer.json()["error"].startswith("no answer within 0.1 seconds")
+    assert answer.json()["error"].startswith("timeout after 0.1 seconds")
     assert service.models["en-de"].batcher.num_waiting == 0
 
 
 async def _call(app: Any, messages: list[Message], *, waits: bool = False) -> list[Message]:
-    """Send a request to the application as a server does; waits: whether nothing follows what was sent."""
+    """Call the ASGI application. waits: block after the last message instead of failing"""
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -277,23 +275,23 @@ async def _call(app: Any, messages: list[Message], *, waits: bool = False) -> li
     return sent
 
 
-def test_a_client_that_goes_before_its_request_is_whole_is_counted(echo_service: MakeService) -> None:
+def test_a_disconnect_within_the_body_is_counted(echo_service: MakeService) -> None:
     part = {"type": "http.request", "body": b'{"q": ', "more_body": True}
     sent = asyncio.run(_call(build_app(echo_service()), [part, {"type": "http.disconnect"}]))
     assert sent[0]["status"] == 499
 
 
-def test_a_client_that_goes_frees_its_places(echo: EchoTranslator, echo_service: MakeService) -> None:
-    echo.may_go.clear()
-    service = echo_service(batching=Batching(most_lines=1, max_delay=0.0))
+def test_a_disconnect_frees_the_queue(echo: EchoTranslator, echo_service: MakeService) -> None:
+    echo.may_run.clear()
+    service = echo_service(batching=BatchingOptions(batch_size=1, max_delay=0.0))
     body = json.dumps({"q": "1\n2\n3"} | PAIR).encode()
     sent = asyncio.run(_call(build_app(service), [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]))
     assert sent[0]["status"] == 499
     assert service.models["en-de"].batcher.num_waiting == 0
-    echo.may_go.set()
+    echo.may_run.set()
 
 
-def test_a_body_that_does_not_arrive_in_time_is_not_waited_for(echo_service: MakeService) -> None:
+def test_a_slow_body_times_out(echo_service: MakeService) -> None:
     app = build_app(echo_service(Limits(seconds=0.1)))
     part = {"type": "http.request", "body": b'{"q": ', "more_body": True}
     sent = asyncio.run(_call(app, [part], waits=True))
@@ -301,7 +299,7 @@ def test_a_body_that_does_not_arrive_in_time_is_not_waited_for(echo_service: Mak
     assert (b"connection", b"close") in sent[0]["headers"]
 
 
-def test_a_body_is_read_no_further_than_its_limit(echo_service: MakeService) -> None:
+def test_reading_stops_at_the_body_limit(echo_service: MakeService) -> None:
     parts: list[Message] = [{"type": "http.request", "body": b" " * 600, "more_body": True} for _ in range(5)]
     sent = asyncio.run(_call(build_app(echo_service(Limits(body_bytes=1_000))), parts))
     assert sent[0]["status"] == 413
@@ -320,7 +318,7 @@ def test_a_body_is_read_no_further_than_its_limit(echo_service: MakeService) -> 
         ({}, {"api_key": "bétter"}, 200),
     ],
 )
-def test_keys(
+def test_api_keys(
     tmp_path: Path, echo_service: MakeService, headers: dict[str, str], body: dict[str, str], status: int
 ) -> None:
     (tmp_path / "keys").write_text("good\n\n bétter \n", encoding="utf-8")
@@ -331,15 +329,15 @@ def test_keys(
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"\xff", None])
-def test_files_without_keys_are_refused(tmp_path: Path, content: bytes | None) -> None:
+def test_a_file_without_api_keys_is_an_error(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "keys").write_bytes(content)
-    with pytest.raises(UserError, match="it must hold one API key a line"):
+    with pytest.raises(UserError, match="it must contain one API key a line"):
         ApiKeys(tmp_path / "keys")
 
 
 @pytest.mark.parametrize("logs_text", [False, True])
-def test_texts_are_logged_only_where_that_is_asked_for(
+def test_texts_are_logged_only_on_request(
     echo_service: MakeService, capfd: pytest.CaptureFixture[str], logs_text: bool
 ) -> None:
     client = TestClient(build_app(echo_service(Limits(), logs_text=logs_text)))
@@ -349,7 +347,7 @@ def test_texts_are_logged_only_where_that_is_asked_for(
     assert capfd.readouterr() == ("", logged)
 
 
-def test_a_server_that_drains_refuses_what_comes(echo_service: MakeService) -> None:
+def test_a_draining_server_refuses_requests(echo_service: MakeService) -> None:
     service = echo_service()
     client = TestClient(build_app(service))
     service.is_draining = True
@@ -364,7 +362,7 @@ EXAMPLES = re.findall(r"curl localhost:5000(/\S+)(?: -H 'content-type: (\S+)')?(
 
 
 @pytest.mark.parametrize(("path", "kind", "body"), EXAMPLES)
-def test_the_requests_of_the_guide_are_answered(client: TestClient, path: str, kind: str, body: str) -> None:
-    headers = {"content-type": kind or "application/x-www-form-urlencoded"}  # as curl
+def test_the_requests_of_the_guide_succeed(client: TestClient, path: str, kind: str, body: str) -> None:
+    headers = {"content-type": kind or "application/x-www-form-urlencoded"}  # curl's default
     answer = client.post(path, content=body, headers=headers) if body else client.get(path)
     assert answer.status_code == 200, answer.text

@@ -1,4 +1,4 @@
-"""What is worked on together, in which order, and what happens to what cannot be."""
+"""Dynamic batching: grouping, order, capacity, errors and closing."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -7,42 +7,42 @@ from typing import Any
 
 import pytest
 
-from nmt.serve.batching import Batcher, QueueFullError
+from nmt.serve.batching import Batcher, BatchingOptions, QueueFullError
 
 
-class Work:
-    """Doubles numbers as soon as it may; 13 fails."""
+class FakeModel:
+    """Doubles numbers, once `may_run` is set; 13 fails."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[str, list[int]]] = []
-        self.may_go, self.has_begun = threading.Event(), threading.Event()
+        self.may_run, self.has_started = threading.Event(), threading.Event()
 
     def __call__(self, group: str, items: list[int]) -> list[int]:
-        self.has_begun.set()
-        assert self.may_go.wait(20)
+        self.has_started.set()
+        assert self.may_run.wait(20)
         self.batches.append((group, items))
         if 13 in items:
-            raise ValueError("13 brings bad luck")
+            raise ValueError("13 is invalid")
         return [2 * item for item in items]
 
 
 @pytest.fixture
-def work() -> Work:
-    return Work()
+def model() -> FakeModel:
+    return FakeModel()
 
 
 @pytest.fixture
-def batcher(work: Work) -> Iterator[Batcher]:
-    batcher = Batcher(work, most_items=4, most_waiting=10, max_delay=0.0)
+def batcher(model: FakeModel) -> Iterator[Batcher]:
+    batcher = Batcher(model, BatchingOptions(4, 10, max_delay=0.0))
     yield batcher
-    work.may_go.set()
+    model.may_run.set()
     batcher.close()
 
 
-def busy(batcher: Batcher, work: Work) -> list[Future[list[Any]]]:
-    """Keep the worker with one item, so that what comes then waits in the queue."""
+def block_worker(batcher: Batcher, model: FakeModel) -> list[Future[list[Any]]]:
+    """Block the worker with one item; later items wait in the queue."""
     futures = batcher.submit("first", [0])
-    assert work.has_begun.wait(20)
+    assert model.has_started.wait(20)
     return futures
 
 
@@ -50,23 +50,25 @@ def results(futures: Sequence[Future[list[Any]]]) -> list[Any]:
     return [result for future in futures for result in future.result(20)]
 
 
-def test_what_waits_is_worked_on_together_by_group_in_order(batcher: Batcher, work: Work) -> None:
-    first = busy(batcher, work)
-    own = [batcher.submit(group, items) for group, items in (("a", [1]), ("b", [2]), ("a", [3, 4]), ("a", [5, 6]))]
-    work.may_go.set()
-    assert [results(futures) for futures in (first, *own)] == [[0], [2], [4], [6, 8], [10, 12]]
-    assert work.batches == [("first", [0]), ("a", [1, 3, 4]), ("b", [2]), ("a", [5, 6])]
+def test_a_batch_has_one_group_in_order_of_arrival(batcher: Batcher, model: FakeModel) -> None:
+    first = block_worker(batcher, model)
+    submitted = [
+        batcher.submit(group, items) for group, items in (("a", [1]), ("b", [2]), ("a", [3, 4]), ("a", [5, 6]))
+    ]
+    model.may_run.set()
+    assert [results(futures) for futures in (first, *submitted)] == [[0], [2], [4], [6, 8], [10, 12]]
+    assert model.batches == [("first", [0]), ("a", [1, 3, 4]), ("b", [2]), ("a", [5, 6])]
     assert (batcher.num_batches, batcher.num_items, batcher.num_waiting) == (4, 7, 0)
 
 
-def test_many_items_of_one_caller_are_split_and_come_back_in_order(batcher: Batcher, work: Work) -> None:
-    work.may_go.set()
+def test_large_submissions_are_split_and_results_keep_their_order(batcher: Batcher, model: FakeModel) -> None:
+    model.may_run.set()
     assert results(batcher.submit("a", range(10))) == [2 * item for item in range(10)]
-    assert max(len(items) for _, items in work.batches) == 4
+    assert max(len(items) for _, items in model.batches) == 4
 
 
-def test_a_full_queue_takes_nothing_and_a_canceled_item_frees_its_place(batcher: Batcher, work: Work) -> None:
-    busy(batcher, work)
+def test_a_full_queue_refuses_items_and_canceling_frees_capacity(batcher: Batcher, model: FakeModel) -> None:
+    block_worker(batcher, model)
     waiting = batcher.submit("a", range(8))
     with pytest.raises(QueueFullError):
         batcher.submit("a", [1, 2, 3])
@@ -74,35 +76,35 @@ def test_a_full_queue_takes_nothing_and_a_canceled_item_frees_its_place(batcher:
     waiting[0].cancel()
     assert batcher.num_waiting == 4
     more = batcher.submit("a", [1, 2, 3])
-    work.may_go.set()
+    model.may_run.set()
     assert results(more) == [2, 4, 6]
-    assert [items for _, items in work.batches] == [[0], [4, 5, 6, 7], [1, 2, 3]]
+    assert [items for _, items in model.batches] == [[0], [4, 5, 6, 7], [1, 2, 3]]
 
 
-def test_an_error_reaches_its_own_caller_alone(batcher: Batcher, work: Work) -> None:
-    busy(batcher, work)
+def test_an_error_reaches_only_the_caller_that_causes_it(batcher: Batcher, model: FakeModel) -> None:
+    block_worker(batcher, model)
     good, bad, other = (batcher.submit("a", [item]) for item in (1, 13, 2))
-    work.may_go.set()
+    model.may_run.set()
     assert results(good) + results(other) == [2, 4]
-    with pytest.raises(ValueError, match="bad luck"):
+    with pytest.raises(ValueError, match="13 is invalid"):
         results(bad)
 
 
 @pytest.mark.parametrize(("max_delay", "submitted", "batches"), [(1_000.0, [1, 2], [[1, 2]]), (0.01, [3], [[3]])])
-def test_items_wait_for_others_but_not_for_ever(
-    work: Work, max_delay: float, submitted: list[int], batches: list[list[int]]
+def test_a_batch_starts_when_full_or_after_max_delay(
+    model: FakeModel, max_delay: float, submitted: list[int], batches: list[list[int]]
 ) -> None:
-    work.may_go.set()
-    batcher = Batcher(work, most_items=2, most_waiting=10, max_delay=max_delay)
+    model.may_run.set()
+    batcher = Batcher(model, BatchingOptions(2, 10, max_delay))
     futures = [future for item in submitted for future in batcher.submit("a", [item])]
     assert results(futures) == [2 * item for item in submitted]
-    assert [items for _, items in work.batches] == batches
+    assert [items for _, items in model.batches] == batches
     batcher.close()
 
 
-def test_closing_finishes_what_is_queued_without_a_delay(work: Work) -> None:
-    work.may_go.set()
-    batcher = Batcher(work, most_items=4, most_waiting=10, max_delay=1_000.0)
+def test_closing_processes_the_queue_without_delay(model: FakeModel) -> None:
+    model.may_run.set()
+    batcher = Batcher(model, BatchingOptions(4, 10, max_delay=1_000.0))
     futures = batcher.submit("a", [1, 2])
     batcher.close()
     assert results(futures) == [2, 4]

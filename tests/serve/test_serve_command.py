@@ -1,4 +1,4 @@
-"""`nmt serve` as a process: it listens, bears slow clients, and ends in order."""
+"""`nmt serve` as a process: startup, slow clients, shutdown and command-line errors."""
 
 import json
 import re
@@ -22,37 +22,37 @@ from nmt.serve import server
 from tests.calling import Nmt, one_line
 from tests.serve.test_api import GUIDE
 
-SLOW_START = 120  # seconds; other tests may use the processors
+START_TIMEOUT = 120  # seconds; the machine may be busy
 
 
 class Server:
     """A running `nmt serve`."""
 
-    def __init__(self, model: Path, errors: Path, *options: object) -> None:
+    def __init__(self, model: Path, log: Path, *options: object) -> None:
         command = [sys.executable, "-m", "nmt", "serve", model, "--port", 0, "--device", "cpu", *options]
-        self.errors = errors
-        with errors.open("w") as stderr:
+        self.log = log
+        with log.open("w") as stderr:
             self.process = subprocess.Popen([*map(str, command)], stderr=stderr)
         self.port = self._port()
 
     def _port(self) -> int:
-        deadline = time.monotonic() + SLOW_START
-        while not (found := re.search(r"serving .* on http://127\.0\.0\.1:(\d+)\n", self.errors.read_text())):
-            assert self.process.poll() is None, self.errors.read_text()
+        deadline = time.monotonic() + START_TIMEOUT
+        while not (found := re.search(r"serving .* on http://127\.0\.0\.1:(\d+)\n", self.log.read_text())):
+            assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline
             time.sleep(0.05)
         return int(found[1])
 
-    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request(method, path, None if body is None else json.dumps(body))
-        answer = connection.getresponse()
-        content = answer.read().decode()
+        response = connection.getresponse()
+        content = response.read().decode()
         connection.close()
-        return answer.status, content if path == "/metrics" else json.loads(content)
+        return response.status, content if path == "/metrics" else json.loads(content)
 
     def wait_for_queue(self, lines: int) -> None:
-        while f'nmt_queue_lines{{model="en-de"}} {lines}\n' not in self.ask("GET", "/metrics")[1]:
+        while f'nmt_queue_lines{{model="en-de"}} {lines}\n' not in self.request("GET", "/metrics")[1]:
             time.sleep(0.05)
 
 
@@ -61,86 +61,86 @@ def start(model: Path, tmp_path: Path) -> Iterator[Any]:
     started: list[Server] = []
 
     def run(*options: object) -> Server:
-        started.append(Server(model, tmp_path / "errors", *options))
+        started.append(Server(model, tmp_path / "log", *options))
         return started[-1]
 
     yield run
-    for one in started:
-        one.process.kill()
-        one.process.wait()
+    for running in started:
+        running.process.kill()
+        running.process.wait()
 
 
-ONE = {"q": "The cat sees a dog.", "source": "en", "target": "de"}
+REQUEST = {"q": "The cat sees a dog.", "source": "en", "target": "de"}
 
 
 @pytest.mark.slow
-def test_a_signal_lets_the_server_answer_what_it_has_and_refuse_what_comes(start: Any) -> None:
+def test_a_signal_drains_the_server(start: Any) -> None:
     server = start("--engine", "torch", "--max-delay", 5)
     answers: list[tuple[int, Any]] = []
-    asking = threading.Thread(target=lambda: answers.append(server.ask("POST", "/translate", ONE)))
-    asking.start()
+    client = threading.Thread(target=lambda: answers.append(server.request("POST", "/translate", REQUEST)))
+    client.start()
     server.wait_for_queue(1)
     server.process.send_signal(signal.SIGTERM)
-    while (refused := server.ask("GET", "/health"))[0] == 200:  # the signal is on its way
+    while (refused := server.request("GET", "/health"))[0] == 200:  # until the signal arrives
         time.sleep(0.01)
     assert refused == (503, {"error": "the server is shutting down"})
-    assert server.ask("POST", "/translate", ONE) == refused
-    asking.join(60)
+    assert server.request("POST", "/translate", REQUEST) == refused
+    client.join(60)
     ((status, answer),) = answers
     assert status == 200
     assert answer["translatedText"]
     assert server.process.wait(60) == 0
-    assert server.errors.read_text().count("\n") == 1
+    assert server.log.read_text().count("\n") == 1
 
 
 @pytest.mark.slow
-def test_a_client_that_goes_leaves_the_queue_and_a_second_signal_ends_the_server_at_once(start: Any) -> None:
+def test_a_disconnect_frees_the_queue_and_a_second_signal_exits_at_once(start: Any) -> None:
     server = start("--engine", "torch", "--max-delay", 60)
     leaving = HTTPConnection("127.0.0.1", server.port)
-    leaving.request("POST", "/translate", json.dumps(ONE))
+    leaving.request("POST", "/translate", json.dumps(REQUEST))
     server.wait_for_queue(1)
     leaving.close()
     server.wait_for_queue(0)
-    threading.Thread(target=lambda: _ask_in_vain(server), daemon=True).start()
+    threading.Thread(target=lambda: _request_without_response(server), daemon=True).start()
     server.wait_for_queue(1)
     server.process.send_signal(signal.SIGINT)
-    while server.ask("GET", "/health")[0] == 200:
+    while server.request("GET", "/health")[0] == 200:
         time.sleep(0.01)
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(60) == 130
 
 
-def _ask_in_vain(server: Server) -> None:
+def _request_without_response(server: Server) -> None:
     with suppress(OSError, ValueError):
-        server.ask("POST", "/translate", ONE)
+        server.request("POST", "/translate", REQUEST)
 
 
 @pytest.mark.slow
-def test_slow_and_damaged_requests_do_not_hold_the_server(start: Any) -> None:
-    server_process = start("--engine", "torch", "--max-seconds", 3, "--max-bytes", 1_000_000)
-    address = ("127.0.0.1", server_process.port)
-    began = time.monotonic()
+def test_slow_and_invalid_requests_do_not_block_the_server(start: Any) -> None:
+    process = start("--engine", "torch", "--max-seconds", 3, "--max-bytes", 1_000_000)
+    address = ("127.0.0.1", process.port)
+    start_time = time.monotonic()
     head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: "
     slow = {
         "nothing": (b"", b""),
-        "half a head": (b"POST /trans", b""),
-        "half a body": (head + b"100\r\n\r\n{", b"HTTP/1.1 408"),
-        "a huge body": (head + b"%d\r\n\r\n" % 10**10, b"HTTP/1.1 413"),
-        "no HTTP": (b"\x16\x03\x01\x00\xff\r\n\r\n", b"HTTP/1.1 400"),
+        "partial head": (b"POST /trans", b""),
+        "partial body": (head + b"100\r\n\r\n{", b"HTTP/1.1 408"),
+        "huge body": (head + b"%d\r\n\r\n" % 10**10, b"HTTP/1.1 413"),
+        "not HTTP": (b"\x16\x03\x01\x00\xff\r\n\r\n", b"HTTP/1.1 400"),
     }
     connections = {name: socket.create_connection(address, timeout=60) for name in slow}
     for name, (sent, _) in slow.items():
         connections[name].sendall(sent)
-    assert server_process.ask("POST", "/translate", ONE)[0] == 200
-    assert server_process.ask("POST", "/translate", ONE | {"q": "x" * 10_000_000})[0] == 413
+    assert process.request("POST", "/translate", REQUEST)[0] == 200
+    assert process.request("POST", "/translate", REQUEST | {"q": "x" * 10_000_000})[0] == 413
     for name, (_, expected) in slow.items():
         answer = b""
-        while part := connections[name].recv(10_000):  # b"" as soon as the server has closed the connection
-            answer += part
+        while chunk := connections[name].recv(10_000):  # empty after the server closes the connection
+            answer += chunk
         assert answer[:12] == expected, name
         connections[name].close()
-    assert time.monotonic() - began >= min(3, server.SECONDS_FOR_HEADERS)
-    assert server_process.ask("GET", "/health")[0] == 200
+    assert time.monotonic() - start_time >= min(3, server.HEADER_TIMEOUT)
+    assert process.request("GET", "/health")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -156,18 +156,16 @@ def test_slow_and_damaged_requests_do_not_hold_the_server(start: Any) -> None:
     ],
     ids=str,
 )
-def test_wrong_options_are_said_in_one_line(
-    model: Path, nmt: Nmt, options: list[object], status: int, message: str
-) -> None:
-    given = [str(option).replace("MODEL", str(model)) for option in options]
-    found, out, err = nmt("serve", model, *given)
-    assert (found, out) == (status, "")
+def test_an_invalid_option_is_one_line(model: Path, nmt: Nmt, options: list[object], status: int, message: str) -> None:
+    arguments = [str(option).replace("MODEL", str(model)) for option in options]
+    actual, out, err = nmt("serve", model, *arguments)
+    assert (actual, out) == (status, "")
     assert message in one_line(err)
 
 
-def test_a_port_in_use_is_said_in_one_line(model: Path, nmt: Nmt) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        status, _, err = nmt("serve", model, "--port", taken.getsockname()[1])
+def test_a_port_in_use_is_one_line(model: Path, nmt: Nmt) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        status, _, err = nmt("serve", model, "--port", occupied.getsockname()[1])
     assert status == 1
     assert one_line(err).startswith("cannot listen on 127.0.0.1, port ")
 
@@ -175,18 +173,18 @@ def test_a_port_in_use_is_said_in_one_line(model: Path, nmt: Nmt) -> None:
 @pytest.mark.parametrize(
     ("host", "keys", "warns"), [("0.0.0.0", False, True), ("0.0.0.0", True, False), ("localhost", False, False)]
 )
-def test_an_address_that_others_reach_needs_keys(
+def test_a_public_address_without_api_keys_warns(
     model: Path, nmt: Nmt, tmp_path: Path, host: str, keys: bool, warns: bool
 ) -> None:
     (tmp_path / "keys").write_text("key\n")
     options = ["--api-keys", tmp_path / "keys"] if keys else []
-    unknown = ["--set", "beam_sise=2"]  # which ends the command behind the warning
-    _, _, err = nmt("serve", model, "--host", host, "--port", 0, *options, *unknown)
+    invalid = ["--set", "beam_sise=2"]  # exits after the warning
+    _, _, err = nmt("serve", model, "--host", host, "--port", 0, *options, *invalid)
     assert err.startswith("warning: 0.0.0.0 can be reached by other machines, and no API key is needed") == warns
 
 
 @pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
-def test_a_missing_package_is_said_in_one_line(package: str) -> None:
+def test_a_missing_package_is_one_line(package: str) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None; sys.argv = ['nmt', 'serve', 'm']; import nmt.cli; nmt.cli.main()"
     )
