@@ -254,7 +254,7 @@ def average_checkpoints(directories: Sequence[Path], out: Path, decode: DecodeRe
     _write_derived(directories[-1], average_tensors(directories), origin, out, decode)
 
 
-def write_moving_average(checkpoint: Path, out: Path, decode: DecodeRecipe | None = None) -> None:
+def write_ema(checkpoint: Path, out: Path, decode: DecodeRecipe | None = None) -> None:
     """Write the moving average that a checkpoint holds as a new model directory at `out`; UserError without one.
 
     Its search options are `decode`, or else those of the checkpoint.

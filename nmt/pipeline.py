@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from nmt.checkpoint import Tensors, average_checkpoints, model_files, write_moving_average
+from nmt.checkpoint import Tensors, average_checkpoints, model_files, write_ema
 from nmt.data import prepare as preparation
 from nmt.data.fingerprint import text_identity
 from nmt.data.leak_record import begin_search, read_leaks, record_leaks
@@ -47,12 +47,12 @@ from nmt.recipe import DecodeRecipe, Recipe, UserError, dump_choices, dump_recip
 from nmt.storage.model_facts import ModelFacts, read_model_facts
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.storage.sealed import MANIFEST, CorruptError, require_new, verify_directory, write_file
-from nmt.train.disk import require_disk_space
-from nmt.train.position import Position, require_same_run
+from nmt.train.data import TrainingData, TranslateValidation, ValidationBleu
+from nmt.train.disk_space import require_disk_space
 from nmt.train.resume import require_same_text, require_same_tokenizers
-from nmt.train.start import with_start_model
-from nmt.train.text import TrainingText, TranslateValidation, ValidationText
+from nmt.train.state import TrainState, require_same_run
 from nmt.train.trainer import ModelFiles, Trainer
+from nmt.train.warm_start import with_start_model
 
 # Sentences that are translated between two movements of the progress bar.
 TRANSLATION_WINDOW = 256
@@ -74,10 +74,10 @@ def run(recipe: Recipe) -> None:
     recipe = with_start_model(recipe)
     with start_world(recipe.train.device) as world, _writing(recipe, world):
         require_same_run(recipe)
-        world.once(lambda: _require_own_model(recipe))
-        world.once(lambda: require_test_sets(recipe))
-        position = _train(recipe, world)
-        world.once(lambda: _finish(recipe, world, position))
+        world.run_on_main(lambda: _require_own_model(recipe))
+        world.run_on_main(lambda: require_test_sets(recipe))
+        state = _train(recipe, world)
+        world.run_on_main(lambda: _finish(recipe, world, state))
 
 
 def prepare(recipe: Recipe) -> Prepared:
@@ -87,7 +87,7 @@ def prepare(recipe: Recipe) -> Prepared:
         return _prepare(recipe)
 
 
-def train(recipe: Recipe) -> Position:
+def train(recipe: Recipe) -> TrainState:
     """Prepare if need be, then train to the end; raises UserError, or Stopped after a signal."""
     recipe = with_start_model(recipe)
     with start_world(recipe.train.device) as world, _writing(recipe, world):
@@ -127,7 +127,7 @@ def _candidates(run_dir: Path, kind: AverageKind) -> list[Path]:
     found = list_checkpoints(run_dir)
     if kind != "best" or not found:
         return found
-    scores = Position.load(found[-1]).scores
+    scores = TrainState.load(found[-1]).scores
     validated = [directory for directory in found if str(checkpoint_step(directory)) in scores]
     return sorted(validated, key=lambda directory: scores[str(checkpoint_step(directory))])
 
@@ -136,7 +136,7 @@ def _write_average(
     checkpoints: Sequence[Path], kind: AverageKind, out: Path, decode: DecodeRecipe | None = None
 ) -> None:
     if kind == "ema":
-        write_moving_average(checkpoints[-1], out, decode)
+        write_ema(checkpoints[-1], out, decode)
     else:
         average_checkpoints(checkpoints, out, decode)
 
@@ -161,7 +161,7 @@ def _require_validation_bleu(recipe: Recipe) -> None:
 
 def _writing(recipe: Recipe, world: World) -> AbstractContextManager[None]:
     """For the length of a `with` block no other job writes to the run; the first process sees to it."""
-    return run_lock(recipe.directory) if world.is_first else nullcontext()
+    return run_lock(recipe.directory) if world.is_main else nullcontext()
 
 
 def _prepare(recipe: Recipe) -> Prepared:
@@ -175,11 +175,11 @@ def _prepare(recipe: Recipe) -> Prepared:
     return prepared
 
 
-def _train(recipe: Recipe, world: World) -> Position:
+def _train(recipe: Recipe, world: World) -> TrainState:
     require_same_run(recipe)
-    world.once(lambda: require_disk_space(recipe, recipe.tokenizer.vocab_size))
-    world.once(lambda: _require_validation_bleu(recipe))
-    world.once(lambda: _prepare(recipe))
+    world.run_on_main(lambda: require_disk_space(recipe, recipe.tokenizer.vocab_size))
+    world.run_on_main(lambda: _require_validation_bleu(recipe))
+    world.run_on_main(lambda: _prepare(recipe))
     prepared = load_prepared(recipe.data_directory)
     verify_text(prepared, world)
     directory, tokenizers = prepared.directory, prepared.tokenizers
@@ -189,7 +189,7 @@ def _train(recipe: Recipe, world: World) -> Position:
         Shortlist.load(recipe.decode.shortlist, tokenizers)  # nor that it does not fit
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
-    if world.is_first:
+    if world.is_main:
         say(
             f"{model.num_parameters():,} weights, {len(PairStore(directory, 'train')):,} training pairs, {world.device}"
         )
@@ -201,7 +201,7 @@ def _train(recipe: Recipe, world: World) -> Position:
         model_files=_model_files_of(recipe, prepared),
         translate_validation=_validation_translator(recipe, prepared, world),
     )
-    if world.is_first:  # only now: a recipe that the run's checkpoints do not go with was refused before
+    if world.is_main:  # only now: a recipe that the run's checkpoints do not go with was refused before
         (recipe.directory / "recipe.toml").write_text(dump_recipe(recipe), encoding="utf-8")
     return trainer.run()
 
@@ -211,14 +211,14 @@ def verify_text(prepared: Prepared, world: World) -> None:
 
     Raises UserError where a file is damaged.
     """
-    if world.is_first and not prepared.has_checksums:
+    if world.is_main and not prepared.has_checksums:
         warn(f"{prepared.directory} was prepared by an earlier version, without checksums; only sizes are verified")
-    if world.is_first_of_machine:
+    if world.is_local_main:
         prepared.verify()
-    world.wait_for_all()
+    world.barrier_without_timeout()
 
 
-def _training_text(recipe: Recipe, prepared: Prepared, world: World) -> TrainingText:
+def _training_text(recipe: Recipe, prepared: Prepared, world: World) -> TrainingData:
     directory, epochs = prepared.directory, None
     if recipe.train.subword_sampling:
         data = recipe.data
@@ -228,12 +228,12 @@ def _training_text(recipe: Recipe, prepared: Prepared, world: World) -> Training
             seed=recipe.seed,
             max_tokens=data.max_tokens,
             workers=data.workers,
-            builds=world.is_first,
+            builds=world.is_main,
             reverse_target=data.reverse_target,
         )
     train, valid = PairStore(directory, "train"), PairStore(directory, "valid")
     identity = text_identity(prepared.report, recipe)
-    return TrainingText(train, valid, prepared.mixture(recipe), epochs, identity, prepared.valid_identity())
+    return TrainingData(train, valid, prepared.mixture(recipe), epochs, identity, prepared.valid_identity())
 
 
 def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
@@ -263,7 +263,7 @@ def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> 
     valid = prepared.valid_set()
     src, ref = (side[: recipe.train.validate_bleu_sentences] for side in (valid.src, valid.ref))
 
-    def translate(model: Transformer, between: Callable[[], None]) -> ValidationText | None:
+    def translate(model: Transformer, between: Callable[[], None]) -> ValidationBleu | None:
         translator = _translator_of(model, recipe, prepared, world)
         own: list[str] = []
         at_a_time = VALIDATION_WINDOW * (VALIDATION_TIMES_ON_A_GPU if world.device.type == "cuda" else 1) * world.size
@@ -280,14 +280,14 @@ def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> 
 
 def _validation_text(
     src: Sequence[str], ref: Sequence[str], shares: Sequence[Sequence[str]], counting: Mapping[str, Any]
-) -> ValidationText:
+) -> ValidationBleu:
     """BLEU and samples from the translations of all processes, of which process r made every r-th of n."""
     lines = [""] * len(src)
     for rank, share in enumerate(shares):
         lines[rank :: len(shares)] = share
     (bleu,) = score_corpus(lines, [ref], ["bleu"], **counting)
     rows = [f"| {s.src} | {s.translation} | {s.ref} |" for s in choose_samples(src, ref, lines, SHOWN_SAMPLES)]
-    return ValidationText(bleu.value, "\n".join(["| source | translation | reference |", "|---|---|---|", *rows]))
+    return ValidationBleu(bleu.value, "\n".join(["| source | translation | reference |", "|---|---|---|", *rows]))
 
 
 def _counting(recipe: Recipe, lowercase: bool) -> dict[str, Any]:
@@ -314,7 +314,7 @@ def _translator_of(model: Transformer, recipe: Recipe, prepared: Prepared, world
 # --- After training -------------------------------------------------------------------------------------------------
 
 
-def _finish(recipe: Recipe, world: World, position: Position) -> None:
+def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
     run_dir = recipe.directory
     averaged = _average_of_run(recipe)
     translator = Translator.load(run_dir / "model", str(world.device), decode=recipe.decode.all_given())
@@ -332,7 +332,7 @@ def _finish(recipe: Recipe, world: World, position: Position) -> None:
         seed=recipe.seed,
         data=DataSummary.from_prepare_report(load_prepared(recipe.data_directory).report, _valid_leaks(leaks)),
         parameters=translator.num_parameters,
-        training=_training_facts(recipe, world, position, averaged),
+        training=_training_facts(recipe, world, state, averaged),
         tests=tests,
         machine=describe_machine(),
         versions=describe_software(),
@@ -340,7 +340,7 @@ def _finish(recipe: Recipe, world: World, position: Position) -> None:
         recipe=dump_choices(recipe),
         curves=curves,
         notes=notes,
-        changes=tuple(position.changes),
+        changes=tuple(state.changes),
     )
     markdown, _ = write_report(facts, run_dir)
     print(markdown.read_text(encoding="utf-8"))  # noqa: T201 - the report is the result of the command
@@ -443,20 +443,20 @@ def _translate_and_score(
     )
 
 
-def _training_facts(recipe: Recipe, world: World, position: Position, averaged: Sequence[Path]) -> TrainingSummary:
-    work = Workload(**position.workload) if position.workload else None
+def _training_facts(recipe: Recipe, world: World, state: TrainState, averaged: Sequence[Path]) -> TrainingSummary:
+    work = Workload(**state.workload) if state.workload else None
     return TrainingSummary(
-        steps=position.step,
-        epochs=position.epochs,
-        seconds=position.seconds,
-        tgt_tokens=position.tgt_tokens,
-        world_size=position.processes or world.size,
+        steps=state.step,
+        epochs=state.epochs,
+        seconds=state.seconds,
+        tgt_tokens=state.tgt_tokens,
+        world_size=state.processes or world.size,
         device=str(world.device),
         precision=choose_precision(recipe.train.precision, world.device),
-        valid_nll=position.best_validation.get("valid/nll"),
-        valid_step=position.best_step or None,
+        valid_nll=state.best_validation.get("valid/nll"),
+        valid_step=state.best_step or None,
         averaged=len(averaged),
-        skipped=position.skipped,
+        skipped=state.skipped,
         micro_batches=work.micro_batches if work else None,
         work_share=work.share if work else None,
     )

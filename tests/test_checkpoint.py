@@ -34,7 +34,7 @@ from nmt.storage import sealed
 from nmt.storage.model_facts import ModelFacts
 from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import CorruptError, verify_directory, write_directory, write_file
-from nmt.train.position import Position
+from nmt.train.state import TrainState
 
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
 CPU = torch.device("cpu")
@@ -291,7 +291,7 @@ def test_a_checkpoint_that_is_replaced_is_there_whenever_that_is_cut_off(
 def test_a_state_that_cannot_be_read_is_one_clear_error(tmp_path: Path, state: bytes) -> None:
     (tmp_path / "state.json").write_bytes(state)
     with pytest.raises(UserError, match=r"state\.json"):
-        Position.load(tmp_path)
+        TrainState.load(tmp_path)
 
 
 def test_pruning_keeps_the_last_and_the_named(tmp_path: Path) -> None:

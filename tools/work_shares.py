@@ -17,7 +17,7 @@ from nmt.data.workload import Workload
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError, load_recipe
 from nmt.train.batching import micro_batch_multiple, plan_first_epoch, update_needs
-from nmt.train.text import TrainingText
+from nmt.train.data import TrainingData
 
 PROCESSES = (1, 2, 4, 8, 16, 64)
 # Enough updates of random sentences for figures that no longer change in the third digit.
@@ -38,7 +38,7 @@ exit status: 0 printed, 2 the recipe or the command line is wrong
 """
 
 
-def workload(recipe: Recipe, text: TrainingText, processes: int) -> Workload:
+def workload(recipe: Recipe, text: TrainingData, processes: int) -> Workload:
     """The workload of so many processes, each with a GPU."""
     train, world = recipe.train, World(0, processes, torch.device("cpu"))
     assert train.micro_batch_tokens != "auto", "what fits into memory must be known"
@@ -49,7 +49,7 @@ def workload(recipe: Recipe, text: TrainingText, processes: int) -> Workload:
     return Workload.of(plan, processes)
 
 
-def table(recipe: Recipe, text: TrainingText, numbers: Sequence[int]) -> Iterator[str]:
+def table(recipe: Recipe, text: TrainingData, numbers: Sequence[int]) -> Iterator[str]:
     """The workload of each number of processes as rows of Markdown."""
     yield "| processes | micro-batches | tokens | busiest | counts |"
     yield "|---|---|---|---|---|"
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
                 f"{options.recipe}: updates of {recipe.train.batch_tokens:,} target tokens, micro-batches of at most "
                 f"{recipe.train.micro_batch_tokens:,}; {what}\n\n"
             )
-            for line in table(recipe, TrainingText(store, store), options.processes):
+            for line in table(recipe, TrainingData(store, store), options.processes):
                 sys.stdout.write(line + "\n")
     except UserError as error:
         sys.stderr.write(f"work-shares: {error}\n")

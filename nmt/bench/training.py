@@ -24,7 +24,7 @@ from nmt.data.store import PairStore
 from nmt.model.attention import choose_kernel
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import World
-from nmt.train.text import TrainingText
+from nmt.train.data import TrainingData
 from nmt.train.trainer import Trainer
 from nmt.train.update import UpdateResult
 
@@ -103,9 +103,9 @@ class TrainingBench:
         model = Transformer(recipe.model, spec.src_vocab_size, spec.tgt_vocab_size)
         self.model_flops = ModelFlops.of(recipe.model, spec.tgt_vocab_size)
         self.passes = 2 if recipe.train.rdrop else 1
-        self.trainer = Trainer(recipe, world, model, TrainingText(store, store), lambda tensors, step: {})
+        self.trainer = Trainer(recipe, world, model, TrainingData(store, store), lambda tensors, step: {})
         self.trainer.loss.train()
-        self.micro_batch_tokens = self.trainer.position.micro_batch_tokens
+        self.micro_batch_tokens = self.trainer.state.micro_batch_tokens
         self._batches = self.trainer.batches()
         self._step = 0
         synchronize(world.device)

@@ -89,7 +89,7 @@ def train(
         needed = warm_up + updates * (repetitions + 1)
         spec, store = prepare_training_data(spec, lengths, Path(folder), needed, vocab_size)
         figures = measure_training(spec, world, store, warm_up=warm_up, updates=updates, repetitions=repetitions)
-    if not world.is_first:
+    if not world.is_main:
         return
     recipe = spec.recipe
     title = f"training {model} on {world.device}, vocabulary {spec.tgt_vocab_size:,}, lengths of {lengths}"

@@ -20,7 +20,7 @@ from nmt.recipe import ModelRecipe
 from nmt.storage.model_facts import ModelFacts, read_model_facts, read_model_recipe
 from nmt.storage.run_folder import find_model, find_report
 from nmt.storage.sealed import CorruptError, verify_directory
-from nmt.train.position import Position
+from nmt.train.state import TrainState
 
 _SIZES = {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "dropout"}
 
@@ -68,10 +68,10 @@ def _training(directory: Path, facts: ModelFacts, report: Mapping[str, Any] | No
     checkpoint = directory if newest is None else directory.resolve().parent / "checkpoints" / str(newest)
     told: dict[str, Any] = {**origin, "summary": (report or {}).get("summary")}
     if (checkpoint / "state.json").is_file():
-        position = Position.load(checkpoint)
-        best = {name.removeprefix("valid/"): value for name, value in position.best_validation.items()}
-        told |= {"step": position.step, "epochs": position.epochs, "tgt_tokens": position.tgt_tokens}
-        return told | {"seconds": position.seconds, "best_validation": {"step": position.best_step, **best}}
+        state = TrainState.load(checkpoint)
+        best = {name.removeprefix("valid/"): value for name, value in state.best_validation.items()}
+        told |= {"step": state.step, "epochs": state.epochs, "tgt_tokens": state.tgt_tokens}
+        return told | {"seconds": state.seconds, "best_validation": {"step": state.best_step, **best}}
     training = (report or {}).get("training", {})
     best = {"step": training.get("valid_step"), "nll": training.get("valid_nll")}
     told |= {"step": training.get("steps", origin.get("step")), "best_validation": best}

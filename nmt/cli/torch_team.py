@@ -54,7 +54,7 @@ class TorchTeam:
     @property
     def is_first(self) -> bool:
         """Whether this is the one that writes."""
-        return self.world.is_first
+        return self.world.is_main
 
     @property
     def device(self) -> str:
@@ -106,7 +106,7 @@ def answer_in_turn(answering: Answering, found: Iterator[list[Record]], world: W
         if world.rank < len(round_of_windows):
             answer = answering(round_of_windows[world.rank])
             own = [answer.text, str(answer.count), str(answer.lines_cut), str(answer.tokens)]
-        world.wait_for_all()
+        world.barrier_without_timeout()
         for share in world.gather_text(own) or []:
             if share:
                 yield Answer(share[0], *map(int, share[1:]))

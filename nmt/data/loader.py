@@ -244,7 +244,7 @@ class TrainingBatches:
         counts = len(cuts[number]) > 0
         batch = make_batch(self._store, cuts[number]) if counts else empty_batch()
         if self._shape is not None:
-            batch = batch.fixed(self._shape)
+            batch = batch.pad_to_shape(self._shape)
         return MicroBatch(number, _pinned(batch) if self._pin else batch, counts)
 
 

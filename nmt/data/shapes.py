@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.packing.packed import BatchShape, longest_padding
+from nmt.packing.packed import BatchShape, max_padding_length
 
 # Tokens of either side of a micro-batch that are left for what cannot be balanced: one for each micro-batch of the
 # update, since many have few sentences each, but at least and at most so many.
@@ -89,7 +89,7 @@ class UpdateNeeds:
         parts = _round_up(max(self.mean_src_tokens, self.tgt_tokens) / micro_batch_tokens, multiple)
         slack = max(_LEAST_SLACK, min(parts, _MOST_SLACK)) if parts > 1 else 0
         # An update that ends early lacks target tokens, one with few sources source tokens: padding stands in for them.
-        filler = longest_padding(self.longest)
+        filler = max_padding_length(self.longest)
         lacking = (_MOST_DEVIATIONS + _SRC_DEVIATIONS) * self.src_deviation
         lacking *= max(1.0, self.tgt_tokens / self.mean_src_tokens)
         fillers = math.ceil(lacking / parts / filler) + 2

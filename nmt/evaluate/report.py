@@ -22,7 +22,7 @@ import torch
 from nmt.data.leaks import LeakCounts
 from nmt.evaluate.metrics import GroupScore, Score
 from nmt.recipe import Recipe
-from nmt.train.position import Change
+from nmt.train.state import Change
 
 _PACKAGES = ("nmt", "torch", "sentencepiece", "sacrebleu", "sacremoses", "numpy")
 

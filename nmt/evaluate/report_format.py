@@ -15,7 +15,7 @@ from nmt.evaluate.report import DataSummary, RunReport, ScoredTestSet, TrainingS
 from nmt.evaluate.result_tables import LEAK_HEADER, NEARLY, leak_rows, metric_heading, score_cell, score_notes
 from nmt.evaluate.tables import escape_markdown, markdown_rows
 from nmt.logs import format_duration
-from nmt.train.position import Change
+from nmt.train.state import Change
 
 
 def write_report(facts: RunReport, directory: Path) -> tuple[Path, Path]:

@@ -25,7 +25,7 @@ from nmt.special_ids import PAD_ID
 _LONGEST_PADDING = 64
 
 
-def longest_padding(max_length: int) -> int:
+def max_padding_length(max_length: int) -> int:
     """How long sentences of padding may be among others of `max_length`: not such as would make rows wide alone."""
     return min(max_length, _LONGEST_PADDING)
 
@@ -113,7 +113,7 @@ class PackedSequences:
     def _rectangles(self) -> dict[bool, tuple[PackedSequences | None, Rectangles]]:
         return {}
 
-    def some(self, sentences: Sequence[int]) -> PackedSequences:
+    def select(self, sentences: Sequence[int]) -> PackedSequences:
         """Some of the sentences, in this order."""
         device, starts, sizes = self.tokens.device, np.cumsum(self.sizes) - self.sizes, self.sizes[list(sentences)]
         places = [np.arange(starts[i], starts[i] + self.sizes[i]) for i in sentences]
@@ -127,7 +127,7 @@ class PackedSequences:
             max_length=int(sizes.max(initial=0)),
         )
 
-    def twice(self) -> PackedSequences:
+    def repeated(self) -> PackedSequences:
         """These sentences, and then the same again."""
         return PackedSequences(
             tokens=self.tokens.repeat(2),
@@ -137,7 +137,7 @@ class PackedSequences:
             max_length=self.max_length,
         )
 
-    def followed_by_padding(self, lengths: Sequence[int], max_length: int | None = None) -> PackedSequences:
+    def append_padding(self, lengths: Sequence[int], max_length: int | None = None) -> PackedSequences:
         """These sentences, then others of so many pad tokens each; no sentence may be longer than `max_length`.
 
         By default that is the length of the longest here.
@@ -186,9 +186,9 @@ class BatchShape:
     max_length: int
 
     def fillers(self, src_tokens: int, tgt_tokens: int) -> int:
-        """How many pairs of padding follow so many tokens: the fewest, none above `longest_padding`."""
+        """How many pairs of padding follow so many tokens: the fewest, none above `max_padding_length`."""
         missing = max(self.src_tokens - src_tokens, self.tgt_tokens - tgt_tokens)
-        return math.ceil(missing / longest_padding(self.max_length))
+        return math.ceil(missing / max_padding_length(self.max_length))
 
     def holds(self, src_tokens: int, tgt_tokens: int, num_sentences: int) -> bool:
         """Whether so much fits, such that in the padding, too, each target has a source token to attend to."""
@@ -222,7 +222,7 @@ class Batch:
         """Number of predicted tokens, the end tokens included: the unit of loss and speed."""
         return self.labels.shape[0] - self.padding
 
-    def fixed(self, shape: BatchShape) -> Batch:
+    def pad_to_shape(self, shape: BatchShape) -> Batch:
         """The same pairs in a batch of `shape`, which must hold them: every tensor is of a size that `shape` decides.
 
         Behind the pairs come others of pad tokens, which fill both sides up, and then empty ones.
@@ -233,13 +233,13 @@ class Batch:
         empty = [0] * (shape.num_sentences - self.num_sentences - fillers)
         missing = shape.src_tokens - self.src.total, shape.tgt_tokens - self.tgt.total
         src, tgt = (
-            side.followed_by_padding(_share(tokens, fillers) + empty, shape.max_length)
+            side.append_padding(_share(tokens, fillers) + empty, shape.max_length)
             for tokens, side in zip(missing, (self.src, self.tgt), strict=True)
         )
         labels = torch.cat([self.labels, self.labels.new_full((missing[1],), PAD_ID)])
         return Batch(src, tgt, labels, self.padding + missing[1])
 
-    def rounded(self, step: int) -> Batch:
+    def pad_to_multiple(self, step: int) -> Batch:
         """The same pairs, and behind them others that say nothing, so that each side has a multiple of `step` tokens.
 
         Libraries that compile a kernel for every shape then meet few shapes. `labels` stay as they are: what the model
@@ -254,9 +254,7 @@ class Batch:
         missing = [tokens if tokens >= added else tokens + math.ceil(added / step) * step for tokens in missing]
         if any(tokens > added * side.max_length for tokens, side in zip(missing, sides, strict=True)):
             return self  # pairs so short, or so unlike in length, that the others would be longer than they are
-        src, tgt = (
-            side.followed_by_padding(_share(tokens, added)) for tokens, side in zip(missing, sides, strict=True)
-        )
+        src, tgt = (side.append_padding(_share(tokens, added)) for tokens, side in zip(missing, sides, strict=True))
         return replace(self, src=src, tgt=tgt)
 
     def to(self, device: torch.device) -> Batch:

@@ -2,8 +2,8 @@
 
 `torchrun` starts the processes and tells each its place by environment variables, and so can anything else that sets
 RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as Slurm's srun. A process that dies or hangs ends the job
-with one line that names it (see `nmt.processes.watch`): NMT_WATCH_SECONDS (60) without a sign of life are death, and
-NMT_TIMEOUT_SECONDS (600) is the longest that a living process may keep the others waiting.
+with one line that names it (see `nmt.processes.failure_detection`): NMT_WATCH_SECONDS (60) without a heartbeat and
+NMT_TIMEOUT_SECONDS (600) at a synchronization point are the limits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from nmt.processes.watch import Watch
+from nmt.processes.failure_detection import Watch
 from nmt.recipe import OrderlyEnd, UserError
 
 WATCH_SECONDS = 60.0
@@ -41,16 +41,16 @@ class World:
     watch: Watch | None = None
 
     @property
-    def is_first(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the process that writes files and talks."""
         return self.rank == 0
 
     @property
-    def is_first_of_machine(self) -> bool:
+    def is_local_main(self) -> bool:
         """Whether this is the process that reads for all of its machine what they must not all read."""
         return self.size == 1 or _local_rank() == 0
 
-    def arrive(self) -> None:
+    def count_synchronization(self) -> None:
         """Note that this process has come to where the others wait for it, so that one that hangs can be named.
 
         The methods below do it themselves; it is for exchanges that torch makes by itself, as DDP's of gradients.
@@ -61,25 +61,25 @@ class World:
     def barrier(self) -> None:
         """Wait until every process has come here."""
         if self.size > 1:
-            self.arrive()
+            self.count_synchronization()
             dist.barrier()
 
-    def wait_for_all(self) -> None:
+    def barrier_without_timeout(self) -> None:
         """A barrier that may take as long as it will, as long as all processes live."""
         if self.watch is not None:
             self.watch.assemble()
 
-    def once(self, work: Callable[[], object]) -> None:
+    def run_on_main(self, work: Callable[[], object]) -> None:
         """Let the first process do some work while the others wait for it, however long it takes."""
         if self.watch is None:
             work()
         else:
-            self.watch.once(work)
+            self.watch.run_on_main(work)
 
     def sum(self, values: Tensor) -> Tensor:
         """Element-wise sum of a tensor over all processes, in place."""
         if self.size > 1:
-            self.arrive()
+            self.count_synchronization()
             dist.all_reduce(values)
         return values
 
@@ -88,7 +88,7 @@ class World:
         if self.size == 1:
             return value
         largest = torch.tensor(int(value))
-        self.arrive()
+        self.count_synchronization()
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
 
@@ -96,11 +96,11 @@ class World:
         """The smallest of one number per process."""
         return -self.max(-value)
 
-    def tell(self, text: str) -> str:
+    def broadcast_text(self, text: str) -> str:
         """The text that the first process gives, on every process."""
         if self.size == 1:
             return text
-        content = _as_tensor(text.encode() if self.is_first else b"")
+        content = _as_tensor(text.encode() if self.is_main else b"")
         received = torch.zeros(self.max(len(content)), dtype=torch.uint8)
         received[: len(content)] = content
         return self.sum(received).numpy().tobytes().decode() if len(received) else ""
@@ -114,9 +114,9 @@ class World:
         longest = int(self.sum(lengths).max())
         padded = values.new_zeros(longest)
         padded[: len(values)] = values
-        received = [torch.empty_like(padded) for _ in range(self.size)] if self.is_first else None
+        received = [torch.empty_like(padded) for _ in range(self.size)] if self.is_main else None
         if longest > 0:
-            self.arrive()
+            self.count_synchronization()
             dist.gather(padded, received)
         if received is None:
             return None

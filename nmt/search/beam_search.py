@@ -131,7 +131,7 @@ def beam_search(
     results = {} if finished is None else finished
     queue = _Queue(src, rows)
     batch = begin(queue.next(busy=0), clock=0)
-    state = model.start(src.some(batch.sentences), options.beam_size)
+    state = model.start(src.select(batch.sentences), options.beam_size)
 
     while batch.sentences:
         beam, steering = batch.beam, batch.steering
@@ -158,7 +158,7 @@ def beam_search(
             state.keep(kept)
             if newcomers:
                 assert isinstance(model, OpenModel), "all begin at once with a model that nothing can join"
-                model.join(src.some(newcomers), state, max(batch.lengths(), default=0))
+                model.join(src.select(newcomers), state, max(batch.lengths(), default=0))
                 batch = batch.joined(begin(newcomers, clock=batch.beam.clock))
         state.reorder(batch.beam.parents_in_batch())
     return [results[sentence] for sentence in range(src.num_sentences)]

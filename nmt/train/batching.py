@@ -16,9 +16,9 @@ from nmt.packing.packed import BatchShape
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError
 from nmt.train.compilation import has_fixed_shapes
-from nmt.train.memory import MemoryProbe, bytes_of_a_save, fit_micro_batch, moments_to_come
-from nmt.train.position import Position
-from nmt.train.text import TrainingText
+from nmt.train.data import TrainingData
+from nmt.train.memory import MemoryProbe, checkpoint_copy_bytes, fit_micro_batch, missing_moment_bytes
+from nmt.train.state import TrainState
 from nmt.train.update import Updater
 
 # Less than this share of the processes' time is worth a warning.
@@ -44,7 +44,7 @@ class Batching:
 
     @classmethod
     def choose(
-        cls, recipe: Recipe, world: World, text: TrainingText, updater: Updater, averages: int, position: Position
+        cls, recipe: Recipe, world: World, text: TrainingData, updater: Updater, averages: int, state: TrainState
     ) -> Batching:
         """Find the largest micro-batch that fits into memory, or check that the recipe's does; all processes must ask.
 
@@ -57,18 +57,20 @@ class Batching:
         if has_fixed_shapes(recipe, world, updater.precision):
             shapes = partial(needs.shape, multiple=multiple)
         plan = plan_first_epoch(recipe, text, needs, multiple)
-        budget = _known_budget(recipe, world, position)
+        budget = _known_budget(recipe, world, state)
         if budget is None:
-            reserve = moments_to_come(updater.optimizer) + bytes_of_a_save(updater.model, averages, world.device)
+            reserve = missing_moment_bytes(updater.optimizer) + checkpoint_copy_bytes(
+                updater.model, averages, world.device
+            )
             probe = MemoryProbe(updater.loss, plan, world, updater.precision, reserve, shapes)
             budget = fit_micro_batch(recipe.train.micro_batch_tokens, recipe.data.max_tokens + 1, probe)
         shape = shapes(budget) if shapes else None
         workload = Workload.of(replace(plan, micro_batch_tokens=budget, shape=shape), world.size)
         return cls(needs.src_tokens, budget, multiple, shape, workload)
 
-    def announce(self, recipe: Recipe, position: Position) -> None:
+    def announce(self, recipe: Recipe, state: TrainState) -> None:
         """Say how updates are split, what of that is new since the last start, and warn of processes that wait."""
-        budget, before = self.micro_batch_tokens, position.micro_batch_tokens
+        budget, before = self.micro_batch_tokens, state.micro_batch_tokens
         if before and budget != before:
             say(f"train.micro_batch_tokens is now {budget:,}, was {before:,}; dropout masks differ from here on")
         elif not before and recipe.train.micro_batch_tokens == "auto":
@@ -106,7 +108,7 @@ def micro_batch_multiple(recipe: Recipe, world: World) -> int:
     return wanted
 
 
-def update_needs(recipe: Recipe, text: TrainingText) -> UpdateNeeds:
+def update_needs(recipe: Recipe, text: TrainingData) -> UpdateNeeds:
     """What updates need, as far as it is the same in every epoch and after every start."""
     store, mixture = text.train, text.mixture
     src, tgt = store.src.lengths, store.tgt.lengths
@@ -121,7 +123,7 @@ def update_needs(recipe: Recipe, text: TrainingText) -> UpdateNeeds:
     return replace(UpdateNeeds.of(src, tgt, batch_tokens=recipe.train.batch_tokens), longest=longest)
 
 
-def plan_first_epoch(recipe: Recipe, text: TrainingText, needs: UpdateNeeds, multiple: int) -> EpochPlan:
+def plan_first_epoch(recipe: Recipe, text: TrainingData, needs: UpdateNeeds, multiple: int) -> EpochPlan:
     """The updates of epoch 0, as large as they are in every epoch; for a budget of "auto" in the smallest parts."""
     wanted = recipe.train.micro_batch_tokens
     return plan_epoch(
@@ -137,10 +139,10 @@ def plan_first_epoch(recipe: Recipe, text: TrainingText, needs: UpdateNeeds, mul
     )
 
 
-def _known_budget(recipe: Recipe, world: World, position: Position) -> int | None:
+def _known_budget(recipe: Recipe, world: World, state: TrainState) -> int | None:
     """The budget that an earlier start of the run has found or checked, where it holds for this one too."""
-    wanted, before = recipe.train.micro_batch_tokens, position.micro_batch_tokens
+    wanted, before = recipe.train.micro_batch_tokens, state.micro_batch_tokens
     if wanted == "auto":
-        same_world = position.processes in (0, world.size)  # 0: saved before processes were counted
+        same_world = state.processes in (0, world.size)  # 0: saved before processes were counted
         return before if before and same_world else None
     return before if wanted == before else None

@@ -41,7 +41,7 @@ class TrainingLoss(nn.Module):
             return self._compiled(batch)
         labels, smoothing = batch.labels[: batch.tgt_tokens], self.label_smoothing
         if self.rdrop and self.training:
-            both: Tensor = self.model(batch.src.twice(), batch.tgt.twice())
+            both: Tensor = self.model(batch.src.repeated(), batch.tgt.repeated())
             passes = both.unflatten(0, (2, -1))[:, : len(labels)]  # (2, total, d_model)
             return linear_rdrop(*self._output_layer(passes), labels, smoothing, self.rdrop)
         hidden: Tensor = self.model(batch.src, batch.tgt)

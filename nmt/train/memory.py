@@ -161,13 +161,13 @@ def available_memory(device: torch.device, root: Path = Path("/")) -> int | None
     return min(left) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if left else None
 
 
-def moments_to_come(optimizer: torch.optim.Optimizer) -> int:
+def missing_moment_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Bytes of Adam's two moment estimates for those weights that have none yet: they come with the first update."""
     weights = (weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad)
     return sum(2 * weight.numel() * weight.element_size() for weight in weights if not optimizer.state.get(weight))
 
 
-def bytes_of_a_save(model: nn.Module, averages: int, device: torch.device) -> int:
+def checkpoint_copy_bytes(model: nn.Module, averages: int, device: torch.device) -> int:
     """Bytes that a save of a checkpoint takes for a while on `device`, beside what training has there; 0 on a GPU.
 
     A save copies the weights, Adam's two moments and the moving averages to the host. Then it serializes one after the
@@ -184,7 +184,7 @@ class MemoryProbe:
     loss:       the model and its loss, on their device and not wrapped for several processes
     plan:       of any epoch; its own budget does not matter
     precision:  what the model computes in
-    reserve:    bytes that training will allocate besides, such as `moments_to_come` and `bytes_of_a_save`; the weights
+    reserve:    bytes that training will allocate besides, such as the optimizer state; the weights
                 are there already, and their gradients are part of every step that is tried
     shape:      the shape that all micro-batches have under a budget; None where each is as large as its sentences are
     available, measure: how memory is found out; only tests have others

@@ -13,8 +13,8 @@ from nmt.recipe import Recipe, UserError, load_saved_recipe
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, list_checkpoints
 from nmt.storage.sealed import manifest_digest
 from nmt.text.tokenizer import Tokenizers
-from nmt.train.position import Change, Position
 from nmt.train.schedule import learning_rate
+from nmt.train.state import Change, TrainState
 
 # Options that say how updates are made, and that may change between two of them.
 _OF_UPDATES = (
@@ -39,12 +39,12 @@ def choose_checkpoint(run_dir: Path, world: World) -> tuple[Path, Checkpoint] | 
     sees another checkpoint of this step, or none, and CorruptError where what it reads is not what was saved.
     """
     found, chosen = None, ""
-    if world.is_first:
+    if world.is_main:
         remove_leftovers(run_dir)
         found = newest_checkpoint(run_dir, warn)
         if found is not None:
             chosen = f"{checkpoint_step(found[0])} {manifest_digest(found[0])}"
-    chosen = world.tell(chosen)
+    chosen = world.broadcast_text(chosen)
     if not chosen or found is not None:
         return found
     step, _, digest = chosen.partition(" ")
@@ -69,9 +69,9 @@ def require_same_text(recipe: Recipe) -> None:
         raise UserError(_other_text(recipe, "its training text or a corpus file has changed since it was prepared"))
 
 
-def require_same_identity(recipe: Recipe, position: Position, identity: str) -> None:
+def require_same_identity(recipe: Recipe, state: TrainState, identity: str) -> None:
     """Raise UserError where a checkpoint was trained on another text; see `nmt.data.fingerprint.text_identity`."""
-    if position.text and identity and position.text != identity:
+    if state.text and identity and state.text != identity:
         raise UserError(_other_text(recipe, "its prepared training text is not the one that the checkpoint knows"))
 
 
@@ -97,66 +97,66 @@ def _other_text(recipe: Recipe, what: str) -> str:
     )
 
 
-def say_what_changed(recipe: Recipe, position: Position, checkpoint: Path) -> None:
+def say_what_changed(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
     """Tell each option that is another than when a checkpoint was saved; UserError for what makes no sense."""
     before = _recipe_of(checkpoint)
     if before is None:
         say(f"{checkpoint / 'recipe.toml'} is of another version of nmt; which options have changed is not known")
         return
-    changes = _changes(recipe, before, position.step)
+    changes = _changes(recipe, before, state.step)
     if not changes:
         return
     changed = "; ".join(f"{change.option} is {change.now}, was {change.before}" for change in changes)
     say(f"options that have changed since then: {changed}")
-    if recipe.train.batch_tokens != before.train.batch_tokens and position.update and not position.pair:
+    if recipe.train.batch_tokens != before.train.batch_tokens and state.update and not state.pair:
         raise UserError(
             f"train.batch_tokens is {recipe.train.batch_tokens}, but {checkpoint} was saved within an epoch of updates "
             f"of {before.train.batch_tokens} tokens by an earlier version of nmt; it must be that until the epoch ends"
         )
-    _judge_rate(recipe, before, position.step)
+    _judge_rate(recipe, before, state.step)
 
 
-def note_what_changed(recipe: Recipe, position: Position, checkpoint: Path) -> None:
+def note_what_changed(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
     """Enter the options of training that are others than when a checkpoint was saved, for the report of the run."""
     before = _recipe_of(checkpoint)
     if before is None:
         return
-    changes = _changes(recipe, before, position.step)
+    changes = _changes(recipe, before, state.step)
     scoring = _of_scores(recipe)
-    position.changes += [one for one in changes if one.option in scoring or not one.option.startswith(_OF_REPORT)]
+    state.changes += [one for one in changes if one.option in scoring or not one.option.startswith(_OF_REPORT)]
 
 
-def forget_other_scores(recipe: Recipe, position: Position, checkpoint: Path, valid: str, is_finished: bool) -> str:
+def forget_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, valid: str, is_finished: bool) -> str:
     """Forget scores that those to come do not compare with; returns what is to be told of that.
 
     They were measured on another validation text than `valid`, or with other options, which do not matter to a run that
     is finished.
     """
     before = _recipe_of(checkpoint)
-    if not position.scores:
+    if not state.scores:
         return ""
     changed = []
     if before is not None and not is_finished:
         now, then = _of_scores(recipe), _of_scores(before)
         changed = [key for key in now if now[key] != then.get(key, now[key])]
-    if valid and valid != position.valid:
-        if position.valid or (before is not None and before.data.valid != recipe.data.valid):
-            text = Change(position.step, _VALID_TEXT, position.valid[:12] or "unknown", valid[:12])
-            position.changes.append(text)
+    if valid and valid != state.valid:
+        if state.valid or (before is not None and before.data.valid != recipe.data.valid):
+            text = Change(state.step, _VALID_TEXT, state.valid[:12] or "unknown", valid[:12])
+            state.changes.append(text)
             changed = ["the validation text", *changed]
         elif not changed:
             return f"{checkpoint} does not name its validation text; its scores are taken as those of the present one"
     if not changed:
         return ""
-    best = f" (update {position.best_step:,})" if position.best_step else ""
-    position.forget_scores()
+    best = f" (update {state.best_step:,})" if state.best_step else ""
+    state.forget_scores()
     return (
         f"scores from here on do not compare with earlier ones, because {' and '.join(changed)} changed: the best so "
         f"far{best} is forgotten, patience restarts"
     )
 
 
-def require_no_other_updates(recipe: Recipe, position: Position, checkpoint: Path) -> None:
+def require_no_other_updates(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
     """Raise UserError where a finished run is called with options of training that none of its updates has used.
 
     Its report would name them as the options that the model was trained with.
@@ -164,9 +164,9 @@ def require_no_other_updates(recipe: Recipe, position: Position, checkpoint: Pat
     before = _recipe_of(checkpoint)
     if before is None:
         return
-    names = _OF_UPDATES if recipe.train.max_steps == position.step else ("max_steps", *_OF_UPDATES)
+    names = _OF_UPDATES if recipe.train.max_steps == state.step else ("max_steps", *_OF_UPDATES)
     pairs = [(name, getattr(recipe.train, name), getattr(before.train, name)) for name in names]
-    limits = " and ".join(position.limits_reached(recipe.train))
+    limits = " and ".join(state.limits_reached(recipe.train))
     if changed := [f"train.{name} is {now!r}, was {then!r}" for name, now, then in pairs if now != then]:
         raise UserError(
             f"{recipe.directory} is trained to its end, and {'; '.join(changed)}, which no update has used; give the "

@@ -40,7 +40,7 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
             assert_never(recipe.schedule)
 
 
-def dropout_share(recipe: TrainRecipe, step: int) -> float:
+def dropout_scale(recipe: TrainRecipe, step: int) -> float:
     """How much of its full probability dropout has at update `step`, counted from 1: from 0 to 1, by quarters.
 
     A model that has learned little fits too little, and dropout holds it back (Liu et al. 2023, "Dropout Reduces

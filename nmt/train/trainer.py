@@ -22,13 +22,13 @@ from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say,
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError, dump_recipe
+from nmt.train.background_writer import BackgroundWriter
 from nmt.train.batching import Batching
 from nmt.train.compilation import compile_layers, is_one_graph
-from nmt.train.interval import Interval
+from nmt.train.data import TrainingData, TranslateValidation
+from nmt.train.ema import ExponentialMovingAverage
 from nmt.train.loss import TrainingLoss
-from nmt.train.moving_average import MovingAverage
 from nmt.train.optimizer import load_optimizer_tensors, optimizer_tensors
-from nmt.train.position import Position, require_same_run
 from nmt.train.resume import (
     choose_checkpoint,
     forget_other_scores,
@@ -37,12 +37,12 @@ from nmt.train.resume import (
     require_same_identity,
     say_what_changed,
 )
-from nmt.train.saving import BackgroundWriter
+from nmt.train.running_metrics import RunningMetrics
 from nmt.train.signals import Stopped, StopRequest, stop_requests
-from nmt.train.start import freeze, load_start_optimizer, load_start_weights
-from nmt.train.text import TrainingText, TranslateValidation
+from nmt.train.state import TrainState, require_same_run
 from nmt.train.update import Updater
 from nmt.train.validate import perplexity, validate
+from nmt.train.warm_start import freeze, load_start_optimizer, load_start_weights
 
 # So many updates in a row without a finite gradient, and training is beyond saving.
 MAX_SKIPPED_IN_A_ROW = 20
@@ -64,7 +64,7 @@ class Trainer:
         recipe: Recipe,
         world: World,
         model: Transformer,
-        text: TrainingText,
+        text: TrainingData,
         model_files: ModelFiles,
         translate_validation: TranslateValidation | None = None,
     ) -> None:
@@ -78,12 +78,12 @@ class Trainer:
         self.text = text
         self.model_files = model_files
         self.translate_validation = translate_validation
-        self.position = Position()
+        self.state = TrainState()
         self.writer = BackgroundWriter()
         self._use_cpu()
         self.model = model.to(world.device)
         start = load_start_weights(self.model, recipe.train.start_from) if recipe.train.start_from else None
-        if start is not None and world.is_first:
+        if start is not None and world.is_main:
             say(f"the weights are those of {start}, the optimizer state is {recipe.train.start_optimizer}")
         freeze(self.model, recipe.train.freeze)
         self.model.recompute_layers(recipe.train.recompute)
@@ -91,16 +91,16 @@ class Trainer:
         self.update = Updater(recipe, world, self.loss)
         if start is not None and recipe.train.start_optimizer == "kept":
             load_start_optimizer(self.update.optimizer, self.model, start)
-        self.average = MovingAverage(self.model, recipe.train.ema_decay) if recipe.train.ema_decay else None
+        self.average = ExponentialMovingAverage(self.model, recipe.train.ema_decay) if recipe.train.ema_decay else None
         self._resume()
         averages = int(self.average is not None)
-        self.batching = Batching.choose(recipe, world, text, self.update, averages, self.position)
-        if world.is_first:
-            self.batching.announce(recipe, self.position)
-        self.position.text, self.position.valid = text.identity, text.valid_identity
-        self.position.processes = world.size
-        self.position.micro_batch_tokens = self.batching.micro_batch_tokens
-        self.position.workload = asdict(self.batching.workload)
+        self.batching = Batching.choose(recipe, world, text, self.update, averages, self.state)
+        if world.is_main:
+            self.batching.announce(recipe, self.state)
+        self.state.text, self.state.valid = text.identity, text.valid_identity
+        self.state.processes = world.size
+        self.state.micro_batch_tokens = self.batching.micro_batch_tokens
+        self.state.workload = asdict(self.batching.workload)
         if recipe.train.compile:
             if is_one_graph(recipe, world, self.update.precision):
                 self.loss.compile_whole()
@@ -109,17 +109,17 @@ class Trainer:
 
     # --- The loop -------------------------------------------------------------------------------------------------
 
-    def run(self) -> Position:
+    def run(self) -> TrainState:
         """Train to the end and return where that is; raises Stopped after a signal, with everything saved."""
-        recipe, position, first = self.train_recipe, self.position, self.world.is_first
-        if self._finished() and not position.validation_due:
-            say(f"training is complete at step {position.step:,}; nothing to do")
-            return position
+        recipe, state, first = self.train_recipe, self.state, self.world.is_main
+        if self._finished() and not state.validation_due:
+            say(f"training is complete at step {state.step:,}; nothing to do")
+            return state
         metrics = None
         if first:
-            again = position.validation_due or position.step == 0
-            metrics = MetricsWriter(self.recipe.directory, position.step, validates_again=again)
-        bar = progress("training", recipe.max_steps, "updates", done=position.step) if first else nullcontext()
+            again = state.validation_due or state.step == 0
+            metrics = MetricsWriter(self.recipe.directory, state.step, validates_again=again)
+        bar = progress("training", recipe.max_steps, "updates", done=state.step) if first else nullcontext()
         try:
             with self.batches() as batches, stop_requests() as stop, self.writer, bar as shown:
                 self._loop(batches, stop, metrics, shown)
@@ -127,17 +127,17 @@ class Trainer:
             if metrics is not None:
                 metrics.close()
         if self.text.epochs is not None:
-            self.text.epochs.remove_before(position.epoch + 2)  # with the one that was made ahead
+            self.text.epochs.remove_before(state.epoch + 2)  # with the one that was made ahead
         self.world.barrier()  # nobody goes on before the last checkpoint is written
-        return position
+        return state
 
     def batches(self) -> TrainingBatches:
-        """What is still to be learned from, from the present position on."""
+        """What is still to be learned from, from the present state on."""
         return TrainingBatches(
             self.text.train,
-            self.train_recipe.model_copy(update={"micro_batch_tokens": self.position.micro_batch_tokens}),
+            self.train_recipe.model_copy(update={"micro_batch_tokens": self.state.micro_batch_tokens}),
             seed=self.recipe.seed,
-            start=Place(self.position.epoch, self.position.update, self.position.pair),
+            start=Place(self.state.epoch, self.state.update, self.state.pair),
             rank=self.world.rank,
             world_size=self.world.size,
             multiple=self.batching.multiple,
@@ -151,19 +151,19 @@ class Trainer:
     def _loop(
         self, batches: TrainingBatches, stop: StopRequest, metrics: MetricsWriter | None, bar: ProgressBar | None
     ) -> None:
-        position = self.position
-        interval = Interval(position.unlogged, self.world)
+        state = self.state
+        interval = RunningMetrics(state.unlogged, self.world)
         self.loss.train()
-        if position.validation_due:
+        if state.validation_due:
             self._validate(stop, metrics)
             self._save(interval)
             self._leave_if_stopped(stop)
-        if position.step == 0 and self.train_recipe.start_from is not None:
+        if state.step == 0 and self.train_recipe.start_from is not None:
             self._measure_start(stop, metrics)
         self._clock = time.perf_counter()
         while not self._finished():
             update = next(batches)
-            interval.add(update, self.update(update, position.step + 1))
+            interval.add(update, self.update(update, state.step + 1))
             self._advance(update)
             self._agree_on_stopping(stop)
             if any(self._due()) or stop.agreed:
@@ -171,8 +171,8 @@ class Trainer:
             log, measure, save = self._due()
             if log:
                 self._show(interval, metrics, bar)
-                interval = Interval({}, self.world)
-            position.validation_due = measure
+                interval = RunningMetrics({}, self.world)
+            state.validation_due = measure
             is_kept = measure and not stop.agreed and self._validate(stop, metrics)
             if save or self._finished() or stop.agreed or is_kept:
                 self._save(interval)
@@ -185,7 +185,7 @@ class Trainer:
 
     def _due(self) -> tuple[bool, bool, bool]:
         """Whether it is time to log, to validate, to save; at the end of the run it is time for all three."""
-        step, recipe, is_last = self.position.step, self.train_recipe, self._finished()
+        step, recipe, is_last = self.state.step, self.train_recipe, self._finished()
         log, measure, save = recipe.log_every, recipe.validate_every, recipe.save_every
         return is_last or step % log == 0, is_last or step % measure == 0, is_last or step % save == 0
 
@@ -200,48 +200,48 @@ class Trainer:
 
     def _advance(self, update: Update) -> None:
         """Move on to the next update."""
-        position = self.position
-        position.step += 1
-        position.tgt_tokens += update.tgt_tokens
-        position.updates_in_epoch = update.updates_in_epoch
-        position.epoch, position.update, position.pair = update.next.epoch, update.next.update, update.next.pair
+        state = self.state
+        state.step += 1
+        state.tgt_tokens += update.tgt_tokens
+        state.updates_in_epoch = update.updates_in_epoch
+        state.epoch, state.update, state.pair = update.next.epoch, update.next.update, update.next.pair
         if self.average is not None:
-            self.average.update(position.step)
+            self.average.update(state.step)
 
     def _finished(self) -> bool:
-        return bool(self.position.limits_reached(self.train_recipe))
+        return bool(self.state.limits_reached(self.train_recipe))
 
     # --- What is measured -----------------------------------------------------------------------------------------
 
-    def _settle(self, interval: Interval) -> None:
+    def _settle(self, interval: RunningMetrics) -> None:
         """Wait for the device, count the time, and learn which updates were skipped."""
-        position = self.position
+        state = self.state
         settled = interval.settle()
         # The clock of one process must not decide alone whether the time is up.
         seconds = self.world.max(round((time.perf_counter() - self._clock) * 1e3)) / 1e3
         self._clock = time.perf_counter()
         interval.seconds += seconds
-        position.seconds += seconds
+        state.seconds += seconds
         for update, was_skipped in settled:
-            position.skipped_in_a_row = position.skipped_in_a_row + 1 if was_skipped else 0
+            state.skipped_in_a_row = state.skipped_in_a_row + 1 if was_skipped else 0
             if was_skipped:
                 self._note_skipped(update.place, update.sentence_ids)
 
     def _note_skipped(self, place: str, sentence_ids: Ids) -> None:
-        self.position.skipped += 1
-        if self.position.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+        self.state.skipped += 1
+        if self.state.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise UserError(
                 f"{MAX_SKIPPED_IN_A_ROW} updates in a row had no finite gradient (last: {place}); it diverges; "
                 "go on from the last checkpoint with a lower train.learning_rate, longer warm-up or clip_norm"
             )
-        if self.world.is_first:
+        if self.world.is_main:
             first, others = sentence_ids[:_PAIRS_SHOWN], len(sentence_ids) - _PAIRS_SHOWN
             pairs = ", ".join(map(str, first)) + (f" and {others} more" if others > 0 else "")
             warn(f"skipped {place}: its gradient is not finite; pairs {pairs}")
 
-    def _show(self, interval: Interval, metrics: MetricsWriter | None, bar: ProgressBar | None) -> None:
+    def _show(self, interval: RunningMetrics, metrics: MetricsWriter | None, bar: ProgressBar | None) -> None:
         """Write the means of the interval; the same on every process but for the speed."""
-        sums, position = interval.sums(self.world), self.position
+        sums, state = interval.sums(self.world), self.state
         if metrics is None or bar is None:
             return
         speed = sums["tokens"] / max(sums["seconds"], 1e-9)
@@ -249,23 +249,23 @@ class Trainer:
             "train/learning_rate": self.update.rate,
             "train/gradient_norm": float(interval.grad_norm),
             "train/tokens_per_second": speed,
-            "train/epoch": position.epoch,
-            "train/skipped_updates": position.skipped,
+            "train/epoch": state.epoch,
+            "train/skipped_updates": state.skipped,
         }
         shown = ""
         if sums["learned"]:  # otherwise every update of the interval was skipped
             loss, nll = sums["loss"] / sums["learned"], sums["nll"] / sums["learned"]
             figures |= {"train/loss": loss, "train/nll": nll, "train/perplexity": perplexity(nll)}
             shown = f", loss {loss:.3f}, nll {nll:.3f}"
-        metrics.write(position.step, figures)
-        bar.advance(0, f"training epoch {position.epoch + 1}{shown}, {speed:,.0f} tokens/s")
+        metrics.write(state.step, figures)
+        bar.advance(0, f"training epoch {state.epoch + 1}{shown}, {speed:,.0f} tokens/s")
 
     def _validate(self, stop: StopRequest, metrics: MetricsWriter | None) -> bool:
         """Measure on the validation text; returns whether this is among the best, which are kept.
 
         Stays due when it is broken off.
         """
-        position, by_average = self.position, self.train_recipe.average == "ema"
+        state, by_average = self.state, self.train_recipe.average == "ema"
         try:
             figures = self._measure(stop, metrics, decodes=not by_average)
             if self.average is not None:
@@ -278,15 +278,15 @@ class Trainer:
         score = -figures[f"{prefix}loss"] if math.isfinite(figures[f"{prefix}perplexity"]) else -math.inf
         if self.train_recipe.best_metric == "bleu":
             score = figures.get(f"{prefix}bleu", -math.inf)
-        is_best = position.note_score(score, figures)
-        position.validation_due = False
+        is_best = state.note_score(score, figures)
+        state.validation_due = False
         if metrics is not None:
-            places = {"valid/best_step": position.best_step}
-            if position.scored_from:
-                places["valid/scored_from"] = position.scored_from
-            metrics.write(position.step, figures | places)
-            say(_describe(position, figures) + (" (best)" if is_best else ""))
-        return position.step in position.best_steps(self.train_recipe.keep_best)
+            places = {"valid/best_step": state.best_step}
+            if state.scored_from:
+                places["valid/scored_from"] = state.scored_from
+            metrics.write(state.step, figures | places)
+            say(_describe(state, figures) + (" (best)" if is_best else ""))
+        return state.step in state.best_steps(self.train_recipe.keep_best)
 
     def _measure_start(self, stop: StopRequest, metrics: MetricsWriter | None) -> None:
         """Validate the weights that training starts from; they cannot be the best, since no checkpoint holds them."""
@@ -294,7 +294,7 @@ class Trainer:
             figures = self._measure(stop, metrics, decodes=True)
             if metrics is not None:
                 metrics.write(0, figures)
-                say(_describe(self.position, figures))
+                say(_describe(self.state, figures))
         self._leave_if_stopped(stop)
 
     def _measure(self, stop: StopRequest, metrics: MetricsWriter | None, *, decodes: bool) -> dict[str, float]:
@@ -305,9 +305,9 @@ class Trainer:
             if stop.agreed:
                 raise _BrokenOff
 
-        step, every = self.position.step, self.train_recipe.validate_bleu_every
+        step, every = self.state.step, self.train_recipe.validate_bleu_every
         with autocast(self.update.precision, self.world.device):
-            result = validate(self.loss, self.text.valid, self.world, self.position.micro_batch_tokens, between)
+            result = validate(self.loss, self.text.valid, self.world, self.state.micro_batch_tokens, between)
         figures = {"valid/loss": result.loss, "valid/nll": result.nll, "valid/perplexity": result.perplexity}
         if decodes and every and step % every == 0 and self.translate_validation is not None:
             self.model.eval()
@@ -323,21 +323,21 @@ class Trainer:
 
     # --- Checkpoints ----------------------------------------------------------------------------------------------
 
-    def _save(self, interval: Interval) -> None:
+    def _save(self, interval: RunningMetrics) -> None:
         """Copy everything to the host; the first process writes it to disk while training goes on."""
-        position = self.position
-        position.unlogged = interval.sums(self.world)
-        position.loss_scale = self.update.loss_scaler.state_dict()
-        if not self.world.is_first:
+        state = self.state
+        state.unlogged = interval.sums(self.world)
+        state.loss_scale = self.update.loss_scaler.state_dict()
+        if not self.world.is_main:
             return
         checkpoint = Checkpoint(
             model=model_tensors(self.model),
             optimizer=optimizer_tensors(self.update.optimizer, self.model),
             average=self.average.tensors() if self.average is not None else {},
-            state=asdict(position),
+            state=asdict(state),
         )
-        best = position.best_steps(self.train_recipe.keep_best)
-        self.writer.submit(partial(self._write, position.step, checkpoint, best))
+        best = state.best_steps(self.train_recipe.keep_best)
+        self.writer.submit(partial(self._write, state.step, checkpoint, best))
 
     def _write(self, step: int, checkpoint: Checkpoint, best_steps: list[int]) -> None:
         """Write a checkpoint, then remove those that the recipe does not keep."""
@@ -352,25 +352,25 @@ class Trainer:
             return
         directory, checkpoint = found
         require_same_run(self.recipe)
-        self.position = Position.read(checkpoint.state, directory)
-        require_same_identity(self.recipe, self.position, self.text.identity)
-        if self.world.is_first:
+        self.state = TrainState.read(checkpoint.state, directory)
+        require_same_identity(self.recipe, self.state, self.text.identity)
+        if self.world.is_main:
             say(f"resuming from {directory}")
-            say_what_changed(self.recipe, self.position, directory)
+            say_what_changed(self.recipe, self.state, directory)
         is_finished = self._finished()
         if is_finished:
-            require_no_other_updates(self.recipe, self.position, directory)
+            require_no_other_updates(self.recipe, self.state, directory)
         valid = self.text.valid_identity
-        told = forget_other_scores(self.recipe, self.position, directory, valid, is_finished)
-        if told and self.world.is_first:
+        told = forget_other_scores(self.recipe, self.state, directory, valid, is_finished)
+        if told and self.world.is_main:
             say(told)
-        if not self._finished() or self.position.validation_due:
-            note_what_changed(self.recipe, self.position, directory)
+        if not self._finished() or self.state.validation_due:
+            note_what_changed(self.recipe, self.state, directory)
         load_tensors(self.model, checkpoint.model)
         load_optimizer_tensors(self.update.optimizer, self.model, checkpoint.optimizer)
         if self.average is not None:
             self.average.load(checkpoint.average)
-        self.update.loss_scaler.load_state_dict(self.position.loss_scale)
+        self.update.loss_scaler.load_state_dict(self.state.loss_scale)
 
     # --- The machine ----------------------------------------------------------------------------------------------
 
@@ -383,9 +383,9 @@ class Trainer:
             torch.set_num_threads(self.train_recipe.threads or max(1, cores // local_processes))
 
 
-def _describe(position: Position, figures: Mapping[str, float]) -> str:
+def _describe(state: TrainState, figures: Mapping[str, float]) -> str:
     """One line for people."""
-    parts = [f"step {position.step:,}", format_duration(position.seconds)]
+    parts = [f"step {state.step:,}", format_duration(state.seconds)]
     for prefix, name in (("valid/", "validation"), ("valid/average_", "moving average")):
         if f"{prefix}loss" in figures:
             loss, nll, ppl = (figures[f"{prefix}{one}"] for one in ("loss", "nll", "perplexity"))

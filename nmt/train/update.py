@@ -18,7 +18,7 @@ from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train.loss import TrainingLoss
 from nmt.train.optimizer import build_optimizer
-from nmt.train.schedule import dropout_share, learning_rate
+from nmt.train.schedule import dropout_scale, learning_rate
 
 # The buffers are constant tables, which need not be broadcast before each pass; torch 2.13 has renamed the option.
 _IS_RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
@@ -62,7 +62,7 @@ class Updater:
     def __call__(self, update: Update, step: int) -> UpdateResult:
         """Make the update that takes the model to `step`."""
         self.optimizer.zero_grad(set_to_none=True)
-        self.model.scale_dropout(dropout_share(self.recipe.train, step))
+        self.model.scale_dropout(dropout_scale(self.recipe.train, step))
         loss, nll = self._accumulate_gradient(update, step)
         self.loss_scaler.unscale_(self.optimizer)  # does nothing unless in fp16
         norm = self._clip_gradient()
@@ -76,7 +76,7 @@ class Updater:
         loss_sum = nll_sum = torch.zeros((), dtype=torch.float64, device=device)
         for place, micro in enumerate(update.micro_batches):
             is_last = place == len(update.micro_batches) - 1
-            batch = micro.batch.rounded(self._row_multiple)
+            batch = micro.batch.pad_to_multiple(self._row_multiple)
             torch.manual_seed(_stream_seed(self.recipe.seed, step, micro.number))
             with self._gradient_exchange(is_last):
                 with autocast(self.precision, device):
@@ -84,7 +84,7 @@ class Updater:
                 # DDP divides by the number of processes; what is wanted is the mean over all tokens of the update.
                 weight = self.world.size / update.tgt_tokens if micro.counts else 0.0
                 if is_last:
-                    self.world.arrive()
+                    self.world.count_synchronization()
                 self.loss_scaler.scale(loss * weight).backward()
             if micro.counts:
                 loss_sum, nll_sum = loss_sum + loss.detach(), nll_sum + nll.detach()
@@ -100,7 +100,7 @@ class Updater:
         exchanging = DistributedDataParallel(loss, gradient_as_bucket_view=True, static_graph=True, **_KEEP_BUFFERS)
         with autocast(self.precision, self.world.device):
             value, _ = exchanging(empty_batch().to(self.world.device))
-        self.world.arrive()
+        self.world.count_synchronization()
         value.backward()
         self.optimizer.zero_grad(set_to_none=True)
         return exchanging

@@ -17,8 +17,8 @@ from nmt.model.transformer import Transformer
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train import compilation
+from nmt.train.data import TrainingData
 from nmt.train.loss import TrainingLoss
-from nmt.train.text import TrainingText
 from nmt.train.trainer import Trainer
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -34,7 +34,7 @@ def test_what_is_measured_is_training(small_spec: ModelSpec, small_store: PairSt
     recipe = changed(small_spec.recipe, max_steps=5)
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, small_spec.src_vocab_size, small_spec.tgt_vocab_size)
-    text = TrainingText(small_store, small_store)
+    text = TrainingData(small_store, small_store)
     trainer = Trainer(recipe, ALONE, model, text, lambda tensors, step: {})
     trainer.run()
     spec = replace(small_spec, recipe=recipe.model_copy(update={"run_dir": recipe.directory / "other"}))

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from nmt.evaluate.metrics import GroupScore, Score
 from nmt.evaluate.report import DataSummary, Machine, RunReport, Sample, ScoredTestSet, TrainingSummary
 from nmt.evaluate.report_format import format_json, format_markdown, write_report
-from nmt.train.position import Change
+from nmt.train.state import Change
 
 BLEU = Score("bleu", 31.4159, "BLEU|nrefs:1|tok:13a", "60.0/40.0/30.0/20.0 (BP = 1.000)")
 TER = Score("ter", 48.5, "TER|nrefs:1|tok:tercom")

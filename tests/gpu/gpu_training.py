@@ -14,7 +14,7 @@ from nmt.model.transformer import Transformer
 from nmt.processes.distributed import start_world
 from nmt.recipe import Recipe
 from nmt.storage.model_facts import ModelFacts
-from nmt.train.text import TrainingText
+from nmt.train.data import TrainingData
 from nmt.train.trainer import Trainer
 
 VOCAB = 60
@@ -73,7 +73,7 @@ def trainer_of(recipe: Recipe, folder: Path) -> Iterator[Trainer]:
             recipe,
             world,
             Transformer(recipe.model, VOCAB, VOCAB),
-            TrainingText(PairStore(folder, "train"), PairStore(folder, "valid")),
+            TrainingData(PairStore(folder, "train"), PairStore(folder, "valid")),
             lambda tensors, step: model_files(recipe.model, tensors, {"tokenizer.model": b"none"}, facts),
         )
         trainer.loss.train()

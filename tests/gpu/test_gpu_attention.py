@@ -109,7 +109,7 @@ def test_sentences_of_padding_and_empty_ones_harm_nobody(kernel: Kernel, gpu: to
     if kernel == "varlen" and gpu.type == "cpu":
         pytest.skip("varlen attention is for 16-bit types on a GPU")
     plain = PackedSequences.from_lists([[1] * n for n in (9, 4)])
-    padded = plain.followed_by_padding([7, 0, 0], max_length=16)
+    padded = plain.append_padding([7, 0, 0], max_length=16)
     generator = torch.Generator().manual_seed(1)
     q, k, v = torch.randn(3, padded.total, HEADS, 32, generator=generator).half().to(gpu).unbind(0)
     sides = plain.to(gpu), padded.to(gpu)

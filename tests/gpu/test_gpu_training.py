@@ -9,7 +9,7 @@ import torch
 
 from nmt.recipe import Recipe
 from nmt.storage.run_folder import list_checkpoints
-from nmt.train.memory import MicroBatchShape, moments_to_come, peak_memory
+from nmt.train.memory import MicroBatchShape, missing_moment_bytes, peak_memory
 from tests.gpu.gpu_training import gradient, make_recipe, trainer_of, write_pairs
 
 pytestmark = pytest.mark.gpu
@@ -125,7 +125,7 @@ def test_a_run_that_is_resumed_has_the_losses_of_one_that_was_not(
             for directory in list_checkpoints(recipe.directory)[1:]:
                 shutil.rmtree(directory)
             with trainer_of(recipe, pairs) as trainer:
-                assert trainer.position.step == 4
+                assert trainer.state.step == 4
                 trainer.run()
         lines = (recipe.directory / "metrics.jsonl").read_text().splitlines()
         losses.append([entry["train/loss"] for entry in map(json.loads, lines) if "train/loss" in entry])
@@ -165,7 +165,7 @@ def test_an_update_needs_the_memory_that_was_foreseen(pairs: Path, tmp_path: Pat
             loss.backward()
 
         before = torch.cuda.memory_allocated(gpu)
-        foreseen = before + peak_memory(step, gpu) + moments_to_come(trainer.update.optimizer)
+        foreseen = before + peak_memory(step, gpu) + missing_moment_bytes(trainer.update.optimizer)
         trainer.loss.zero_grad(set_to_none=True)
         torch.cuda.reset_peak_memory_stats(gpu)
         for number in range(1, 6):

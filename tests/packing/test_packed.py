@@ -25,7 +25,7 @@ DEVICES = ["meta", *(["cuda"] if torch.cuda.is_available() else [])]
 
 @given(sentences_strategy)
 def test_twice(sentences: list[list[int]]) -> None:
-    made, wanted = PackedSequences.from_lists(sentences).twice(), PackedSequences.from_lists(sentences * 2)
+    made, wanted = PackedSequences.from_lists(sentences).repeated(), PackedSequences.from_lists(sentences * 2)
     for name in ("tokens", "positions", "cu_seqlens", "sizes"):
         np.testing.assert_array_equal(getattr(made, name), getattr(wanted, name), strict=True)
     assert made.max_length == wanted.max_length
@@ -128,7 +128,7 @@ def test_a_rounded_batch_has_whole_steps_and_keeps_its_pairs(lengths: list[tuple
     src = PackedSequences.from_lists([[5] * length for length, _ in lengths])
     tgt = PackedSequences.from_lists([[6] * length for _, length in lengths])
     batch = Batch(src, tgt, labels=tgt.tokens)
-    rounded = batch.rounded(step)
+    rounded = batch.pad_to_multiple(step)
     assert rounded.labels is batch.labels
     for before, after in ((src, rounded.src), (tgt, rounded.tgt)):
         lists = after.to_lists()
@@ -146,7 +146,7 @@ def test_a_rounded_batch_has_whole_steps_and_keeps_its_pairs(lengths: list[tuple
 def test_a_batch_of_usual_lengths_is_rounded() -> None:
     src = PackedSequences.from_lists([[5] * (10 + i % 7) for i in range(100)])
     tgt = PackedSequences.from_lists([[6] * (9 + i % 9) for i in range(100)])
-    rounded = Batch(src, tgt, labels=tgt.tokens).rounded(64)
+    rounded = Batch(src, tgt, labels=tgt.tokens).pad_to_multiple(64)
     assert src.total % 64
     assert (rounded.src.total % 64, rounded.tgt.total % 64) == (0, 0)
     assert rounded.src.total < src.total + 128
@@ -168,7 +168,7 @@ def test_a_fixed_batch_has_the_shape_and_keeps_its_pairs(
     fillers = max(-(-more_src // longest), -(-more_tgt // longest))
     more_src = max(more_src, fillers)  # each target of the padding has a source
     shape = BatchShape(src.total + more_src, tgt.total + more_tgt, len(lengths) + fillers + more_sentences, longest)
-    fixed = batch.fixed(shape)
+    fixed = batch.pad_to_shape(shape)
     assert (fixed.src.total, fixed.tgt.total, fixed.num_sentences) == (
         shape.src_tokens,
         shape.tgt_tokens,
@@ -194,7 +194,7 @@ def test_padding_is_short_however_long_sentences_may_be() -> None:
     """One sentence of padding of 200 tokens would make all rows as wide in which attention lays sentences out."""
     side = PackedSequences.from_lists([[5, 6, 7]] * 4)
     batch = Batch(src=side, tgt=side, labels=side.tokens)
-    fixed = batch.fixed(BatchShape(src_tokens=212, tgt_tokens=112, num_sentences=9, max_length=257))
+    fixed = batch.pad_to_shape(BatchShape(src_tokens=212, tgt_tokens=112, num_sentences=9, max_length=257))
     assert fixed.src.sizes.tolist() == [3] * 4 + [50] * 4 + [0]
     assert fixed.tgt.sizes.tolist() == [3] * 4 + [25] * 4 + [0]
 
@@ -204,16 +204,16 @@ def test_a_shape_that_does_not_hold_the_pairs_is_refused() -> None:
     batch = Batch(side, side, labels=side.tokens)
     for counts in ((11, 20, 9), (20, 11, 9), (12, 20, 9), (20, 20, 2)):
         with pytest.raises(AssertionError, match="does not hold"):
-            batch.fixed(BatchShape(*counts, max_length=8))
-    assert batch.fixed(BatchShape(13, 20, 3, max_length=8)).src.total == 13
+            batch.pad_to_shape(BatchShape(*counts, max_length=8))
+    assert batch.pad_to_shape(BatchShape(13, 20, 3, max_length=8)).src.total == 13
 
 
 def test_a_fixed_batch_stays_so_on_its_way_to_a_device() -> None:
     side = PackedSequences.from_lists([[5] * 8, [5] * 4])
-    fixed = Batch(side, side, labels=side.tokens).fixed(BatchShape(20, 24, 5, max_length=8))
+    fixed = Batch(side, side, labels=side.tokens).pad_to_shape(BatchShape(20, 24, 5, max_length=8))
     moved = fixed.to(torch.device("meta"))
     assert (moved.padding, moved.tgt_tokens, moved.src.max_length, moved.num_sentences) == (12, 12, 8, 5)
-    rounded = fixed.rounded(16)
+    rounded = fixed.pad_to_multiple(16)
     assert (rounded.padding, rounded.tgt_tokens, rounded.tgt.total) == (12, 12, 32)
 
 

@@ -19,9 +19,9 @@ MISSING = "corpus.en is missing; it must be there; look for it"
 def exchange(world: World, folder: Path) -> None:
     """Every exchange once; what came out goes to a file."""
     started = time.monotonic()
-    world.once(lambda: time.sleep(1.5))  # longer than NMT_TIMEOUT_SECONDS: to wait for work is not to hang
-    time.sleep(1.5 if world.is_first else 0.0)  # nor is it to come late to a barrier without limit
-    world.wait_for_all()
+    world.run_on_main(lambda: time.sleep(1.5))  # longer than NMT_TIMEOUT_SECONDS: to wait for work is not to hang
+    time.sleep(1.5 if world.is_main else 0.0)  # nor is it to come late to a barrier without limit
+    world.barrier_without_timeout()
     numbers = world.gather(torch.arange(world.rank))
     results = {
         "once": time.monotonic() - started,
@@ -30,7 +30,10 @@ def exchange(world: World, folder: Path) -> None:
         "min": world.min(5 - world.rank),
         "gather": None if numbers is None else [part.tolist() for part in numbers],
         "text": world.gather_text(LINES[world.rank]),
-        "told": [world.tell(f"Grüße von {world.rank}"), world.tell("" if world.is_first else "not heard")],
+        "told": [
+            world.broadcast_text(f"Grüße von {world.rank}"),
+            world.broadcast_text("" if world.is_main else "not heard"),
+        ],
         "nothing": world.gather_text([]),
         "empty lines": world.gather_text([""] * world.rank),
     }
@@ -59,7 +62,7 @@ def fail(world: World, folder: Path) -> None:
 
 def refuse(world: World, folder: Path) -> None:
     """An error of the user's on rank 0, which may be the only one to look."""
-    if world.is_first:
+    if world.is_main:
         raise UserError(MISSING)
     world.barrier()
 
@@ -69,7 +72,7 @@ def refuse_all(world: World, folder: Path) -> None:
 
 
 def refuse_in_once(world: World, folder: Path) -> None:
-    world.once(lambda: refuse_all(world, folder))
+    world.run_on_main(lambda: refuse_all(world, folder))
 
 
 def hang(world: World, folder: Path) -> None:

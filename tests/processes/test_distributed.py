@@ -17,7 +17,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from nmt.processes.distributed import choose_device, start_world
-from nmt.processes.watch import Peer, meet
+from nmt.processes.failure_detection import Peer, meet
 from nmt.recipe import UserError
 from tests.processes.run_world import LINES, MISSING, run_forked
 
@@ -59,16 +59,16 @@ def test_a_device_that_is_not_there_is_one_line(name: str) -> None:
 def test_alone_every_exchange_is_the_identity() -> None:
     worked: list[int] = []
     with start_world("cpu") as world:
-        assert (world.rank, world.size, world.is_first) == (0, 1, True)
+        assert (world.rank, world.size, world.is_main) == (0, 1, True)
         assert world.sum(torch.tensor([1.0, 2.0])).tolist() == [1.0, 2.0]
         assert (world.max(7), world.min(7)) == (7, 7)
         assert world.gather_text(LINES[0]) == [LINES[0]]
         assert world.gather_text([]) == [[]]
-        assert (world.tell("Grüße"), world.tell("")) == ("Grüße", "")
-        world.once(lambda: worked.append(1))
-        world.arrive()
+        assert (world.broadcast_text("Grüße"), world.broadcast_text("")) == ("Grüße", "")
+        world.run_on_main(lambda: worked.append(1))
+        world.count_synchronization()
         world.barrier()
-        world.wait_for_all()
+        world.barrier_without_timeout()
     assert worked == [1]
 
 

@@ -183,7 +183,10 @@ def test_steps_equal_those_of_each_sentence_alone(
     rng, model = random.Random(seed), make_model(seed % 3, positions=positions)
     captured = CapturedModel(model, Rehearsing())
     first = draw_sources(rng, rng.randint(1, 5))
-    state, alone = captured.start(first, beam), [model.start(first.some([i]), beam) for i in range(first.num_sentences)]
+    state, alone = (
+        captured.start(first, beam),
+        [model.start(first.select([i]), beam) for i in range(first.num_sentences)],
+    )
     tokens = torch.full((len(alone), beam), BOS_ID)
     for _ in range(steps):
         found = captured.advance(tokens, state)
@@ -198,7 +201,7 @@ def test_steps_equal_those_of_each_sentence_alone(
             state.keep(torch.tensor(staying, dtype=torch.int64))
             alone = [alone[row] for row in staying]
             captured.join(src, state, max((own.length for own in alone), default=0))
-            alone += [model.start(src.some([i]), beam) for i in range(newcomers)]
+            alone += [model.start(src.select([i]), beam) for i in range(newcomers)]
         order = torch.tensor([[rng.randrange(beam) for _ in range(beam)] for _ in alone])
         state.reorder(order)
         for row, own in enumerate(alone):
@@ -222,7 +225,7 @@ def test_what_a_sentence_has_left_behind_reaches_nobody() -> None:
                 for part in [*(part for layer in buffers.layers for part in (layer.cache.stored, layer.memory))]:
                     part[:, [0, 2, 3]] = float("nan")
                 buffers.hidden[[0, 2, 3]] = buffers.mask[[0, 2, 3]] = float("nan")
-            captured.join(src.some([2, 0]), state, 1)
+            captured.join(src.select([2, 0]), state, 1)
             assert sorted(state.rows.tolist()) == [0, 1, 2] and state.rows[0] == 1
             found.append(captured.step(torch.full((3, 2), BOS_ID), state))
     assert torch.equal(*found) and found[0].isfinite().all()

@@ -20,9 +20,9 @@ from nmt.processes.distributed import start_world
 from nmt.recipe import JobEnded, Recipe, dump_recipe, load_recipe
 from nmt.storage.model_facts import ModelFacts
 from nmt.storage.run_folder import list_checkpoints
-from nmt.train.position import Position
+from nmt.train.data import TrainingData, TranslateValidation
 from nmt.train.signals import Stopped
-from nmt.train.text import TrainingText, TranslateValidation
+from nmt.train.state import TrainState
 from nmt.train.trainer import Trainer
 
 RUN_TINY = Path(__file__)
@@ -109,7 +109,7 @@ def train_under_torchrun(recipe: Recipe, data: Path, processes: int) -> None:
 
 def train_tiny(
     recipe: Recipe, data: Path, vocab: int = 40, translate: TranslateValidation | None = None, valid_identity: str = ""
-) -> Position:
+) -> TrainState:
     facts = ModelFacts("en", "de", vocab, vocab, "NFC", recipe.decode, {})
     with start_world(recipe.train.device) as world:
         torch.manual_seed(recipe.seed)
@@ -117,7 +117,7 @@ def train_tiny(
             recipe,
             world,
             Transformer(recipe.model, vocab, vocab),
-            TrainingText(PairStore(data, "train"), PairStore(data, "valid"), valid_identity=valid_identity),
+            TrainingData(PairStore(data, "train"), PairStore(data, "valid"), valid_identity=valid_identity),
             lambda tensors, step: model_files(recipe.model, tensors, {"tokenizer.model": b"none"}, facts),
             translate,
         )

@@ -22,8 +22,8 @@ from nmt.train import trainer as trainer_module
 from nmt.train import update as update_module
 from nmt.train.batching import micro_batch_multiple
 from nmt.train.loss import TrainingLoss, linear_cross_entropy
-from nmt.train.position import Position
 from nmt.train.resume import choose_checkpoint
+from nmt.train.state import TrainState
 from nmt.train.update import Updater
 from tests.train.run_tiny import (
     metrics,
@@ -65,7 +65,7 @@ def test_without_dropout_any_number_of_processes_gives_the_same_losses(
     train_in_processes(three, tiny_data, 3)
     assert metrics(three, "train/loss") == pytest.approx(metrics(one, "train/loss"), rel=1e-6)
     assert metrics(three, "train/gradient_norm") == pytest.approx(metrics(one, "train/gradient_norm"), rel=1e-6)
-    state = Position.load(list_checkpoints(three.directory)[-1])
+    state = TrainState.load(list_checkpoints(three.directory)[-1])
     assert state.processes == state.workload["processes"] == 3
     assert state.workload["micro_batches"] >= 3
 
@@ -156,7 +156,7 @@ def test_a_budget_found_for_one_number_of_processes_is_found_again_for_another(
     assert train_tiny(recipe, tiny_data).micro_batch_tokens > 1_000
     longer = with_train(recipe, max_steps=6)
     train_in_processes(longer, tiny_data, 3)
-    position = Position.load(list_checkpoints(recipe.directory)[-1])
+    position = TrainState.load(list_checkpoints(recipe.directory)[-1])
     assert (position.processes, position.step) == (3, 6)
     assert position.micro_batch_tokens < 1_000
 

@@ -15,7 +15,7 @@ from nmt.processes.distributed import World
 from nmt.recipe import UserError, load_recipe
 from nmt.storage.model_facts import read_model_recipe
 from nmt.storage.run_folder import list_checkpoints
-from nmt.train.disk import checkpoint_bytes, model_bytes
+from nmt.train.disk_space import checkpoint_bytes, model_bytes
 from tests.calling import Nmt
 
 RECIPE = """

@@ -248,7 +248,7 @@ def test_rdrop_trains_on_two_passes_with_other_dropout_that_follow_from_the_seed
     loss, _ = module(batch)
     grads = torch.autograd.grad(loss, parameters)
     torch.manual_seed(6)
-    first, second = model.logits(model(batch.src.twice(), batch.tgt.twice())).chunk(2)
+    first, second = model.logits(model(batch.src.repeated(), batch.tgt.repeated())).chunk(2)
     assert not torch.equal(first, second)
     reference = rdrop_by_autograd(first, second, batch.labels, 0.1, 5.0)
     torch.testing.assert_close(loss, reference, rtol=1e-12, atol=0)
@@ -270,7 +270,7 @@ def test_what_rounding_adds_does_not_count(rdrop: float) -> None:
     pairs = [([7, 8, 9, EOS_ID], [BOS_ID, 11, 12]), ([5, EOS_ID], [BOS_ID, 13]), ([6] * 9, [BOS_ID] * 5)]
     src, tgt = (PackedSequences.from_lists([pair[side] for pair in pairs]) for side in (0, 1))
     batch = Batch(src, tgt, labels=tgt.tokens)
-    rounded = batch.rounded(16)
+    rounded = batch.pad_to_multiple(16)
     assert rounded.src.total > src.total and rounded.tgt.total > tgt.total
     results = []
     for one in (batch, rounded):

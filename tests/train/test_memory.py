@@ -23,19 +23,19 @@ from nmt.packing.packed import BatchShape
 from nmt.processes.distributed import World
 from nmt.recipe import ModelRecipe, UserError
 from nmt.train import memory as memory_module
+from nmt.train.ema import ExponentialMovingAverage
 from nmt.train.loss import TrainingLoss
 from nmt.train.memory import (
     LARGEST_ON_CPU,
     MemoryProbe,
     MicroBatchShape,
     available_memory,
-    bytes_of_a_save,
+    checkpoint_copy_bytes,
     fit_micro_batch,
     heaviest_shape,
-    moments_to_come,
+    missing_moment_bytes,
     peak_memory,
 )
-from nmt.train.moving_average import MovingAverage
 from nmt.train.optimizer import optimizer_tensors
 
 CPU = torch.device("cpu")
@@ -200,10 +200,10 @@ def test_moments_are_to_come_until_the_first_update_and_never_for_frozen_weights
     model = torch.nn.Sequential(torch.nn.Linear(10, 5), torch.nn.Linear(5, 3))
     model[1].requires_grad_(False)
     optimizer = torch.optim.Adam(model.parameters())
-    assert moments_to_come(optimizer) == 2 * 4 * (10 * 5 + 5)
+    assert missing_moment_bytes(optimizer) == 2 * 4 * (10 * 5 + 5)
     model(torch.ones(1, 10)).sum().backward()
     optimizer.step()
-    assert moments_to_come(optimizer) == 0
+    assert missing_moment_bytes(optimizer) == 0
     held = sum(s["exp_avg"].nbytes + s["exp_avg_sq"].nbytes for s in optimizer.state.values())
     assert held == 2 * 4 * (10 * 5 + 5)
 
@@ -362,7 +362,7 @@ def peak_of_a_save() -> tuple[int, int]:
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    average = MovingAverage(model, 0.9)
+    average = ExponentialMovingAverage(model, 0.9)
 
     def save() -> None:
         tensors, moments = model_tensors(model), optimizer_tensors(optimizer, model)
@@ -371,14 +371,14 @@ def peak_of_a_save() -> tuple[int, int]:
         with tempfile.TemporaryDirectory() as folder:
             save_checkpoint(Path(folder), 1, checkpoint, files, "")
 
-    return peak_memory(save, CPU), bytes_of_a_save(model, 1, CPU)
+    return peak_memory(save, CPU), checkpoint_copy_bytes(model, 1, CPU)
 
 
 @pytest.mark.slow
 def test_a_save_takes_no_more_memory_than_is_reserved_for_it() -> None:
     taken, reserved = in_fresh_process(peak_of_a_save)
     assert 0.6 * reserved < taken < 1.05 * reserved
-    assert bytes_of_a_save(torch.nn.Linear(9, 9), 1, torch.device("cuda", 0)) == 0
+    assert checkpoint_copy_bytes(torch.nn.Linear(9, 9), 1, torch.device("cuda", 0)) == 0
 
 
 def test_all_processes_agree_on_the_one_with_the_least_memory() -> None:

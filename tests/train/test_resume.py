@@ -13,8 +13,8 @@ from nmt.recipe import Recipe, UserError
 from nmt.storage.model_facts import read_model_facts
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train import trainer as trainer_module
-from nmt.train.position import Change, Position
 from nmt.train.schedule import learning_rate
+from nmt.train.state import Change, TrainState
 from tests.train.run_tiny import metrics, train_tiny, with_train
 
 
@@ -59,10 +59,10 @@ def test_changed_options_are_carried_from_checkpoint_to_checkpoint(tiny_recipe: 
     shutil.rmtree(list_checkpoints(recipe.directory)[-1])  # as if killed before update 12 was saved
     train_tiny(longer, tiny_data)
     first = [Change(6, "train.max_steps", 6, 12), Change(6, "train.clip_norm", 0.0, 1.0)]
-    assert Position.load(list_checkpoints(recipe.directory)[-1]).changes == first
+    assert TrainState.load(list_checkpoints(recipe.directory)[-1]).changes == first
     position = train_tiny(with_train(longer, max_steps=18), tiny_data)
     assert position.changes == [*first, Change(12, "train.max_steps", 12, 18)]
-    assert Position.load(list_checkpoints(recipe.directory)[-1]).changes == position.changes
+    assert TrainState.load(list_checkpoints(recipe.directory)[-1]).changes == position.changes
 
 
 def test_options_that_training_never_used_are_no_change_of_it(tiny_recipe: Recipe, tiny_data: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_checkpoint_that_knows_of_no_changes_still_loads(tiny_recipe: Recipe, 
     newest = list_checkpoints(tiny_recipe.directory)[-1]
     state = json.loads((newest / "state.json").read_text())
     del state["changes"]
-    assert Position.read(state, newest).changes == []
+    assert TrainState.read(state, newest).changes == []
 
 
 def test_another_validation_text_forgets_the_best_and_says_so(
@@ -179,7 +179,7 @@ def test_a_finished_run_is_measured_on_another_validation_text(tiny_recipe: Reci
     train_tiny(tiny_recipe, tiny_data, valid_identity="a")
     position = train_tiny(tiny_recipe, tiny_data, valid_identity="b")
     assert list(position.scores) == ["24"] and position.best_validation["valid/nll"] > 0
-    assert Position.load(list_checkpoints(tiny_recipe.directory)[-1]) == position
+    assert TrainState.load(list_checkpoints(tiny_recipe.directory)[-1]) == position
 
 
 def test_scores_of_unknown_text_hold_while_the_recipe_names_the_same(

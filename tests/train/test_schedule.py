@@ -5,7 +5,7 @@ import math
 import pytest
 
 from nmt.recipe import TrainRecipe
-from nmt.train.schedule import dropout_share, learning_rate
+from nmt.train.schedule import dropout_scale, learning_rate
 
 
 def recipe(**changes: object) -> TrainRecipe:
@@ -58,9 +58,9 @@ def test_no_warmup_starts_at_the_peak() -> None:
 
 
 def test_dropout_is_full_from_the_start_or_rises_by_quarters() -> None:
-    assert [dropout_share(recipe(), step) for step in (1, 2, 100_000)] == [1.0, 1.0, 1.0]
+    assert [dropout_scale(recipe(), step) for step in (1, 2, 100_000)] == [1.0, 1.0, 1.0]
     ramp = recipe(dropout_ramp_steps=8)
-    shares = [dropout_share(ramp, step) for step in range(1, 11)]
+    shares = [dropout_scale(ramp, step) for step in range(1, 11)]
     assert shares == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0, 1.0]
-    uneven = [dropout_share(recipe(dropout_ramp_steps=3), step) for step in range(1, 5)]
+    uneven = [dropout_scale(recipe(dropout_ramp_steps=3), step) for step in range(1, 5)]
     assert uneven == [0.0, 0.25, 0.5, 1.0]

@@ -18,7 +18,7 @@ from nmt.packing.packed import Batch, BatchShape, PackedSequences
 from nmt.recipe import ModelRecipe, TrainRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.train.loss import TrainingLoss, linear_cross_entropy
-from nmt.train.schedule import dropout_share
+from nmt.train.schedule import dropout_scale
 from nmt.train.traced_loss import traced_cross_entropy
 
 VOCAB = 70
@@ -49,7 +49,7 @@ def fixed_and_packed(updates: int = 3) -> tuple[BatchShape, list[tuple[Batch, Ba
         tgt = [random.integers(4, VOCAB, tgt_lengths[i]).tolist() for i in ids]
         labels = PackedSequences.from_lists([[*sentence, EOS_ID] for sentence in tgt]).tokens
         packed = Batch(src, PackedSequences.from_lists([[BOS_ID, *sentence] for sentence in tgt]), labels)
-        batches.append((packed.fixed(shape), packed))
+        batches.append((packed.pad_to_shape(shape), packed))
     assert len({(packed.src.total, packed.tgt.total, packed.num_sentences) for _, packed in batches}) > 5
     return shape, batches
 
@@ -139,7 +139,7 @@ def test_padding_of_sources_alone_has_no_say(kernel: Kernel) -> None:
     src = PackedSequences.from_lists([[5, 6, 7, EOS_ID]] * 5)
     tgt = PackedSequences.from_lists([[BOS_ID, 8, 9]] * 5)
     packed = Batch(src, tgt, PackedSequences.from_lists([[8, 9, EOS_ID]] * 5).tokens)
-    fixed = packed.fixed(BatchShape(src.total + 128, tgt.total, num_sentences=7, max_length=64))  # no room beside
+    fixed = packed.pad_to_shape(BatchShape(src.total + 128, tgt.total, num_sentences=7, max_length=64))
     assert fixed.src.sizes.tolist()[5:] == [64, 64] and not fixed.padding
     torch.testing.assert_close(
         loss_and_gradients(loss, fixed), loss_and_gradients(loss, packed), rtol=1e-12, atol=1e-13
@@ -200,7 +200,7 @@ def test_each_level_of_dropout_is_compiled_once(monkeypatch: pytest.MonkeyPatch)
     shares = set()
     (batch, _), *_ = fixed_and_packed()[1]
     for step in range(1, 16):
-        shares.add(share := dropout_share(train, step))
+        shares.add(share := dropout_scale(train, step))
         values = []
         for each in (loss, plain):
             each.model.scale_dropout(share)
@@ -225,7 +225,7 @@ def test_validation_and_other_shapes_do_not_meet_the_graph(one_graph_for_all: No
         torch.testing.assert_close(loss(packed), plain(packed), rtol=1e-12, atol=0)
     larger = BatchShape(shape.src_tokens + 8, shape.tgt_tokens, shape.num_sentences + 1, shape.max_length)
     with pytest.raises(torch._dynamo.exc.RecompileError):  # what the other tests rely on
-        loss.train()(batches[0][1].fixed(larger))
+        loss.train()(batches[0][1].pad_to_shape(larger))
     loss.model.use_kernel(None)  # rectangles are laid out by numpy, which no graph can hold
     with pytest.raises(torch._dynamo.exc.TorchDynamoException):
         loss(batches[0][0])

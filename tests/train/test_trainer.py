@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt.checkpoint import load_checkpoint, load_model, read_tensors, write_moving_average
+from nmt.checkpoint import load_checkpoint, load_model, read_tensors, write_ema
 from nmt.data.epoch_plan import plan_epoch
 from nmt.data.loader import Update, make_batch
 from nmt.data.shapes import UpdateNeeds
@@ -31,11 +31,11 @@ from nmt.storage.run_folder import list_checkpoints
 from nmt.train import compilation
 from nmt.train import trainer as trainer_module
 from nmt.train import update as update_module
+from nmt.train.data import ValidationBleu
 from nmt.train.loss import TrainingLoss
-from nmt.train.position import require_same_run
 from nmt.train.schedule import learning_rate
 from nmt.train.signals import Stopped
-from nmt.train.text import ValidationText
+from nmt.train.state import require_same_run
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import Validation, validate
 from tests.train.run_tiny import RUN_TINY, final_files, metrics, train_tiny, with_train, without_dropout
@@ -321,16 +321,16 @@ def test_a_stop_during_validation_is_prompt_and_loses_nothing(
     """The step is saved without its validation, and the next start makes up for it."""
     asked = [0]
 
-    def translate(_model: Transformer, between: Callable[[], None]) -> ValidationText:
+    def translate(_model: Transformer, between: Callable[[], None]) -> ValidationBleu:
         if moment == "decoding" and not asked[0]:
             asked[0] = 1
             os.kill(os.getpid(), signal.SIGTERM)
         between()
-        return ValidationText(12.5, "")
+        return ValidationBleu(12.5, "")
 
     options = {"validate_bleu_every": 6, "best_metric": "bleu", "keep_best": 2}
     whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", **options)
-    train_tiny(whole, tiny_data, translate=lambda *_: ValidationText(12.5, ""))
+    train_tiny(whole, tiny_data, translate=lambda *_: ValidationBleu(12.5, ""))
     parts = with_train(tiny_recipe, run_dir=tmp_path / "parts", **options)
     with monkeypatched_validation(asked, at_loss=moment == "loss"), pytest.raises(Stopped):
         train_tiny(parts, tiny_data, translate=translate)
@@ -384,7 +384,7 @@ def test_moving_average_is_validated_and_saved(tiny_recipe: Recipe, tiny_data: P
     assert len(averaged) == 4
     assert position.best_score == pytest.approx(-min(averaged))
     last = list_checkpoints(recipe.directory)[-1]
-    write_moving_average(last, tmp_path / "model")
+    write_ema(last, tmp_path / "model")
     assert read_tensors(tmp_path / "model" / "model.safetensors").keys() == load_checkpoint(last).average.keys()
     own = load_model(tmp_path / "model", torch.device("cpu")).model
     with torch.no_grad():

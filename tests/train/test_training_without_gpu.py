@@ -18,8 +18,8 @@ from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe
+from nmt.train.ema import ExponentialMovingAverage
 from nmt.train.loss import TrainingLoss
-from nmt.train.moving_average import MovingAverage
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import validate
 from tests.fake_cuda import CUDA, WaitError, fake_cuda, on_gpu
@@ -110,7 +110,7 @@ def test_the_moving_average_waits_for_nothing() -> None:
     recipe = make_recipe({}, {})
     with fake_cuda() as mode:
         loss = make_loss(recipe)
-        average = MovingAverage(loss.model, 0.999)
+        average = ExponentialMovingAverage(loss.model, 0.999)
         average.update(1)
         with average.in_place_of_weights():
             average.update(2)

@@ -18,7 +18,7 @@ from nmt.decode.translator import Translator
 from nmt.devices.precision import autocast
 from nmt.processes.distributed import start_world
 from nmt.recipe import UserError
-from nmt.train.memory import BUDGET_STEP, MicroBatchShape, moments_to_come, peak_memory
+from nmt.train.memory import BUDGET_STEP, MicroBatchShape, missing_moment_bytes, peak_memory
 from nmt.train.trainer import Trainer
 
 # What updates take at most may differ from what one step showed beforehand by so much, up and down.
@@ -80,7 +80,7 @@ def _foreseen(trainer: Trainer) -> int:
     before = torch.cuda.memory_allocated(device)
     need = peak_memory(step, device)
     trainer.loss.zero_grad(set_to_none=True)
-    return before + need + moments_to_come(trainer.update.optimizer)
+    return before + need + missing_moment_bytes(trainer.update.optimizer)
 
 
 def _check_too_large(settings: Settings, results: Results) -> None:

@@ -13,7 +13,7 @@ from nmt.data.store import PairStore
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, load_recipe
-from nmt.train.text import TrainingText
+from nmt.train.data import TrainingData
 from nmt.train.trainer import Trainer
 
 # Of a dry run: as few words and weights as can still be trained.
@@ -56,7 +56,7 @@ def make_trainer(recipe: Recipe, world: World, prepared: Prepared) -> Trainer:
     torch.manual_seed(recipe.seed)
     vocabulary = prepared.tokenizers
     model = Transformer(recipe.model, vocabulary.src.vocab_size, vocabulary.tgt.vocab_size)
-    text = TrainingText(PairStore(prepared.directory, "train"), PairStore(prepared.directory, "valid"))
+    text = TrainingData(PairStore(prepared.directory, "train"), PairStore(prepared.directory, "valid"))
     trainer = Trainer(recipe, world, model, text, lambda tensors, step: {})
     trainer.loss.train()
     return trainer

@@ -190,7 +190,7 @@ class Watch:
         self._has_left.set()
         self._guarding.join()
 
-    def once(self, work: Callable[[], object]) -> None:
+    def run_on_main(self, work: Callable[[], object]) -> None:
         """Let rank 0 do some work while the others wait, as long as it lives; raises JobEnded when the job ends."""
         self._tasks += 1
         done = f"done/{self._tasks}"

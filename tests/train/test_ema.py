@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from nmt.train.moving_average import MovingAverage
+from nmt.train.ema import ExponentialMovingAverage
 
 
 def test_average_follows_its_formula() -> None:
     model = nn.Linear(3, 2)
-    average = MovingAverage(model, decay=0.6)
+    average = ExponentialMovingAverage(model, decay=0.6)
     expected = {name: weight.detach().double() for name, weight in model.named_parameters()}
     random = torch.Generator().manual_seed(3)
     for step in range(1, 12):
@@ -26,7 +26,7 @@ def test_average_follows_its_formula() -> None:
 
 def test_weights_come_back_to_the_bit_after_the_exchange() -> None:
     model = nn.Linear(4, 4)
-    average = MovingAverage(model, decay=0.9)
+    average = ExponentialMovingAverage(model, decay=0.9)
     with torch.no_grad():
         model.weight.mul_(1.7)
     average.update(1)

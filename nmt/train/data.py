@@ -12,7 +12,7 @@ from nmt.model.transformer import Transformer
 
 
 @dataclass(frozen=True)
-class TrainingText:
+class TrainingData:
     """What is learned from and measured on.
 
     mixture:  how many pairs of each corpus an epoch shows; None: every pair once
@@ -30,7 +30,7 @@ class TrainingText:
 
 
 @dataclass(frozen=True)
-class ValidationText:
+class ValidationBleu:
     """What decoding the validation text gave: its BLEU, and some translations to look at."""
 
     bleu: float
@@ -39,4 +39,4 @@ class ValidationText:
 
 # Decodes the validation text with a model, distributed over all processes; only the first one gets the result. Calls
 # its second argument now and then, on all processes alike; that may raise to stop early.
-TranslateValidation = Callable[[Transformer, Callable[[], None]], ValidationText | None]
+TranslateValidation = Callable[[Transformer, Callable[[], None]], ValidationBleu | None]

@@ -15,7 +15,7 @@ from nmt.train.update import UpdateResult
 
 
 @dataclass(frozen=True)
-class UnsettledUpdate:
+class PendingUpdate:
     """An update of which the host does not know yet whether it was skipped.
 
     place: what to call it; skipped: 1.0 or 0.0, on the device
@@ -27,7 +27,7 @@ class UnsettledUpdate:
     skipped: Tensor
 
 
-class Interval:
+class RunningMetrics:
     """Sums over updates; they stay on the device, so that nothing waits for them. Skipped updates have no part in them.
 
     tokens, seconds: of all updates, as measures of speed
@@ -37,13 +37,13 @@ class Interval:
 
     def __init__(self, begun: Mapping[str, float], world: World) -> None:
         """Continue from what `sums` gave at the last checkpoint, which is empty or for one process to hold."""
-        self.loss: Tensor | float = begun.get("loss", 0.0) if world.is_first else 0.0
-        self.nll: Tensor | float = begun.get("nll", 0.0) if world.is_first else 0.0
+        self.loss: Tensor | float = begun.get("loss", 0.0) if world.is_main else 0.0
+        self.nll: Tensor | float = begun.get("nll", 0.0) if world.is_main else 0.0
         self.tokens = int(begun.get("tokens", 0))
         self.learned = int(begun.get("learned", self.tokens))
         self.seconds = begun.get("seconds", 0.0)
         self.grad_norm: Tensor | float = 0.0
-        self.unsettled: list[UnsettledUpdate] = []
+        self.unsettled: list[PendingUpdate] = []
 
     def add(self, update: Update, result: UpdateResult) -> None:
         """Add one more update, without waiting for it."""
@@ -53,9 +53,9 @@ class Interval:
         self.grad_norm = result.grad_norm
         self.tokens += update.tgt_tokens
         place = f"epoch {update.epoch}, update {update.index}"
-        self.unsettled.append(UnsettledUpdate(place, update.sentence_ids, update.tgt_tokens, result.skipped))
+        self.unsettled.append(PendingUpdate(place, update.sentence_ids, update.tgt_tokens, result.skipped))
 
-    def settle(self) -> list[tuple[UnsettledUpdate, bool]]:
+    def settle(self) -> list[tuple[PendingUpdate, bool]]:
         """Wait for the device; returns the updates since the last call, and whether each was skipped."""
         skipped = torch.stack([update.skipped for update in self.unsettled]).tolist()  # waits for the device
         settled = [(update, bool(flag)) for update, flag in zip(self.unsettled, skipped, strict=True)]

@@ -26,7 +26,7 @@ class Change:
 
 
 @dataclass
-class Position:
+class TrainState:
     """The place of a run, and what it has found on the way.
 
     step:                updates done
@@ -70,8 +70,8 @@ class Position:
     changes: list[Change] = field(default_factory=list)
 
     @classmethod
-    def load(cls, checkpoint: Path) -> Position:
-        """The position that a checkpoint directory holds, unverified; CorruptError where it holds none."""
+    def load(cls, checkpoint: Path) -> TrainState:
+        """The state that a checkpoint directory holds, unverified; CorruptError where it holds none."""
         try:
             state = json.loads((checkpoint / "state.json").read_bytes())
         except (OSError, ValueError) as error:
@@ -79,8 +79,8 @@ class Position:
         return cls.read(state, checkpoint)
 
     @classmethod
-    def read(cls, state: object, checkpoint: Path) -> Position:
-        """The position that the parsed `state.json` of a checkpoint tells; UserError for that of another version."""
+    def read(cls, state: object, checkpoint: Path) -> TrainState:
+        """The state that the parsed `state.json` of a checkpoint tells; UserError for that of another version."""
         known = {entry.name for entry in fields(cls)}
         if not isinstance(state, dict) or not state.keys() <= known:
             raise UserError(

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from nmt.recipe import UserError
-from nmt.train.saving import BackgroundWriter
+from nmt.train.background_writer import BackgroundWriter
 
 
 def test_writes_follow_each_other_and_are_finished_at_the_end() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nmt.checkpoint import Tensors
 
 
-class MovingAverage:
+class ExponentialMovingAverage:
     """average += (1 - d) (weights - average) after every update, with d = min(decay, (1 + t) / (10 + t)) at update t.
 
     The smaller decay of the first updates forgets the random start. Kept in float32 beside the weights; frozen weights
