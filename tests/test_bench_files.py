@@ -1,4 +1,4 @@
-"""Whole commands in turns: each system starts, translates a file and is timed from outside."""
+"""Comparison of complete translation commands."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from nmt.recipe import UserError, parse_recipe
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 from bench import ledger
-from bench.files import FileWork, memory_of_session, translate_in_turns
+from bench.file_comparison import FileWorkload, compare_files, session_memory
 
 RECIPE = """
 name = "small"
@@ -32,34 +32,34 @@ num_heads = 2
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> FileWork:
+def work(tmp_path_factory: pytest.TempPathFactory) -> FileWorkload:
     folder = tmp_path_factory.mktemp("files")
     write_random_model(folder / "model", parse_recipe(RECIPE), number_tokenizers(40))
     text = "w1 w2 w3\nw4\nw5 w6\n"
     (folder / "source").write_text(text)
-    return FileWork(folder / "model", folder / "source", folder / "source", beam_size=2, warm_up=0)
+    return FileWorkload(folder / "model", folder / "source", folder / "source", beam_size=2, warm_up=0)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not is_installed("ctranslate2"), reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
-def test_two_commands_translate_the_same_file(work: FileWork, tmp_path: Path) -> None:
-    contest = translate_in_turns(work, ("nmt", {"engine": "ctranslate2"}), ("ctranslate2", {"batch_sentences": "2"}), 2)
-    for side in (contest.ours, contest.theirs):
+def test_two_commands_are_compared(work: FileWorkload, tmp_path: Path) -> None:
+    result = compare_files(work, ("nmt", {"engine": "ctranslate2"}), ("ctranslate2", {"batch_sentences": "2"}), 2)
+    for side in (result.ours, result.theirs):
         assert len(side.rates) == 2
-        assert all(0.0 < rate < 100.0 for rate in side.rates)  # to start Python takes a while
+        assert all(0.0 < rate < 100.0 for rate in side.rates)  # starting Python takes a while
         assert int(side.settings["memory"].removesuffix(" MB")) > 0
         assert 0.0 <= float(side.settings["BLEU"]) <= 100.0
         assert side.versions["BLEU"].startswith("nrefs:1|case:mixed")
-    assert contest.theirs.settings["batch_sentences"] == "2"
-    entry = ledger.file_entry("file-int8", work, contest, "tools/bench/run file nmt ctranslate2", "Made up.")
-    ledger.add_entry(entry, tmp_path)
+    assert result.theirs.settings["batch_sentences"] == "2"
+    workload = {"task": "file", "num_lines": 3, "beam_size": 2}
+    ledger.add_entries([ledger.comparison_entry("file-int8", workload, result, "tools/bench/run file", "")], tmp_path)
     shown = (tmp_path / "RESULTS.md").read_text()
     assert "| system | settings | lines/s | rounds |" in shown
-    assert "3 lines, beam 2. Made up." in shown
+    assert "3 lines, beam 2." in shown
 
 
-def test_memory_is_that_of_all_processes_of_the_command() -> None:
-    """A process of 40 MB starts one of 30 MB that shares nothing with it; both wait to be measured."""
+def test_memory_includes_all_processes_of_a_command() -> None:
+    """A process of 40 MB starts one of 30 MB; they share no memory."""
     child = "import sys; held = b'1' * (30 << 20); print('ready', flush=True); sys.stdin.read()"
     parent = f"import subprocess, sys; held = b'1' * (40 << 20); subprocess.run([sys.executable, '-c', {child!r}])"
     with subprocess.Popen(
@@ -67,23 +67,23 @@ def test_memory_is_that_of_all_processes_of_the_command() -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        assert 70 << 20 < memory_of_session(process.pid) < 110 << 20
+        assert 70 << 20 < session_memory(process.pid) < 110 << 20
         process.communicate()
-    assert memory_of_session(process.pid) == 0
+    assert session_memory(process.pid) == 0
 
 
-def test_a_command_that_fails_is_shown(work: FileWork, tmp_path: Path) -> None:
-    absent = FileWork(work.model, tmp_path / "absent", beam_size=2, warm_up=0)
-    with pytest.raises(UserError, match=r"translate ended with status 1(?s:.*)cannot read"):
-        translate_in_turns(absent, ("nmt", {}), ("nmt", {}), 2)
+def test_a_failing_command_is_an_error(work: FileWorkload, tmp_path: Path) -> None:
+    absent = FileWorkload(work.model, tmp_path / "absent", beam_size=2, warm_up=0)
+    with pytest.raises(UserError, match=r"translate failed with exit status 1(?s:.*)cannot read"):
+        compare_files(absent, ("nmt", {}), ("nmt", {}), 2)
 
 
 @pytest.mark.parametrize(
     ("system", "settings", "message"),
-    [("marian", {}, "'marian' cannot translate a file here"), ("nmt", {"threads": "2"}, "no setting 'threads'")],
+    [("marian", {}, "'marian' cannot translate files here"), ("nmt", {"threads": "2"}, "no setting 'threads'")],
 )
-def test_an_unknown_system_or_setting_is_named(
-    work: FileWork, system: str, settings: dict[str, str], message: str
+def test_unknown_systems_and_settings_are_errors(
+    work: FileWorkload, system: str, settings: dict[str, str], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        translate_in_turns(work, ("nmt", {}), (system, settings), 2)
+        compare_files(work, ("nmt", {}), (system, settings), 2)

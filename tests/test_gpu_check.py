@@ -262,7 +262,9 @@ def test_an_unusual_torch_is_told(version: str | None, words: str) -> None:
 
 
 def test_the_other_systems_have_the_versions_of_the_ledger() -> None:
-    pinned = {peer.package for peer in PEERS.values()} | {name for peer in PEERS.values() for name in peer.needed}
+    pinned = {peer.package for peer in PEERS.values()} | {
+        name for peer in PEERS.values() for name in peer.dependencies.split()
+    }
     unknown = [name for name in packages.PEER_PACKAGES if name not in pinned]
     assert unknown == []
     for goal in GPU_GOALS:

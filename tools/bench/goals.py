@@ -1,59 +1,61 @@
-"""What is wanted of nmt's speed, each goal with the figure that decides it."""
+"""Speed goals of nmt and the measurements that decide them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-# ratio: of tokens per second, ours to theirs, in turns on one machine. The others are figures of nmt alone.
-Unit = Literal["ratio", "share", "minutes", "seconds", "BLEU"]
+Unit = Literal["ratio", "fraction", "minutes", "seconds", "BLEU"]
+"""ratio: of the rates in a comparison, ours to theirs; the other units are for measurements of nmt alone."""
+
+# Formats of targets and of measured values.
+_FORMATS: dict[Unit, tuple[str, str]] = {
+    "ratio": ("at least {:g}x", "{:.2f}x"),
+    "fraction": ("at least {:.0%}", "{:.1%}"),
+    "minutes": ("at most {:g} min", "{:.1f} min"),
+    "seconds": ("at most {:g} s", "{:.2f} s"),
+    "BLEU": ("at least {:g} BLEU", "{:.1f} BLEU"),
+}
 
 
 @dataclass(frozen=True)
 class Goal:
-    """One goal: its name, what it asks for, and the figure that is at least (of times: at most) wanted.
+    """A goal with its target: a minimum, or for times a maximum.
 
-    command: what measures it; that of a contest notes it too, after others comes `tools/bench/run record NAME FIGURE`
-    remains: where the time goes and what the next step would be, for as long as the goal is not reached
+    command: measures it; comparisons also add an entry to the ledger, others need `tools/bench/run record NAME VALUE`
+    limits:  where the time goes and the next step; shown while the goal is not reached
     """
 
     name: str
     text: str
     unit: Unit
-    wanted: float
+    target: float
     command: str
-    remains: str = ""
+    limits: str = ""
 
     def is_reached(self, value: float) -> bool:
-        """Whether a figure is good enough."""
-        return value <= self.wanted if self.unit in ("minutes", "seconds") else value >= self.wanted
+        """Return whether a value reaches the target."""
+        return value <= self.target if self.unit in ("minutes", "seconds") else value >= self.target
 
     @property
-    def wanted_text(self) -> str:
-        """What is wanted, in words."""
-        match self.unit:
-            case "ratio":
-                return f"at least {self.wanted:g}x"
-            case "share":
-                return f"at least {self.wanted:.0%}"
-            case "minutes":
-                return f"at most {self.wanted:g} min"
-            case "seconds":
-                return f"at most {self.wanted:g} s"
-            case "BLEU":
-                return f"at least {self.wanted:g} BLEU"
+    def target_text(self) -> str:
+        """The target in words."""
+        return _FORMATS[self.unit][0].format(self.target)
+
+    def format_value(self, value: float) -> str:
+        """Format a measured value with its unit."""
+        return _FORMATS[self.unit][1].format(value)
 
 
-_NO_GPU = "There was no GPU to measure on."
+_NO_GPU = "No GPU was available for this measurement."
 _NO_GPU_FOR_SEARCH = (
-    "There was no GPU to measure on. Steps of the decoder are recorded as CUDA graphs (`nmt/inference/captured.py`); "
-    "this and the rows of finished sentences, which other sentences take, are proved on a CPU up to the recording "
-    "itself."
+    f"{_NO_GPU} Decoder steps are captured as CUDA graphs (`nmt/inference/captured.py`), with continuous batching; "
+    "everything but the capture itself is tested on a CPU."
 )
 
 _FILE = "tools/bench/run file --model runs/multi30k-en-de --source FILE"
 _SMALL_STEPS = (
-    "A step of a small model is a hundred operations of a few microseconds each, which torch starts one by one."
+    "One decoder step of a small model is a hundred operations of a few microseconds, which torch launches one by one."
 )
 
 GOALS = (
@@ -63,8 +65,8 @@ GOALS = (
         "ratio",
         2.0,
         "tools/bench/run train nmt:precision=bf16 eole:precision=bf16 --goal train-cpu-eole-bf16",
-        "On the AMD EPYC two thirds of an update are matrix products at their full rate, which are the same for both "
-        "systems; if all else took no time, it would be 2.2. Next: as for fp32 peers.",
+        "On the AMD EPYC, matmuls at their full rate take two thirds of an update and cost both systems the same; the "
+        "ratio would be 2.2 if everything else took no time. Next step: as for fp32 peers.",
     ),
     Goal(
         "train-cpu-fp32",
@@ -72,48 +74,46 @@ GOALS = (
         "ratio",
         4.0,
         "tools/bench/run train nmt:precision=bf16 transformers --goal train-cpu-fp32",
-        "Of the fp32 systems transformers is the fastest here; ours in bf16 has 3.6 times the rate of eole and of "
-        "OpenNMT-py, 4.3 times that of Sockeye, 9.0 times that of JoeyNMT (five rounds each, below). Matrix "
-        "products are half of an update's processor time, those for the gradients of weights at half the rate of "
-        "the others, because one of their factors is transposed (480 against 1,000 GFLOP/s on a core, 2,048 x 512 "
-        "by 2,048 x 2,048); the rest is copies and casts (13 %), attention (8 %), and sums, norms, dropout and the "
-        "optimiser. To transpose the narrower factor first gains 3 to 5 ms of 11 where a product is timed alone, and "
-        "nothing in a whole update, where the copy finds no factor in a cache. Next: weights cast, clipped and updated "
-        "as one tensor rather than 130. On the AMD EPYC bf16 multiplies but three times as fast as float32, and two "
-        "thirds of an update are products.",
+        "transformers is the fastest fp32 system here; nmt in bf16 reaches 3.6 times the rate of eole and OpenNMT-py, "
+        "4.3 times that of Sockeye and 9.0 times that of JoeyNMT (five rounds each, below). Matmuls take half of an "
+        "update's CPU time; those for weight gradients run at half the rate of the others, because one operand is "
+        "transposed (480 instead of 1,000 GFLOP/s per core, 2,048 x 512 by 2,048 x 2,048). The rest is copies and "
+        "casts (13 %), attention (8 %), and sums, norms, dropout and the optimizer. Transposing the narrower operand "
+        "first saves 3 to 5 ms of 11 in isolation and nothing in a whole update, where no operand is in cache. Next "
+        "step: cast, clip and update the weights as one tensor instead of 130. On the AMD EPYC, bf16 is only three "
+        "times as fast as float32, and matmuls take two thirds of an update.",
     ),
     Goal(
         "train-cpu-linear",
-        "base on Multi30k, CPU: share of the measured F.linear rate",
-        "share",
+        "base on Multi30k, CPU: fraction of the measured F.linear rate",
+        "fraction",
         0.60,
         "nmt bench train base --lengths RUN --vocab-size 8000 --batch-tokens 2048 --precision bf16 --json train.json",
-        "AMX multiplies at 2.2 TFLOP/s on two cores, so that everything else, which runs at the speed of "
-        "memory, is half of an update: casts between bf16 and float32, dropout, residuals, norms, "
-        "attention's layout. With the small model of Multi30k the second core waits two fifths of its time, while the "
-        "first starts some 5,000 operations. torch.compile by layers did not gain (1,930 ms of processor time an "
-        "update against 1,760). Next: as for fp32 peers.",
+        "AMX reaches 2.2 TFLOP/s on two cores, so the memory-bound operations are half of an update: casts between "
+        "bf16 and float32, dropout, residuals, norms, transposes for attention. With the small Multi30k model, the "
+        "second core is idle two fifths of the time while the first launches about 5,000 operations. torch.compile by "
+        "layer gained nothing (1,930 ms of CPU time per update against 1,760). Next step: as for fp32 peers.",
     ),
     Goal(
         "train-gpu-big",
-        "big, WMT14 lengths, H200 bf16: share of the F.linear rate (0.28 M/s)",
-        "share",
+        "big, WMT14 lengths, H200 bf16: fraction of the F.linear rate (0.28 M/s)",
+        "fraction",
         0.45,
         "nmt bench train big --device cuda --precision bf16 --compile --json big.json",
         _NO_GPU,
     ),
     Goal(
         "train-gpu-base",
-        "base, WMT14 lengths, H200 bf16: share of the F.linear rate (0.74 M/s)",
-        "share",
+        "base, WMT14 lengths, H200 bf16: fraction of the F.linear rate (0.74 M/s)",
+        "fraction",
         0.35,
         "nmt bench train base --device cuda --precision bf16 --compile --json base.json",
         _NO_GPU,
     ),
     Goal(
         "train-gpu-rows",
-        "rows that are tokens, not padding, WMT14 lengths in updates of 25,000; the same on any device",
-        "share",
+        "positions that are tokens, not padding, WMT14 lengths in updates of 25,000; the same on any device",
+        "fraction",
         0.99,
         "nmt bench train tiny --vocab-size 100 --precision fp32 --batch-tokens 25000 --micro-batch-tokens 4096 "
         "--json rows.json train.shapes=fixed",
@@ -138,11 +138,11 @@ GOALS = (
     ),
     Goal(
         "file-int8",
-        "5,000 lines with Multi30k's model, beam 5, whole command: CTranslate2 used directly at its best (int8)",
+        "5,000 lines, Multi30k model, beam 5, complete command: CTranslate2 itself with its best settings (int8)",
         "ratio",
         1.0,
         f"{_FILE} nmt ctranslate2 --goal file-int8",
-        "`nmt translate` also normalizes lines, keeps what a broken call could resume from, and imports six packages.",
+        "`nmt translate` also normalizes lines, records progress for `--resume`, and imports six packages.",
     ),
     Goal(
         "file-int8-torch",
@@ -169,11 +169,11 @@ GOALS = (
     ),
     Goal(
         "one-line",
-        "one line, whole command, the model converted before",
+        "one line, complete command, the model converted beforehand",
         "seconds",
         0.4,
         f"{_FILE} nmt ctranslate2, with a file of one line",
-        "Python itself, typer, pydantic and sentencepiece are most of it.",
+        "Python itself, typer, pydantic and sentencepiece take most of it.",
     ),
     Goal(
         "decode-gpu-batch32",
@@ -186,7 +186,7 @@ GOALS = (
     ),
     Goal(
         "decode-gpu-best",
-        "GPU, beam 4, best batch of each: CTranslate2 in float16",
+        "GPU, beam 4, best batch size of each: CTranslate2 in float16",
         "ratio",
         2.0,
         "tools/bench/run decode nmt:precision=bf16,batch_sentences=512 "
@@ -212,22 +212,22 @@ GOALS = (
     ),
     Goal(
         "multi30k-41",
-        "Multi30k En-De after 30 minutes on 2 cores, from raw text: tokenised lower-case BLEU",
+        "Multi30k En-De after 30 minutes on 2 cores, from raw text: tokenized lower-case BLEU",
         "BLEU",
         41.0,
         "nmt run recipes/multi30k-en-de.toml data.root=FOLDER",
-        "40.5 on the Xeon is with `model.activation_dropout=0.2 train.optimizer=adamw train.weight_decay=0.05`, which"
-        " the recipe had then: after 23 min 20 s, at 11,800 target tokens a second. 39.8 on the AMD EPYC is the "
-        "recipe as it is: after 41 min 18 s, at 6,500, more than the half hour; one core each gave seeds 1, 2 and 3 "
-        "in 7,200 updates 40.5, 40.6 and 40.4. [multi30k.md](multi30k.md) lists runs of other lengths, seeds and "
-        "choices, 38.2 to 40.9. Single runs differ by half a point and more. What gains is updates, and half an hour "
-        "has few more: on the Xeon the second core waits two fifths of the time, while the first starts some 5,000 "
-        "operations. torch.compile was tried for them once more: its kernels that keep or read a mask of truth values"
-        " take 8 ns a number, ten times what torch's own take, and the others save little. On the AMD EPYC products "
-        "are 72 % of an update, of one thread; two processes of one thread that share an update do not make more of "
-        "it than two threads (5 % more, 14 % and 12 % less in three pairs in turns); two threads of Python with half "
-        "an update each made 21 % and 3 % more, in quarters of an hour whose speed changed by as much. Pre-norm, the "
-        "size of updates and the cosine schedule are kept by three seeds each. Next: a step with fewer operations.",
+        "The Xeon's 40.5 used the recipe's former `model.activation_dropout=0.2 train.optimizer=adamw "
+        "train.weight_decay=0.05`: 23 min 20 s at 11,800 target tokens per second. The AMD EPYC's 39.8 is the current "
+        "recipe: 41 min 18 s at 6,500, more than half an hour; on one core each, seeds 1, 2 and 3 gave 40.5, 40.6 "
+        "and 40.4 in 7,200 updates. [multi30k.md](multi30k.md) lists other lengths, seeds and settings, 38.2 to 40.9. "
+        "Single runs differ by half a point and more. More updates help, but half an hour has few more: on the Xeon, "
+        "the second core is idle two fifths of the time while the first launches about 5,000 operations. Another "
+        "trial of torch.compile showed that its kernels that store or read a boolean mask take 8 ns per element, ten "
+        "times as long as torch's own, and that the others save little. On the AMD EPYC, single-threaded matmuls are "
+        "72 % of an update. Two processes of one thread sharing an update are no faster than two threads (5 % more, "
+        "14 % and 12 % less in three alternating pairs); two Python threads with half an update each were 21 % and 3 % "
+        "faster while the machine's speed varied by as much. Pre-norm, the batch size and the cosine schedule were "
+        "each confirmed with three seeds. Next step: fewer operations per update.",
     ),
     Goal(
         "quickstart",
@@ -235,10 +235,11 @@ GOALS = (
         "minutes",
         3.0,
         "tools/quickstart",
-        "On the AMD EPYC 2 min 23 s of it are training, at a third of the rate of F.linear: 1,024 tokens of a small "
-        "model. It had 1,900 updates and twice as many checkpoints before (3 min 9 s, 93.6 BLEU on what was held out; "
-        "now 93.2). In a quicker quarter of an hour 1,700 updates took 2 min 35 s (91.8 BLEU). "
-        "The same commit takes 2 min 57 s or 3 min 6 s there, as the machine is quick. Next: fewer operations a step.",
+        "On the AMD EPYC, 2 min 23 s of it is training, at a third of the F.linear rate: 1,024 tokens of a small "
+        "model. With the former 1,900 updates and twice as many checkpoints it took 3 min 9 s (93.6 BLEU on the "
+        "held-out set; now 93.2). At a time when the machine was faster, 1,700 updates took 2 min 35 s (91.8 BLEU). "
+        "The same commit takes 2 min 57 s or 3 min 6 s there, depending on the machine's speed. Next step: fewer "
+        "operations per update.",
     ),
 )
 BY_NAME = {goal.name: goal for goal in GOALS}

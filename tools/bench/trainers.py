@@ -1,4 +1,4 @@
-"""What the trainers of other systems are fed and watched with alike. Only the standard library is needed here."""
+"""Code shared by the training benchmarks of other systems. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -6,74 +6,77 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.work import Work
 from bench.worker import Clock
+from bench.workload import Workload
 
-NEVER = 10**9  # updates between validations, checkpoints and the like
+NEVER = 10**9  # interval, in updates, of validation, checkpoints and logging
 
 
-def refuse_other_precisions(work: Work, able: Sequence[str], system: str) -> None:
-    """End the program, with a word why, where a system cannot train in the precision of the work."""
-    if work.precision not in able:
+def check_precision(
+    workload: Workload, system: str, cpu: Sequence[str] = ("fp32",), cuda: Sequence[str] = ("fp32", "fp16")
+) -> None:
+    """Exit with a message if a system cannot train in the workload's precision."""
+    supported = cuda if workload.on_gpu else cpu
+    if workload.precision not in supported:
         raise SystemExit(
-            f"{system} cannot train in {work.precision} on {work.device}; "
-            f"it must be one of {', '.join(able)}; give it precision={able[0]}"
+            f"{system} cannot train in {workload.precision} on {workload.device}; "
+            f"it must be one of {', '.join(supported)}; set precision={supported[0]}"
         )
 
 
-def write_vocabulary(work: Work, path: Path) -> Path:
-    """Pieces with counts, one a line, for systems that put special tokens of their own before them."""
-    pieces = work.path("vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    path.write_text("".join(f"{piece}\t1\n" for piece in pieces[4:]), encoding="utf-8")
+def write_vocabulary(workload: Workload, path: Path) -> Path:
+    """Write pieces with counts, one per line, without special tokens, which these systems add themselves."""
+    path.write_text("".join(f"{piece}\t1\n" for piece in workload.lines("vocab.txt")[4:]), encoding="utf-8")
     return path
 
 
-def sorted_size(work: Work) -> int:
-    """`padded_size` for eole and OpenNMT-py.
+def sorted_batch_size(workload: Workload) -> int:
+    """`padded_batch_size` for eole and OpenNMT-py.
 
-    They sort by source, then by target length, and count the longer side of a pair, the target with begin and end.
+    Both sort by source, then by target length, and count the longer side of a pair, the target with BOS and EOS.
     """
-    pairs = sorted(pair_lengths(work))
-    return padded_size([max(src, tgt + 2) for src, tgt in pairs], [tgt + 1 for _, tgt in pairs], work.batch_tokens)
+    pairs = sorted(pair_lengths(workload))
+    lengths = [max(src, tgt + 2) for src, tgt in pairs]
+    return padded_batch_size(lengths, [tgt + 1 for _, tgt in pairs], workload.batch_tokens)
 
 
-def pair_lengths(work: Work) -> list[tuple[int, int]]:
-    """Pieces of source and target of every training pair, without special tokens."""
-    return list(zip(map(len, work.pieces("train", "src")), map(len, work.pieces("train", "tgt")), strict=True))
+def pair_lengths(workload: Workload) -> list[tuple[int, int]]:
+    """Source and target tokens of every training pair, without special tokens."""
+    return list(zip(map(len, workload.pieces("train", "src")), map(len, workload.pieces("train", "tgt")), strict=True))
 
 
-def padded_size(rows: Sequence[int], counted: Sequence[int], wanted: int) -> int:
-    """The limit on sentences times the longest of a batch, with which it has about `wanted` of the counted tokens.
+def padded_batch_size(lengths: Sequence[int], target_tokens: Sequence[int], mean: int) -> int:
+    """Find the limit on padded batch size (sentences times longest) that gives `mean` target tokens per batch.
 
-    rows:    how long each sentence is to the system, in the order in which it puts them into batches
-    counted: how many target tokens each of them has indeed
+    lengths:       of each sentence as the system counts it, in batching order
+    target_tokens: of each sentence
     """
-    size = wanted
+    size = mean
     for _ in range(4):
-        batches, held, longest = 1, 0, 0
-        for row in rows:
-            held, longest = held + 1, max(longest, row)
-            if held > 1 and held * longest > size:
-                batches, held, longest = batches + 1, 1, row
-        size = round(size * wanted * batches / sum(counted))
+        batches, count, longest = 1, 0, 0
+        for length in lengths:
+            count, longest = count + 1, max(longest, length)
+            if count > 1 and count * longest > size:
+                batches, count, longest = batches + 1, 1, length
+        size = round(size * mean * batches / sum(target_tokens))
     return size
 
 
-def counted_steps(
+def count_steps(
     step: Callable[[Any, Any], Any], tokens_of: Callable[[Any], int], updates: int, clock: Clock
 ) -> Callable[[Any, Any], Any]:
-    """A trainer's step on a batch, made to end a lap after so many of them: when the next one begins.
+    """Wrap a trainer's step so that a round ends every `updates` steps, when the next step starts.
 
-    So all that the trainer does between two steps belongs to the first of them.
+    Work of the trainer between two steps is therefore part of the round of the first.
     """
-    done = tokens = 0
+    steps = tokens = 0
 
     def counted(trainer: Any, batch: Any) -> Any:
-        nonlocal done, tokens
-        if done == updates:
-            clock.lap(tokens)
-            done = tokens = 0
-        done, tokens = done + 1, tokens + tokens_of(batch)
+        nonlocal steps, tokens
+        if steps == updates:
+            clock.end_round(tokens)
+            steps = tokens = 0
+        steps, tokens = steps + 1, tokens + tokens_of(batch)
         return step(trainer, batch)
 
     return counted

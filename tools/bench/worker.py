@@ -1,8 +1,7 @@
-"""One system at work, in an environment of its own: `python -m bench.worker MODULE WORK.json`.
+"""One system in its own environment: `python -m bench.worker MODULE WORKLOAD.json`.
 
-It is told on its standard input when a lap may begin, and answers each with a line of JSON on its standard output:
-`{"ready": ...}` when it has warmed up, then `{"seconds": ..., "tokens": ...}` for each lap. What the system itself
-prints goes to standard error.
+Reads `go` from stdin before each round and answers with one line of JSON on stdout: `{"ready": ...}` after warm-up,
+then `{"seconds": ..., "tokens": ...}` for each round. Output of the system itself is redirected to stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, TextIO
 
-from bench.work import Work
+from bench.workload import Workload
 
 _PACKAGES = ("torch", "transformers", "ctranslate2", "eole", "OpenNMT-py", "sockeye", "joeynmt", "nmt", "sentencepiece")
 
@@ -27,38 +26,31 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Clock:
-    """Times laps and holds the system between them.
-
-    Everything that the system does between two laps counts, and nothing while it waits to be told to go on.
-    """
+    """Times rounds, and blocks the system between them. Time spent blocked does not count."""
 
     def __init__(self, warm_up: int, answers: TextIO, orders: TextIO) -> None:
-        self._to_warm_up = warm_up
+        self._warm_up_left = warm_up
         self._answers, self._orders = answers, orders
-        self._begun = self._started = perf_counter()
+        self._created = self._round_start = perf_counter()
 
-    def lap(self, tokens: int) -> None:
-        """The end of a lap with so many target tokens, end tokens counted."""
-        _wait_for_gpu()
-        seconds = perf_counter() - self._started
-        self._to_warm_up -= 1
-        if self._to_warm_up < 0:
-            self._say({"seconds": seconds, "tokens": tokens})
-        if self._to_warm_up == 0:
-            self._say({"ready": {"versions": _versions(), "seconds": perf_counter() - self._begun}})
-        if self._to_warm_up <= 0 and self._orders.readline() != "go\n":
-            os._exit(0)  # without the goodbyes of threads and processes that the system started
-        self._started = perf_counter()
+    def end_round(self, tokens: int) -> None:
+        """End a round of `tokens` target tokens, EOS included, and block until the next one may start."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        seconds = perf_counter() - self._round_start
+        self._warm_up_left -= 1
+        if self._warm_up_left < 0:
+            self._answer({"seconds": seconds, "tokens": tokens})
+        if self._warm_up_left == 0:
+            self._answer({"ready": {"versions": _versions(), "seconds": perf_counter() - self._created}})
+        if self._warm_up_left <= 0 and self._orders.readline() != "go\n":
+            os._exit(0)  # does not wait for threads and processes of the system
+        self._round_start = perf_counter()
 
-    def _say(self, answer: dict[str, Any]) -> None:
+    def _answer(self, answer: dict[str, Any]) -> None:
         self._answers.write(json.dumps(answer) + "\n")
         self._answers.flush()
-
-
-def _wait_for_gpu() -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
 
 
 def _versions() -> dict[str, str]:
@@ -72,19 +64,19 @@ def _versions() -> dict[str, str]:
 
 
 def end_with_parent() -> None:
-    """Let Linux kill this process when the contest is killed, for what is stopped cannot end by itself."""
+    """On Linux, have this process killed when its parent dies: a suspended process cannot exit by itself."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main(peer: str, path: str) -> None:
-    """Let a peer do the work that a file describes, until nobody says to go on."""
+    """Run the workload described by a file on a system until stdin is closed."""
     end_with_parent()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    work = Work.from_json(Path(path).read_text(encoding="utf-8"))
+    workload = Workload.from_json(Path(path).read_text(encoding="utf-8"))
     module = importlib.import_module(peer)
-    getattr(module, work.task)(work, Clock(work.warm_up, answers, sys.stdin))
+    getattr(module, workload.task)(workload, Clock(workload.warm_up, answers, sys.stdin))
 
 
 if __name__ == "__main__":

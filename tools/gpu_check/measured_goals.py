@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.goals import Goal
-from bench.ledger import Entry, add_entry, add_ledger, figure_entry, is_reached, measured, read_ledger
+from bench.ledger import Entry, add_entries, format_result, is_reached, read_ledger, value_entry
 from bench.worker import end_with_parent
 
 from gpu_check.outcome import Results
@@ -29,7 +29,7 @@ _SMALL_CONTEST = {
 
 def measure(settings: Settings, results: Results, goal: Goal) -> None:
     """Measure one goal and add its check."""
-    row = (goal.text, goal.wanted_text)
+    row = (goal.text, goal.target_text)
     words = shlex.split(goal.command)
     entry, problem = _figure(settings, goal, words) if words[0] == "nmt" else _contest(settings, words)
     if entry is None:
@@ -38,11 +38,11 @@ def measure(settings: Settings, results: Results, goal: Goal) -> None:
             return results.not_measured(*row, problem)
         return results.check(*row, problem, False)
     if not settings.on_gpu:
-        results.note(f"On a CPU: {measured(entry)}.")
+        results.note(f"On a CPU: {format_result(entry)}.")
         return results.not_measured(*row, "no GPU; it ran on the CPU")
-    results.check(*row, measured(entry), is_reached(entry))
+    results.check(*row, format_result(entry), is_reached(entry))
     if not settings.small:
-        add_ledger(_ledger(settings))
+        add_entries([entry])
     return None
 
 
@@ -62,8 +62,8 @@ def _figure(settings: Settings, goal: Goal, words: Sequence[str]) -> tuple[Entry
     value = 1 - figures["stages"]["row_padding"] if goal.name == "train-gpu-rows" else figures["share_of_linear"]
     tokens = figures["tgt_tokens_per_second"]["median"]
     note = f"{tokens:,.0f} target tokens a second (median); {figures['compiled_while_timed']} graphs made while timed"
-    entry = figure_entry(goal.name, value, shlex.join(words), note, report)
-    add_entry(entry, _ledger(settings))
+    entry = value_entry(goal.name, value, shlex.join(words), note, report)
+    add_entries([entry], _ledger(settings))
     return entry, ""
 
 

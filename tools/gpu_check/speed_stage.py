@@ -18,7 +18,7 @@ _IN_DRY_RUN = ("train-gpu-big", "decode-gpu-batch32")
 def run(settings: Settings, results: Results, part: str) -> None:
     """Measure one goal."""
     goal = BY_NAME[part]
-    row = (goal.text, goal.wanted_text)
+    row = (goal.text, goal.target_text)
     peer = other_system(goal)
     if peer is not None and find_spec(peer) is None:
         results.not_measured(*row, f"{peer} is not installed")

@@ -1,5 +1,5 @@
-"""One file for each system: `train(work, clock)`, `decode` and `prepare`, as far as it can do these.
+"""One module per system, with a function for each task it supports: `train`, `decode` or `prepare(workload, clock)`.
 
-A function runs for ever: it tells the clock at the end of each lap (some updates, or a pass over the sentences) how
-many target tokens were in it, and the clock holds it until the next lap may begin.
+Each function runs until its process exits. At the end of a round (some updates, or one pass over the sentences) it
+reports the number of target tokens to the clock, which blocks until the next round may start.
 """

@@ -1,7 +1,7 @@
-"""CTranslate2: its translator, with random weights of the work's shape.
+"""CTranslate2: its translator, with random weights of the workload's shape.
 
-Options: compute_type (float32, int8, bfloat16, float16, int8_float32, ...), by default as the precision says;
-inter_threads (translators that work side by side); CT2_FORCE_CPU_ISA and CT2_USE_MKL as variables.
+Options: compute_type (float32, int8, bfloat16, float16, int8_float32, ...), by default that of the precision;
+inter_threads (parallel translators); environment variables CT2_FORCE_CPU_ISA and CT2_USE_MKL.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ import ctranslate2
 import numpy as np
 from ctranslate2.specs import common_spec, transformer_spec
 
-from bench.work import Shape, Work
 from bench.worker import Clock
+from bench.workload import Shape, Workload
 
 COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 EOS = "</s>"
 
 
-def decode(work: Work, clock: Clock) -> None:
-    """`translate_batch` of all sentences at once, which sorts and batches them itself."""
-    translators = int(work.option("inter_threads", "1"))
-    sentences = [[*pieces, EOS] for pieces in work.pieces("test", "src")[: work.num_sentences]]
+def decode(workload: Workload, clock: Clock) -> None:
+    """Pass all sentences to `translate_batch`, which sorts and batches them."""
+    translators = int(workload.options.get("inter_threads", "1"))
+    sentences = [[*pieces, EOS] for pieces in workload.pieces("test", "src")[: workload.num_sentences]]
     with tempfile.TemporaryDirectory() as folder:
-        write_model(work, folder)
+        write_model(workload, folder)
         translator = ctranslate2.Translator(
             folder,
-            device=work.device,
-            compute_type=work.option("compute_type", COMPUTE_TYPES[work.precision]),
+            device=workload.device,
+            compute_type=workload.options.get("compute_type", COMPUTE_TYPES[workload.precision]),
             inter_threads=translators,
-            intra_threads=max(1, work.threads // translators),
+            intra_threads=max(1, workload.threads // translators),
         )
     while True:
-        found = translator.translate_batch(
+        results = translator.translate_batch(
             sentences,
-            beam_size=work.beam_size,
-            max_batch_size=work.batch_sentences,
+            beam_size=workload.beam_size,
+            max_batch_size=workload.batch_sentences,
             batch_type="examples",
-            min_decoding_length=work.output_tokens,
-            max_decoding_length=work.output_tokens,
+            min_decoding_length=workload.output_tokens,
+            max_decoding_length=workload.output_tokens,
         )
-        clock.lap(sum(len(result.hypotheses[0]) for result in found))
+        clock.end_round(sum(len(result.hypotheses[0]) for result in results))
 
 
-def write_model(work: Work, folder: str) -> None:
-    """A model directory with random weights, in the paper's arrangement."""
-    shape = work.shape
+def write_model(workload: Workload, folder: str) -> None:
+    """Write a post-norm model directory with random weights."""
+    shape = workload.shape
     spec = transformer_spec.TransformerSpec.from_config(
         (shape.num_encoder_layers, shape.num_decoder_layers),
         shape.num_heads,
@@ -54,7 +54,7 @@ def write_model(work: Work, folder: str) -> None:
         activation=common_spec.Activation.RELU,
     )
     random = np.random.Generator(np.random.PCG64(1))
-    embeddings = _matrix(random, work.vocab_size, shape.d_model)
+    embeddings = _matrix(random, workload.vocab_size, shape.d_model)
     spec.encoder.embeddings[0].weight = embeddings
     spec.decoder.embeddings.weight = embeddings
     spec.decoder.projection.weight = embeddings
@@ -63,7 +63,7 @@ def write_model(work: Work, folder: str) -> None:
         if layer in spec.decoder.layer:
             _fill_attention(layer.attention, random, shape.d_model, [1, 2, 1])
         _fill_feed_forward(layer.ffn, random, shape)
-    vocabulary = work.path("vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    vocabulary = workload.lines("vocab.txt")
     spec.register_source_vocabulary(vocabulary)
     spec.register_target_vocabulary(vocabulary)
     spec.validate()
@@ -72,7 +72,7 @@ def write_model(work: Work, folder: str) -> None:
 
 
 def _fill_attention(attention: object, random: np.random.Generator, width: int, parts: list[int]) -> None:
-    """Its projections one after the other; queries, keys and values may lie in one matrix."""
+    """Fill the projections; parts: number of d_model x d_model blocks fused in each."""
     for linear, part in zip(attention.linear, parts, strict=True):  # type: ignore[attr-defined]
         _fill_linear(linear, random, part * width, width)
     _fill_norm(attention.layer_norm, width)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A file through CTranslate2 used directly, as its documentation shows: `ctranslate2_file.py IN OUT KEY=VALUE...`.
+"""Translate a file with CTranslate2 as its documentation shows: `ctranslate2_file.py IN OUT KEY=VALUE...`.
 
 Settings: model (an export of `nmt export --to ctranslate2`), beam_size, compute_type, inter_threads, intra_threads,
 batch_sentences.
@@ -15,13 +15,13 @@ import sentencepiece
 
 def main(source: str, target: str, *settings: str) -> None:
     """Translate a file."""
-    given = dict(setting.split("=", 1) for setting in settings)
-    folder, beam_size = Path(given["model"]), int(given["beam_size"])
+    options = dict(setting.split("=", 1) for setting in settings)
+    folder, beam_size = Path(options["model"]), int(options["beam_size"])
     translator = ctranslate2.Translator(
         str(folder),
-        compute_type=given["compute_type"],
-        inter_threads=int(given["inter_threads"]),
-        intra_threads=int(given["intra_threads"]),
+        compute_type=options["compute_type"],
+        inter_threads=int(options["inter_threads"]),
+        intra_threads=int(options["intra_threads"]),
     )
     joint = folder / "tokenizer.model"
     encoder, decoder = (
@@ -32,10 +32,10 @@ def main(source: str, target: str, *settings: str) -> None:
     )
     with Path(source).open(encoding="utf-8") as lines, Path(target).open("w", encoding="utf-8") as out:
         pieces = (encoder.encode(line.rstrip("\n"), out_type=str) for line in lines)
-        found = translator.translate_iterable(
-            pieces, max_batch_size=int(given["batch_sentences"]), beam_size=beam_size, length_penalty=1.0
+        results = translator.translate_iterable(
+            pieces, max_batch_size=int(options["batch_sentences"]), beam_size=beam_size, length_penalty=1.0
         )
-        for result in found:
+        for result in results:
             out.write(decoder.decode(result.hypotheses[0]) + "\n")
 
 

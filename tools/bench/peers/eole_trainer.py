@@ -1,7 +1,7 @@
-"""eole: its own trainer, as `eole train` calls it, on the same pieces; a lap ends where it reports.
+"""eole: the trainer of `eole train` on the same pieces; a round ends where it reports.
 
-Its decoder is always pre-norm, so both stacks are, each with one more norm at its end. It drops a sentence from a batch
-that has the same source already. Options: bucket_size, num_workers and torch_compile (true or false), as eole has them.
+Its decoder is always pre-norm, so both stacks are, each with a final norm. It drops sentences whose source is already
+in the batch. Options, as in eole: bucket_size, num_workers, torch_compile (true or false).
 """
 
 from __future__ import annotations
@@ -15,72 +15,70 @@ from eole.config.run import TrainConfig
 from eole.train_single import main
 from eole.utils.statistics import Statistics
 
-from bench.trainers import NEVER, refuse_other_precisions, sorted_size, write_vocabulary
-from bench.work import Work
+from bench.trainers import NEVER, check_precision, sorted_batch_size, write_vocabulary
 from bench.worker import Clock
+from bench.workload import Workload
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def train(work: Work, clock: Clock) -> None:
-    """Let eole train, and stand where it would print its report."""
-    on_gpu = work.device.startswith("cuda")
-    # On a CPU, what eole calls fp16 is computed in bf16.
-    refuse_other_precisions(work, ("fp32", "bf16", "fp16") if on_gpu else ("fp32", "bf16"), "eole")
+def train(workload: Workload, clock: Clock) -> None:
+    """Train with eole, ending a round instead of each report."""
+    # On a CPU, eole computes fp16 in bf16.
+    check_precision(workload, "eole", cpu=("fp32", "bf16"), cuda=("fp32", "bf16", "fp16"))
 
     def report(statistics: Statistics, *_: Any) -> None:
-        clock.lap(int(statistics.n_tokens))
+        clock.end_round(int(statistics.n_tokens))
 
     Statistics.output = report
-    torch.set_num_threads(work.threads)
-    if on_gpu and work.precision in DTYPES:
-        # Otherwise eole computes in torch's own choice, which is fp16, whatever precision it is asked for.
-        torch.set_autocast_dtype("cuda", DTYPES[work.precision])
+    torch.set_num_threads(workload.threads)
+    if workload.on_gpu and workload.precision in DTYPES:
+        # Otherwise eole uses torch's default autocast dtype, fp16, for every precision.
+        torch.set_autocast_dtype("cuda", DTYPES[workload.precision])
     with tempfile.TemporaryDirectory() as folder:
-        main(TrainConfig(**configuration(work, Path(folder))), device_id=0 if on_gpu else -1)
+        main(TrainConfig(**configuration(workload, Path(folder))), device_id=0 if workload.on_gpu else -1)
 
 
-def configuration(work: Work, folder: Path) -> dict[str, Any]:
-    """The recipe of eole's WMT17 example, with the shape and batches of the work."""
-    vocabulary = str(write_vocabulary(work, folder / "vocabulary.txt"))
-    corpus = {"path_src": str(work.path("train.src.pieces")), "path_tgt": str(work.path("train.tgt.pieces"))}
+def configuration(workload: Workload, folder: Path) -> dict[str, Any]:
+    """Settings of eole's WMT17 example with the shape and batch size of the workload."""
+    vocabulary = str(write_vocabulary(workload, folder / "vocabulary.txt"))
+    corpus = {"path_src": str(workload.path("train.src.pieces")), "path_tgt": str(workload.path("train.tgt.pieces"))}
     return {
         "save_data": str(folder / "data"),
         "overwrite": True,
         "seed": 1,
-        "report_every": work.updates,
+        "report_every": workload.updates,
         "src_vocab": vocabulary,
         "tgt_vocab": vocabulary,
-        "src_vocab_size": work.vocab_size,
-        "tgt_vocab_size": work.vocab_size,
+        "src_vocab_size": workload.vocab_size,
+        "tgt_vocab_size": workload.vocab_size,
         "share_vocab": True,
         "n_sample": 0,
         "transforms": [],
         "data": {"corpus": corpus},
-        "training": _training(work, folder),
-        "model": _model(work),
+        "training": _training(workload, folder),
+        "model": _model(workload),
     }
 
 
-def _training(work: Work, folder: Path) -> dict[str, Any]:
-    on_gpu = work.device.startswith("cuda")
+def _training(workload: Workload, folder: Path) -> dict[str, Any]:
     return {
         "model_path": str(folder / "model"),
         "train_steps": NEVER,
         "valid_steps": NEVER,
         "save_checkpoint_steps": NEVER,
-        "bucket_size": int(work.option("bucket_size", "262144")),
-        "num_workers": int(work.option("num_workers", "2" if on_gpu else "1")),
-        "torch_compile": work.option("torch_compile", "false") == "true",
+        "bucket_size": int(workload.options.get("bucket_size", "262144")),
+        "num_workers": int(workload.options.get("num_workers", "2" if workload.on_gpu else "1")),
+        "torch_compile": workload.options.get("torch_compile", "false") == "true",
         "world_size": 1,
-        "gpu_ranks": [0] if on_gpu else [],
+        "gpu_ranks": [0] if workload.on_gpu else [],
         "batch_type": "tokens",
-        "batch_size": sorted_size(work),
-        "batch_size_multiple": 8 if on_gpu else 1,
+        "batch_size": sorted_batch_size(workload),
+        "batch_size_multiple": 8 if workload.on_gpu else 1,
         "accum_count": [1],
         "accum_steps": [0],
         "normalization": "tokens",
-        "compute_dtype": work.precision,
+        "compute_dtype": workload.precision,
         "log_attention_entropy": False,
         "param_init_method": "xavier_uniform",
         "optim": "adam",
@@ -89,15 +87,15 @@ def _training(work: Work, folder: Path) -> dict[str, Any]:
         "warmup_steps": 4000,
         "decay_method": "noam",
         "max_grad_norm": 0,
-        "label_smoothing": work.label_smoothing,
+        "label_smoothing": workload.label_smoothing,
         "dropout_steps": [0],
-        "dropout": [work.shape.dropout],
+        "dropout": [workload.shape.dropout],
         "attention_dropout": [0.0],
     }
 
 
-def _model(work: Work) -> dict[str, Any]:
-    shape = work.shape
+def _model(workload: Workload) -> dict[str, Any]:
+    shape = workload.shape
     return {
         "architecture": "transformer",
         "hidden_size": shape.d_model,

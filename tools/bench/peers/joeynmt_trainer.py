@@ -1,6 +1,7 @@
-"""JoeyNMT: its own trainer, on the same pieces; a lap is so many of its steps.
+"""JoeyNMT: its own trainer on the same pieces; a round is a fixed number of its steps.
 
-It fills batches at random, so that a good part of each is padding, and it has dropout on the attention weights too.
+It batches sentences at random, so a large fraction of each batch is padding, and also applies dropout to attention
+weights.
 """
 
 from __future__ import annotations
@@ -11,41 +12,37 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from joeynmt.batch import Batch
 from joeynmt.training import TrainManager
 from joeynmt.training import train as train_joeynmt
 
-from bench.trainers import NEVER, counted_steps, padded_size, pair_lengths, refuse_other_precisions
-from bench.work import Work
+from bench.trainers import NEVER, check_precision, count_steps, padded_batch_size, pair_lengths
 from bench.worker import Clock
+from bench.workload import Workload
 
 
-def train(work: Work, clock: Clock) -> None:
-    """Let JoeyNMT train, and look at each of its steps."""
-    able = ("fp32", "fp16") if work.device.startswith("cuda") else ("fp32",)
-    refuse_other_precisions(work, able, "JoeyNMT")
-    TrainManager._train_step = counted_steps(TrainManager._train_step, _target_tokens, work.updates, clock)
-    torch.set_num_threads(work.threads)
+def train(workload: Workload, clock: Clock) -> None:
+    """Train with JoeyNMT, counting its steps."""
+    check_precision(workload, "JoeyNMT")
+    TrainManager._train_step = count_steps(
+        TrainManager._train_step, lambda batch: int(batch.ntokens), workload.updates, clock
+    )
+    torch.set_num_threads(workload.threads)
     with tempfile.TemporaryDirectory() as folder:
-        train_joeynmt(rank=0, world_size=0, cfg=configuration(work, Path(folder)), skip_test=True)
+        train_joeynmt(rank=0, world_size=0, cfg=configuration(workload, Path(folder)), skip_test=True)
 
 
-def _target_tokens(batch: Batch) -> int:
-    return int(batch.ntokens)
-
-
-def configuration(work: Work, folder: Path) -> dict[str, Any]:
-    """The settings of its WMT14 example, with the shape and batches of the work."""
+def configuration(workload: Workload, folder: Path) -> dict[str, Any]:
+    """Settings of its WMT14 example with the shape and batch size of the workload."""
     for split in ("train", "valid"):
-        for side in ("src", "tgt"):  # its names of files end in those of languages
-            (folder / f"{split}.{side}").symlink_to(work.path(f"{split}.{side}.pieces").absolute())
+        for side in ("src", "tgt"):  # its file names end in the language
+            (folder / f"{split}.{side}").symlink_to(workload.path(f"{split}.{side}.pieces").absolute())
     (folder / "model").mkdir()
-    vocabulary = {"level": "word", "voc_file": str(work.path("vocab.txt"))}
+    vocabulary = {"level": "word", "voc_file": str(workload.path("vocab.txt"))}
     return {
         "name": "bench",
         "model_dir": str(folder / "model"),
-        "use_cuda": work.device.startswith("cuda"),
-        "fp16": work.precision == "fp16",
+        "use_cuda": workload.on_gpu,
+        "fp16": workload.precision == "fp16",
         "random_seed": 1,
         "data": {
             "train": str(folder / "train"),
@@ -55,17 +52,17 @@ def configuration(work: Work, folder: Path) -> dict[str, Any]:
             "trg": {"lang": "tgt", **vocabulary},
         },
         "testing": {},
-        "training": _training(work),
-        "model": _model(work),
+        "training": _training(workload),
+        "model": _model(workload),
     }
 
 
-def _training(work: Work) -> dict[str, Any]:
+def _training(workload: Workload) -> dict[str, Any]:
     return {
         "batch_type": "token",
-        "batch_size": batch_size(work),
+        "batch_size": batch_size(workload),
         "normalization": "tokens",
-        "label_smoothing": work.label_smoothing,
+        "label_smoothing": workload.label_smoothing,
         "optimizer": "adam",
         "adam_betas": [0.9, 0.98],
         "scheduling": "warmupinversesquareroot",
@@ -79,8 +76,8 @@ def _training(work: Work) -> dict[str, Any]:
     }
 
 
-def _model(work: Work) -> dict[str, Any]:
-    shape = work.shape
+def _model(workload: Workload) -> dict[str, Any]:
+    shape = workload.shape
     stack = {
         "type": "transformer",
         "num_heads": shape.num_heads,
@@ -101,8 +98,10 @@ def _model(work: Work) -> dict[str, Any]:
     }
 
 
-def batch_size(work: Work) -> int:
-    """JoeyNMT counts the longer side of a pair with its end, and takes pairs as they come from a shuffled corpus."""
-    pairs = pair_lengths(work)
+def batch_size(workload: Workload) -> int:
+    """Padded batch size. JoeyNMT shuffles the corpus and counts the longer side of a pair with EOS."""
+    pairs = pair_lengths(workload)
     random.Random(1).shuffle(pairs)
-    return padded_size([max(src, tgt) + 1 for src, tgt in pairs], [tgt + 1 for _, tgt in pairs], work.batch_tokens)
+    return padded_batch_size(
+        [max(src, tgt) + 1 for src, tgt in pairs], [tgt + 1 for _, tgt in pairs], workload.batch_tokens
+    )

@@ -1,7 +1,7 @@
-"""OpenNMT-py: its own `onmt_train`, on the same pieces; a lap ends where it reports.
+"""OpenNMT-py: `onmt_train` on the same pieces; a round ends where it reports.
 
-It knows no post-norm, so both stacks are pre-norm, each with one more norm at its end. It drops a sentence from a batch
-that has the same source already. Options: bucket_size and num_workers, as OpenNMT-py has them.
+It has no post-norm, so both stacks are pre-norm, each with a final norm. It drops sentences whose source is already in
+the batch. Options, as in OpenNMT-py: bucket_size, num_workers.
 """
 
 from __future__ import annotations
@@ -16,83 +16,80 @@ import torch
 from onmt.bin.train import main
 from onmt.utils.statistics import Statistics
 
-from bench.trainers import NEVER, refuse_other_precisions, sorted_size, write_vocabulary
-from bench.work import Work
+from bench.trainers import NEVER, check_precision, sorted_batch_size, write_vocabulary
 from bench.worker import Clock
+from bench.workload import Workload
 
 
-def train(work: Work, clock: Clock) -> None:
-    """Let OpenNMT-py train, and stand where it would print its report."""
-    able = ("fp32", "fp16") if work.device.startswith("cuda") else ("fp32",)
-    refuse_other_precisions(work, able, "OpenNMT-py")
+def train(workload: Workload, clock: Clock) -> None:
+    """Train with OpenNMT-py, ending a round instead of each report."""
+    check_precision(workload, "OpenNMT-py")
 
     def report(statistics: Statistics, *_: Any) -> None:
-        clock.lap(int(statistics.n_words))
+        clock.end_round(int(statistics.n_words))
 
     Statistics.output = report
-    torch.set_num_threads(work.threads)
+    torch.set_num_threads(workload.threads)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
-        path.write_text(json.dumps(configuration(work, Path(folder))), encoding="utf-8")  # YAML holds JSON
+        path.write_text(json.dumps(configuration(workload, Path(folder))), encoding="utf-8")  # JSON is valid YAML
         sys.argv = ["onmt_train", "-config", str(path)]
         main()
 
 
-def configuration(work: Work, folder: Path) -> dict[str, Any]:
-    """The options of its documentation's Transformer, with the shape and batches of the work."""
-    vocabulary = str(write_vocabulary(work, folder / "vocabulary.txt"))
-    corpus = {"path_src": str(work.path("train.src.pieces")), "path_tgt": str(work.path("train.tgt.pieces"))}
+def configuration(workload: Workload, folder: Path) -> dict[str, Any]:
+    """Options of the Transformer in its documentation with the shape and batch size of the workload."""
+    vocabulary = str(write_vocabulary(workload, folder / "vocabulary.txt"))
+    corpus = {"path_src": str(workload.path("train.src.pieces")), "path_tgt": str(workload.path("train.tgt.pieces"))}
     return {
         "data": {"corpus": {**corpus, "transforms": []}},
         "src_vocab": vocabulary,
         "tgt_vocab": vocabulary,
-        "src_vocab_size": work.vocab_size,
-        "tgt_vocab_size": work.vocab_size,
+        "src_vocab_size": workload.vocab_size,
+        "tgt_vocab_size": workload.vocab_size,
         "share_vocab": True,
         "save_data": str(folder / "data"),
         "save_model": str(folder / "model"),
         "overwrite": True,
         "n_sample": 0,
         "seed": 1,
-        "report_every": work.updates,
+        "report_every": workload.updates,
         "train_steps": NEVER,
         "valid_steps": NEVER,
         "save_checkpoint_steps": NEVER,
-        **_training(work),
-        **_model(work),
+        **_training(workload),
+        **_model(workload),
     }
 
 
-def _training(work: Work) -> dict[str, Any]:
-    on_gpu = work.device.startswith("cuda")
-    gpu = {"world_size": 1, "gpu_ranks": [0]}
+def _training(workload: Workload) -> dict[str, Any]:
     return {
-        "bucket_size": int(work.option("bucket_size", "262144")),
-        "num_workers": int(work.option("num_workers", "2" if on_gpu else "1")),
+        "bucket_size": int(workload.options.get("bucket_size", "262144")),
+        "num_workers": int(workload.options.get("num_workers", "2" if workload.on_gpu else "1")),
         "batch_type": "tokens",
-        "batch_size": sorted_size(work),
-        "batch_size_multiple": 8 if on_gpu else 1,
+        "batch_size": sorted_batch_size(workload),
+        "batch_size_multiple": 8 if workload.on_gpu else 1,
         "accum_count": [1],
         "normalization": "tokens",
-        "model_dtype": work.precision,
+        "model_dtype": workload.precision,
         "optim": "adam",
         "adam_beta2": 0.98,
         "learning_rate": 2,
         "warmup_steps": 4000,
         "decay_method": "noam",
         "max_grad_norm": 0,
-        "label_smoothing": work.label_smoothing,
+        "label_smoothing": workload.label_smoothing,
         "param_init": 0,
         "param_init_glorot": True,
         "dropout_steps": [0],
-        "dropout": [work.shape.dropout],
+        "dropout": [workload.shape.dropout],
         "attention_dropout": [0.0],
-        **(gpu if on_gpu else {}),
+        **({"world_size": 1, "gpu_ranks": [0]} if workload.on_gpu else {}),
     }
 
 
-def _model(work: Work) -> dict[str, Any]:
-    shape = work.shape
+def _model(workload: Workload) -> dict[str, Any]:
+    shape = workload.shape
     return {
         "encoder_type": "transformer",
         "decoder_type": "transformer",

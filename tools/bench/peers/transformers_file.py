@@ -1,4 +1,4 @@
-"""A file through transformers' `generate`, sorted by length: `transformers_file.py IN OUT KEY=VALUE...`.
+"""Translate a file with transformers' `generate`, sorted by length: `transformers_file.py IN OUT KEY=VALUE...`.
 
 Settings: model (an export of `nmt export --to huggingface`), beam_size, threads, batch_sentences, precision.
 """
@@ -14,19 +14,19 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 def main(source: str, target: str, *settings: str) -> None:
     """Translate a file."""
-    given = dict(setting.split("=", 1) for setting in settings)
-    torch.set_num_threads(int(given["threads"]))
-    precision = {"fp32": torch.float32, "bf16": torch.bfloat16}[given["precision"]]
-    model = AutoModelForSeq2SeqLM.from_pretrained(given["model"], dtype=precision).eval()
-    tokenizer = AutoTokenizer.from_pretrained(given["model"])
-    lines = Path(source).read_text(encoding="utf-8").splitlines()
+    options = dict(setting.split("=", 1) for setting in settings)
+    torch.set_num_threads(int(options["threads"]))
+    precision = {"fp32": torch.float32, "bf16": torch.bfloat16}[options["precision"]]
+    model = AutoModelForSeq2SeqLM.from_pretrained(options["model"], dtype=precision).eval()
+    tokenizer = AutoTokenizer.from_pretrained(options["model"])
+    lines = Path(source).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     order = sorted(range(len(lines)), key=lambda index: -len(lines[index]))
-    size, outputs = int(given["batch_sentences"]), [""] * len(lines)
+    size, outputs = int(options["batch_sentences"]), [""] * len(lines)
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
         batch = tokenizer([lines[index] for index in chosen], return_tensors="pt", padding=True)
         with torch.inference_mode():
-            ids = model.generate(**batch, num_beams=int(given["beam_size"]), max_new_tokens=256)
+            ids = model.generate(**batch, num_beams=int(options["beam_size"]), max_new_tokens=256)
         for index, text in zip(chosen, tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True):
             outputs[index] = text
     Path(target).write_text("".join(f"{text}\n" for text in outputs), encoding="utf-8")

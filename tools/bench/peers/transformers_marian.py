@@ -1,4 +1,4 @@
-"""Hugging Face transformers: MarianMTModel, in a plain training loop and in `generate`.
+"""Hugging Face transformers: MarianMTModel in a plain training loop and with `generate`.
 
 Options: attn (sdpa or eager); compile (true or false, training).
 """
@@ -14,19 +14,19 @@ import torch
 from torch.nn import functional as F
 from transformers import MarianConfig, MarianMTModel
 
-from bench.work import Work
 from bench.worker import Clock
+from bench.workload import Workload
 
 PAD, BOS, EOS = 0, 2, 3
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def build_model(work: Work) -> MarianMTModel:
-    """The model of the work, with fresh weights."""
-    shape = work.shape
+def build_model(workload: Workload) -> MarianMTModel:
+    """Model of the workload's shape, randomly initialized."""
+    shape = workload.shape
     torch.manual_seed(1)
-    config = MarianConfig(  # type: ignore[call-arg]  # `attn_implementation` is none of its fields
-        vocab_size=work.vocab_size,
+    config = MarianConfig(  # type: ignore[call-arg]  # `attn_implementation` is not a declared field
+        vocab_size=workload.vocab_size,
         d_model=shape.d_model,
         encoder_layers=shape.num_encoder_layers,
         decoder_layers=shape.num_decoder_layers,
@@ -46,65 +46,67 @@ def build_model(work: Work) -> MarianMTModel:
         eos_token_id=EOS,
         decoder_start_token_id=BOS,
         forced_eos_token_id=None,
-        attn_implementation=work.option("attn", "sdpa"),
+        attn_implementation=workload.options.get("attn", "sdpa"),
     )
-    model: MarianMTModel = MarianMTModel(config).to(work.device)  # type: ignore[arg-type]  # wrapped without its types
+    model: MarianMTModel = MarianMTModel(config).to(workload.device)  # type: ignore[arg-type]  # wrapped without types
     return model
 
 
-def train(work: Work, clock: Clock) -> None:
-    """Adam, fused, on batches of neighbours by length, as `group_by_length` makes them."""
-    torch.set_num_threads(work.threads)
-    model = build_model(work).train()
+def train(workload: Workload, clock: Clock) -> None:
+    """Train with fused Adam on batches of similar length, as with `group_by_length`."""
+    torch.set_num_threads(workload.threads)
+    model = build_model(workload).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    forward = torch.compile(model, dynamic=True) if work.option("compile", "false") == "true" else model
-    batches = _batches(work)
+    forward = torch.compile(model, dynamic=True) if workload.options.get("compile", "false") == "true" else model
+    batches = _batches(workload)
     while True:
         tokens = 0
-        for _ in range(work.updates):
-            src, decoder_input, labels = (side.to(work.device, non_blocking=True) for side in next(batches))
+        for _ in range(workload.updates):
+            src, decoder_input, labels = (side.to(workload.device, non_blocking=True) for side in next(batches))
             optimizer.zero_grad(set_to_none=True)
-            with _autocast(work):
+            with _autocast(workload):
                 logits = forward(input_ids=src, attention_mask=src != PAD, decoder_input_ids=decoder_input).logits
                 loss = F.cross_entropy(
-                    logits.flatten(0, 1), labels.flatten(), ignore_index=-100, label_smoothing=work.label_smoothing
+                    logits.flatten(0, 1), labels.flatten(), ignore_index=-100, label_smoothing=workload.label_smoothing
                 )
             loss.backward()
             optimizer.step()
             tokens += int((labels != -100).sum())
-        clock.lap(tokens)
+        clock.end_round(tokens)
 
 
-def decode(work: Work, clock: Clock) -> None:
-    """`generate` on batches of neighbours by length, longest first."""
-    torch.set_num_threads(work.threads)
-    model = build_model(work).eval().to(DTYPES[work.precision])
-    sentences = sorted(work.ids("test", "src")[: work.num_sentences], key=len, reverse=True)
-    limits = {"min_new_tokens": work.output_tokens, "max_new_tokens": work.output_tokens, "do_sample": False}
+def decode(workload: Workload, clock: Clock) -> None:
+    """Translate with `generate`, sorted by length, longest first."""
+    torch.set_num_threads(workload.threads)
+    model = build_model(workload).eval().to(DTYPES[workload.precision])
+    sentences = sorted(workload.ids("test", "src")[: workload.num_sentences], key=len, reverse=True)
+    limits = {"min_new_tokens": workload.output_tokens, "max_new_tokens": workload.output_tokens, "do_sample": False}
     while True:
         tokens = 0
-        for start in range(0, len(sentences), work.batch_sentences):
-            batch = sentences[start : start + work.batch_sentences]
-            src = _pad([[*ids, EOS] for ids in batch], PAD).to(work.device)
+        for start in range(0, len(sentences), workload.batch_sentences):
+            batch = sentences[start : start + workload.batch_sentences]
+            src = _pad([[*ids, EOS] for ids in batch], PAD).to(workload.device)
             mask = (src != PAD).long()
             with torch.inference_mode():
-                found = model.generate(input_ids=src, attention_mask=mask, num_beams=work.beam_size, **limits)
-            tokens += found.shape[0] * (found.shape[1] - 1)  # the first is the one that it starts with
-        clock.lap(tokens)
+                outputs = model.generate(input_ids=src, attention_mask=mask, num_beams=workload.beam_size, **limits)
+            tokens += outputs.shape[0] * (outputs.shape[1] - 1)  # without the start token
+        clock.end_round(tokens)
 
 
-def _autocast(work: Work) -> torch.autocast | nullcontext[None]:
-    return nullcontext() if work.precision == "fp32" else torch.autocast(work.device, DTYPES[work.precision])
+def _autocast(workload: Workload) -> torch.autocast | nullcontext[None]:
+    return (
+        nullcontext() if workload.precision == "fp32" else torch.autocast(workload.device, DTYPES[workload.precision])
+    )
 
 
-def _batches(work: Work) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Source, decoder input and labels, epoch after epoch, of at most `batch_tokens` target tokens."""
-    src, tgt = work.ids("train", "src"), work.ids("train", "tgt")
+def _batches(workload: Workload) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield source, decoder input and labels of at most `batch_tokens` target tokens, epoch after epoch."""
+    src, tgt = workload.ids("train", "src"), workload.ids("train", "tgt")
     order = sorted(range(len(src)), key=lambda i: (len(tgt[i]), len(src[i])))
     groups: list[list[int]] = [[]]
     tokens = 0
     for i in order:
-        if groups[-1] and tokens + len(tgt[i]) + 1 > work.batch_tokens:
+        if groups[-1] and tokens + len(tgt[i]) + 1 > workload.batch_tokens:
             groups.append([])
             tokens = 0
         groups[-1].append(i)

@@ -1,4 +1,7 @@
-"""Two systems in turns on one machine: one computes while the other is stopped, so that both see the same weather."""
+"""Speed comparison of two systems in alternating rounds: each is suspended while the other runs.
+
+Slow phases of the machine therefore affect both alike.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,23 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from bench.environments import PEERS, find_python, shared_packages
-from bench.work import Work
-from nmt.bench.statistics import Ratio, Spread, paired_ratio
+from bench.workload import Workload
+from nmt.bench.statistics import Ratio, paired_ratio
 from nmt.logs import say
 from nmt.recipe import UserError
 
 TOOLS = Path(__file__).resolve().parents[1]
 
+System = tuple[str, dict[str, str]]
+"""Name of a system and its settings."""
+
 
 @dataclass(frozen=True)
-class Side:
-    """What one system did: its settings, versions and target tokens per second of each lap."""
+class Measurement:
+    """Rates of one system, one per round, in target tokens (files: lines) per second."""
 
     name: str
     settings: dict[str, str]
@@ -33,79 +38,73 @@ class Side:
     warm_up_seconds: float
     rates: list[float] = field(default_factory=list)
 
-    @property
-    def spread(self) -> Spread:
-        """Median, quartiles and extremes of the laps."""
-        return Spread.of(self.rates)
-
 
 @dataclass(frozen=True)
-class Contest:
-    """Laps of two systems in turns, and how many times as fast the first is."""
+class Comparison:
+    """Measurements of two systems and the ratio of their rates, ours to theirs."""
 
-    ours: Side
-    theirs: Side
+    ours: Measurement
+    theirs: Measurement
     ratio: Ratio
 
 
-def hold_contest(
-    work: Work, ours: tuple[str, dict[str, str]], theirs: tuple[str, dict[str, str]], rounds: int
-) -> Contest:
-    """Let two systems, each with settings of its own, do the same work in turns, A-B-A-B; UserError where one fails."""
-    # Both warm up before the first round, one after the other.
+def compare(workload: Workload, ours: System, theirs: System, rounds: int) -> Comparison:
+    """Run a workload on two systems in alternating rounds.
+
+    Raises UserError if one of them fails.
+    """
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        Contestant(work, *ours, Path(folder)) as one,
-        Contestant(work, *theirs, Path(folder)) as other,
+        SystemProcess(workload, *ours, Path(folder)) as one,
+        SystemProcess(workload, *theirs, Path(folder)) as other,
     ):
         for number in range(1, rounds + 1):
-            rates = [contestant.lap() for contestant in (one, other)]
-            say(f"round {number} of {rounds}: " + " against ".join(f"{rate:,.1f}" for rate in rates) + " tokens/s")
-        return Contest(one.side, other.side, paired_ratio(one.side.rates, other.side.rates))
+            rates = [process.run_round() for process in (one, other)]
+            say(f"round {number} of {rounds}: {rates[0]:,.1f} and {rates[1]:,.1f} tokens/s")
+        ratio = paired_ratio(one.measurement.rates, other.measurement.rates)
+        return Comparison(one.measurement, other.measurement, ratio)
 
 
-class Contestant:
-    """One system in a process group of its own, which is stopped whenever it is not its turn."""
+class SystemProcess:
+    """A system in its own process group, suspended except during its rounds."""
 
-    def __init__(self, work: Work, name: str, settings: dict[str, str], folder: Path) -> None:
-        own = work.with_settings({key: value for key, value in settings.items() if not key.isupper()})
+    def __init__(self, workload: Workload, name: str, settings: dict[str, str], folder: Path) -> None:
+        workload = workload.with_settings({key: value for key, value in settings.items() if not key.isupper()})
         description = folder / f"{name}-{len(list(folder.iterdir()))}.json"
-        description.write_text(own.to_json(), encoding="utf-8")
+        description.write_text(workload.to_json(), encoding="utf-8")
         self._name, self._log = name, description.with_suffix(".log").open("w+", encoding="utf-8")
-        say(f"{name} warms up")
+        say(f"warming up {name}")
         self._process = subprocess.Popen(
             [find_python(name), "-m", "bench.worker", PEERS[name].module, str(description)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=_environment(name, own, settings, folder),
+            env=_environment(name, workload, settings, folder),
             text=True,
             start_new_session=True,
         )
         ready = self._read()["ready"]
-        self.side = Side(name, settings, ready["versions"], ready["seconds"])
+        self.measurement = Measurement(name, settings, ready["versions"], ready["seconds"])
         self._signal(signal.SIGSTOP)
 
-    def __enter__(self) -> Contestant:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._signal(signal.SIGKILL)
         self._process.wait()
         self._log.close()
 
-    def lap(self) -> float:
-        """Let it do one lap; target tokens per second."""
+    def run_round(self) -> float:
+        """Resume the system for one round; returns target tokens per second."""
         self._signal(signal.SIGCONT)
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
         answer = self._read()
         self._signal(signal.SIGSTOP)
-        self.side.rates.append(answer["tokens"] / answer["seconds"])
-        return self.side.rates[-1]
+        self.measurement.rates.append(answer["tokens"] / answer["seconds"])
+        return self.measurement.rates[-1]
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -117,7 +116,7 @@ class Contestant:
         last = [text for text in self._log.read().splitlines() if text.strip()][-15:]
         sys.stderr.write("".join(f"  {text}\n" for text in last))
         self._signal(signal.SIGKILL)
-        raise UserError(f"{self._name} has ended before its time; what it said last is above; mend that first")
+        raise UserError(f"{self._name} exited early; its last output is above; fix the cause, then rerun")
 
     def _signal(self, number: signal.Signals) -> None:
         try:
@@ -126,17 +125,17 @@ class Contestant:
             return
 
 
-def _environment(name: str, work: Work, settings: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Variables of a process; settings in capitals are variables."""
-    threads = str(work.threads)
-    # nmt itself is imported from the source tree, and by no other system.
+def _environment(name: str, workload: Workload, settings: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Environment variables of a system's process; upper-case settings are variables."""
+    threads = str(workload.threads)
+    # Only nmt is imported from the source tree.
     path = [*filter(None, [shared_packages()]), *map(str, [TOOLS, TOOLS.parent] if name == "nmt" else [TOOLS])]
     return {
         **{key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "OMP_NUM_THREADS")},
         "PYTHONPATH": os.pathsep.join(path),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        "TMPDIR": str(folder),  # what a killed process leaves goes with it
+        "TMPDIR": str(folder),  # removed even if the process is killed
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         **{key: value for key, value in settings.items() if key.isupper()},

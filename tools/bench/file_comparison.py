@@ -1,0 +1,155 @@
+"""Comparison of complete commands that translate a file with a trained model, startup included.
+
+Each command is a new process that decodes until EOS. Exports are made beforehand and not timed. Memory is the peak of
+the summed proportional set sizes of a command's processes, sampled up to 20 times a second.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from time import perf_counter
+
+from sacrebleu.metrics.bleu import BLEU
+
+from bench.comparison import TOOLS, Comparison, Measurement, System
+from nmt.bench.statistics import paired_ratio
+from nmt.logs import say
+from nmt.recipe import UserError
+from nmt.text.lines import count_lines, read_lines
+
+_SAMPLING_SECONDS = 0.05
+
+# Systems and the defaults of their settings.
+DEFAULTS = {
+    "nmt": {"precision": "auto", "engine": "auto", "processes": "auto"},
+    "ctranslate2": {"compute_type": "int8", "inter_threads": "2", "intra_threads": "1", "batch_sentences": "32"},
+    "transformers": {"precision": "fp32", "threads": "2", "batch_sentences": "64"},
+}
+
+
+@dataclass(frozen=True)
+class FileWorkload:
+    """A model and a file to translate with it. ref: reference translations for BLEU."""
+
+    model: Path
+    source: Path
+    ref: Path | None = None
+    beam_size: int = 5
+    warm_up: int = 1
+
+
+@dataclass
+class _Command:
+    """A system's translation command, its times and its peak memory in bytes."""
+
+    name: str
+    settings: dict[str, str]
+    words: list[str]
+    out: Path
+    seconds: list[float] = field(default_factory=list)
+    memory: int = 0
+
+    def run(self) -> None:
+        """Translate the file once."""
+        seconds, memory = _run(self.words)
+        self.seconds.append(seconds)
+        self.memory = max(self.memory, memory)
+
+    def measurement(self, workload: FileWorkload) -> Measurement:
+        """Rates in lines per second of the timed rounds; memory and BLEU are listed with the settings."""
+        outcome, versions = {"memory": f"{self.memory / 2**20:.0f} MB"}, {}
+        if workload.ref is not None:
+            metric = BLEU()
+            score = metric.corpus_score(list(read_lines(self.out)), [list(read_lines(workload.ref))]).score
+            outcome["BLEU"], versions["BLEU"] = f"{score:.2f}", str(metric.get_signature())
+        num_lines = count_lines(workload.source)
+        rates = [num_lines / seconds for seconds in self.seconds[workload.warm_up :]]
+        return Measurement(self.name, self.settings | outcome, versions, 0.0, rates)
+
+
+def compare_files(workload: FileWorkload, ours: System, theirs: System, rounds: int) -> Comparison:
+    """Translate the file with two systems in alternating rounds.
+
+    Raises UserError if one of them fails.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        one, other = (_command(workload, *system, Path(name) / str(i)) for i, system in enumerate((ours, theirs)))
+        for number in range(1 - workload.warm_up, rounds + 1):
+            one.run()
+            other.run()
+            if number > 0:
+                say(f"round {number} of {rounds}: {one.seconds[-1]:.2f} s and {other.seconds[-1]:.2f} s")
+        first, second = one.measurement(workload), other.measurement(workload)
+        return Comparison(first, second, paired_ratio(first.rates, second.rates))
+
+
+def _command(workload: FileWorkload, name: str, settings: dict[str, str], folder: Path) -> _Command:
+    if name not in DEFAULTS:
+        raise UserError(f"{name!r} cannot translate files here; it must be one of {', '.join(DEFAULTS)}; choose one")
+    if unknown := settings.keys() - DEFAULTS[name].keys():
+        known = ", ".join(DEFAULTS[name])
+        raise UserError(f"{name} has no setting {min(unknown)!r}; it must be one of {known}; choose one")
+    settings = DEFAULTS[name] | settings
+    folder.mkdir()
+    out, nmt = folder / "out.txt", [sys.executable, "-m", "nmt"]
+    if name == "nmt":
+        options = [f"--{key}={value}" for key, value in settings.items() if value != "auto"]
+        options += [f"--beam-size={workload.beam_size}", "--length-penalty=power", "--length-alpha=1", "--restart"]
+        words = [*nmt, "translate", str(workload.model), str(workload.source), "-o", str(out), *options]
+    else:
+        export = folder / "export"
+        target = ["huggingface"]
+        if name == "ctranslate2":
+            target = ["ctranslate2", f"--quantization={settings['compute_type']}"]
+        _run([*nmt, "export", str(workload.model), "-o", str(export), "--to", *target])
+        program = str(TOOLS / "bench" / "peers" / f"{name}_file.py")
+        options = [*map("=".join, settings.items()), f"model={export}", f"beam_size={workload.beam_size}"]
+        words = [sys.executable, program, str(workload.source), str(out), *options]
+    return _Command(name, settings, words, out)
+
+
+def _run(command: Sequence[str]) -> tuple[float, int]:
+    """Run a command; returns its seconds and peak memory in bytes.
+
+    Raises UserError with its last lines if it fails.
+    """
+    ended, memory = Event(), [0]
+    with tempfile.TemporaryFile("w+") as log:
+        start = perf_counter()
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=TOOLS.parent, start_new_session=True)
+
+        def sample_memory() -> None:  # more often at first, for commands that end soon
+            while not ended.wait(min(_SAMPLING_SECONDS, 0.005 + (perf_counter() - start) / 10)):
+                memory.append(session_memory(process.pid))
+
+        sampler = Thread(target=sample_memory, daemon=True)
+        sampler.start()
+        status, seconds = process.wait(), perf_counter() - start
+        ended.set()
+        sampler.join()
+        log.seek(0)
+        if status:
+            last = "".join(f"  {line}" for line in log.readlines()[-15:])
+            raise UserError(f"{' '.join(command[:4])} failed with exit status {status}; its last output:\n{last}")
+    return seconds, max(memory)
+
+
+def session_memory(leader: int) -> int:
+    """Memory of all processes of a session in bytes; shared pages count once."""
+    total = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(process.name)) == leader:
+                found = re.search(r"^Pss:\s+(\d+) kB", (process / "smaps_rollup").read_text(), re.MULTILINE)
+                total += int(found[1]) * 1024 if found else 0
+        except OSError:  # it has exited
+            continue
+    return total

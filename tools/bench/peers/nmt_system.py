@@ -1,0 +1,114 @@
+"""nmt: the trainer and translator of this source tree, as measured by `nmt bench`.
+
+Options: compile (true or false) and any `train.*` of a recipe; processes and any `decode.*`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import cast
+
+from bench.worker import Clock
+from bench.workload import Workload
+from nmt.bench.decoding import DecodingBench, DecodingTask
+from nmt.bench.inputs import DecodingRequest, prepare_decoding, prepare_training_data
+from nmt.bench.model_specs import find_model_spec
+from nmt.bench.processes import DecodingProcesses
+from nmt.bench.random_model import write_random_model
+from nmt.bench.training import TrainingBench
+from nmt.data.prepare import prepare as prepare_corpus
+from nmt.devices.precision import SearchPrecision
+from nmt.processes.distributed import start_world
+from nmt.recipe import parse_recipe
+from nmt.text.tokenizer import Tokenizers
+
+# A recipe must name corpora, even if they are not read.
+_PLACEHOLDER_CORPORA = 'train = [{ kind = "toy" }]\nvalid = [{ kind = "toy" }]'
+
+
+def _overrides(workload: Workload, section: str) -> list[str]:
+    chosen = {name: value for name, value in workload.options.items() if name.startswith(f"{section}.")}
+    return [
+        *(f"model.{name}={value}" for name, value in asdict(workload.shape).items()),
+        *map("=".join, chosen.items()),
+    ]
+
+
+def train(workload: Workload, clock: Clock) -> None:
+    """Train on the prepared corpus."""
+    options = {"batch_tokens": workload.batch_tokens, "precision": workload.precision, "device": workload.device}
+    options |= {"threads": workload.threads, "label_smoothing": workload.label_smoothing}
+    options["compile"] = workload.options.get("compile", "false")
+    given = [f"train.{name}={value}" for name, value in options.items()]
+    spec = find_model_spec("base", [*given, *_overrides(workload, "train")], workload.vocab_size)
+    with start_world(workload.device) as world, tempfile.TemporaryDirectory() as folder:
+        corpus = str(workload.path("nmt"))
+        spec, store = prepare_training_data(spec, corpus, Path(folder), workload.updates, workload.vocab_size)
+        with TrainingBench(spec, world, store) as bench:
+            while True:
+                clock.end_round(bench.run(workload.updates).tgt_tokens)
+
+
+def decode(workload: Workload, clock: Clock) -> None:
+    """Translate text with random weights, in one process or several."""
+    processes = int(workload.options.get("processes", "1"))
+    # Test sentences have about 16 tokens; shorter ones count as 16.
+    settings = [f"beam_size={workload.beam_size}", f"batch_tokens={workload.batch_sentences * 16}"]
+    settings += [
+        f"{name.removeprefix('decode.')}={value}"
+        for name, value in workload.options.items()
+        if name.startswith("decode.")
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = Path(folder) / "recipe.toml"
+        recipe.write_text(_recipe(workload, _PLACEHOLDER_CORPORA), encoding="utf-8")
+        request = DecodingRequest(
+            model=str(recipe),
+            source=workload.path("test.src.txt"),
+            tokenizer=workload.path("nmt"),
+            num_sentences=workload.num_sentences,
+            vocab_size=None,
+            output_tokens=workload.output_tokens - 1,  # EOS takes one more step
+            settings=settings,
+        )
+        model, search, sentences = prepare_decoding(request, Path(folder))
+        precision = cast(SearchPrecision, workload.precision)
+        threads = workload.threads // processes
+        task = DecodingTask(model, sentences, search, workload.device, precision, threads)
+        bench = DecodingBench(task) if processes == 1 else DecodingProcesses(task, processes)
+        while True:
+            clock.end_round(bench.run().tokens + workload.num_sentences)
+
+
+def _recipe(workload: Workload, corpora: str) -> str:
+    """Recipe with a model of the workload's shape."""
+    model = "\n".join(f"{name} = {value}" for name, value in asdict(workload.shape).items())
+    return f'name = "bench"\nsrc_lang = "en"\ntgt_lang = "de"\n[data]\n{corpora}\n[model]\n{model}\n'
+
+
+def prepare(workload: Workload, clock: Clock) -> None:
+    """Run `nmt prepare` with a trained tokenizer: from text files to a token store on disk."""
+    tokenizers = Tokenizers.load(workload.path("nmt") / "data")
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "model"
+        small = ["model.d_model=16", "model.num_heads=1"]
+        write_random_model(model, find_model_spec("tiny", small).recipe, tokenizers)
+        for number in count():
+            given = [f"run_dir={folder}/{number}", f"data.workers={workload.threads}", f"tokenizer.start_from={model}"]
+            prepared = prepare_corpus(parse_recipe(_recipe(workload, _corpora(workload)), given))
+            clock.end_round(sum(prepared.report["train"][side]["tokens"] for side in ("src", "tgt")))
+            shutil.rmtree(Path(folder) / str(number))
+
+
+def _corpora(workload: Workload) -> str:
+    """Raw training text, with the test set for validation."""
+    lines = []
+    for name, split in (("train", "train"), ("valid", "test")):
+        src, tgt = (json.dumps(str(workload.path(f"{split}.{side}.txt"))) for side in ("src", "tgt"))
+        lines.append(f'{name} = [{{ kind = "text", src = {src}, tgt = {tgt} }}]')
+    return "\n".join([*lines, "drop_duplicates = false", "drop_identical = false"])
