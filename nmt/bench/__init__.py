@@ -1,1 +1,1 @@
-"""Measuring speed: training and translation as they really are, with the clock on the work alone."""
+"""Benchmarks of training and translation speed, run on the production code."""

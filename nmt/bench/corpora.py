@@ -1,4 +1,4 @@
-"""What is trained on and translated: a corpus that was prepared, or random tokens in sentences of real lengths."""
+"""Benchmark corpora: prepared text, or random tokens with realistic sentence lengths."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from nmt.special_ids import EOS_ID
 
 Ints = NDArray[np.int64]
 
-# Ids below this are special tokens and never stand inside a sentence.
+# Lower ids are special tokens, which never occur inside a sentence.
 FIRST_ORDINARY_ID = EOS_ID + 1
 
 
 @dataclass(frozen=True)
 class LengthDistribution:
-    """Lengths of sentence pairs in tokens, end tokens included: two correlated log-normal variables.
+    """Lengths of sentence pairs in tokens, EOS included, as two correlated log-normal variables.
 
     src_mean, tgt_mean: mean lengths
-    deviation:          standard deviation of the logarithm, of either side
-    correlation:        of the two logarithms
+    deviation:          standard deviation of the log length, equal on both sides
+    correlation:        correlation of the log lengths
     """
 
     src_mean: float
@@ -35,7 +35,7 @@ class LengthDistribution:
     correlation: float
 
     def sample(self, num_pairs: int, longest: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-        """Lengths of both sides `(num_pairs,)`, end tokens not included; what would be longer than `longest` is cut."""
+        """Sample source and target lengths (num_pairs,), EOS excluded, clipped to `longest`."""
         normal = random.standard_normal((2, num_pairs))
         normal[1] = self.correlation * normal[0] + math.sqrt(1 - self.correlation**2) * normal[1]
         means = np.array([[self.src_mean], [self.tgt_mean]])
@@ -44,16 +44,16 @@ class LengthDistribution:
         return src, tgt
 
 
-# WMT14 English-German in a joint vocabulary of 37,000 pieces. The training text has 4.5 million pairs of 116 and 110
-# million words (Luong et al. 2015, section 4.1), 25.8 and 24.4 a pair; 27 and 28 tokens, end token included, are what
-# about 1.0 and 1.1 pieces a word make of them. Deviation and correlation are those of the word counts of 27,434
-# sentence pairs of WMT's English-German news test sets, measured as log(words + 1).
+# WMT14 English-German with a joint vocabulary of 37,000. The training text has 4.5 million pairs of 116 and 110 million
+# words (Luong et al. 2015, section 4.1), or 25.8 and 24.4 per pair. At about 1.0 and 1.1 tokens per word, plus EOS,
+# the means are 27 and 28 tokens. Deviation and correlation are those of log(words + 1), measured on 27,434 pairs of
+# WMT's English-German news test sets.
 WMT14 = LengthDistribution(src_mean=27.0, tgt_mean=28.0, deviation=0.585, correlation=0.956)
 
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """The training pairs of a prepared corpus, and the pieces of its vocabularies."""
+    """Training pairs of a prepared corpus, with its vocabulary sizes."""
 
     store: PairStore
     src_vocab_size: int
@@ -61,10 +61,9 @@ class PreparedCorpus:
 
 
 def open_corpus(path: Path) -> PreparedCorpus:
-    """The training pairs that `nmt prepare` left in a run directory or its `data` folder; UserError without them."""
+    """Open the prepared training pairs of a run directory or its `data` folder; raises UserError if missing."""
     directory = path / "data" if (path / "data").is_dir() else path
-    prepared = load_prepared(directory)
-    sizes = prepared.report["vocab_size"]
+    sizes = load_prepared(directory).report["vocab_size"]
     return PreparedCorpus(PairStore(directory, "train"), sizes["src"], sizes["tgt"])
 
 
@@ -77,9 +76,9 @@ def write_random_corpus(
     vocab_sizes: tuple[int, int],
     seed: int,
 ) -> PairStore:
-    """A token store of random sentences with at least so many target tokens, in files as those of a prepared corpus.
+    """Write a token store of random sentences with at least `tgt_tokens` target tokens.
 
-    vocab_sizes: pieces of source and target
+    vocab_sizes: of source and target
     """
     require_ordinary_tokens(min(vocab_sizes))
     random = np.random.Generator(np.random.PCG64(seed))
@@ -93,7 +92,7 @@ def write_random_corpus(
 
 
 def sample_tokens(count: int, vocab_size: int, random: np.random.Generator) -> Ints:
-    """Random ordinary ids `(count,)`, as unevenly used as words are: the n-th most frequent about 1/n as often."""
+    """Sample ordinary token ids (count,) from a Zipf distribution: frequency is proportional to 1 / rank."""
     ordinary = vocab_size - FIRST_ORDINARY_ID
     ranks = np.floor(np.exp(random.random(count) * math.log(ordinary + 1))) - 1
     ids: Ints = FIRST_ORDINARY_ID + np.minimum(ranks, ordinary - 1).astype(np.int64)
@@ -101,6 +100,6 @@ def sample_tokens(count: int, vocab_size: int, random: np.random.Generator) -> I
 
 
 def require_ordinary_tokens(vocab_size: int) -> None:
-    """Raise UserError for a vocabulary of special tokens alone."""
+    """Raise UserError for a vocabulary that has only special tokens."""
     if vocab_size <= FIRST_ORDINARY_ID:
-        raise UserError(f"the vocabulary has {vocab_size} pieces; it must have more than special ones; give 5 or more")
+        raise UserError(f"vocabulary size must be at least {FIRST_ORDINARY_ID + 1}, got {vocab_size}")

@@ -1,11 +1,14 @@
-"""The speed of translation, measured on the translator itself: from lines of text to lines of text."""
+"""Translation speed, from text to text, in this process or in several."""
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,18 +18,18 @@ from nmt.bench.statistics import Spread
 from nmt.decode.translator import Translator
 from nmt.devices.precision import SearchPrecision
 from nmt.processes.distributed import choose_device
-from nmt.recipe import DecodeRecipe
+from nmt.recipe import DecodeRecipe, UserError
 
-# Lines that are translated together, as `nmt translate` does with a file.
+# Lines per batch window, as in `nmt translate` of a file.
 WINDOW = 2_048
-# Sentences that are translated before the clock runs, when one sentence at a time is measured.
+# Untimed sentences before latency is measured.
 _WARM_UP_SENTENCES = 8
 _PERCENTILES = (50, 90, 95, 99)
 
 
 @dataclass(frozen=True)
 class DecodingTask:
-    """What is translated by what. `threads` is of each process; 0 leaves it to torch."""
+    """Model, sentences and search options. `threads` is per process; 0 selects torch's default."""
 
     model: Path
     sentences: tuple[str, ...]
@@ -38,7 +41,7 @@ class DecodingTask:
 
 @dataclass(frozen=True)
 class DecodedPass:
-    """One translation of all sentences: output tokens of the best translations, end tokens not included."""
+    """One translation of all sentences. `tokens` counts the best translations, EOS excluded."""
 
     seconds: float
     tokens: int
@@ -46,11 +49,11 @@ class DecodedPass:
 
 @dataclass(frozen=True)
 class DecodingResult:
-    """All that was measured; rates are per second, memory is in bytes and of all processes.
+    """Measurements of translation. Rates are per second; memory is in bytes, summed over processes.
 
-    load_seconds:    reading the model, outside the clock; warm_up_seconds: the first pass, outside the clock too
-    tokens:          output tokens of a pass, end tokens not included
-    latencies:       seconds of sentences translated alone, by percentile, with mean and largest; None if not asked for
+    load_seconds, warm_up_seconds: loading the model and the first pass, neither timed
+    tokens:    output tokens per pass, EOS excluded
+    latencies: seconds per sentence translated alone: percentiles, mean and maximum; None if not requested
     """
 
     parameters: int
@@ -65,52 +68,155 @@ class DecodingResult:
 
 
 class DecodingBench:
-    """A translator with its sentences, ready to be timed."""
+    """A translator in this process."""
 
     def __init__(self, task: DecodingTask) -> None:
         if task.threads:
             torch.set_num_threads(task.threads)
         started = perf_counter()
-        self._task, self._device = task, choose_device(task.device)
-        self.translator = Translator.load(task.model, task.device, task.precision, task.decode.all_given())
+        self._sentences, self._device = task.sentences, choose_device(task.device)
+        self._translator = Translator.load(task.model, task.device, task.precision, task.decode.all_given())
+        self.parameters = self._translator.num_parameters
         synchronize(self._device)
         self.load_seconds = perf_counter() - started
 
     def run(self) -> DecodedPass:
-        """Translate all sentences, with the clock on."""
+        """Time one translation of all sentences."""
         synchronize(self._device)
         started = perf_counter()
-        found = list(self.translator.stream(self._task.sentences, WINDOW))
-        seconds = perf_counter() - started  # translations are text on the host: nothing is left to wait for
-        return DecodedPass(seconds, sum(len(translations[0].pieces) for translations in found))
+        n_best_lists = list(self._translator.stream(self._sentences, WINDOW))
+        seconds = perf_counter() - started  # the results are strings, so the device has finished
+        return DecodedPass(seconds, sum(len(n_best[0].pieces) for n_best in n_best_lists))
 
     def latencies(self) -> list[float]:
-        """Seconds that each sentence takes when it is translated alone; the first ones are translated twice."""
-        for sentence in self._task.sentences[:_WARM_UP_SENTENCES]:
-            self.translator.translate_n_best([sentence])
-        return [self._latency(sentence) for sentence in self._task.sentences]
-
-    def _latency(self, sentence: str) -> float:
-        synchronize(self._device)
-        started = perf_counter()
-        self.translator.translate_n_best([sentence])
-        return perf_counter() - started
+        """Time each sentence alone, in seconds; the first few are translated once before as a warm-up."""
+        for sentence in self._sentences[:_WARM_UP_SENTENCES]:
+            self._translator.translate_n_best([sentence])
+        seconds = []
+        for sentence in self._sentences:
+            synchronize(self._device)
+            started = perf_counter()
+            self._translator.translate_n_best([sentence])
+            seconds.append(perf_counter() - started)
+        return seconds
 
     def reset_peak_memory(self) -> None:
-        """Count memory from here on, where that can be."""
+        """Reset the peak, where the system supports it."""
         reset_peak_memory(self._device)
 
     def peak_memory(self) -> int:
-        """Most bytes so far."""
+        """Return the peak in bytes."""
         return peak_memory(self._device)
 
-    @property
-    def parameters(self) -> int:
-        """Number of weights of the model."""
-        return self.translator.num_parameters
+
+class DecodingProcesses:
+    """A translator in each of several processes, all running at the same time. Use it as a context manager.
+
+    parameters:   of one copy of the model
+    load_seconds: until the last process was ready
+    """
+
+    def __init__(self, task: DecodingTask, processes: int) -> None:
+        """Start the processes; process i translates every `processes`-th sentence, starting with sentence i."""
+        started = perf_counter()
+        context = multiprocessing.get_context("spawn")  # forking would lose this process's threads
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for rank in range(processes):
+            ours, theirs = context.Pipe()
+            shard = replace(task, sentences=task.sentences[rank::processes])
+            process = context.Process(target=_serve, args=(shard, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+        self.parameters: int = max(_receive(pipe) for pipe in self._pipes)
+        self.load_seconds = perf_counter() - started
+
+    def __enter__(self) -> DecodingProcesses:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in self._pipes:
+            pipe.close()  # ends the process
+        for process in self._processes:
+            process.join()
+
+    def run(self) -> DecodedPass:
+        """Time one translation of all sentences, until the last process finishes."""
+        started = perf_counter()
+        passes: list[DecodedPass] = self._call("run")
+        return DecodedPass(perf_counter() - started, sum(one.tokens for one in passes))
+
+    def reset_peak_memory(self) -> None:
+        """Reset the peak, where the system supports it."""
+        self._call("reset_peak_memory")
+
+    def peak_memory(self) -> int:
+        """Return the sum of the peaks in bytes."""
+        return sum(self._call("peak_memory"))
+
+    def _call(self, method: str) -> list[Any]:
+        """Call a method of DecodingBench in all processes."""
+        for pipe in self._pipes:
+            pipe.send(method)
+        return [_receive(pipe) for pipe in self._pipes]
+
+
+def measure_decoding(task: DecodingTask, *, processes: int, repetitions: int, latency: bool) -> DecodingResult:
+    """Time `repetitions` passes over the sentences, after an untimed one.
+
+    latency: also time each sentence alone; only with one process
+    """
+    if processes > 1:
+        with DecodingProcesses(task, processes) as bench:
+            return _measure(bench, task, repetitions)
+    single = DecodingBench(task)
+    result = _measure(single, task, repetitions)
+    return replace(result, latencies=summarize_latencies(single.latencies())) if latency else result
 
 
 def summarize_latencies(seconds: Sequence[float]) -> dict[str, float]:
-    """Percentiles (interpolated linearly), mean and largest."""
+    """Return percentiles (linearly interpolated), mean and maximum."""
     summary = {f"p{percent}": float(np.percentile(seconds, percent)) for percent in _PERCENTILES}
     return {**summary, "mean": float(np.mean(seconds)), "max": float(np.max(seconds))}
+
+
+def _measure(bench: DecodingBench | DecodingProcesses, task: DecodingTask, repetitions: int) -> DecodingResult:
+    warm_up = bench.run()
+    bench.reset_peak_memory()
+    passes = [bench.run() for _ in range(repetitions)]
+    return DecodingResult(
+        parameters=bench.parameters,
+        load_seconds=bench.load_seconds,
+        warm_up_seconds=warm_up.seconds,
+        sentences=len(task.sentences),
+        tokens=passes[0].tokens,
+        tokens_per_second=Spread.of([one.tokens / one.seconds for one in passes]),
+        sentences_per_second=Spread.of([len(task.sentences) / one.seconds for one in passes]),
+        peak_memory=bench.peak_memory(),
+        latencies=None,
+    )
+
+
+def _serve(task: DecodingTask, pipe: Connection) -> None:
+    """Answer method calls until the pipe closes; an error is sent as its message."""
+    try:
+        bench = DecodingBench(task)
+        pipe.send(bench.parameters)
+        while True:
+            pipe.send(getattr(bench, pipe.recv())())
+    except EOFError:
+        return
+    except UserError as error:
+        pipe.send(str(error))
+
+
+def _receive(pipe: Connection) -> Any:
+    try:
+        answer = pipe.recv()
+    except EOFError as error:
+        raise UserError("a translation process died, probably out of memory; use fewer processes") from error
+    if isinstance(answer, str):
+        raise UserError(answer)
+    return answer

@@ -1,4 +1,4 @@
-"""What is measured: a model by its published name, or that of a recipe or a model directory."""
+"""Models to benchmark: published ones by name, recipes and model directories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from nmt.checkpoint import load_model
 from nmt.recipe import Recipe, UserError, load_recipe, parse_recipe
 
-# The models of papers: section `model`, section `train` and pieces of the joint vocabulary.
+# Sections `model` and `train` and size of the joint vocabulary.
 # tiny: Wu et al. 2021, Multi30k; base and big: Vaswani et al. 2017, table 3, English-German.
 _TINY_MODEL = {
     "num_encoder_layers": 4,
@@ -33,47 +33,37 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model to measure, and how it is trained.
+    """A model to benchmark: the recipe, whose corpora are not read, and the vocabulary sizes."""
 
-    name:          as the user gave it
-    recipe:        its corpora are not read
-    src_vocab_size, tgt_vocab_size: pieces of either side
-    """
-
-    name: str
     recipe: Recipe
     src_vocab_size: int
     tgt_vocab_size: int
 
 
 def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | None = None) -> ModelSpec:
-    """What `tiny`, `base`, `big`, the path of a recipe or that of a model means, with some options replaced.
+    """Look up a published model by name, or a recipe or model directory by path.
 
-    Raises UserError where it means nothing, and RecipeError for options that do not fit.
+    Raises UserError for an unknown name and RecipeError for invalid overrides.
     """
-    if name in PUBLISHED:
-        model, train, pieces = PUBLISHED[name]
-        return _spec(name, _parse(model, train, overrides), pieces, pieces, vocab_size)
     path = Path(name)
-    if path.is_file():
+    if name in PUBLISHED:
+        model, train, src_size = PUBLISHED[name]
+        recipe, tgt_size = _parse(model, train, overrides), src_size
+    elif path.is_file():
         recipe = load_recipe(path, overrides)
-        pieces = recipe.tokenizer.vocab_size
-        return _spec(name, recipe, pieces, pieces, vocab_size)
-    if not path.exists():
+        src_size = tgt_size = recipe.tokenizer.vocab_size
+    elif path.exists():
+        loaded = load_model(path, torch.device("cpu"))
+        recipe = _parse(loaded.model.recipe.model_dump(mode="json", exclude_none=True), {}, overrides)
+        src_size, tgt_size = loaded.facts.src_vocab_size, loaded.facts.tgt_vocab_size
+    else:
         raise UserError(
-            f"{name!r} is no model; it must be {', '.join(PUBLISHED)}, a recipe (.toml) or the directory of a model; "
-            "give one of these"
+            f"unknown model {name!r}; it must be {', '.join(PUBLISHED)}, a recipe (.toml) or a model directory"
         )
-    loaded = load_model(path, torch.device("cpu"))
-    recipe = _parse(loaded.model.recipe.model_dump(mode="json", exclude_none=True), {}, overrides)
-    return _spec(name, recipe, loaded.facts.src_vocab_size, loaded.facts.tgt_vocab_size, vocab_size)
+    return ModelSpec(recipe, vocab_size or src_size, vocab_size or tgt_size)
 
 
 def _parse(model: dict[str, Any], train: dict[str, Any], overrides: Sequence[str]) -> Recipe:
-    corpora = [{"kind": "toy"}]  # a recipe must name some corpus; this one is not read
+    corpora = [{"kind": "toy"}]  # required in a recipe, but not read
     tree = {"name": "bench", "src_lang": "en", "tgt_lang": "de", "model": model, "train": train}
     return parse_recipe(tomli_w.dumps({**tree, "data": {"train": corpora, "valid": corpora}}), overrides, "bench")
-
-
-def _spec(name: str, recipe: Recipe, src_pieces: int, tgt_pieces: int, vocab_size: int | None) -> ModelSpec:
-    return ModelSpec(name, recipe, vocab_size or src_pieces, vocab_size or tgt_pieces)

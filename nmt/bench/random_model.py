@@ -1,4 +1,4 @@
-"""A model directory with random weights, to measure search by: nothing in it is trained, all of it is real."""
+"""Models with random weights, and sentences for them, to measure search without training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 
 def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) -> None:
-    """Write a model of a recipe's shape, search options and seed, with fresh weights, to a folder that is not there."""
+    """Write a freshly initialized model of the recipe to a new directory."""
     src, tgt = tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, src, tgt)
@@ -38,7 +38,7 @@ def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) 
 
 
 def number_tokenizers(vocab_size: int) -> Tokenizers:
-    """Tokenizers whose ordinary tokens are whole words, each with a number for a name; see `number_sentences`."""
+    """Make tokenizers whose ordinary tokens are the words w0, w1, ..., as in `number_sentences`."""
     require_ordinary_tokens(vocab_size)
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -59,7 +59,7 @@ def number_tokenizers(vocab_size: int) -> Tokenizers:
 
 
 def number_sentences(num: int, lengths: LengthDistribution, longest: int, vocab_size: int, seed: int) -> list[str]:
-    """Random sentences that `number_tokenizers` reads, with as many tokens as source sentences have."""
+    """Generate random sentences for `number_tokenizers`, with the source lengths of a distribution."""
     random = np.random.Generator(np.random.PCG64(seed))
     src_lengths, _ = lengths.sample(num, longest, random)
     ids = sample_tokens(int(src_lengths.sum()), vocab_size, random) - FIRST_ORDINARY_ID

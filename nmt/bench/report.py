@@ -1,4 +1,4 @@
-"""What was measured, as a table for people and as JSON with everything that is needed to measure it again."""
+"""Benchmark results as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -22,54 +22,61 @@ Rows = list[tuple[str, str]]
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def training_rows(figures: TrainingResult) -> Rows:
-    """The figures of training, in words."""
-    stages, linear, best = figures.stages, figures.linear, figures.share_of_best_linear
-    model = f"{figures.parameters:,} weights, {figures.precision}, {figures.micro_batch_tokens:,} tokens at a time"
+def training_rows(result: TrainingResult) -> Rows:
+    """Return label and text of each row of the training table."""
+    stages, linear, best = result.stages, result.linear, result.share_of_best_linear
     rows = [
-        ("target tokens a second", _spread(figures.tgt_tokens_per_second)),
-        ("model arithmetic", f"{_scaled(figures.flops_per_second)}FLOP/s"),
-        ("  for each target token", f"{_scaled(figures.flops_per_tgt_token)}FLOP"),
-        ("  source tokens for each target token", f"{figures.src_tokens_per_tgt_token:.3f}"),
-        ("F.linear at the model's shapes", f"{_scaled(linear.mean)}FLOP/s, at its best {_scaled(linear.best)}FLOP/s"),
-        ("  share of it reached (MFU)", f"{figures.share_of_linear:.1%}, of its best {best:.1%}"),
-        ("time by stage, each waited for", ", ".join(f"{name} {share:.1%}" for name, share in stages.shares.items())),
+        ("target tokens per second", _spread(result.tgt_tokens_per_second)),
+        ("model FLOP/s", f"{_scaled(result.flops_per_second)}FLOP/s"),
+        ("  per target token", f"{_scaled(result.flops_per_tgt_token)}FLOP"),
+        ("  source tokens per target token", f"{result.src_tokens_per_tgt_token:.3f}"),
+        ("F.linear at the model's shapes", f"{_scaled(linear.mean)}FLOP/s, at best {_scaled(linear.best)}FLOP/s"),
+        ("  utilization (MFU)", f"{result.share_of_linear:.1%}, of the best {best:.1%}"),
+        ("synchronized time per stage", ", ".join(f"{name} {share:.1%}" for name, share in stages.shares.items())),
         ("padding", f"{stages.row_padding:.2%} of rows, {stages.attention_padding:.2%} inside attention"),
-        ("most memory", f"{_scaled(figures.peak_memory)}B"),
-        ("outside the clock", _outside_the_clock(figures)),
-        ("model", model),
+        ("peak memory", f"{_scaled(result.peak_memory)}B"),
+        (
+            "not timed",
+            f"setup {result.setup_seconds:.1f} s, first update {result.first_update_seconds:.1f} s, "
+            f"total warm-up {result.warm_up_seconds:.1f} s",
+        ),
+        (
+            "model",
+            f"{result.parameters:,} parameters, {result.precision}, micro-batches of {result.micro_batch_tokens:,} "
+            "tokens",
+        ),
     ]
-    if figures.skipped:
-        rows.append(("beware", f"{figures.skipped} updates had no finite gradient and were skipped"))
-    if figures.compiled_while_timed:
-        rows.append(("beware", f"{figures.compiled_while_timed} graphs were compiled on the clock; warm up for longer"))
+    if result.skipped:
+        rows.append(("warning", f"{result.skipped} updates were skipped because of non-finite gradients"))
+    if result.compiled_while_timed:
+        rows.append(("warning", f"{result.compiled_while_timed} graphs were compiled during timing; raise --warm-up"))
     return rows
 
 
-def decoding_rows(figures: DecodingResult) -> Rows:
-    """The figures of translation, in words."""
+def decoding_rows(result: DecodingResult) -> Rows:
+    """Return label and text of each row of the translation table."""
     rows = [
-        ("output tokens a second", _spread(figures.tokens_per_second)),
-        ("sentences a second", _spread(figures.sentences_per_second)),
-        ("a pass", f"{figures.sentences:,} sentences, {figures.tokens:,} output tokens"),
-        ("most memory", f"{_scaled(figures.peak_memory)}B"),
-        ("outside the clock", f"loading {figures.load_seconds:.1f} s, first pass {figures.warm_up_seconds:.1f} s"),
-        ("model", f"{figures.parameters:,} weights"),
+        ("output tokens per second", _spread(result.tokens_per_second)),
+        ("sentences per second", _spread(result.sentences_per_second)),
+        ("pass", f"{result.sentences:,} sentences, {result.tokens:,} output tokens"),
+        ("peak memory", f"{_scaled(result.peak_memory)}B"),
+        ("not timed", f"loading {result.load_seconds:.1f} s, first pass {result.warm_up_seconds:.1f} s"),
+        ("model", f"{result.parameters:,} parameters"),
     ]
-    if figures.latencies is not None:
-        latencies = ", ".join(f"{name} {seconds * 1e3:,.1f}" for name, seconds in figures.latencies.items())
-        rows.insert(2, ("a sentence alone, ms", latencies))
+    if result.latencies is not None:
+        latencies = ", ".join(f"{name} {seconds * 1e3:,.1f}" for name, seconds in result.latencies.items())
+        rows.insert(2, ("latency per sentence, ms", latencies))
     return rows
 
 
 def format_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    """Two columns under a title, each row on one line."""
+    """Format rows in two columns under a title."""
     width = max(len(label) for label, _ in rows)
     return "\n".join([title, "", *(f"  {label:<{width}}  {text}" for label, text in rows)])
 
 
-def write_json(path: Path, kind: str, settings: Mapping[str, Any], figures: TrainingResult | DecodingResult) -> None:
-    """Write settings and figures, with date, command, machine and software; UserError where that cannot be."""
+def write_json(path: Path, kind: str, settings: Mapping[str, Any], result: TrainingResult | DecodingResult) -> None:
+    """Write settings and measurements with date, command, machine and software versions."""
     report = {
         "kind": kind,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -78,34 +85,21 @@ def write_json(path: Path, kind: str, settings: Mapping[str, Any], figures: Trai
         "versions": describe_software(),
         "git_commit": find_git_commit(),
         "settings": dict(settings),
-        "figures": dataclasses.asdict(figures),
+        "figures": dataclasses.asdict(result),
     }
     write_file(path, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _outside_the_clock(figures: TrainingResult) -> str:
-    return (
-        f"set-up {figures.setup_seconds:.1f} s, first update {figures.first_update_seconds:.1f} s, "
-        f"warm-up in all {figures.warm_up_seconds:.1f} s"
-    )
-
-
 def _spread(spread: Spread) -> str:
-    """Median, then quartiles and extremes."""
     median, lower, upper, least, most = (
-        _number(value)
+        f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
         for value in (spread.median, spread.lower_quartile, spread.upper_quartile, spread.least, spread.most)
     )
-    return f"{median}  (median of {len(spread.samples)}; quartiles {lower} to {upper}; all {least} to {most})"
-
-
-def _number(value: float) -> str:
-    """Four digits or more."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{median}  (median of {len(spread.samples)}; quartiles {lower} to {upper}; range {least} to {most})"
 
 
 def _scaled(value: float) -> str:
-    """Four digits and the prefix of the unit that follows: `375.7 M`."""
+    """Format four digits and the prefix of the unit that follows: `375.7 M`."""
     for size, prefix in _PREFIXES:
         if abs(value) >= size:
             return f"{value / size:.4g} {prefix}"

@@ -1,4 +1,4 @@
-"""The speed of training, measured on the trainer itself: its model, loss, optimiser, batches and compilation."""
+"""Training speed, measured on the production trainer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -33,10 +32,11 @@ STAGES = ("data", "forward", "backward", "update")
 
 @dataclass(frozen=True)
 class Repetition:
-    """Some updates in a row, on the clock.
+    """One timed sequence of updates.
 
-    src_tokens, tgt_tokens: what was learned from, end tokens included, padding not
-    flops: what the model's arithmetic needs for them; skipped: updates without a finite gradient
+    src_tokens, tgt_tokens: trained tokens, EOS included, padding excluded
+    flops:   required by the model for these tokens
+    skipped: updates with a non-finite gradient
     """
 
     seconds: float
@@ -48,12 +48,12 @@ class Repetition:
 
 @dataclass(frozen=True)
 class Stages:
-    """Where the time of some updates goes, with the device waited for after each stage, which makes them slower.
+    """Time per stage of an update, synchronized after each stage, which slows the update down.
 
-    shares: of `data` (fetching a batch and copying it to the device), `forward` (with the softmax's gradient, which the
-            loss computes together with it), `backward` and `update` (norm, clipping and Adam); they sum to 1
-    row_padding:       share of the rows of the linear layers that are no token of the corpus
-    attention_padding: share of the places inside attention that are none; 0 where its kernel takes packed rows
+    shares:      fractions that sum to 1: `data` (fetching and copying a batch), `forward` (including the gradient of
+                 the softmax, computed with the loss), `backward`, `update` (gradient norm, clipping and Adam)
+    row_padding: fraction of rows of the linear layers that are padding
+    attention_padding: fraction of positions inside attention that are padding; 0 for kernels of packed sentences
     """
 
     shares: dict[str, float]
@@ -63,12 +63,14 @@ class Stages:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """All that was measured; rates are per second, memory is in bytes.
+    """Measurements of training. Rates are per second; memory is in bytes.
 
-    setup_seconds: building model and optimiser, and finding out whether the largest micro-batch fits
-    warm_up_seconds: of the updates before the clock ran, the first of them alone with what was compiled for it
-    compiled_while_timed: graphs that torch.compile still had to make while the clock ran; should be 0
-    linear: how fast `F.linear` is at the model's shapes
+    setup_seconds:        building model and optimizer and checking that the largest micro-batch fits
+    first_update_seconds: includes compilation
+    warm_up_seconds:      all untimed updates, the first included
+    linear:               speed of `F.linear` at the shapes of the model
+    share_of_linear, share_of_best_linear: fractions of its mean and best speed
+    compiled_while_timed: graphs that torch.compile compiled during timing; should be 0
     """
 
     parameters: int
@@ -91,18 +93,19 @@ class TrainingResult:
 
 
 class TrainingBench:
-    """A trainer on one corpus, ready to be timed. Use it as a context manager, or call `close`."""
+    """A trainer on one corpus. Use it as a context manager, or call `close`."""
 
     def __init__(self, spec: ModelSpec, world: World, store: PairStore) -> None:
-        """`spec.recipe.run_dir` must be a folder that is empty or not there; nothing is written to it."""
+        """`spec.recipe.run_dir` must be empty or missing; nothing is written to it."""
         started = perf_counter()
-        full_dropout = spec.recipe.train.model_copy(update={"dropout_ramp_steps": 0})  # as in most of a run
-        recipe = spec.recipe.model_copy(update={"train": full_dropout})
+        # Dropout is measured at its full rate, as in most of a run.
+        train = spec.recipe.train.model_copy(update={"dropout_ramp_steps": 0})
+        recipe = spec.recipe.model_copy(update={"train": train})
         self._world, self._store = world, store
         torch.manual_seed(recipe.seed)
         model = Transformer(recipe.model, spec.src_vocab_size, spec.tgt_vocab_size)
-        self.model_flops = ModelFlops.of(recipe.model, spec.tgt_vocab_size)
-        self.passes = 2 if recipe.train.rdrop else 1
+        self.model_flops = ModelFlops(recipe.model, spec.tgt_vocab_size)
+        self._passes = 2 if train.rdrop else 1
         self.trainer = Trainer(recipe, world, model, TrainingData(store, store), lambda tensors, step: {})
         self.trainer.loss.train()
         self.micro_batch_tokens = self.trainer.state.micro_batch_tokens
@@ -114,51 +117,48 @@ class TrainingBench:
     def __enter__(self) -> TrainingBench:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Stop the thread that reads ahead."""
+        """Stop the prefetching thread."""
         self._batches.close()
 
     def run(self, updates: int) -> Repetition:
-        """Make so many updates, as training does, with the clock on; waits for the device at both ends alone."""
+        """Time some updates, synchronizing only before the first and after the last."""
         device = self._world.device
         self._world.barrier()
         synchronize(device)
         started = perf_counter()
-        made = [self._update() for _ in range(updates)]
+        done = [self._update() for _ in range(updates)]
         synchronize(device)
-        seconds = self._world.max(round((perf_counter() - started) * 1e6)) / 1e6  # until the last process is through
-        ids = np.concatenate([update.sentence_ids for update, _ in made])
-        src, tgt = self._store.src.lengths[ids] + 1, self._store.tgt.lengths[ids] + 1
-        flops = self.passes * self.model_flops.training(src, tgt)
-        skipped = int(torch.stack([result.skipped for _, result in made]).sum())
+        seconds = self._world.max(round((perf_counter() - started) * 1e6)) / 1e6  # of the slowest rank
+        src, tgt = self._lengths([update for update, _ in done])
+        skipped = int(torch.stack([result.skipped for _, result in done]).sum())
+        flops = self._passes * self.model_flops.training(src, tgt)
         return Repetition(seconds, int(src.sum()), int(tgt.sum()), flops, skipped)
 
     def stages(self, updates: int) -> Stages:
-        """Make so many updates and see where their time goes; see `Stages`."""
-        watch = _StageClock(self._world.device)
-        made: list[Update] = []
-        with _hooks(self.trainer.loss, watch):
+        """Time the stages of some updates."""
+        timer = _StageTimer(self._world.device)
+        done: list[Update] = []
+        with _hooks(self.trainer.loss, timer):
             for _ in range(updates):
-                watch.start()
-                made.append(self._update()[0])
-                watch.end("update")
-        total = sum(watch.seconds.values())
-        shares = {stage: seconds / total for stage, seconds in watch.seconds.items()}
-        return Stages(shares, self._row_padding(made), self._attention_padding(made))
+                timer.start()
+                done.append(self._update()[0])
+                timer.end("update")
+        total = sum(timer.seconds.values())
+        shares = {stage: seconds / total for stage, seconds in timer.seconds.items()}
+        return Stages(shares, self._row_padding(done), self._attention_padding(done))
 
     def linear_rate(self) -> LinearRate:
-        """How fast `F.linear` is at the shapes of a full micro-batch."""
-        rows = min(self.micro_batch_tokens, self.trainer.train_recipe.batch_tokens)
-        matmuls = self.model_flops.matmuls(rows, rows)
+        """Measure `F.linear` at the shapes of a full micro-batch."""
+        tokens = min(self.micro_batch_tokens, self.trainer.train_recipe.batch_tokens)
+        matmuls = self.model_flops.matmuls(tokens, tokens)
         return measure_linear(matmuls, self.trainer.update.precision, self._world.device)
 
     def _update(self) -> tuple[Update, UpdateResult]:
-        """One update, as the trainer's own loop makes it."""
+        """Make one update, as in the trainer's loop."""
         update = next(self._batches)
         self._step += 1
         result = self.trainer.update(update, self._step)
@@ -166,13 +166,18 @@ class TrainingBench:
             self.trainer.average.update(self._step)
         return update, result
 
-    def _row_padding(self, updates: list[Update]) -> float:
-        """Of the first process's micro-batches, which stand for all."""
-        counted = [micro for update in updates for micro in update.micro_batches if micro.counts]
-        rows = sum(micro.batch.src.total + micro.batch.tgt.total for micro in counted)
+    def _lengths(self, updates: list[Update]) -> tuple[np.ndarray, np.ndarray]:
+        """Return source and target lengths (num_pairs,) over all ranks, EOS included."""
         ids = np.concatenate([update.sentence_ids for update in updates])
-        tokens = int((self._store.src.lengths[ids] + 1).sum() + (self._store.tgt.lengths[ids] + 1).sum())
-        return 1 - tokens / rows if self._world.size == 1 else 0.0
+        return self._store.src.lengths[ids] + 1, self._store.tgt.lengths[ids] + 1
+
+    def _row_padding(self, updates: list[Update]) -> float:
+        if self._world.size > 1:
+            return 0.0
+        micros = [micro for update in updates for micro in update.micro_batches if micro.counts]
+        rows = sum(micro.batch.src.total + micro.batch.tgt.total for micro in micros)
+        src, tgt = self._lengths(updates)
+        return 1 - (int(src.sum()) + int(tgt.sum())) / rows
 
     def _attention_padding(self, updates: list[Update]) -> float:
         model, dtype = self.trainer.model.recipe, DTYPES[self.trainer.update.precision]
@@ -189,14 +194,14 @@ class TrainingBench:
 def measure_training(
     spec: ModelSpec, world: World, store: PairStore, *, warm_up: int, updates: int, repetitions: int
 ) -> TrainingResult:
-    """Time `repetitions` of `updates` updates each, after `warm_up` updates that do not count."""
+    """Time `repetitions` of `updates` updates each, after `warm_up` untimed updates."""
     with TrainingBench(spec, world, store) as bench:
         first = bench.run(1)
-        others = bench.run(warm_up - 1) if warm_up > 1 else None
+        others = bench.run(warm_up - 1).seconds if warm_up > 1 else 0.0
         reset_peak_memory(world.device)
-        graphs = _graphs_compiled()
+        graphs = _compiled_graphs()
         timed = [bench.run(updates) for _ in range(repetitions)]
-        memory, compiled = peak_memory(world.device), _graphs_compiled() - graphs
+        memory, compiled = peak_memory(world.device), _compiled_graphs() - graphs
         stages = bench.stages(updates)
         linear = bench.linear_rate()
         seconds, flops = sum(one.seconds for one in timed), sum(one.flops for one in timed)
@@ -207,7 +212,7 @@ def measure_training(
             micro_batch_tokens=bench.micro_batch_tokens,
             setup_seconds=bench.setup_seconds,
             first_update_seconds=first.seconds,
-            warm_up_seconds=first.seconds + (others.seconds if others else 0.0),
+            warm_up_seconds=first.seconds + others,
             tgt_tokens_per_second=Spread.of([one.tgt_tokens / one.seconds for one in timed]),
             src_tokens_per_tgt_token=sum(one.src_tokens for one in timed) / tgt_tokens,
             flops_per_tgt_token=flops / tgt_tokens,
@@ -222,8 +227,8 @@ def measure_training(
         )
 
 
-class _StageClock:
-    """Adds up the time between one mark and the next, each after waiting for the device."""
+class _StageTimer:
+    """Sums the time of each stage, synchronizing with the device at each stage boundary."""
 
     def __init__(self, device: torch.device) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)
@@ -242,21 +247,21 @@ class _StageClock:
 
 
 @contextmanager
-def _hooks(loss: nn.Module, watch: _StageClock) -> Iterator[None]:
-    """Marks at the beginning and end of each forward pass, and at the end of each backward pass."""
+def _hooks(loss: nn.Module, timer: _StageTimer) -> Iterator[None]:
+    """Mark the start and end of each forward pass and the end of each backward pass."""
 
-    def before(module: nn.Module, inputs: Any) -> None:
-        watch.end("data")
+    def before_forward(module: nn.Module, inputs: Any) -> None:
+        timer.end("data")
 
-    def after(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
-        watch.end("forward")
-        output[0].register_hook(await_end)
+    def after_forward(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
+        timer.end("forward")
+        output[0].register_hook(before_backward)
 
-    def await_end(gradient: Tensor) -> None:
-        """Called when the backward pass begins; the engine calls back when it is through."""
-        Variable._execution_engine.queue_callback(lambda: watch.end("backward"))
+    def before_backward(gradient: Tensor) -> None:
+        # The autograd engine calls back at the end of the backward pass.
+        Variable._execution_engine.queue_callback(lambda: timer.end("backward"))
 
-    hooks = [loss.register_forward_pre_hook(before), loss.register_forward_hook(after)]
+    hooks = [loss.register_forward_pre_hook(before_forward), loss.register_forward_hook(after_forward)]
     try:
         yield
     finally:
@@ -264,7 +269,7 @@ def _hooks(loss: nn.Module, watch: _StageClock) -> Iterator[None]:
             hook.remove()
 
 
-def _graphs_compiled() -> int:
-    """Graphs that torch.compile has made in this process so far."""
+def _compiled_graphs() -> int:
+    """Return the number of graphs that torch.compile has compiled in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from nmt.bench.decoding import DecodingTask
+from nmt.bench.decoding import DecodingTask, measure_decoding
 from nmt.bench.inputs import BUILT_IN_LENGTHS, DecodingRequest, prepare_decoding, prepare_training_data
 from nmt.bench.model_specs import find_model_spec
-from nmt.bench.processes import measure_decoding
 from nmt.bench.report import decoding_rows, format_table, training_rows, write_json
 from nmt.bench.training import measure_training
 from nmt.cli.arguments import Device, Precision, require_output

@@ -13,18 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt.evaluate.metrics import Scorer
 from nmt.evaluate.sentence_counts import score_from_counts, sentence_counts
+from nmt.evaluate.student_t import student_t_quantile
 
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
 _SEED = 12345
-_MANY_DEGREES = 1e5
 
 
 @dataclass(frozen=True)
@@ -92,22 +91,7 @@ def estimate(system: RunScores, baseline: RunScores | None = None) -> Estimate:
         return Estimate(value, 0.0)
     spread = sum(one**2 / (len(group.whole) - 1) for one, group in zip(of_seeds, groups, strict=True))
     degrees = variance**2 / spread if spread else math.inf
-    return Estimate(value, student_quantile(degrees) * math.sqrt(variance))
-
-
-def student_quantile(degrees: float) -> float:
-    """The value that Student's t with so many degrees of freedom (1 or more) leaves out 5 % of the time, both sides.
-
-    With t = sqrt(degrees) tan(angle), the density of the angle is a power of its cosine, which is summed here.
-    """
-    if degrees > _MANY_DEGREES:
-        return NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    widest = min(math.pi / 2, 40 / math.sqrt(degrees)) if degrees > 100 else math.pi / 2
-    angles = np.linspace(0.0, widest, 5_001)
-    density = np.cos(angles) ** (degrees - 1)
-    share = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    angle = float(np.interp(CONFIDENCE, share / share[-1], angles))
-    return math.sqrt(degrees) * math.tan(angle)
+    return Estimate(value, student_t_quantile(CONFIDENCE, degrees) * math.sqrt(variance))
 
 
 def _mean_of_resamples(group: RunScores) -> Floats:

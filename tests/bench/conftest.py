@@ -1,4 +1,4 @@
-"""A model so small that it is measured in a second, and text for it."""
+"""A model small enough to benchmark within a second, and a corpus for it."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ SMALL_VOCAB = 50
 
 @pytest.fixture
 def small_spec(tmp_path: Path) -> ModelSpec:
-    """Wu et al.'s model, made smaller still; several micro-batches an update, an average kept."""
+    """A reduced `tiny` with several micro-batches per update and an EMA."""
     return find_model_spec("tiny", [*SMALL, "train.ema_decay=0.9", f"run_dir={tmp_path / 'run'}"], SMALL_VOCAB)
 
 

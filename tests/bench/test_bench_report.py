@@ -1,4 +1,4 @@
-"""The table says what was measured, and the JSON all of it."""
+"""Tables and JSON of benchmark results."""
 
 import json
 import sys
@@ -45,43 +45,43 @@ DECODING = DecodingResult(
 )
 
 
-def test_the_table_of_training() -> None:
+def test_training_table() -> None:
     table = format_table("training base", training_rows(TRAINING))
     title, blank, *lines = table.split("\n")
     assert (title, blank) == ("training base", "")
     assert len({line.index(text) for line, (_, text) in zip(lines, training_rows(TRAINING), strict=True)}) == 1
     for words in (
-        "1,450  (median of 3; quartiles 1,425 to 1,475; all 1,400 to 1,500)",
+        "1,450  (median of 3; quartiles 1,425 to 1,475; range 1,400 to 1,500)",
         "544.8 GFLOP/s",
         "375.7 MFLOP",
-        "800 GFLOP/s, at its best 960 GFLOP/s",
-        "68.1%, of its best 56.8%",
+        "800 GFLOP/s, at best 960 GFLOP/s",
+        "68.1%, of the best 56.8%",
         "data 1.0%, forward 39.0%, backward 50.0%, update 10.0%",
         "0.00% of rows, 8.00% inside attention",
         "3.21 GB",
         "first update 30.0 s",
-        "63,082,496 weights, bf16",
+        "63,082,496 parameters, bf16",
     ):
         assert words in table
-    assert "beware" not in table
+    assert "warning" not in table
 
 
-def test_what_spoils_a_measurement_is_said() -> None:
-    spoilt = TrainingResult(**{**vars(TRAINING), "skipped": 3, "compiled_while_timed": 2})
-    assert [text for label, text in training_rows(spoilt) if label == "beware"] == [
-        "3 updates had no finite gradient and were skipped",
-        "2 graphs were compiled on the clock; warm up for longer",
+def test_invalid_measurements_have_a_warning() -> None:
+    invalid = TrainingResult(**{**vars(TRAINING), "skipped": 3, "compiled_while_timed": 2})
+    assert [text for label, text in training_rows(invalid) if label == "warning"] == [
+        "3 updates were skipped because of non-finite gradients",
+        "2 graphs were compiled during timing; raise --warm-up",
     ]
 
 
-def test_the_table_of_translation() -> None:
+def test_decoding_table() -> None:
     rows = dict(decoding_rows(DECODING))
-    assert rows["output tokens a second"].startswith("812.3  (median of 1;")
-    assert rows["a sentence alone, ms"] == "p50 51.2, p99 200.0"
-    assert rows["a pass"] == "256 sentences, 4,096 output tokens"
+    assert rows["output tokens per second"].startswith("812.3  (median of 1;")
+    assert rows["latency per sentence, ms"] == "p50 51.2, p99 200.0"
+    assert rows["pass"] == "256 sentences, 4,096 output tokens"
 
 
-def test_the_json_holds_every_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_has_every_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/somewhere/nmt", "bench", "train", "base model"])
     path = tmp_path / "out.json"
     write_json(path, "train", {"model": "base"}, TRAINING)

@@ -1,4 +1,4 @@
-"""Random corpora have the lengths, the size and the unevenness that they claim."""
+"""Sentence lengths, size and token frequencies of random corpora."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def generator(seed: int = 1) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(seed))
 
 
-def test_lengths_have_the_moments_of_the_distribution() -> None:
+def test_sampled_lengths_have_the_moments_of_the_distribution() -> None:
     src, tgt = WMT14.sample(200_000, 10_000, generator())
     assert (src + 1).mean() == pytest.approx(WMT14.src_mean, rel=0.01)
     assert (tgt + 1).mean() == pytest.approx(WMT14.tgt_mean, rel=0.01)
@@ -23,12 +23,12 @@ def test_lengths_have_the_moments_of_the_distribution() -> None:
     assert min(src.min(), tgt.min()) >= 1
 
 
-def test_no_sentence_is_longer_than_allowed() -> None:
+def test_lengths_are_clipped() -> None:
     src, tgt = WMT14.sample(20_000, 40, generator())
     assert src.max() == tgt.max() == 40
 
 
-def test_a_random_corpus_is_large_enough_and_the_same_again(tmp_path: Path) -> None:
+def test_random_corpus_is_large_enough_and_reproducible(tmp_path: Path) -> None:
     sizes = (300, 70_000)
     stores = []
     for name in ("a", "b"):
@@ -46,7 +46,7 @@ def test_a_random_corpus_is_large_enough_and_the_same_again(tmp_path: Path) -> N
     assert np.array_equal(one.src.offsets, again.src.offsets)
 
 
-def test_tokens_are_used_as_unevenly_as_words() -> None:
+def test_tokens_have_a_zipf_distribution() -> None:
     vocab_size = FIRST_ORDINARY_ID + 1023
     tokens = sample_tokens(200_000, vocab_size, generator())
     counts = np.bincount(tokens, minlength=vocab_size)[FIRST_ORDINARY_ID:] / len(tokens)
@@ -55,6 +55,6 @@ def test_tokens_are_used_as_unevenly_as_words() -> None:
     assert tokens.max() < vocab_size
 
 
-def test_a_folder_without_a_corpus_is_refused(tmp_path: Path) -> None:
+def test_directory_without_a_corpus_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no prepared corpus"):
         open_corpus(tmp_path)

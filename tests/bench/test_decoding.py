@@ -1,13 +1,19 @@
-"""Translation on the clock: the translator's own results, of the length asked for, alone and in processes."""
+"""Decoding benchmarks in one process and in several."""
 
 import multiprocessing
 from pathlib import Path
 
 import pytest
 
-from nmt.bench.decoding import DecodingBench, DecodingTask, summarize_latencies
+from nmt.bench.decoding import (
+    DecodingBench,
+    DecodingProcesses,
+    DecodingTask,
+    _serve,
+    measure_decoding,
+    summarize_latencies,
+)
 from nmt.bench.inputs import DecodingRequest, prepare_decoding
-from nmt.bench.processes import DecodingProcesses, _serve, measure_decoding
 from nmt.decode.translator import Translator
 from nmt.recipe import override_decode
 
@@ -16,7 +22,7 @@ SENTENCES = ("w1 w2 w3", "w4", "w9 w8 w7 w6 w5 w4 w3 w2 w1 w0", "w30 w31")
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> DecodingTask:
-    """A random model; every output has exactly six tokens, which is more than some sources have, and fewer than one."""
+    """A random model whose outputs have exactly six tokens, more than some sources and fewer than others."""
     folder = tmp_path_factory.mktemp("decoding")
     recipe = folder / "small.toml"
     recipe.write_text(
@@ -30,7 +36,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> DecodingTask:
     return DecodingTask(model, SENTENCES, decode, "cpu", "fp32", 1)
 
 
-def test_a_pass_counts_the_tokens_of_the_translations(task: DecodingTask) -> None:
+def test_pass_counts_the_tokens_of_the_translations(task: DecodingTask) -> None:
     bench = DecodingBench(task)
     one = bench.run()
     assert one.tokens == 6 * len(SENTENCES)
@@ -51,13 +57,13 @@ def test_each_sentence_has_a_latency(task: DecodingTask) -> None:
     assert figures.tokens_per_second.median == pytest.approx(6 * figures.sentences_per_second.median)
 
 
-def test_percentiles_are_those_of_the_textbook() -> None:
+def test_percentiles_are_interpolated() -> None:
     summary = summarize_latencies([float(value) for value in range(1, 102)])
     assert (summary["p50"], summary["p90"], summary["p99"], summary["max"]) == (51.0, 91.0, 100.0, 101.0)
 
 
 @pytest.mark.slow
-def test_several_processes_share_the_sentences_out(task: DecodingTask) -> None:
+def test_processes_split_the_sentences(task: DecodingTask) -> None:
     with DecodingProcesses(task, 2) as processes:
         assert processes.run().tokens == 24
         assert processes.run().tokens == 24
@@ -65,7 +71,7 @@ def test_several_processes_share_the_sentences_out(task: DecodingTask) -> None:
         assert processes.parameters == DecodingBench(task).parameters
 
 
-def test_what_a_process_complains_of_is_said_here(task: DecodingTask, tmp_path: Path) -> None:
+def test_error_of_a_process_reaches_the_parent(task: DecodingTask, tmp_path: Path) -> None:
     missing = DecodingTask(tmp_path / "none", SENTENCES, task.decode, "cpu", "fp32", 1)
     ours, theirs = multiprocessing.Pipe()
     _serve(missing, theirs)

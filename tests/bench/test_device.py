@@ -15,28 +15,28 @@ CPU = torch.device("cpu")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-# In a process of its own: a test before this one may have told malloc to keep what is freed.
+# Runs in a new process, because an earlier test may have changed malloc settings.
 MEMORY = """
 import sys, torch
 from nmt.bench import device
 cpu = torch.device("cpu")
 before = device.peak_memory(cpu)
 filled = torch.ones(64 << 20)  # 256 MiB
-most = device.peak_memory(cpu)
-assert most >= max(before, filled.numel() * 4)
+peak = device.peak_memory(cpu)
+assert peak >= max(before, filled.numel() * 4)
 del filled
-assert device.peak_memory(cpu) > most - 8e6  # Linux counts by and by
+assert device.peak_memory(cpu) > peak - 8e6  # Linux updates its counter in steps
 if sys.platform == "linux":
     device.reset_peak_memory(cpu)
-    assert device.peak_memory(cpu) < most - 200e6
+    assert device.peak_memory(cpu) < peak - 200e6
 """
 
 
-def test_memory_that_was_once_in_use_counts() -> None:
+def test_peak_memory_includes_freed_memory_until_reset() -> None:
     subprocess.run([sys.executable, "-c", MEMORY], check=True, cwd=ROOT, timeout=120)
 
 
-def test_the_mean_rate_weighs_each_product_by_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mean_rate_weights_each_matmul_by_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     fast, slow = Matmul(count=3, rows=2, inner=5, outer=50), Matmul(count=1, rows=2, inner=5, outer=20)
     monkeypatch.setattr(device, "_seconds", lambda matmul, *_: 0.1 if matmul is fast else 0.8)
     rate = device.measure_linear([fast, slow, Matmul(0, 9, 9, 9)], "fp32", CPU)
@@ -44,14 +44,14 @@ def test_the_mean_rate_weighs_each_product_by_its_time(monkeypatch: pytest.Monke
     assert rate.best == pytest.approx(1000 / 0.1)
 
 
-def test_a_product_is_timed() -> None:
+def test_larger_matmul_takes_longer() -> None:
     small, large = (Matmul(1, 8, 64, outer) for outer in (64, 64 * 64))
     assert 0 < device._seconds(small, "fp32", CPU) < device._seconds(large, "fp32", CPU)
 
 
-def test_what_is_too_large_is_measured_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_outputs_are_measured_on_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
-    monkeypatch.setattr(device, "_MOST_OUTPUTS", 40)
+    monkeypatch.setattr(device, "_MAX_OUTPUT_ELEMENTS", 40)
 
     def time_rows(x: Tensor, weight: Tensor, repeats: int) -> float:
         rows.append(len(x))

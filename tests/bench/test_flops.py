@@ -1,4 +1,4 @@
-"""The arithmetic of a model against torch's own count, against single sentences, and against known figures."""
+"""FLOP counts against torch's counter, closed formulas and known values."""
 
 import numpy as np
 import pytest
@@ -15,12 +15,12 @@ from nmt.train.loss import TrainingLoss
 SMALL = ModelRecipe(d_model=16, d_ff=40, num_heads=2, num_encoder_layers=3, num_decoder_layers=2, dropout=0.1)
 VOCAB = 50
 GATED = SMALL.model_copy(update={"activation": "swiglu"})
-OF_WIDE_HEADS = SMALL.model_copy(update={"d_head": 12})
-RECIPES = pytest.mark.parametrize("recipe", [SMALL, GATED, OF_WIDE_HEADS], ids=["paper", "swiglu", "wide heads"])
+WIDE_HEADS = SMALL.model_copy(update={"d_head": 12})
+RECIPES = pytest.mark.parametrize("recipe", [SMALL, GATED, WIDE_HEADS], ids=["paper", "swiglu", "wide heads"])
 
 
 def batch(num_pairs: int, src_length: int, tgt_length: int) -> Batch:
-    """Pairs of equal length, each as wide as a row of rectangles: torch counts what the model's arithmetic needs."""
+    """Pairs of equal length, without padding even where attention pads: torch counts padding too."""
     src, tgt = (torch.randint(4, VOCAB, (num_pairs, length)).tolist() for length in (src_length, tgt_length))
     packed = PackedSequences.from_lists(tgt)
     return Batch(PackedSequences.from_lists(src), packed, packed.tokens)
@@ -28,46 +28,45 @@ def batch(num_pairs: int, src_length: int, tgt_length: int) -> Batch:
 
 @RECIPES
 @pytest.mark.parametrize(("num_pairs", "src_length", "tgt_length"), [(1, 64, 64), (5, 80, 64), (3, 64, 96)])
-def test_a_training_step_counts_as_torch_counts_it(
+def test_training_step_equals_the_count_of_torch(
     num_pairs: int, src_length: int, tgt_length: int, recipe: ModelRecipe
 ) -> None:
     loss = TrainingLoss(Transformer(recipe, VOCAB, VOCAB), label_smoothing=0.1)
     with FlopCounterMode(display=False) as counter:
         loss(batch(num_pairs, src_length, tgt_length))[0].backward()
-    arithmetic = ModelFlops.of(recipe, VOCAB)
+    flops = ModelFlops(recipe, VOCAB)
     lengths = np.full(num_pairs, src_length), np.full(num_pairs, tgt_length)
-    # The kernel computes the future as well, and hides it afterwards.
-    hidden_pairs = num_pairs * recipe.num_decoder_layers * (tgt_length * (tgt_length - 1) // 2)
-    expected = arithmetic.training(*lengths) + 3 * arithmetic.attended_pair * hidden_pairs
-    assert counter.get_total_flops() == expected
+    # The kernel also computes future keys, then masks them.
+    masked_pairs = num_pairs * recipe.num_decoder_layers * (tgt_length * (tgt_length - 1) // 2)
+    assert counter.get_total_flops() == flops.training(*lengths) + 3 * flops.attended_pair * masked_pairs
 
 
-def test_a_batch_is_the_sum_of_its_sentences() -> None:
-    arithmetic = ModelFlops.of(SMALL, VOCAB)
+@RECIPES
+def test_forward_pass_equals_the_formulas_per_token_and_pair(recipe: ModelRecipe) -> None:
+    d, a, f = 16, recipe.num_heads * recipe.head_width, 40
+    layer = 8 * d * a + 2 * d * (3 * f if recipe.activation == "swiglu" else 2 * f)
+    src_token, tgt_token = 3 * layer + 2 * 4 * d * a, 2 * (layer + 4 * d * a) + 2 * d * VOCAB
     src, tgt = np.array([3, 1, 250], np.uint16), np.array([2, 300, 4], np.uint16)
     total = 0
     for s, t in zip(src.tolist(), tgt.tolist(), strict=True):
-        total += s * arithmetic.src_token + t * (arithmetic.tgt_token + arithmetic.softmax)
-        total += 4 * 16 * (3 * sum(s for _ in range(s)) + 2 * sum(s + own + 1 for own in range(t)))
-    assert arithmetic.forward(src, tgt) == total
+        total += s * src_token + t * tgt_token
+        total += 4 * a * (3 * s * s + 2 * sum(s + position + 1 for position in range(t)))
+    assert ModelFlops(recipe, VOCAB).forward(src, tgt) == total
 
 
 @pytest.mark.parametrize(("name", "mflop"), [("base", 375.7), ("big", 1270.4)])
-def test_the_papers_models_cost_what_is_known(name: str, mflop: float) -> None:
-    """For sentences of 27 source and 28 target tokens and 37,000 pieces, computed elsewhere."""
+def test_models_of_the_paper_have_known_costs(name: str, mflop: float) -> None:
+    """For sentences of 27 source and 28 target tokens and a vocabulary of 37,000, computed independently."""
     spec = find_model_spec(name)
     assert spec.tgt_vocab_size == 37_000
-    flops = ModelFlops.of(spec.recipe.model, 37_000).training(np.array([27]), np.array([28]))
+    flops = ModelFlops(spec.recipe.model, 37_000).training(np.array([27]), np.array([28]))
     assert flops / 28 / 1e6 == pytest.approx(mflop, abs=0.05)
 
 
 @RECIPES
-def test_the_linear_layers_are_all_of_it_but_attention(recipe: ModelRecipe) -> None:
-    arithmetic = ModelFlops.of(recipe, VOCAB)
-    matmuls = arithmetic.matmuls(src_rows=70, tgt_rows=90)
-    flops = sum(matmul.count * matmul.flops for matmul in matmuls)
-    assert flops == 70 * arithmetic.src_token + 90 * (arithmetic.tgt_token + arithmetic.softmax)
-    # ... and are the model's own matrices: three-way tied, the output matrix stands for the embeddings too.
+def test_matmuls_are_the_matrices_of_the_model(recipe: ModelRecipe) -> None:
+    matmuls = ModelFlops(recipe, VOCAB).matmuls(src_tokens=70, tgt_tokens=90)
     weights = sum(matmul.count * matmul.inner * matmul.outer for matmul in matmuls)
+    # The output matrix is tied to both embeddings, so it is counted once.
     matrices = [weight for weight in Transformer(recipe, VOCAB, VOCAB).parameters() if weight.ndim == 2]
     assert weights == sum(weight.numel() for weight in matrices)

@@ -1,4 +1,4 @@
-"""What the user asks for fits together, or one line says why not."""
+"""Benchmark inputs from user options."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ max_positions = 64
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recipe; its corpus is prepared in `run` beside it."""
+    """A recipe whose corpus is prepared in `run` beside it."""
     path = tmp_path_factory.mktemp("tasks") / "small.toml"
     path.write_text(RECIPE)
     prepare(find_model_spec(str(path), [f"run_dir={path.parent / 'run'}"]).recipe)
@@ -45,7 +45,7 @@ def request(model: object, **options: object) -> DecodingRequest:
     return DecodingRequest(str(model), **{**defaults, "settings": (), **options})  # type: ignore[arg-type]
 
 
-def test_a_prepared_corpus_brings_its_vocabulary(recipe: Path, tmp_path: Path) -> None:
+def test_prepared_corpus_sets_the_vocabulary(recipe: Path, tmp_path: Path) -> None:
     spec = find_model_spec(str(recipe), [], None)
     run = str(recipe.parent / "run")
     for folder in (run, f"{run}/data"):
@@ -55,14 +55,14 @@ def test_a_prepared_corpus_brings_its_vocabulary(recipe: Path, tmp_path: Path) -
         assert found.recipe.directory == tmp_path / "run"
     larger = find_model_spec(str(recipe), [], 4_000)
     assert prepare_training_data(larger, run, tmp_path, 1, 4_000)[0].tgt_vocab_size == 4_000
-    with pytest.raises(UserError, match="--vocab-size is 500; the corpus has 600 pieces"):
+    with pytest.raises(UserError, match="--vocab-size must be at least 600, the vocabulary of the corpus, got 500"):
         prepare_training_data(find_model_spec(str(recipe), [], 500), run, tmp_path, 1, 500)
     short = find_model_spec(str(recipe), ["model.max_positions=9", "data.max_tokens=8"])
     with pytest.raises(UserError, match=r"the model has 9 positions; set model\.max_positions="):
         prepare_training_data(short, run, tmp_path, 1, None)
 
 
-def test_random_text_suffices_for_all_updates(small_spec: ModelSpec, tmp_path: Path) -> None:
+def test_random_corpus_suffices_for_all_updates(small_spec: ModelSpec, tmp_path: Path) -> None:
     _, store = prepare_training_data(small_spec, "wmt14", tmp_path, 7, None)
     assert len(store.tgt.tokens) + len(store) > 7 * 200
     assert store.src.lengths.max() <= 20
@@ -75,29 +75,29 @@ def test_random_weights_translate_numbers_or_text(recipe: Path, tmp_path: Path) 
     assert (numbers[1].min_length_ratio, numbers[1].max_length_ratio) == (1.0, 1.0)
     assert len(numbers[2]) == 5
     run = recipe.parent / "run"
-    asked = request(recipe, source=tmp_path / "text", tokenizer=run, num_sentences=2, output_tokens=16)
-    model, decode, sentences = prepare_decoding(asked, tmp_path / "text-model")
+    options = request(recipe, source=tmp_path / "text", tokenizer=run, num_sentences=2, output_tokens=16)
+    model, decode, sentences = prepare_decoding(options, tmp_path / "text-model")
     assert read_model_facts(model).src_vocab_size == 600
     assert sentences == ("The woman buys a car.", "The man sleeps.")
     assert (decode.min_tokens, decode.max_tokens) == (16, 16)
 
 
-def test_numbers_are_translated_without_the_shortlist_of_the_recipe(recipe: Path, tmp_path: Path) -> None:
+def test_number_tokenizers_ignore_the_shortlist_of_the_recipe(recipe: Path, tmp_path: Path) -> None:
     listed = tmp_path / "listed.toml"
     listed.write_text(recipe.read_text() + '[decode]\nshortlist = "list"\n')
     model, decode, _ = prepare_decoding(request(listed, vocab_size=70), tmp_path / "numbers")
     assert (decode.shortlist, read_model_facts(model).decode.shortlist) == (None, None)
 
 
-def test_a_trained_model_translates_as_its_recipe_says(recipe: Path, tmp_path: Path) -> None:
+def test_trained_model_keeps_its_search_options(recipe: Path, tmp_path: Path) -> None:
     own = find_model_spec(str(recipe), ["decode.n_best=3", "decode.length_alpha=0.3"]).recipe
     write_random_model(tmp_path / "model", own, number_tokenizers(50))
     (tmp_path / "text").write_text("w1\n")
-    asked = request(tmp_path / "model", source=tmp_path / "text", settings=("beam_size=7",))
-    model, decode, _ = prepare_decoding(asked, tmp_path)
+    options = request(tmp_path / "model", source=tmp_path / "text", settings=("beam_size=7",))
+    model, decode, _ = prepare_decoding(options, tmp_path)
     assert model == tmp_path / "model"
     assert (decode.n_best, decode.length_alpha, decode.beam_size) == (1, 0.3, 7)
-    with pytest.raises(UserError, match="name a file of them by --input"):
+    with pytest.raises(UserError, match="needs sentences to translate; give --input FILE"):
         prepare_decoding(request(tmp_path / "model"), tmp_path)
     with pytest.raises(UserError, match="has its own tokenizers"):
         prepare_decoding(request(tmp_path / "model", source=tmp_path / "text", vocab_size=60), tmp_path)
@@ -106,22 +106,22 @@ def test_a_trained_model_translates_as_its_recipe_says(recipe: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"source": Path("x")}, "random weights cannot read text without a tokenizer"),
-        ({"tokenizer": Path("x"), "vocab_size": 60}, "--vocab-size and --tokenizer exclude each other"),
+        ({"source": Path("x")}, "random weights need a tokenizer to read text"),
+        ({"tokenizer": Path("x"), "vocab_size": 60}, "--vocab-size and --tokenizer are mutually exclusive"),
         ({"model": "nowhere"}, "does not exist"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(
+def test_incompatible_options_are_an_error(
     recipe: Path, tmp_path: Path, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         prepare_decoding(request(**{"model": recipe, **options}), tmp_path)
 
 
-def test_text_that_is_empty_or_no_use_is_refused(recipe: Path, tmp_path: Path) -> None:
+def test_empty_input_and_unused_tokenizer_are_errors(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("")
     run = recipe.parent / "run"
-    with pytest.raises(UserError, match="is empty; it must hold one sentence a line"):
+    with pytest.raises(UserError, match="is empty; it must have one sentence per line"):
         prepare_decoding(request(recipe, source=tmp_path / "empty", tokenizer=run), tmp_path / "a")
-    with pytest.raises(UserError, match="--tokenizer is for sentences of a file"):
+    with pytest.raises(UserError, match="--tokenizer has no effect without --input"):
         prepare_decoding(request(recipe, tokenizer=run), tmp_path / "b")

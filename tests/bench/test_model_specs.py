@@ -1,4 +1,4 @@
-"""Names of models, recipes and directories."""
+"""Models by published name, recipe and directory."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", ["base", "big"])
-def test_the_papers_models_are_those_of_the_wmt14_recipes(name: str) -> None:
+def test_models_of_the_paper_equal_the_wmt14_recipes(name: str) -> None:
     spec, recipe = find_model_spec(name), load_recipe(ROOT / f"recipes/wmt14-en-de-{name}.toml")
     assert spec.recipe.model == recipe.model
     assert spec.recipe.train.batch_tokens == recipe.train.batch_tokens
@@ -26,7 +26,7 @@ def test_tiny_is_the_model_of_wu_et_al() -> None:
     )
 
 
-def test_options_and_vocabulary_can_be_replaced() -> None:
+def test_options_and_vocabulary_can_be_overridden() -> None:
     spec = find_model_spec("base", ["train.precision=bf16", "model.num_decoder_layers=2"], vocab_size=8_000)
     assert spec.recipe.train.precision == "bf16"
     assert spec.recipe.model.num_decoder_layers == 2
@@ -35,7 +35,7 @@ def test_options_and_vocabulary_can_be_replaced() -> None:
         find_model_spec("base", ["train.presicion=bf16"])
 
 
-def test_a_recipe_and_a_model_directory_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_recipe_and_model_directory_are_used_unchanged(tmp_path: Path) -> None:
     path = ROOT / "recipes/multi30k-en-de.toml"
     spec = find_model_spec(str(path), ["train.max_steps=7"])
     assert spec.recipe == load_recipe(path, ["train.max_steps=7"])
@@ -48,8 +48,8 @@ def test_a_recipe_and_a_model_directory_are_taken_as_they_are(tmp_path: Path) ->
     assert (found.src_vocab_size, found.tgt_vocab_size) == (40, 40)
 
 
-def test_a_name_that_means_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="'huge' is no model; it must be tiny, base, big, a recipe"):
+def test_unknown_model_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="unknown model 'huge'; it must be tiny, base, big, a recipe"):
         find_model_spec("huge")
     with pytest.raises(UserError, match="holds no model"):
         find_model_spec(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Models with random weights, and sentences that they read token by token."""
+"""Models with random weights and sentences for them."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ LENGTHS = LengthDistribution(src_mean=9.0, tgt_mean=9.0, deviation=0.5, correlat
 
 
 @pytest.mark.parametrize("vocab_size", [5, 40, 3_000])
-def test_every_word_is_one_token(vocab_size: int) -> None:
+def test_each_word_is_one_token(vocab_size: int) -> None:
     tokenizer = number_tokenizers(vocab_size).src
     assert tokenizer.vocab_size == vocab_size
     words = [f"w{number}" for number in range(vocab_size - FIRST_ORDINARY_ID)]
@@ -24,7 +24,7 @@ def test_every_word_is_one_token(vocab_size: int) -> None:
     assert tokenizer.decode(ids) == " ".join(words)
 
 
-def test_sentences_have_as_many_tokens_as_were_drawn() -> None:
+def test_sentences_have_the_sampled_lengths() -> None:
     tokenizer = number_tokenizers(90).src
     sentences = number_sentences(50, LENGTHS, longest=12, vocab_size=90, seed=3)
     assert sentences == number_sentences(50, LENGTHS, longest=12, vocab_size=90, seed=3)
@@ -33,7 +33,7 @@ def test_sentences_have_as_many_tokens_as_were_drawn() -> None:
     assert max(lengths) == 12
 
 
-def test_the_model_is_one_like_any_other(tmp_path: Path) -> None:
+def test_random_model_loads_and_is_reproducible(tmp_path: Path) -> None:
     overrides = ["model.d_model=16", "model.d_ff=8", "model.num_heads=2", "decode.beam_size=3"]
     recipe = find_model_spec("tiny", overrides).recipe
     write_random_model(tmp_path / "a", recipe, number_tokenizers(40))
@@ -44,6 +44,6 @@ def test_the_model_is_one_like_any_other(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), again.model.parameters(), strict=True))
 
 
-def test_a_vocabulary_needs_more_than_special_tokens() -> None:
-    with pytest.raises(UserError, match="4 pieces"):
+def test_vocabulary_needs_ordinary_tokens() -> None:
+    with pytest.raises(UserError, match="must be at least 5, got 4"):
         number_tokenizers(4)

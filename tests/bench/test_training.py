@@ -1,4 +1,4 @@
-"""What is timed is training itself, its tokens are counted without padding, and its stages are told apart."""
+"""Training benchmarks: equal to the trainer, with tokens, FLOPs, stages and padding."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,8 +29,8 @@ def changed(recipe: Recipe, **options: Any) -> Recipe:
 
 
 @pytest.mark.slow
-def test_what_is_measured_is_training(small_spec: ModelSpec, small_store: PairStore) -> None:
-    """After as many updates, weights and average are those of a run of the trainer, bit for bit."""
+def test_benchmark_trains_like_the_trainer(small_spec: ModelSpec, small_store: PairStore) -> None:
+    """Parameters and EMA equal those of a training run, bit for bit."""
     recipe = changed(small_spec.recipe, max_steps=5)
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, small_spec.src_vocab_size, small_spec.tgt_vocab_size)
@@ -51,7 +51,7 @@ def test_what_is_measured_is_training(small_spec: ModelSpec, small_store: PairSt
     assert not (recipe.directory / "other").exists()  # nothing is saved
 
 
-def test_tokens_and_arithmetic_are_those_of_the_updates(small_spec: ModelSpec, small_store: PairStore) -> None:
+def test_tokens_and_flops_equal_those_of_the_updates(small_spec: ModelSpec, small_store: PairStore) -> None:
     recipe = small_spec.recipe
     lengths = small_store.src.lengths, small_store.tgt.lengths
     limit = UpdateNeeds.of(*lengths, batch_tokens=200).src_tokens
@@ -68,7 +68,7 @@ def test_tokens_and_arithmetic_are_those_of_the_updates(small_spec: ModelSpec, s
     assert repetition.skipped == 0
 
 
-def test_two_passes_of_rdrop_are_twice_the_arithmetic(small_spec: ModelSpec, small_store: PairStore) -> None:
+def test_rdrop_doubles_the_flops(small_spec: ModelSpec, small_store: PairStore) -> None:
     flops = []
     for rdrop in (0.0, 5.0):
         spec = replace(small_spec, recipe=changed(small_spec.recipe, rdrop=rdrop))
@@ -77,7 +77,7 @@ def test_two_passes_of_rdrop_are_twice_the_arithmetic(small_spec: ModelSpec, sma
     assert flops[1] == 2 * flops[0]
 
 
-def test_dropout_is_full_where_training_begins_without(small_spec: ModelSpec, small_store: PairStore) -> None:
+def test_dropout_has_its_full_rate(small_spec: ModelSpec, small_store: PairStore) -> None:
     spec = replace(small_spec, recipe=changed(small_spec.recipe, dropout_ramp_steps=1_000))
     with TrainingBench(spec, ALONE, small_store) as bench:
         bench.run(1)
@@ -86,7 +86,7 @@ def test_dropout_is_full_where_training_begins_without(small_spec: ModelSpec, sm
 
 
 class Clock:
-    """A clock that is put forward by hand."""
+    """A manual clock."""
 
     seconds = 0.0
 
@@ -95,10 +95,10 @@ class Clock:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_slow_stage_is_found(
+def test_slow_stage_gets_the_time(
     small_spec: ModelSpec, small_store: PairStore, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that stands still but for what is slow, so that it does not matter what else the machine does."""
+    """The fake clock advances only in the slow stage."""
     clock = Clock()
     monkeypatch.setattr("nmt.bench.training.perf_counter", clock)
 
@@ -123,7 +123,7 @@ def test_a_slow_stage_is_found(
         stages = bench.stages(1)
     assert stages.shares == {name: float(name == stage) for name in STAGES}
     assert stages.row_padding == 0.0
-    assert 0.0 <= stages.attention_padding < 0.5  # of so little text the last row is a good part
+    assert 0.0 <= stages.attention_padding < 0.5  # the last row is a large part of a small batch
 
 
 def test_padding_to_one_shape_is_counted(small_spec: ModelSpec, small_store: PairStore) -> None:
@@ -133,15 +133,15 @@ def test_padding_to_one_shape_is_counted(small_spec: ModelSpec, small_store: Pai
         repetition, stages = bench.run(2), bench.stages(2)
     assert shape is not None
     assert 190 < repetition.tgt_tokens / 2 <= 200
-    rows = 3 * (shape.src_tokens + shape.tgt_tokens)  # of an update
+    rows = 3 * (shape.src_tokens + shape.tgt_tokens)  # per update
     assert stages.row_padding == pytest.approx(1 - (repetition.src_tokens + repetition.tgt_tokens) / 2 / rows, abs=0.03)
 
 
 @pytest.mark.slow
-def test_a_step_of_one_graph_is_timed_like_any_other(
+def test_stages_of_a_compiled_step_are_timed(
     small_spec: ModelSpec, small_store: PairStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The marks between its stages stay outside of the graph."""
+    """The hooks do not break the graph."""
     compile_whole = TrainingLoss.compile_whole
     monkeypatch.setattr(TrainingLoss, "compile_whole", lambda loss: compile_whole(loss, backend="eager"))
     monkeypatch.setattr(compilation, "choose_kernel", lambda q, p: "varlen")
@@ -159,16 +159,16 @@ def test_a_step_of_one_graph_is_timed_like_any_other(
 
 
 @pytest.mark.slow
-def test_all_figures_of_a_measurement(small_spec: ModelSpec, small_store: PairStore) -> None:
-    figures = measure_training(small_spec, ALONE, small_store, warm_up=2, updates=2, repetitions=3)
-    spread = figures.tgt_tokens_per_second
+def test_training_result(small_spec: ModelSpec, small_store: PairStore) -> None:
+    result = measure_training(small_spec, ALONE, small_store, warm_up=2, updates=2, repetitions=3)
+    spread = result.tgt_tokens_per_second
     assert len(spread.samples) == 3
     assert 0 < spread.least <= spread.median <= spread.most
-    assert figures.flops_per_second == pytest.approx(
-        figures.flops_per_tgt_token * 3 / sum(1 / rate for rate in spread.samples), rel=0.2
+    assert result.flops_per_second == pytest.approx(
+        result.flops_per_tgt_token * 3 / sum(1 / rate for rate in spread.samples), rel=0.2
     )
-    assert figures.share_of_linear == pytest.approx(figures.flops_per_second / figures.linear.mean)
-    assert 0 < figures.share_of_best_linear <= figures.share_of_linear
-    assert 0 < figures.first_update_seconds < figures.warm_up_seconds
-    assert figures.peak_memory > 50e6
-    assert (figures.skipped, figures.compiled_while_timed, figures.micro_batch_tokens) == (0, 0, 90)
+    assert result.share_of_linear == pytest.approx(result.flops_per_second / result.linear.mean)
+    assert 0 < result.share_of_best_linear <= result.share_of_linear
+    assert 0 < result.first_update_seconds < result.warm_up_seconds
+    assert result.peak_memory > 50e6
+    assert (result.skipped, result.compiled_while_timed, result.micro_batch_tokens) == (0, 0, 90)

@@ -6,17 +6,9 @@ import numpy as np
 import pytest
 
 from nmt.evaluate.metrics import make_scorer, score_corpus
-from nmt.experiments.intervals import Estimate, RunScores, estimate, score_runs, student_quantile
+from nmt.experiments.intervals import Estimate, RunScores, estimate, score_runs
 
 SENTENCES, RESAMPLES = 150, 200
-
-
-@pytest.mark.parametrize(
-    ("degrees", "known"),
-    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (10, 2.2281), (30, 2.0423), (1000, 1.9623), (1e6, 1.9600)],
-)
-def test_the_quantile_of_students_t_is_that_of_the_tables(degrees: float, known: float) -> None:
-    assert student_quantile(degrees) == pytest.approx(known, abs=1e-4)
 
 
 def of_values(values: np.ndarray, drawn: np.ndarray) -> RunScores:

@@ -84,7 +84,7 @@ def _compiled(settings: Settings, spec: ModelSpec, world: World, store: PairStor
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     recipe = _spec(settings, compiled=True).recipe.model_copy(update={"run_dir": spec.recipe.run_dir})
-    bench = TrainingBench(ModelSpec(spec.name, recipe, spec.src_vocab_size, spec.tgt_vocab_size), world, store)
+    bench = TrainingBench(ModelSpec(recipe, spec.src_vocab_size, spec.tgt_vocab_size), world, store)
     _trace_on_cpu(bench.trainer, settings)
     if not settings.on_gpu:
         bench.trainer.loss.compile_whole(backend="eager")

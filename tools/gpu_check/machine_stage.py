@@ -62,7 +62,7 @@ def _rates(name: str, settings: Settings, device: torch.device) -> dict[str, Lin
     """FLOP/s by precision, at the shapes of a micro-batch of 4,096 tokens."""
     spec = find_model_spec(name, (), settings.pick(None, 200))
     rows = settings.pick(4_096, 64)
-    matmuls = ModelFlops.of(spec.recipe.model, spec.tgt_vocab_size).matmuls(rows, rows)[: settings.pick(None, 1)]
+    matmuls = ModelFlops(spec.recipe.model, spec.tgt_vocab_size).matmuls(rows, rows)[: settings.pick(None, 1)]
     kinds: tuple[Precision, ...] = ("fp32", "bf16", "fp16") if settings.on_gpu else ("fp32", "bf16")
     rates = {str(kind): measure_linear(matmuls, kind, device) for kind in kinds}
     if settings.on_gpu:

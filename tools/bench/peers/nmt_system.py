@@ -15,10 +15,9 @@ from typing import cast
 
 from bench.worker import Clock
 from bench.workload import Workload
-from nmt.bench.decoding import DecodingBench, DecodingTask
+from nmt.bench.decoding import DecodingBench, DecodingProcesses, DecodingTask
 from nmt.bench.inputs import DecodingRequest, prepare_decoding, prepare_training_data
 from nmt.bench.model_specs import find_model_spec
-from nmt.bench.processes import DecodingProcesses
 from nmt.bench.random_model import write_random_model
 from nmt.bench.training import TrainingBench
 from nmt.data.prepare import prepare as prepare_corpus
