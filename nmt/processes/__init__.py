@@ -1,1 +1,1 @@
-"""Several processes: of one training, of one translation, and of one run's folder."""
+"""Multi-process execution: process group, failure detection, worker pools, run locks, interruption."""

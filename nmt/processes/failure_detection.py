@@ -1,13 +1,12 @@
-"""The watch that the processes of a job keep over each other: who is there, who died, who hangs, and why it ended.
+"""Failure detection for multi-process jobs: finds ranks that died or hang and ends the job with one message.
 
-Beside its work every process counts up a heartbeat, once a second, in the store through which torch's processes find
-each other, and reads those of the others; torchrun holds that store, or rank 0 where there is no torchrun. Whoever
-first finds a reason to end the job writes it there as the verdict and says it in one line; the others read the verdict
-and end without a word. The watch has its own connection to the store, because a connection serves one request at a
-time and torch waits long on its own.
+Every rank increments a heartbeat once a second in the store that torch uses for rendezvous, and reads the heartbeats of
+the others. torchrun serves that store, or rank 0 without torchrun. The first rank that finds a failure writes it to
+the store as the verdict and prints it. The others read the verdict and exit silently.
 
-A process that was stopped (SIGSTOP) cannot end itself: torchrun sends it SIGTERM and, 30 seconds later, SIGKILL; Slurm
-does the same.
+torch alone does not name the lost rank: Gloo reports an address or a timeout, NCCL a timeout of the collective, and
+`monitored_barrier` needs Gloo and one more synchronization per step. A stopped process (SIGSTOP) cannot exit by itself;
+torchrun and Slurm kill it 30 seconds after their SIGTERM.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined] # public, says torch's manual
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined] # public by torch's manual
 
 from nmt.recipe import JobEnded, UserError
 
-LONGEST_INTERVAL = 1.0  # seconds between two heartbeats, where the patience allows it
-FAREWELL_SECONDS = 5.0  # how long a process may take to end by itself once there is a verdict
-MEETING_INTERVAL = 0.05
+MAX_HEARTBEAT_SECONDS = 1.0
+EXIT_SECONDS = 5.0  # how long a process may take to exit by itself after a verdict
+POLL_SECONDS = 0.05
 
-# Heartbeats that must be missing before a process is suspected of having broken a connection that did break, and how
-# often to look around for a suspect.
-SUSPICIOUS_SILENCE = 4
-LOOKS_FOR_A_SUSPECT = 10
-LOOKS_TO_SPREAD_A_VERDICT = 3
+# After a connection broke: missed heartbeats that identify the lost rank, and checks before giving up.
+SUSPECT_MISSED = 4
+SUSPECT_CHECKS = 10
+# Heartbeats for which the process that found a failure lives on: the store may end with it.
+VERDICT_HEARTBEATS = 3
 
 NO_VERDICT = "none"
 LEFT = "left"
@@ -48,298 +47,307 @@ LEFT = "left"
 
 @dataclass
 class Peer:
-    """What is known of one process of the job; the counts are of the watcher's own looks around, not of a clock.
+    """One rank as seen by the others. Counts are heartbeats of the observer: a suspended machine loses nobody.
 
-    So a job that slept as a whole, with its machine, finds nobody silent when it wakes up.
+    heartbeat: last value read; LEFT once the rank announced its exit
+    synchronizations: synchronization points that it has reached
+    missed: heartbeats without a new value
+    behind: heartbeats for which others have waited for it
+    dead: heartbeats since its process disappeared
     """
 
     name: str
     machine: str
     pid: int
-    beat: str = ""
-    exchanges: int = 0
-    silent: int = 0
+    heartbeat: str = ""
+    synchronizations: int = 0
+    missed: int = 0
     behind: int = 0
     dead: int = 0
 
-    @classmethod
-    def from_card(cls, rank: int, size: int, card: str) -> Peer:
-        """The process that wrote this card at the meeting."""
-        machine, host, pid, _ = card.split()
-        return cls(f"rank {rank} of {size} (host {host}, pid {pid})", machine, int(pid))
-
     @property
     def has_left(self) -> bool:
-        """Whether it announced its end."""
-        return self.beat == LEFT
+        """Return whether it announced its exit."""
+        return self.heartbeat == LEFT
 
-    def note(self, beat: str, has_died: bool) -> None:
-        """Take in what was seen of it this time."""
-        self.silent = self.silent + 1 if beat == self.beat else 0
-        self.dead = self.dead + 1 if has_died else 0
-        self.beat = beat
+    def observe(self, heartbeat: str, *, is_dead: bool) -> None:
+        """Record one reading of its heartbeat."""
+        self.missed = self.missed + 1 if heartbeat == self.heartbeat else 0
+        self.dead = self.dead + 1 if is_dead else 0
+        self.heartbeat = heartbeat
         if not self.has_left:
-            exchanges = int(beat.split()[1])
-            self.behind = self.behind if exchanges == self.exchanges else 0
-            self.exchanges = exchanges
+            synchronizations = int(heartbeat.split()[1])
+            self.behind = self.behind if synchronizations == self.synchronizations else 0
+            self.synchronizations = synchronizations
 
 
-def meet(store: Store, rank: int, size: int, timeout: float) -> tuple[str, list[Peer]]:
-    """Wait until all processes have come; returns a name for this meeting, and all of them in rank order.
+def join_job(store: Store, rank: int, size: int, timeout: float) -> tuple[str, list[Peer]]:
+    """Wait for all ranks; return a job id and all peers in rank order.
 
-    After an elastic restart the store still holds what earlier processes wrote, and torchrun's count of restarts is not
-    the same on all machines (pytorch#108158). So rank 0 writes down everyone's card, over and over, until all have
-    found their own on the list: that list names the meeting, and every key below its name belongs to it alone.
-    Raises UserError when somebody does not come within `timeout` seconds.
+    After an elastic restart the store still holds the keys of earlier processes, and torchrun's restart count differs
+    between machines (pytorch#108158). Therefore rank 0 publishes the list of all cards until every rank has found its
+    own card in it. The hash of that list is the job id and prefixes all keys of the job.
+
+    Raises:
+        UserError: a rank is missing after `timeout` seconds.
     """
-    card = f"{_machine()} {socket.gethostname()} {os.getpid()} {uuid.uuid4().hex}"
-    cards = [f"card/{other}" for other in range(size)]
-    store.set(cards[rank], card)
+    card = f"{_machine_id()} {socket.gethostname()} {os.getpid()} {uuid.uuid4().hex}"
+    keys = [f"card/{other}" for other in range(size)]
+    store.set(keys[rank], card)
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        if rank == 0 and store.check(cards):
-            store.set("list", json.dumps([content.decode() for content in store.multi_get(cards)]))
+        if rank == 0 and store.check(keys):
+            store.set("list", json.dumps([content.decode() for content in store.multi_get(keys)]))
         if store.check(["list"]):
             content = store.get("list")
-            listed = json.loads(content)
-            if len(listed) == size and listed[rank] == card:
-                meeting = hashlib.sha256(content).hexdigest()[:16]
+            cards = json.loads(content)
+            if len(cards) == size and cards[rank] == card:
+                job_id = hashlib.sha256(content).hexdigest()[:16]
                 if rank == 0:
-                    store.set(f"{meeting}/verdict", NO_VERDICT)
-                store.set(f"{meeting}/beat/{rank}", "0 0")
-                if store.check([f"{meeting}/beat/{other}" for other in range(size)]):
-                    return meeting, [Peer.from_card(other, size, written) for other, written in enumerate(listed)]
-        time.sleep(MEETING_INTERVAL)
-    missing = ", ".join(str(other) for other in range(size) if not store.check([cards[other]])) or "unknown"
+                    store.set(f"{job_id}/verdict", NO_VERDICT)
+                store.set(f"{job_id}/heartbeat/{rank}", "0 0")
+                if store.check([f"{job_id}/heartbeat/{other}" for other in range(size)]):
+                    return job_id, [_peer(other, size, written) for other, written in enumerate(cards)]
+        time.sleep(POLL_SECONDS)
+    missing = ", ".join(str(other) for other in range(size) if not store.check([keys[other]])) or "unknown"
     raise UserError(
-        f"not all {size} processes came within {timeout:.0f} seconds (missing ranks: {missing}); each "
-        "must be started with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE; look at the missing ones' output"
+        f"{size} processes did not all join within {timeout:.0f} seconds (missing ranks: {missing}); all need the same "
+        "MASTER_ADDR, MASTER_PORT and WORLD_SIZE; see the output of the missing ranks"
     )
 
 
-class Watch:
-    """The watch of one process over all of the job; it begins when all have come.
+def _peer(rank: int, size: int, card: str) -> Peer:
+    machine, host, pid, _ = card.split()
+    return Peer(f"rank {rank} of {size} (host {host}, pid {pid})", machine, int(pid))
 
-    exchanges: how often this process has come to where the others wait for it; the main thread counts it up
-    patience: seconds without a heartbeat after which a process counts as dead
-    timeout: seconds for which a living process may keep the others waiting, and for which all wait for all to come
-    verdict: why the job ends; empty as long as it does not
+
+class FailureDetector:
+    """Monitors all ranks of a job from one of them, in two threads, from construction to `leave`.
+
+    synchronizations: synchronization points that this process has reached; counted by the main thread
+    patience: seconds without a heartbeat after which a rank counts as dead
+    timeout: seconds that a rank may be late at a synchronization point
+    verdict: why the job ends; empty while it runs
     """
 
     def __init__(
-        self, store: TCPStore, rank: int, size: int, *, patience: float, timeout: float, holds_store: bool, remedy: str
+        self, store: TCPStore, rank: int, size: int, *, patience: float, timeout: float, serves_store: bool, remedy: str
     ) -> None:
-        """Raises UserError when not all come.
+        """Join the job and start monitoring.
 
-        holds_store: whether the store ends with this process; remedy: what to do when the job has ended
+        Args:
+            serves_store: the store ends with this process.
+            remedy: what the user does after a failure, for the message.
+
+        Raises:
+            UserError: a rank is missing after `timeout` seconds.
         """
         self.patience, self.timeout = patience, timeout
-        self.exchanges = 0
+        self.synchronizations = 0
         self.verdict = ""
-        self._rank, self._holds_store, self._remedy = rank, holds_store, remedy
-        self._meeting, self._peers = meet(PrefixStore("nmt", store), rank, size, timeout)
+        self._rank, self._serves_store, self._remedy = rank, serves_store, remedy
+        self._job_id, self._peers = join_job(PrefixStore("nmt", store), rank, size, timeout)
         self._me = self._peers[rank]
         self._shared_store = store
+        # A connection serves one request at a time, and torch's own requests wait for long.
         own_store = TCPStore(
             store.host, store.port, is_master=False, timeout=timedelta(seconds=timeout), wait_for_workers=False
         )
-        self._store = PrefixStore(f"nmt/{self._meeting}", own_store)
-        self._keys = [f"beat/{other}" for other in range(size)]
+        self._store = PrefixStore(f"nmt/{self._job_id}", own_store)
+        self._keys = [f"heartbeat/{other}" for other in range(size)]
         self._launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
-        self._interval = min(LONGEST_INTERVAL, patience / 10)
-        self._looks_left = int(FAREWELL_SECONDS / self._interval)
-        self._beats = self._answers = self._tasks = 0
+        self._interval = min(MAX_HEARTBEAT_SECONDS, patience / 10)
+        self._exit_heartbeats = int(EXIT_SECONDS / self._interval)
+        self._heartbeats = self._responses = self._tasks = 0
         self._is_leaving, self._has_left = threading.Event(), threading.Event()
-        self._one_at_a_time = threading.Lock()
-        self._watching = threading.Thread(target=self._keep_watch, name="watch", daemon=True)
-        self._guarding = threading.Thread(target=self._guard_the_watch, name="guard", daemon=True)
-        self._watching.start()
-        self._guarding.start()
+        self._verdict_lock = threading.Lock()
+        self._heartbeat_thread = threading.Thread(target=self._run_heartbeats, name="heartbeat", daemon=True)
+        self._store_thread = threading.Thread(target=self._monitor_store, name="store-monitor", daemon=True)
+        self._heartbeat_thread.start()
+        self._store_thread.start()
 
-    # --- For the main thread ------------------------------------------------------------------------------------------
+    # --- Main thread --------------------------------------------------------------------------------------------------
 
     def explain(self, error: BaseException) -> JobEnded:
-        """End the job because of `error`: say so, unless that is said elsewhere, and return what to raise instead.
+        """End the job because of `error`, report the cause once, and return the exception to raise instead.
 
-        A connection that broke is put down to the process that broke it. Of errors that the user can mend the first is
-        shown; those of other processes are its echo. Whatever else failed is shown with its traceback.
+        A broken connection is attributed to the rank that broke it. The first user error of all ranks is shown; other
+        exceptions are shown with their traceback.
         """
-        with _deaf_to_sigterm():  # by which torchrun ends this process as soon as it misses another
+        with _ignore_sigterm():  # torchrun sends it as soon as it misses another rank
             if _is_broken_connection(error):
-                self._conclude(self._find_culprit(error))
+                self._conclude(self._find_cause(error))
             elif isinstance(error, UserError):
                 self._conclude(str(error) if self._rank == 0 else f"{self._me.name}: {error}")
             else:
-                # Ctrl-C speaks for itself, and a reader of the output that has gone wants to hear nothing.
+                # Ctrl-C and a closed output pipe need no message.
                 if is_failure := isinstance(error, Exception) and not isinstance(error, BrokenPipeError):
                     os.write(2, "".join(traceback.format_exception(error)).encode())
                 what = f"{type(error).__name__}: {_first_line(error)}"
-                self._conclude(f"{self._me.name} failed: {what}; {self._remedy}", aloud=is_failure)
+                self._conclude(f"{self._me.name} failed: {what}; {self._remedy}", is_shown=is_failure)
         return JobEnded(self.verdict)
 
     def leave(self) -> None:
-        """Tell the others that this process ends; wait for them where they still need the store or the verdict."""
+        """Announce the exit of this process; wait for the others while they need the store or the verdict."""
         self._is_leaving.set()
-        self._watching.join()
-        patience = FAREWELL_SECONDS if self.verdict else self.patience if self._holds_store else 0.0
-        deadline = time.monotonic() + patience
-        with suppress(RuntimeError):  # the store may be gone by now
+        self._heartbeat_thread.join()
+        seconds = EXIT_SECONDS if self.verdict else self.patience if self._serves_store else 0.0
+        deadline = time.monotonic() + seconds
+        with suppress(RuntimeError):  # the store may be gone
             self._store.set(self._keys[self._rank], LEFT)
-            while time.monotonic() < deadline and not self._is_alone():
-                time.sleep(MEETING_INTERVAL)
+            while time.monotonic() < deadline and not self._is_last():
+                time.sleep(POLL_SECONDS)
         self._has_left.set()
-        self._guarding.join()
+        self._store_thread.join()
 
     def run_on_main(self, work: Callable[[], object]) -> None:
-        """Let rank 0 do some work while the others wait, as long as it lives; raises JobEnded when the job ends."""
+        """Run `work` on rank 0 while the others wait without a timeout; raises JobEnded when the job ends."""
         self._tasks += 1
         done = f"done/{self._tasks}"
         if self._rank == 0:
             work()
             self._store.set(done, "yes")
-        while not self._store.check([done]):
-            if self.verdict:
-                raise JobEnded(self.verdict)
-            time.sleep(self._interval / 4)
+        self._wait([done], self._interval / 4)
 
-    def assemble(self) -> None:
-        """Wait until all have come here, as long as they live; raises JobEnded when the job ends."""
+    def barrier(self) -> None:
+        """Wait for all ranks without a timeout; raises JobEnded when the job ends."""
         self._tasks += 1
-        come = [f"come/{self._tasks}/{other}" for other in range(len(self._peers))]
-        self._store.set(come[self._rank], "yes")
-        while not self._store.check(come):
+        keys = [f"barrier/{self._tasks}/{other}" for other in range(len(self._peers))]
+        self._store.set(keys[self._rank], "yes")
+        self._wait(keys, POLL_SECONDS)
+
+    def _wait(self, keys: list[str], interval: float) -> None:
+        while not self._store.check(keys):
             if self.verdict:
                 raise JobEnded(self.verdict)
-            time.sleep(MEETING_INTERVAL)
+            time.sleep(interval)
 
     def store_for(self, purpose: str) -> Store:
-        """A part of the store that all processes of this job share, and no earlier ones; torch may wait on it."""
-        return PrefixStore(f"nmt/{self._meeting}/{purpose}", self._shared_store)
+        """Return a part of the store for this job alone; torch may block on it."""
+        return PrefixStore(f"nmt/{self._job_id}/{purpose}", self._shared_store)
 
-    # --- The watch ----------------------------------------------------------------------------------------------------
+    # --- Monitoring threads -------------------------------------------------------------------------------------------
 
-    def _keep_watch(self) -> None:
+    def _run_heartbeats(self) -> None:
         try:
             while not self._is_leaving.wait(self._interval):
-                self._look_around()
+                self._send_and_check()
         except RuntimeError:  # the connection to the store broke
             if self._is_leaving.is_set():
                 return
-            if self._conclude(self._store_is_gone()) or not self._is_leaving.wait(FAREWELL_SECONDS):
+            if self._conclude(self._store_failure()) or not self._is_leaving.wait(EXIT_SECONDS):
                 os._exit(1)
 
-    def _guard_the_watch(self) -> None:
-        """End this process where the store no longer answers, for which torch waits without end past any timeout."""
-        answers = missed = 0
+    def _monitor_store(self) -> None:
+        """Exit when the store no longer responds: torch then blocks beyond every timeout."""
+        responses = missed = 0
         while not self._has_left.wait(self._interval):
-            missed = missed + 1 if self._answers == answers else 0
-            answers = self._answers
+            missed = missed + 1 if self._responses == responses else 0
+            responses = self._responses
             if missed * self._interval >= self.patience:
                 if not self.verdict:
-                    _say(self._store_is_gone())
+                    _print_message(self._store_failure())
                 os._exit(1)
 
-    def _look_around(self) -> None:
-        """One heartbeat, and one look at everybody else's."""
-        # Who has died is seen before the heartbeats are read: those who leave say so before they die.
-        died = [peer.machine == self._me.machine and _has_died(peer.pid) for peer in self._peers]
-        self._beats += 1
-        self._store.set(self._keys[self._rank], f"{self._beats} {self.exchanges}")
-        *beats, verdict = self._read([*self._keys, "verdict"])
+    def _send_and_check(self) -> None:
+        """Send one heartbeat and check those of the others."""
+        # Look for dead processes before reading: a rank announces its exit before it dies.
+        are_dead = [self._is_dead(peer) for peer in self._peers]
+        self._heartbeats += 1
+        self._store.set(self._keys[self._rank], f"{self._heartbeats} {self.synchronizations}")
+        *heartbeats, verdict = self._read([*self._keys, "verdict"])
         if verdict != NO_VERDICT:
-            self.verdict = _without_author(verdict)
-            self._looks_left -= 1
-            if self._looks_left <= 0:
+            self.verdict = _unsigned(verdict)
+            self._exit_heartbeats -= 1
+            if self._exit_heartbeats <= 0:
                 os._exit(1)
             return
-        for peer, beat, has_died in zip(self._peers, beats, died, strict=True):
-            peer.note(beat, has_died)
-        furthest = max(peer.exchanges for peer in self._peers if not peer.has_left)
+        for peer, heartbeat, is_dead in zip(self._peers, heartbeats, are_dead, strict=True):
+            peer.observe(heartbeat, is_dead=is_dead)
+        furthest = max(peer.synchronizations for peer in self._peers if not peer.has_left)
         for peer in self._peers:
-            peer.behind = peer.behind + 1 if peer.exchanges < furthest else 0
-        if (cause := self._cause(self.patience)) and self._conclude(cause):
-            time.sleep(LOOKS_TO_SPREAD_A_VERDICT * self._interval)  # in which the store must not end with this process
-            os._exit(1)  # the main thread may hang in an exchange that nothing but this ends
+            peer.behind = peer.behind + 1 if peer.synchronizations < furthest else 0
+        if (cause := self._failure(self.patience)) and self._conclude(cause):
+            time.sleep(VERDICT_HEARTBEATS * self._interval)
+            os._exit(1)  # the main thread may block in a collective that nothing else interrupts
 
-    def _cause(self, patience: float) -> str:
-        """Why the job cannot go on, if so; `patience` is in seconds."""
+    def _failure(self, patience: float) -> str:
+        """Return why the job cannot continue, or an empty string; `patience` in seconds."""
         if self._launcher not in (None, os.getppid()):
-            return f"torchrun of {self._me.name} is gone; {self._remedy}"
+            return f"torchrun of {self._me.name} has exited; {self._remedy}"
         for peer in self._peers:
             if peer.has_left:
                 continue
-            if peer.dead >= 2:  # its last word may still have been on its way at the first look
+            if peer.dead >= 2:  # its announcement may still have been on the way at the first check
                 return f"{peer.name} died; {self._remedy}"
-            if peer.silent * self._interval >= patience:
-                silence = f"{peer.silent * self._interval:.0f} seconds"
-                return f"{peer.name} has not answered for {silence}: it died, was stopped or is cut off; {self._remedy}"
+            if peer.missed * self._interval >= patience:
+                seconds = f"{peer.missed * self._interval:.0f} seconds"
+                return f"{peer.name} sent no heartbeat for {seconds} (dead, stopped or disconnected); {self._remedy}"
             if peer.behind * self._interval >= self.timeout:
                 return (
-                    f"{peer.name} has kept the others waiting for {self.timeout:.0f} seconds: it hangs; "
-                    f"{self._remedy}, or raise NMT_TIMEOUT_SECONDS if it only needs longer"
+                    f"{peer.name} hangs: the other ranks have waited for it for {self.timeout:.0f} seconds; "
+                    f"{self._remedy}, or raise NMT_TIMEOUT_SECONDS if it is only slow"
                 )
         return ""
 
-    def _store_is_gone(self) -> str:
-        holder = self._peers[0].name if self._launcher is None else f"torchrun beside {self._peers[0].name}"
+    def _store_failure(self) -> str:
+        server = self._peers[0].name if self._launcher is None else f"torchrun of {self._peers[0].name}"
         address = f"{self._shared_store.host}:{self._shared_store.port}"
-        return f"the store at {address} does not answer: {holder} died, was stopped or is cut off; {self._remedy}"
+        return f"no response from the store at {address}: {server} is dead, stopped or disconnected; {self._remedy}"
 
-    def _find_culprit(self, error: BaseException) -> str:
-        """Why a connection broke, after waiting for the heartbeats to tell."""
-        for _ in range(LOOKS_FOR_A_SUSPECT):
-            if cause := self.verdict or self._cause(SUSPICIOUS_SILENCE * self._interval):
+    def _find_cause(self, error: BaseException) -> str:
+        """Wait for the heartbeats to show which rank broke a connection."""
+        for _ in range(SUSPECT_CHECKS):
+            if cause := self.verdict or self._failure(SUSPECT_MISSED * self._interval):
                 return cause
             time.sleep(self._interval)
-        return f"{self._me.name} lost its connection, though all still answer ({_first_line(error)}); {self._remedy}"
+        return f"{self._me.name} lost its connection, but all ranks respond ({_first_line(error)}); {self._remedy}"
 
-    def _conclude(self, verdict: str, aloud: bool = True) -> bool:
-        """Make this the verdict, and say it; returns False if there is one already."""
-        signed = f"{self._rank} {verdict}"  # for two processes may find the same words
-        with self._one_at_a_time:  # so that nobody ends this process between the writing and the saying
+    def _conclude(self, verdict: str, *, is_shown: bool = True) -> bool:
+        """Set and print the verdict; return False if there is one already."""
+        signed = f"{self._rank} {verdict}"  # two ranks may find the same words
+        with self._verdict_lock:  # no thread exits between writing and printing
             try:
                 found = self._store.compare_set("verdict", NO_VERDICT, signed).decode()
-            except RuntimeError:  # with the store gone every process speaks for itself
+            except RuntimeError:  # without the store every rank reports for itself
                 found = signed
             is_first = found == signed and not self.verdict
-            self.verdict = self.verdict or _without_author(found)
-            if is_first and aloud:
-                _say(verdict)
+            self.verdict = self.verdict or _unsigned(found)
+            if is_first and is_shown:
+                _print_message(verdict)
             return is_first
 
-    def _is_alone(self) -> bool:
-        """Whether all others have left or died."""
-        return all(
-            beat == LEFT or (peer.machine == self._me.machine and _has_died(peer.pid))
-            for peer, beat in zip(self._peers, self._read(self._keys), strict=True)
-        )
+    def _is_last(self) -> bool:
+        heartbeats = zip(self._peers, self._read(self._keys), strict=True)
+        return all(heartbeat == LEFT or self._is_dead(peer) for peer, heartbeat in heartbeats)
+
+    def _is_dead(self, peer: Peer) -> bool:
+        """Return whether the process of a peer on this machine has ended; False on other machines."""
+        if peer.machine != self._me.machine:
+            return False
+        try:
+            stat = Path(f"/proc/{peer.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return True
+        return stat.rpartition(")")[2].split()[0] in ("Z", "X")  # a zombie counts as dead
 
     def _read(self, keys: list[str]) -> list[str]:
         contents = [content.decode() for content in self._store.multi_get(keys)]
-        self._answers += 1
+        self._responses += 1
         return contents
 
 
-def _machine() -> str:
-    """A name for where process numbers mean something: this start of this machine, and this container."""
+def _machine_id() -> str:
+    """Return an id of the process namespace: boot of the machine, and container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
     except OSError:
-        return uuid.uuid4().hex  # where there is no such file nobody can be looked up
-
-
-def _has_died(pid: int) -> bool:
-    """Whether a process of this machine is no more; one that only waits for its parent to notice is no more."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state in ("Z", "X")
+        return uuid.uuid4().hex  # no process can be looked up here
 
 
 def _is_broken_connection(error: BaseException) -> bool:
-    """Whether torch says by this that processes lost each other; Gloo says it only in words."""
+    """Return whether torch reports a lost connection; Gloo has no exception type for it."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
 
 
@@ -347,13 +355,13 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _without_author(verdict: str) -> str:
+def _unsigned(verdict: str) -> str:
     return verdict.partition(" ")[2]
 
 
 @contextmanager
-def _deaf_to_sigterm() -> Iterator[None]:
-    """Take no notice of SIGTERM for the length of a `with` block in the main thread, which signals go to."""
+def _ignore_sigterm() -> Iterator[None]:
+    """Ignore SIGTERM in a `with` block of the main thread, which receives the signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -364,9 +372,9 @@ def _deaf_to_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-def _say(message: str) -> None:
-    """One line on stderr, past Python's buffers and the locks that a hanging thread may hold."""
+def _print_message(message: str) -> None:
+    """Write one line to stderr, without Python's buffers and locks, which a blocked thread may hold."""
     line = f"nmt: {' '.join(message.split())}\n"
     if os.isatty(2):
-        line = f"\r\x1b[K\x1b[?25h{line}"  # clear the line of a progress bar, and show the cursor that it hid
+        line = f"\r\x1b[K\x1b[?25h{line}"  # clear the progress bar and show the cursor
     os.write(2, line.encode())

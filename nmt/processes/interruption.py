@@ -1,4 +1,4 @@
-"""What ends a command at once: Ctrl-C, SIGTERM, and a reader of its output that has gone."""
+"""Interruption of a command: Ctrl-C, SIGTERM, and a closed output pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NoReturn
 
 
 class Interrupted(BaseException):
-    """A signal ended the work; `status` is what the process must exit with, and the message says how to continue."""
+    """A signal ended the work; `status` is the exit status, and the message says how to continue."""
 
     def __init__(self, message: str = "interrupted", status: int = 130) -> None:
         super().__init__(message)
@@ -24,13 +24,14 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end a `with` block with Interrupted."""
-    is_main = threading.current_thread() is threading.main_thread()  # Python delivers signals to the main thread only
+    """Raise Interrupted in a `with` block on Ctrl-C or SIGTERM."""
 
     def interrupt(number: int, _frame: FrameType | None) -> NoReturn:
         raise Interrupted(status=128 + number)
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM) if is_main}
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # only it receives signals
+        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
@@ -40,39 +41,39 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def ended_by_reader(descriptor: int) -> Iterator[None]:
-    """Raise BrokenPipeError in a `with` block as soon as nobody reads from a pipe any more, also between two writes.
+    """Raise BrokenPipeError in a `with` block as soon as the reader of a pipe closes it, even without a write.
 
-    A thread waits for that, and interrupts the main thread as Ctrl-C does. Nothing happens for what is no pipe.
+    A thread polls the pipe and interrupts the main thread as Ctrl-C does. No effect on files and terminals.
     """
     mode = os.fstat(descriptor).st_mode
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         yield
         return
-    has_gone = threading.Event()
-    reading, writing = os.pipe()  # closed at the end of the block, which ends the thread
+    is_closed = threading.Event()
+    end_reader, end_writer = os.pipe()  # closing the writer ends the thread
 
     def watch() -> None:
         poll = select.poll()
-        poll.register(descriptor, 0)  # errors alone, which come when there is no reader
-        poll.register(reading, select.POLLIN)
+        poll.register(descriptor, 0)  # errors only: POLLERR without a reader
+        poll.register(end_reader, select.POLLIN)
         if descriptor in dict(poll.poll()):
-            has_gone.set()
+            is_closed.set()
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    watching = threading.Thread(target=watch, daemon=True)
-    watching.start()
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
     is_done = False
     try:
         try:
             yield
             is_done = True
         finally:
-            os.close(writing)
-            watching.join()
-            os.close(reading)
+            os.close(end_writer)
+            thread.join()
+            os.close(end_reader)
     except (KeyboardInterrupt, Interrupted) as error:
-        if not has_gone.is_set():
+        if not is_closed.is_set():
             raise
-        if not is_done:  # else it went when it had read all
+        if not is_done:  # otherwise the reader has read everything
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from error

@@ -1,4 +1,4 @@
-"""One run, one writer: a lock on a run directory that dies with its process."""
+"""Lock of a run directory against a second writer; released when its process ends."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ LOCK_FILE = ".lock"
 
 @contextmanager
 def run_lock(run_dir: Path) -> Iterator[None]:
-    """Be the only process that writes to a run directory, for the length of a `with` block.
+    """Lock a run directory for a `with` block; create it if needed, and remove it if the block leaves it empty.
 
-    Makes the directory, and removes it where the block leaves it empty. The lock is one of POSIX's record locks: the
-    kernel drops it when the process ends, however it ends, so that a file left behind locks nothing, and children do
-    not inherit it. Raises UserError, which names the process that has the lock, where another one has it.
+    Uses a POSIX record lock: the kernel releases it when the process ends, a stale file locks nothing, and child
+    processes do not inherit it.
+
+    Raises:
+        UserError: another process holds the lock; the message names it.
     """
     path = run_dir / LOCK_FILE
-    made = not run_dir.exists()
+    is_new = not run_dir.exists()
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         file = _lock(path)
     except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; set run_dir to a folder that can be written"
-        ) from error
+        raise UserError(f"cannot write {path}: {error.strerror}; set run_dir to a writable folder") from error
     try:
         yield
     finally:
         with suppress(OSError):
-            path.unlink()  # while it is still locked, so that nobody's lock is unlinked
+            path.unlink()  # before the release, or it may be the file of the next holder
         file.close()
-        if made:
+        if is_new:
             with suppress(OSError):
-                run_dir.rmdir()  # refused unless it is empty
+                run_dir.rmdir()  # fails unless empty
 
 
 def _lock(path: Path) -> IO[str]:
-    """The lock file, open and locked."""
+    """Return the lock file, open and locked."""
     while True:
         file = path.open("a+", encoding="utf-8")
         if sys.platform != "win32":
@@ -59,12 +59,12 @@ def _lock(path: Path) -> IO[str]:
                 holder = _holder(file)
                 file.close()
                 raise UserError(
-                    f"{path.parent} is in use by {holder}; one process at a time may write to a run; "
+                    f"{path.parent} is in use by {holder}; only one process may write to a run; "
                     "wait for it, end it, or choose another name"
                 ) from None
         if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
             break
-        file.close()  # the holder has removed it in between
+        file.close()  # the previous holder removed it meanwhile
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n")
     file.flush()
@@ -72,7 +72,7 @@ def _lock(path: Path) -> IO[str]:
 
 
 def _holder(file: IO[str]) -> str:
-    """What the process that has the lock wrote about itself; it writes that a moment after it has the lock."""
+    """Return the description of the process that holds the lock, which it writes just after locking."""
     for _ in range(20):
         file.seek(0)
         if holder := file.read().strip():

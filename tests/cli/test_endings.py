@@ -167,7 +167,7 @@ def test_a_worker_that_dies_ends_all_with_one_line(
     os.kill(worker, number)
     status, said = end(process)
     assert (status, len(said)) == (1, 1)
-    assert said[0].startswith("nmt: a worker process was ended by the system")
+    assert said[0].startswith("nmt: the system ended a worker process")
 
 
 def parent(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""Devices that are there and are not; a world of one; several processes, of which one dies, stops, hangs or fails."""
+"""Device selection, collectives, and jobs in which one process dies, stops, hangs or fails."""
 
 import json
 import multiprocessing
@@ -17,24 +17,24 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from nmt.processes.distributed import choose_device, start_world
-from nmt.processes.failure_detection import Peer, meet
+from nmt.processes.failure_detection import Peer, join_job
 from nmt.recipe import UserError
 from tests.processes.run_world import LINES, MISSING, run_forked
 
 RUN_WORLD = Path(__file__).with_name("run_world.py")
 HOST = socket.gethostname()
-AGAIN = "; start the same command again, and it goes on from the last checkpoint"
-FIXED = {"PYTHONPATH": str(RUN_WORLD.parents[1]), "OMP_NUM_THREADS": "1", "NMT_WATCH_SECONDS": "3"}
+REMEDY = "; rerun the same command to resume from the last checkpoint"
+FIXED = {"PYTHONPATH": str(RUN_WORLD.parents[2]), "OMP_NUM_THREADS": "1", "NMT_WATCH_SECONDS": "3"}
 
 
-def test_auto_finds_a_device_and_cpu_is_always_there() -> None:
+def test_auto_selects_an_available_device() -> None:
     assert choose_device("cpu") == torch.device("cpu")
     assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0"])
-def test_whoever_chooses_a_gpu_computes_without_cudnn_attention(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is on by default, and gives NaN gradients with masks on Hopper."""
+def test_choosing_a_gpu_disables_cudnn_attention(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is enabled by default, and gives NaN gradients with masks on Hopper."""
     was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(True)
     try:
@@ -49,14 +49,14 @@ def test_whoever_chooses_a_gpu_computes_without_cudnn_attention(name: str, monke
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "gpu", "mps", "cuda:x"])
-def test_a_device_that_is_not_there_is_one_line(name: str) -> None:
+def test_a_missing_device_is_a_one_line_error(name: str) -> None:
     with pytest.raises(UserError) as caught:
         choose_device(name)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_alone_every_exchange_is_the_identity() -> None:
+def test_collectives_of_one_process_are_the_identity() -> None:
     worked: list[int] = []
     with start_world("cpu") as world:
         assert (world.rank, world.size, world.is_main) == (0, 1, True)
@@ -81,7 +81,7 @@ def test_alone_every_exchange_is_the_identity() -> None:
     ],
     ids=["no address", "size", "timeout"],
 )
-def test_an_environment_that_is_wrong_is_one_line(
+def test_a_wrong_environment_is_a_one_line_error(
     variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
@@ -93,37 +93,37 @@ def test_an_environment_that_is_wrong_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-# --- Meeting ----------------------------------------------------------------------------------------------------------
+# --- Rendezvous -------------------------------------------------------------------------------------------------------
 
 
-def test_all_meet_though_the_store_still_holds_what_earlier_processes_wrote() -> None:
-    """Three meetings at one store; in the later ones rank 0 sees old cards of the others at first."""
-    store, meetings = HashStore(), set()
+def test_all_ranks_join_though_the_store_holds_keys_of_earlier_processes() -> None:
+    """Three jobs share one store; in the later ones rank 0 first sees old cards."""
+    store, job_ids = HashStore(), set()
     for _ in range(3):
         found: dict[int, tuple[str, list[Peer]]] = {}
 
-        def come(rank: int, delay: float, found: dict[int, tuple[str, list[Peer]]] = found) -> None:
+        def join(rank: int, delay: float, found: dict[int, tuple[str, list[Peer]]] = found) -> None:
             time.sleep(delay)
-            found[rank] = meet(store, rank, 3, timeout=20)
+            found[rank] = join_job(store, rank, 3, timeout=20)
 
-        threads = [threading.Thread(target=come, args=(rank, 0.2 * rank)) for rank in range(3)]
+        threads = [threading.Thread(target=join, args=(rank, 0.2 * rank)) for rank in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         names = {name for name, _ in found.values()}
         assert len(found) == 3
-        assert len(names) == 1, "all must be at the same meeting"
+        assert len(names) == 1, "all ranks must join the same job"
         assert [peer.name for peer in found[2][1]] == [
             f"rank {r} of 3 (host {HOST}, pid {os.getpid()})" for r in range(3)
         ]
-        meetings |= names
-    assert len(meetings) == 3
+        job_ids |= names
+    assert len(job_ids) == 3
 
 
-def test_who_does_not_come_is_named() -> None:
-    with pytest.raises(UserError, match=r"not all 3 processes came within 0 seconds \(missing ranks: 1, 2\)"):
-        meet(HashStore(), 0, 3, timeout=0.2)
+def test_missing_ranks_are_named() -> None:
+    with pytest.raises(UserError, match=r"3 processes did not all join within 0 seconds \(missing ranks: 1, 2\)"):
+        join_job(HashStore(), 0, 3, timeout=0.2)
 
 
 # --- Several processes ------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ PROCESSES.set_forkserver_preload(["nmt.train.trainer"])
 
 
 class Job:
-    """Processes that this test started, by hand as Slurm would; what each wrote to stderr is in a file."""
+    """Processes started without a launcher, as by Slurm; stderr of each goes to a file."""
 
     def __init__(self, folder: Path, what: str, size: int, **variables: str) -> None:
         with socket.socket() as probe:
@@ -149,7 +149,7 @@ class Job:
         for process in self.processes:
             process.start()
 
-    def wait_until_all_work(self) -> None:
+    def wait_until_started(self) -> None:
         deadline = time.monotonic() + 60
         while len(list(self.folder.glob("*.pid"))) < self.size:
             assert time.monotonic() < deadline, [self.stderr(rank) for rank in range(self.size)]
@@ -159,7 +159,7 @@ class Job:
         os.kill(self.processes[rank].pid or 0, number)
 
     def wait(self, rank: int, seconds: float) -> int | None:
-        """The exit status; None if it does not end in time."""
+        """Return the exit status; None after `seconds`."""
         self.processes[rank].join(seconds)
         return self.processes[rank].exitcode
 
@@ -167,8 +167,8 @@ class Job:
         path = self.folder / f"{rank}.err"
         return path.read_text() if path.exists() else ""
 
-    def said(self) -> list[str]:
-        """The lines that the toolkit itself wrote, of all processes."""
+    def messages(self) -> list[str]:
+        """Return the lines of all processes that start with `nmt: `."""
         lines = "".join(self.stderr(rank) for rank in range(self.size)).splitlines()
         return [line for line in lines if line.startswith("nmt: ")]
 
@@ -198,102 +198,102 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.mark.slow
-def test_several_processes_exchange_numbers_and_text(start: Start, tmp_path: Path) -> None:
-    job = start("exchange", size=3, NMT_TIMEOUT_SECONDS="1")
+def test_collectives_of_three_processes(start: Start, tmp_path: Path) -> None:
+    job = start("collectives", size=3, NMT_TIMEOUT_SECONDS="1")
     assert [job.wait(rank, 60) for rank in range(3)] == [0, 0, 0], [job.stderr(rank) for rank in range(3)]
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
-    assert all(result["once"] >= 2.9 for result in results), "all must have waited twice"
+    assert all(result["run_on_main"] >= 2.9 for result in results), "every rank must wait twice"
     assert [result["sum"] for result in results] == [[3, 30]] * 3
     assert [(result["max"], result["min"]) for result in results] == [(5, 3)] * 3
     assert [result["gather"] for result in results] == [[[], [0], [0, 1]], None, None]
     assert [result["text"] for result in results] == [LINES, None, None]
-    assert [result["told"] for result in results] == [["Grüße von 0", ""]] * 3
+    assert [result["broadcast"] for result in results] == [["Grüße von 0", ""]] * 3
     assert [result["nothing"] for result in results] == [[[], [], []], None, None]
     assert [result["empty lines"] for result in results] == [[[], [""], ["", ""]], None, None]
-    assert job.said() == []
+    assert job.messages() == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["work", "compute"])
-def test_a_process_that_is_killed_ends_the_job_and_is_named(start: Start, what: str) -> None:
+def test_a_killed_process_ends_the_job_and_is_named(start: Start, what: str) -> None:
     job = start(what)
-    job.wait_until_all_work()
+    job.wait_until_started()
     job.signal(1, signal.SIGKILL)
     assert job.wait(0, 10) == 1
-    assert job.said() == [f"nmt: {job.name(1)} died{AGAIN}"]
+    assert job.messages() == [f"nmt: {job.name(1)} died{REMEDY}"]
     assert "Traceback" not in job.stderr(0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("what", ["work", "compute"])
-def test_the_process_that_holds_the_store_is_lost_and_named(start: Start, what: str, number: signal.Signals) -> None:
+def test_a_lost_store_ends_the_job_and_names_its_process(start: Start, what: str, number: signal.Signals) -> None:
     job = start(what)
-    job.wait_until_all_work()
+    job.wait_until_started()
     job.signal(0, number)
     assert job.wait(1, 10) == 1
-    (line,) = job.said()
-    assert "the store at 127.0.0.1:" in line
-    assert f"does not answer: {job.name(0)} died, was stopped or is cut off" in line
-    assert line.endswith(AGAIN)
+    (line,) = job.messages()
+    assert "no response from the store at 127.0.0.1:" in line
+    assert f": {job.name(0)} is dead, stopped or disconnected" in line
+    assert line.endswith(REMEDY)
     assert "Traceback" not in job.stderr(1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["work", "compute"])
-def test_a_process_that_is_stopped_ends_the_job_and_is_named(start: Start, what: str) -> None:
+def test_a_stopped_process_ends_the_job_and_is_named(start: Start, what: str) -> None:
     job = start(what, size=3)
-    job.wait_until_all_work()
+    job.wait_until_started()
     job.signal(1, signal.SIGSTOP)
     assert [job.wait(rank, 15) for rank in (0, 2)] == [1, 1]
-    assert job.said() == [
-        f"nmt: {job.name(1)} has not answered for 3 seconds: it died, was stopped or is cut off{AGAIN}"
+    assert job.messages() == [
+        f"nmt: {job.name(1)} sent no heartbeat for 3 seconds (dead, stopped or disconnected){REMEDY}"
     ]
-    job.signal(1, signal.SIGCONT)  # whoever is woken up again finds that the job has ended
+    job.signal(1, signal.SIGCONT)  # once continued, it exits too
     assert job.wait(1, 15) == 1
 
 
 @pytest.mark.slow
-def test_a_process_that_hangs_while_others_wait_is_named(start: Start) -> None:
+def test_a_hanging_process_is_named(start: Start) -> None:
     job = start("hang", NMT_TIMEOUT_SECONDS="1")
     assert [job.wait(rank, 30) for rank in (0, 1)] == [1, 1]
-    assert job.said() == [
-        f"nmt: {job.name(1)} has kept the others waiting for 1 seconds: it hangs{AGAIN}, "
-        "or raise NMT_TIMEOUT_SECONDS if it only needs longer"
+    assert job.messages() == [
+        f"nmt: {job.name(1)} hangs: the other ranks have waited for it for 1 seconds{REMEDY}, "
+        "or raise NMT_TIMEOUT_SECONDS if it is only slow"
     ]
 
 
 @pytest.mark.slow
-def test_a_process_that_fails_keeps_its_traceback_and_is_named_once(start: Start) -> None:
+def test_an_exception_is_shown_once_with_its_traceback_and_rank(start: Start) -> None:
     job = start("fail")
     assert [job.wait(rank, 30) for rank in (0, 1)] == [1, 1]
-    assert job.said() == [f"nmt: {job.name(1)} failed: ValueError: boom{AGAIN}"]
+    assert job.messages() == [f"nmt: {job.name(1)} failed: ValueError: boom{REMEDY}"]
     assert "Traceback" in job.stderr(1)
     assert "Traceback" not in job.stderr(0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["refuse", "refuse_all", "refuse_in_once"])
-def test_an_error_that_the_user_can_mend_is_shown_once(start: Start, what: str) -> None:
+@pytest.mark.parametrize("what", ["refuse", "refuse_all", "refuse_in_run_on_main"])
+def test_a_user_error_is_shown_once(start: Start, what: str) -> None:
     job = start(what, size=3)
     assert [job.wait(rank, 30) for rank in range(3)] == [1, 1, 1]
-    (line,) = job.said()
+    (line,) = job.messages()
     assert line.startswith("nmt: ")
     assert line.endswith(MISSING)
-    assert line == f"nmt: {MISSING}" or what == "refuse_all", "only others than rank 0 must say who they are"
+    assert line == f"nmt: {MISSING}" or what == "refuse_all", "only ranks other than 0 are named"
     assert all("Traceback" not in job.stderr(rank) for rank in range(3))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["leave", "leave_first"])
-def test_who_leaves_in_order_is_not_missed(start: Start, what: str) -> None:
+def test_an_orderly_exit_is_not_a_failure(start: Start, what: str) -> None:
     job = start(what)
     assert [job.wait(rank, 30) for rank in (0, 1)] == [143, 143]
-    assert job.said() == []
+    assert job.messages() == []
 
 
 @pytest.mark.slow
-def test_torchrun_starts_all_again_after_one_was_killed(tmp_path: Path) -> None:
+def test_torchrun_restarts_the_job_after_a_kill(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
     done = subprocess.run(
         [*launcher, str(RUN_WORLD), "die_once", str(tmp_path)],
@@ -301,10 +301,12 @@ def test_torchrun_starts_all_again_after_one_was_killed(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     pids = sorted((path.name.split(".")[0], int(path.name.split(".")[1])) for path in tmp_path.glob("*.pid"))
-    said = [line for line in done.stderr.splitlines() if line.startswith("nmt: ")]
+    messages = [line for line in done.stderr.splitlines() if line.startswith("nmt: ")]
     assert [rank for rank, _ in pids] == ["0", "0", "1", "1"]
     assert {path.name for path in tmp_path.glob("*.done")} == {"0.done", "1.done"}
-    assert said in [[f"nmt: rank 1 of 2 (host {HOST}, pid {pid}) died{AGAIN}"] for rank, pid in pids if rank == "1"]
+    assert messages in [
+        [f"nmt: rank 1 of 2 (host {HOST}, pid {pid}) died{REMEDY}"] for rank, pid in pids if rank == "1"
+    ]
     for _, pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

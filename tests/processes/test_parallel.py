@@ -15,7 +15,7 @@ from nmt.recipe import TokenizerRecipe, UserError
 
 
 class Squarer:
-    """Squares numbers, the earlier ones more slowly; it was made in the process `parent` unless that is its own."""
+    """Squares numbers, slower for the first ones; checks that it is built in the worker process."""
 
     def __init__(self, parent: int) -> None:
         self.elsewhere = os.getpid() != parent
@@ -52,7 +52,7 @@ def test_results_come_in_order(num_processes: int) -> None:
     assert all(elsewhere == (num_processes > 1) for _, elsewhere in results)
 
 
-def test_few_jobs_are_taken_ahead() -> None:
+def test_few_jobs_are_in_flight() -> None:
     taken = 0
 
     def jobs() -> Iterator[int]:
@@ -85,7 +85,7 @@ def sleep(seconds: float) -> int:
     return os.getpid()
 
 
-def test_workers_end_at_once_when_no_more_is_wanted() -> None:
+def test_closing_the_iterator_ends_workers_at_once() -> None:
     started = time.monotonic()
     results = map_in_order(sleeping_worker, [0.0, *[60.0] * 5], 2)
     next(results)
@@ -112,21 +112,21 @@ def count_frozen(_: int) -> int:
     return gc.get_freeze_count()
 
 
-def test_workers_do_not_search_what_they_began_with_for_garbage() -> None:
+def test_workers_freeze_their_initial_objects() -> None:
     assert min(map_in_order(frozen_counter, [1, 2], 2)) > 1000
     assert list(map_in_order(frozen_counter, [1, 2], 1)) == [gc.get_freeze_count()] * 2, "not in the user's process"
     assert gc.get_freeze_count() < 1000
 
 
-def test_killed_worker_is_an_error_not_a_hang() -> None:
-    with pytest.raises(UserError, match=r"ended by the system.*data\.workers"):
+def test_a_killed_worker_is_an_error() -> None:
+    with pytest.raises(UserError, match=r"the system ended a worker.*data\.workers"):
         list(map_in_order(ending_worker, [9], 2))
-    with pytest.raises(UserError, match=r"ended by the system.*--processes to less than 2"):
+    with pytest.raises(UserError, match=r"the system ended a worker.*--processes to less than 2"):
         list(map_in_order(ending_worker, [9], 2, option="--processes"))
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
-def test_what_is_done_is_given_before_a_long_wait(num_processes: int) -> None:
+def test_none_flushes_pending_results(num_processes: int) -> None:
     given: list[tuple[int, bool]] = []
 
     def jobs() -> Iterator[int | None]:
@@ -149,8 +149,8 @@ def test_at_least_one_core() -> None:
     assert num_cores() >= 1
 
 
-def test_ctrl_c_is_blocked_in_the_server_of_the_workers_from_its_first_moment() -> None:
-    """A server that Ctrl-C reaches while it starts writes a traceback."""
+def test_the_fork_server_starts_with_ctrl_c_blocked() -> None:
+    """Ctrl-C during its start would print a traceback."""
     check = """
 import signal
 from multiprocessing import forkserver
@@ -168,10 +168,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_workers_for_text_import_what_they_need_and_no_torch() -> None:
+def test_text_workers_import_their_own_modules_and_no_torch() -> None:
     check = "import sys, nmt.cli, nmt.data.chunks, nmt.data.sampling; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)
     make_worker = partial(partial(Squarer, parent=1), failing_worker, TokenizerRecipe())
-    assert list(_modules(make_worker)) == ["nmt.recipe.sections"]  # of this program; a test is none of it
-    placed = partial(map_in_order, taken_tokenizers)  # type: ignore[arg-type]  # only where it is from matters
+    assert list(_modules(make_worker)) == ["nmt.recipe.sections"]  # this test module is not part of the package
+    placed = partial(map_in_order, taken_tokenizers)  # type: ignore[arg-type]  # only its module matters
     assert list(_modules(placed)) == ["nmt.processes.parallel", "nmt.data.start_from"]

@@ -1,4 +1,4 @@
-"""Training in two processes of which one is signalled, killed or stopped: what is saved, said and gone on with."""
+"""Training in two processes, one of which is signalled, killed or stopped: checkpoints, messages and resuming."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests.train.run_tiny import start_processes
 
 
 class Pair:
-    """Two processes that train together, started by hand so that the exit status of each is seen."""
+    """Two training processes, started without a launcher to see the exit status of each."""
 
     def __init__(self, recipe: Recipe, data: Path) -> None:
         recipe.directory.mkdir(parents=True, exist_ok=True)
@@ -36,12 +36,12 @@ class Pair:
         os.kill(self.processes[rank].pid or 0, number)
 
     def finish(self) -> list[int | None]:
-        """The exit statuses; None for one that does not end in time."""
+        """Return the exit statuses; None for a process that still runs after a minute."""
         for process in self.processes:
             process.join(60)
         return [process.exitcode for process in self.processes]
 
-    def said(self, rank: int) -> list[str]:
+    def messages(self, rank: int) -> list[str]:
         return [line for line in self.errors[rank].read_text().splitlines() if line.startswith("nmt: ")]
 
     def end(self) -> None:
@@ -81,7 +81,7 @@ def logged_steps(recipe: Recipe) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "number"), [(0, signal.SIGUSR1), (1, signal.SIGTERM)], ids=["USR1", "TERM"])
-def test_a_signal_to_one_process_makes_both_save_and_leave_at_the_same_update(
+def test_a_signal_to_one_process_makes_both_save_and_exit_at_the_same_update(
     tiny_recipe: Recipe, start: Start, tmp_path: Path, rank: int, number: signal.Signals
 ) -> None:
     endless = {"max_steps": 10**6, "save_every": 10**6, "validate_every": 10**6}
@@ -89,17 +89,15 @@ def test_a_signal_to_one_process_makes_both_save_and_leave_at_the_same_update(
     pair.wait_for_step(3)
     pair.signal(rank, number)
     assert pair.finish() == [143, 143]
-    assert pair.said(0) == pair.said(1) == []
+    assert pair.messages(0) == pair.messages(1) == []
     (saved,) = list_checkpoints(pair.recipe.directory)
     steps = logged_steps(pair.recipe)
     assert load_checkpoint(saved).state["step"] == steps[-1] == len(steps)
 
 
 @pytest.mark.slow
-def test_after_processes_were_lost_the_same_command_ends_with_the_same_bits(
-    tiny_recipe: Recipe, start: Start, tmp_path: Path
-) -> None:
-    """One is killed, and after a new start the other one is stopped; each time the one that is left names it."""
+def test_a_run_that_lost_processes_resumes_to_the_same_bits(tiny_recipe: Recipe, start: Start, tmp_path: Path) -> None:
+    """One process is killed, and after a restart the other is stopped; the survivor names it each time."""
     options = {"max_steps": 100, "save_every": 10, "validate_every": 20}
     whole = with_train(tiny_recipe, tmp_path / "whole", **options)
     assert start(whole).finish() == [0, 0]
@@ -108,13 +106,13 @@ def test_after_processes_were_lost_the_same_command_ends_with_the_same_bits(
     for rank, number, step in ((1, signal.SIGKILL, 25), (0, signal.SIGSTOP, 55)):
         pair = start(broken)
         pair.wait_for_step(step)
-        lost, other = pair.processes[rank], pair.processes[1 - rank]
+        lost, survivor = pair.processes[rank], pair.processes[1 - rank]
         pair.signal(rank, number)
-        other.join(30)
-        assert other.exitcode == 1
-        (line,) = pair.said(1 - rank)
+        survivor.join(30)
+        assert survivor.exitcode == 1
+        (line,) = pair.messages(1 - rank)
         assert f"rank {rank} of 2 (host {socket.gethostname()}, pid {lost.pid})" in line
-        lost.kill()  # as torchrun and Slurm do with one that was stopped
+        lost.kill()  # as torchrun and Slurm do with a stopped process
         lost.join()
 
     assert start(broken).finish() == [0, 0]
