@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, assert_never, cast
 
 from nmt.cli.arguments import Engine, Precision
 from nmt.decode.text_translator import TextTranslator
-from nmt.export.cache import may_convert
+from nmt.export.cache import can_cache
+from nmt.export.capabilities import (
+    PRECISION_OF,
+    EngineDevice,
+    EnginePrecision,
+    select_compute_type,
+    select_device,
+    unsupported_options,
+)
 from nmt.export.engine import CTranslate2Translator
-from nmt.export.offers import PRECISION_OF, EnginePrecision, Place, choose_compute_type, choose_place, missing_options
 from nmt.export.packages import load_package
 from nmt.processes.interruption import interruptible
 from nmt.recipe import DecodeRecipe, UserError
@@ -62,7 +69,7 @@ def choose_engine(
     load: loads the translator, see `load_translator`; required: whether phrases are required of single lines
     """
     if engine is Engine.ctranslate2:
-        compute_type = choose_compute_type(precision.value, choose_place(device))
+        compute_type = select_compute_type(precision.value, select_device(device))
         return Chosen(engine, Precision(PRECISION_OF[compute_type]))
     if engine is Engine.torch:
         return Chosen(engine, _precision_of_torch(precision, device))
@@ -91,10 +98,10 @@ def _why_not_ctranslate2(
     if precision in (Precision.bf16, Precision.fp16):
         return f"{precision.value} was asked for"
     if required:
-        return "CTranslate2 has no required phrases"
-    if missing := missing_options(decode, cast(EnginePrecision, precision.value), Place("cpu"), models[1:]):
-        return f"CTranslate2 has no {'; no '.join(missing)}"
-    if may_convert(models[0], "float32" if precision is Precision.fp32 else "int8"):
+        return "CTranslate2 does not support required phrases"
+    if missing := unsupported_options(decode, cast(EnginePrecision, precision.value), EngineDevice("cpu"), models[1:]):
+        return f"CTranslate2 does not support {'; '.join(missing)}"
+    if can_cache(models[0], "float32" if precision is Precision.fp32 else "int8"):
         return ""
     return f"{models[0]} cannot be written to, so no conversion can be kept"
 
@@ -111,7 +118,7 @@ def _precision_of_torch(precision: Precision, device: str) -> Precision:
 
 def _may_have_gpu() -> bool:
     """Whether there is a GPU that CTranslate2 sees, or that torch may see."""
-    return choose_place("auto").kind != "cpu" or any(Path(f"/dev/{name}").exists() for name in ("nvidia0", "kfd"))
+    return select_device("auto").kind != "cpu" or any(Path(f"/dev/{name}").exists() for name in ("nvidia0", "kfd"))
 
 
 def _under_torchrun() -> bool:
@@ -127,8 +134,8 @@ def start_team(engine: Engine, device: str, processes: int, threads: int | None 
     threads: of this process, where torch searches
     """
     if engine is Engine.ctranslate2 and not _under_torchrun():
-        place = choose_place(device)
-        return nullcontext(Alone("cpu" if place.kind == "cpu" else f"cuda:{place.number}"))
+        place = select_device(device)
+        return nullcontext(Alone("cpu" if place.kind == "cpu" else f"cuda:{place.index}"))
     from nmt.cli.torch_team import start_torch_team  # noqa: PLC0415
 
     return start_torch_team(device, 1 if engine is Engine.ctranslate2 else processes, threads)

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from nmt.cli.arguments import ModelArgument
+from nmt.export.capabilities import EngineDevice, supported_precisions, unsupported_options
 from nmt.export.fit import foreign_choices
-from nmt.export.offers import Place, missing_options, precisions_on
 from nmt.export.packages import is_installed
 from nmt.logs import format_duration
 from nmt.recipe import ModelRecipe
@@ -83,10 +83,13 @@ def _engines(recipe: ModelRecipe, facts: ModelFacts) -> dict[str, Any]:
     own = facts.decode.model_copy(update={"alignments": False})  # as `nmt translate` reads them
     if not is_installed("ctranslate2"):
         ctranslate2: list[str] | str = "not installed"
-    elif reasons := [*foreign_choices(recipe), *(f"it has no {one}" for one in missing_options(own))]:
+    elif reasons := [
+        *foreign_choices(recipe),
+        *(f"it does not support {name}" for name in unsupported_options(own)),
+    ]:
         ctranslate2 = f"cannot run this model: {'; '.join(reasons)}"
     else:
-        ctranslate2 = precisions_on(Place("cpu"))
+        ctranslate2 = supported_precisions(EngineDevice("cpu"))
     return {"torch": ["fp32", "bf16", "fp16", "int8"], "ctranslate2": ctranslate2}
 
 

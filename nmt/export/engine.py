@@ -1,16 +1,16 @@
-"""Translating with CTranslate2: its beam search in place of ours, behind the same translator; no torch is needed.
+"""Translation with CTranslate2's beam search, without torch.
 
-CTranslate2 ends the search for a sentence as `decode.stop` "first" and "patience" say, so both programs look at the
-same hypotheses and find the same translations, rounding aside. Four things need care:
+CTranslate2 stops a search like `decode.stop` "first" and "patience", so it finds the same translations as nmt, up to
+rounding. Four differences need care:
 
-Scores   CTranslate2 leaves a prefix out of its scores, and shares the probability of what an output must not hold out
-         among the other tokens. Where scores are asked for, or decide, CTranslate2 scores what it has found once more,
-         in one pass over the whole of it: true log-probabilities, the end token and a prefix counted.
-Penalty  It has n^alpha alone. For the paper's penalty it searches with the n^alpha that is closest, and gives all that
-         it has found; these are ranked by the paper's.
-Limits   A call has one longest output for all its sentences. Outputs that exceed the limit of their own sentence are
+Scores   CTranslate2 excludes a prefix from its scores, and renormalizes over the tokens that are not suppressed. If
+         exact scores are needed, its score_batch rescores the outputs in one pass: true log-probabilities that include
+         EOS and a prefix.
+Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the closest n^alpha and returns all
+         hypotheses, which are then ranked by the GNMT penalty.
+Limits   A call has one maximum length for all its sentences. Sentences whose outputs exceed their own limit are
          searched again with that limit.
-Ends     A hypothesis at the limit ends there without its end token.
+EOS      A hypothesis that reaches the limit has no EOS.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from time import sleep
 from typing import Any, NamedTuple, cast, get_args
 
 from nmt.decode.text_translator import Task, TextTranslator
-from nmt.export.cache import StoredAs, open_conversion
-from nmt.export.offers import (
+from nmt.export.cache import open_conversion
+from nmt.export.capabilities import (
+    EngineDevice,
     EnginePrecision,
-    Place,
-    choose_compute_type,
-    choose_place,
-    engine_failure,
-    refuse_options,
+    engine_errors,
+    max_hypotheses,
+    require_supported,
+    select_compute_type,
+    select_device,
 )
 from nmt.export.packages import load_package
 from nmt.processes.parallel import num_cores
@@ -48,44 +49,41 @@ from nmt.text.clean import UnicodeForm
 from nmt.text.tokenizer import Tokenizers
 
 BATCH_TOKENS = 384
-"""Source tokens that CTranslate2 decodes at a time by default; fewer than ours: its steps cost less to start."""
+"""Default number of source tokens per batch; smaller than for torch, because steps have less overhead."""
 
-# An exponent of 0 would make CTranslate2 stop at the first end of its best hypothesis. n to the power of this is 1.
 NO_PENALTY = 1e-12
-# n^(0.8 alpha) follows ((5 + n) / 6)^alpha within a few percent for outputs of 10 to 100 tokens, but for a factor.
-_GNMT_EXPONENT = 0.8
-# Limits that are further from the source than this are hardly ever reached, so sentences need not be grouped by them.
-_FAR_LIMIT = 20
+"""Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis."""
 
-# Seconds between two looks at whether CTranslate2 has finished.
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.005
-# Batches that CTranslate2 has at a time, for each translator.
-_BATCHES_POSTED = 3
+# n^(0.8 alpha) is proportional to ((5 + n) / 6)^alpha within a few percent for 10 to 100 tokens.
+_GNMT_EXPONENT = 0.8
+# Outputs rarely reach limits this much longer than the source, so sentences need not be grouped by them.
+_DISTANT_LIMIT = 20
+
+_MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.0002, 0.005
+_MAX_POSTED_BATCHES = 3  # per translator
 
 
 class CTranslate2Engine:
-    """A model that CTranslate2 has loaded, with vocabularies to speak to it in token ids."""
+    """A loaded CTranslate2 model that is called with token ids."""
 
     def __init__(
-        self, directory: Path, tokenizers: Tokenizers, place: Place, compute_type: str, translators: int = 1
+        self, directory: Path, tokenizers: Tokenizers, device: EngineDevice, compute_type: str, translators: int = 1
     ) -> None:
-        """Load the CTranslate2 model in `directory`; raises UserError when it cannot be loaded.
+        """Load the CTranslate2 model in `directory`; raises UserError if that fails.
 
-        translators: batches decoded at a time, by one thread each; they share the weights
+        translators: number of batches decoded in parallel, each by one thread; they share the weights
         """
-        try:
+        with engine_errors():
             self._translator = load_package("ctranslate2").Translator(
                 str(directory),
-                device=place.kind,
-                device_index=place.number,
+                device=device.kind,
+                device_index=device.index,
                 compute_type=compute_type,
                 inter_threads=translators,
                 intra_threads=1,
-                max_queued_batches=-1,  # see `_post`, which does not wait where no signal reaches it
+                max_queued_batches=-1,  # a full queue would block and delay signals; `_post` limits it instead
             )
-        except (RuntimeError, ValueError) as error:
-            raise engine_failure(error) from error
-        self._posted_at_a_time = _BATCHES_POSTED * translators
+        self._max_posted = _MAX_POSTED_BATCHES * translators
         self._waiting: deque[_Batch] = deque()
         self._posted: deque[_Batch] = deque()
         self._src_pieces = tokenizers.src.pieces(range(tokenizers.src.vocab_size))
@@ -95,199 +93,191 @@ class CTranslate2Engine:
     def search(
         self, tasks: Sequence[Task], options: SearchOptions, batch_tokens: int, *, scores: bool = True
     ) -> list[list[Hypothesis]]:
-        """The `n_best` best translations that CTranslate2 finds of each source, best first.
+        """Return the `n_best` best translations of each source, best first.
 
-        scores: whether those of the results matter; else they may be CTranslate2's own, and there are none of tokens
+        scores: False if scores are not used; they may then be CTranslate2's own, without token log-probabilities
         """
         return self.start_search(tasks, options, batch_tokens, scores=scores)()
 
     def start_search(
         self, tasks: Sequence[Task], options: SearchOptions, batch_tokens: int, *, scores: bool = True
     ) -> Callable[[], list[list[Hypothesis]]]:
-        """Begin a search, and return what waits for its end and gives its results; see `search`."""
+        """Start a search like `search`, and return a function that waits for its results."""
         prefixes = [task.prefix for task in tasks]
-        limits, shortest = output_limits(options, [len(task.sentence) for task in tasks], prefixes)
-        is_far = options.max_length_ratio == math.inf and options.max_extra_tokens >= _FAR_LIMIT
+        limits, minimums = output_limits(options, [len(task.sentence) for task in tasks], prefixes)
+        is_distant = options.max_length_ratio == math.inf and options.max_extra_tokens >= _DISTANT_LIMIT
         groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
         for i, prefix in enumerate(prefixes):
-            groups[0 if is_far else limits[i], shortest[i], bool(prefix)].append(i)
-        longest = [max(limits[i] for i in group) for group in groups.values()]
-        begun = [
-            self._start([tasks[i] for i in group], options, (most, least), batch_tokens)
-            for (_, least, _), group, most in zip(groups, groups.values(), longest, strict=True)
-        ]
+            groups[0 if is_distant else limits[i], minimums[i], bool(prefix)].append(i)
+
+        def start(indices: list[int], *, all_hypotheses: bool = False) -> _Search:
+            longest, shortest = max(limits[i] for i in indices), minimums[indices[0]]
+            arguments = self._arguments(options, longest, shortest, all_hypotheses or bool(prefixes[indices[0]]))
+            return self._start([tasks[i] for i in indices], arguments, batch_tokens)
+
+        searches = [start(indices) for indices in groups.values()]
 
         def finish() -> list[list[Hypothesis]]:
-            found: dict[int, list[_Output]] = {}
-            for group, pending in zip(groups.values(), begun, strict=True):
-                found.update(zip(group, self._finish(pending, options), strict=True))
-            limited = [i for i, outputs in found.items() if any(_is_limited(one, limits[i]) for one in outputs)]
-            again = [
-                self._start([tasks[i]], options, (limits[i], shortest[i]), batch_tokens, whole_beam=True)
-                for i in limited
-            ]
-            for i, pending in zip(limited, again, strict=True):
-                (found[i],) = self._finish(pending, options)
-            rules = options.forbidden or options.no_repeat_ngram or options.min_tokens or options.min_length_ratio
-            self._score(tasks, found, found if scores or rules or any(prefixes) else limited, batch_tokens)
-            return [_best(found[i], options) for i in range(len(tasks))]
+            outputs: dict[int, list[_Output]] = {}
+            for indices, search in zip(groups.values(), searches, strict=True):
+                outputs.update(zip(indices, self._finish(search, options), strict=True))
+            limited = [i for i, own in outputs.items() if any(output.exceeds(limits[i]) for output in own)]
+            retries = [start([i], all_hypotheses=True) for i in limited]
+            for i, search in zip(limited, retries, strict=True):
+                (outputs[i],) = self._finish(search, options)
+            suppresses = options.forbidden or options.no_repeat_ngram or options.min_tokens or options.min_length_ratio
+            self._rescore(tasks, outputs, outputs if scores or suppresses or any(prefixes) else limited, batch_tokens)
+            return [_rank(outputs[i], options) for i in range(len(tasks))]
 
         return finish
 
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], batch_tokens: int) -> list[list[float]]:
-        """Log-probabilities of each target's tokens and of its end token; source and target without special tokens."""
+        """Return the log-probabilities of each target's tokens and EOS; pairs have no special tokens."""
         if not pairs:
             return []
         sources = [[self._src_pieces[token] for token in src] for src, _ in pairs]
         targets = [[self._tgt_pieces[token] for token in tgt] for _, tgt in pairs]
-        try:
-            results = _wait_for(
-                self._translator.score_batch(
-                    sources,
-                    targets,
-                    max_batch_size=batch_tokens,
-                    batch_type="tokens",
-                    max_input_length=0,
-                    asynchronous=True,
-                )
+        with engine_errors():
+            pending = self._translator.score_batch(
+                sources,
+                targets,
+                max_batch_size=batch_tokens,
+                batch_type="tokens",
+                max_input_length=0,
+                asynchronous=True,
             )
-        except (RuntimeError, ValueError) as error:
-            raise engine_failure(error) from error
-        return [list(result.log_probs) for result in results]
+            _poll(lambda: all(result.done() for result in pending))
+            return [list(result.result().log_probs) for result in pending]
 
-    def _score(
-        self, tasks: Sequence[Task], found: dict[int, list[_Output]], chosen: Iterable[int], batch_tokens: int
+    def _rescore(
+        self, tasks: Sequence[Task], outputs: dict[int, list[_Output]], indices: Iterable[int], batch_tokens: int
     ) -> None:
-        """Give the outputs of the chosen tasks their true log-probabilities."""
-        numbers = list(chosen)
-        scored = iter(self.score([(tasks[i].sentence, one.tokens) for i in numbers for one in found[i]], batch_tokens))
-        for i in numbers:
-            log_probs = [next(scored) for _ in found[i]]
-            found[i] = [
-                one._replace(log_prob=math.fsum(own), token_log_probs=own)
-                for one, own in zip(found[i], log_probs, strict=True)
+        """Set the true log-probabilities of the outputs of the tasks with these indices."""
+        indices = list(indices)
+        pairs = [(tasks[i].sentence, output.tokens) for i in indices for output in outputs[i]]
+        log_probs = iter(self.score(pairs, batch_tokens))
+        for i in indices:
+            outputs[i] = [
+                output._replace(log_prob=math.fsum(own), token_log_probs=own)
+                for output, own in zip(outputs[i], log_probs, strict=False)
             ]
 
-    def _start(
-        self,
-        tasks: Sequence[Task],
-        options: SearchOptions,
-        lengths: tuple[int, int],
-        batch_tokens: int,
-        *,
-        whole_beam: bool = False,
-    ) -> _Pending:
-        """Begin to translate sources with the same longest (end token counted) and shortest output.
-
-        whole_beam: whether all hypotheses are wanted that have ended
-        """
-        (most, least), has_prefix = lengths, bool(tasks[0].prefix)
-        never = [[piece] for piece in (self._tgt_pieces[PAD_ID], self._tgt_pieces[BOS_ID])]
+    def _arguments(self, options: SearchOptions, longest: int, shortest: int, all_hypotheses: bool) -> dict[str, Any]:
+        """Return the arguments of translate_batch. longest: maximum output length including EOS"""
+        never = [[self._tgt_pieces[PAD_ID]], [self._tgt_pieces[BOS_ID]]]
         forbidden = [[self._tgt_pieces[token] for token in sequence] for sequence in options.forbidden]
-        wants_all = whole_beam or has_prefix or options.length_penalty == "gnmt"
-        arguments = {
+        returns_all = all_hypotheses or options.length_penalty == "gnmt"
+        return {
             "beam_size": options.beam_size,
             "patience": options.patience if options.stop == "patience" and options.beam_size > 1 else 1.0,
-            "num_hypotheses": most_hypotheses(options) if wants_all else options.n_best,
+            "num_hypotheses": max_hypotheses(options) if returns_all else options.n_best,
             "length_penalty": _exponent(options),
             "no_repeat_ngram_size": options.no_repeat_ngram,
             "disable_unk": True,
             "suppress_sequences": never + forbidden,
             "max_input_length": 0,
-            "max_decoding_length": most,
-            "min_decoding_length": least,
-            "return_end_token": True,  # so that it counts as a token of the length, as in ours
+            "max_decoding_length": longest,
+            "min_decoding_length": shortest,
+            "return_end_token": True,  # then EOS counts for the length penalty, as in nmt
             "return_scores": True,
             "asynchronous": True,
         }
+
+    def _start(self, tasks: Sequence[Task], arguments: dict[str, Any], batch_tokens: int) -> _Search:
+        """Start to translate tasks, either all or none of which have a prefix."""
         batches = []
-        for numbers in _batches([len(task.sentence) + 1 for task in tasks], batch_tokens):
-            sources = [[self._src_pieces[token] for token in tasks[i].sentence] for i in numbers]
-            prefixes = [[self._tgt_pieces[token] for token in tasks[i].prefix] for i in numbers] if has_prefix else None
-            post = partial(self._translator.translate_batch, sources, target_prefix=prefixes, **arguments)
-            batches.append(_Batch(numbers, post))
+        for indices in _split_batches([len(task.sentence) + 1 for task in tasks], batch_tokens):
+            sources = [[self._src_pieces[token] for token in tasks[i].sentence] for i in indices]
+            prefixes = [[self._tgt_pieces[token] for token in tasks[i].prefix] for i in indices]
+            post = partial(
+                self._translator.translate_batch,
+                sources,
+                target_prefix=prefixes if any(prefixes) else None,
+                **arguments,
+            )
+            batches.append(_Batch(indices, post))
         self._waiting.extend(batches)
         self._post()
-        return _Pending(len(tasks), most, batches)
+        return _Search(len(tasks), arguments["max_decoding_length"], batches)
 
     def _post(self) -> None:
-        """Give CTranslate2 further batches, but so few that it ends soon where nobody wants the results any more."""
-        while self._posted and all(one.done() for one in self._posted[0].results):
+        """Pass further batches to CTranslate2: only a few, because posted batches cannot be canceled."""
+        while self._posted and self._posted[0].is_done:
             self._posted.popleft()
-        while self._waiting and len(self._posted) < self._posted_at_a_time:
+        while self._waiting and len(self._posted) < self._max_posted:
             batch = self._waiting.popleft()
-            try:
+            with engine_errors():
                 batch.results = batch.post()
-            except (RuntimeError, ValueError) as error:
-                raise engine_failure(error) from error
             self._posted.append(batch)
 
-    def _finish(self, pending: _Pending, options: SearchOptions) -> list[list[_Output]]:
-        """What was found for each source. Python handles signals between its own instructions only, so it polls."""
-        pause = _SHORTEST_PAUSE
-        outputs: list[list[_Output]] = [[]] * pending.num_tasks
+    def _finish(self, search: _Search, options: SearchOptions) -> list[list[_Output]]:
+        """Wait for the outputs of each source."""
+        outputs: list[list[_Output]] = [[]] * search.num_tasks
         exponent = _exponent(options)
-        for batch in pending.batches:
-            while not (batch.results and all(one.done() for one in batch.results)):
-                self._post()
-                sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-            self._post()
-            try:
-                for i, one in zip(batch.numbers, batch.results, strict=True):
-                    outputs[i] = self._outputs(one.result(), pending.most, exponent)
-            except (RuntimeError, ValueError) as error:
-                raise engine_failure(error) from error
+        for batch in search.batches:
+            _poll(partial(self._advance, batch))
+            with engine_errors():
+                for i, result in zip(batch.indices, batch.results, strict=True):
+                    outputs[i] = self._outputs(result.result(), search.longest, exponent)
         return outputs
 
-    def _outputs(self, result: Any, most: int, exponent: float) -> list[_Output]:
-        """What is found for one source, each output once; one that was stopped at the longest length ends there."""
+    def _advance(self, batch: _Batch) -> bool:
+        """Post further batches, and return whether this one is done."""
+        self._post()
+        return batch.is_done
+
+    def _outputs(self, result: Any, longest: int, exponent: float) -> list[_Output]:
+        """Convert the distinct hypotheses of one source; those without EOS are truncated to the limit."""
         outputs: dict[tuple[int, ...], _Output] = {}
         for hypothesis, score in zip(result.hypotheses, result.scores, strict=True):
             tokens = [self._tgt_ids[piece] for piece in hypothesis]
-            ended = tokens[:-1] if tokens[-1:] == [EOS_ID] else tokens[: most - 1]
-            has_ended = len(ended) < len(tokens)
-            outputs.setdefault(tuple(ended), _Output(ended, score * len(tokens) ** exponent, [], has_ended))
+            output = tokens[:-1] if tokens[-1:] == [EOS_ID] else tokens[: longest - 1]
+            is_finished = len(output) < len(tokens)
+            outputs.setdefault(tuple(output), _Output(output, score * len(tokens) ** exponent, [], is_finished))
         return list(outputs.values())
 
 
 @dataclass
 class _Batch:
-    """Sources that are decoded together: their numbers, what posts them, and the results as soon as they are posted."""
+    """Sources that are decoded together: their indices, the call that posts them, and then its results."""
 
-    numbers: list[int]
+    indices: list[int]
     post: Callable[[], list[Any]]
     results: list[Any] = field(default_factory=list)
 
+    @property
+    def is_done(self) -> bool:
+        return bool(self.results) and all(result.done() for result in self.results)
 
-class _Pending(NamedTuple):
-    """A search that was begun: its number of sources, its longest output, and its batches."""
+
+class _Search(NamedTuple):
+    """A running search with a common maximum output length."""
 
     num_tasks: int
-    most: int
+    longest: int
     batches: list[_Batch]
 
 
 class _Output(NamedTuple):
-    """What CTranslate2 has found.
+    """A hypothesis of CTranslate2.
 
-    tokens: without the end token; log_prob: their logarithmic probability; token_log_probs: of each, where known
-    has_ended: whether it has an end token, and did not just come to the limit
+    tokens:          without EOS
+    token_log_probs: empty if unknown
+    is_finished:     False if it reached the limit without EOS
     """
 
     tokens: list[int]
     log_prob: float
     token_log_probs: list[float]
-    has_ended: bool
+    is_finished: bool
+
+    def exceeds(self, limit: int) -> bool:
+        """Return whether a limit, which includes EOS, would have changed the search."""
+        return not self.is_finished or len(self.tokens) >= limit
 
 
-def _is_limited(output: _Output, limit: int) -> bool:
-    """Whether the limit of the sentence, end token counted, would have changed the search."""
-    return not output.has_ended or len(output.tokens) >= limit
-
-
-def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """The numbers of sentences that are decoded together, the longest first; padded, they have `batch_tokens`."""
+def _split_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Yield the indices of batches of at most `batch_tokens` padded tokens, longest sentences first."""
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if batch and (len(batch) + 1) * lengths[batch[0]] > batch_tokens:
@@ -298,27 +288,29 @@ def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-def most_hypotheses(options: SearchOptions) -> int:
-    """How many hypotheses CTranslate2 gives at most: with a patience below 1, fewer than the beam holds."""
-    patience = options.patience if options.stop == "patience" else 1.0
-    return max(1, min(options.beam_size, int(options.beam_size * patience)))
-
-
 def _exponent(options: SearchOptions) -> float:
-    """That of the length penalty with which CTranslate2 searches."""
+    """Return the exponent of CTranslate2's length penalty."""
     if options.length_penalty == "none" or not options.length_alpha:
         return NO_PENALTY
     return options.length_alpha * (_GNMT_EXPONENT if options.length_penalty == "gnmt" else 1.0)
 
 
-def _best(outputs: Sequence[_Output], options: SearchOptions) -> list[Hypothesis]:
-    """The best of what was found, best first."""
+def _rank(outputs: Sequence[_Output], options: SearchOptions) -> list[Hypothesis]:
+    """Return the `n_best` best outputs, best first."""
     hypotheses = []
     for tokens, log_prob, token_log_probs, _ in outputs:
         penalty = length_penalty(len(tokens) + 1, options.length_penalty, options.length_alpha)
         hypotheses.append(Hypothesis(tokens, log_prob / penalty, log_prob, token_log_probs))
     finite = [hypothesis for hypothesis in hypotheses if math.isfinite(hypothesis.log_prob)]
     return sorted(finite, key=lambda hypothesis: -hypothesis.score)[: options.n_best]
+
+
+def _poll(is_done: Callable[[], bool]) -> None:
+    """Wait in short intervals, because Python handles signals only between its own instructions."""
+    interval = _MIN_POLL_SECONDS
+    while not is_done():
+        sleep(interval)
+        interval = min(2 * interval, _MAX_POLL_SECONDS)
 
 
 class CTranslate2Translator(TextTranslator):
@@ -336,9 +328,9 @@ class CTranslate2Translator(TextTranslator):
         max_tokens: int = USUAL_MAX_TOKENS,
         scores: bool = True,
     ) -> None:
-        """scores: whether those of translations are used, which then are exact; texts alone take less time.
+        """Translate with an engine. scores: compute exact scores; without them, translation is faster
 
-        Raises UserError that names all search options which CTranslate2 does not have.
+        Raises UserError with all search options that CTranslate2 does not support.
         """
         self._engine, self._shows_scores = engine, scores
         super().__init__(
@@ -351,7 +343,7 @@ class CTranslate2Translator(TextTranslator):
         )
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
-        refuse_options(decode)
+        require_supported(decode)
         super()._set_decode(decode)
         self._scores = self._shows_scores or decode.bayes_risk != "none"
         self._batch_tokens = BATCH_TOKENS if decode.batch_tokens == "auto" else decode.batch_tokens
@@ -368,27 +360,26 @@ class CTranslate2Translator(TextTranslator):
         translators: int = 0,
         scores: bool = True,
     ) -> CTranslate2Translator:
-        """As `Translator.load`; the model is converted once, and the conversion kept inside its directory.
+        """Load a model like `Translator.load`. Its conversion is cached inside its directory.
 
-        precision:   `auto` is int8 on a CPU, and on a GPU bf16 where it computes that, else fp32. int8 rounds weights
-        translators: batches decoded at a time; 0 takes one for each core of a CPU, and one on a GPU
-        Raises UserError where CTranslate2 is missing, and for options that it does not have, all of them at once;
-        ValueError for a precision that is none of these.
+        precision:   `auto` is int8 on a CPU; on a GPU, bf16 if supported, else fp32
+        translators: number of batches decoded in parallel; 0 means one per core on a CPU, and one on a GPU
+        Raises UserError if CTranslate2 is not installed, or with all options that it does not support; ValueError for
+        an unknown precision.
         """
         if precision not in get_args(EnginePrecision):
             raise ValueError(f"precision must be one of {', '.join(get_args(EnginePrecision))}, got {precision!r}")
-        place = choose_place(device)
-        own = read_model_facts(find_model(Path(path))).decode
-        options = own if decode is None else decode.over(own)
-        refuse_options(options, precision, place, ensemble)
-        compute_type = choose_compute_type(precision, place)
-        stored_as: StoredAs = "int8" if compute_type == "int8" else "float32"
+        engine_device = select_device(device)
+        defaults = read_model_facts(find_model(Path(path))).decode
+        options = defaults if decode is None else decode.over(defaults)
+        require_supported(options, precision, engine_device, ensemble)
+        compute_type = select_compute_type(precision, engine_device)
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        count = translators or (max(1, num_cores() // processes) if place.kind == "cpu" else 1)
-        with open_conversion(Path(path), stored_as) as conversion:
+        count = translators or (max(1, num_cores() // processes) if engine_device.kind == "cpu" else 1)
+        with open_conversion(Path(path), "int8" if compute_type == "int8" else "float32") as conversion:
             tokenizers = Tokenizers.load(conversion.model)
             return cls(
-                CTranslate2Engine(conversion.directory, tokenizers, place, compute_type, count),
+                CTranslate2Engine(conversion.directory, tokenizers, engine_device, compute_type, count),
                 tokenizers,
                 options,
                 max_positions=conversion.recipe.max_positions,
@@ -402,19 +393,9 @@ class CTranslate2Translator(TextTranslator):
         return self._start_search(tasks, options)()
 
     def _start_search(self, tasks: Sequence[Task], options: SearchOptions) -> Callable[[], list[list[Hypothesis]]]:
-        """Leave all to CTranslate2, which makes its own batches."""
+        """Start a search of all tasks, which CTranslate2 batches itself."""
         if any(task.required for task in tasks):
-            raise UserError("--engine ctranslate2 has no required phrases; leave them out, or use --engine torch")
+            raise UserError("--engine ctranslate2 does not support required phrases; omit them or use --engine torch")
         tagged = [task._replace(sentence=[*self._tag, *task.sentence]) for task in tasks]
         finish = self._engine.start_search(tagged, options, self._batch_tokens, scores=self._scores)
         return lambda: [[self._as_read(hypothesis) for hypothesis in hypotheses] for hypotheses in finish()]
-
-
-def _wait_for(pending: Sequence[Any]) -> list[Any]:
-    """The results of asynchronous calls. Python handles signals only between instructions of its own, so it polls."""
-    pause = _SHORTEST_PAUSE
-    for one in pending:
-        while not one.done():
-            sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-    return [one.result() for one in pending]

@@ -1,11 +1,10 @@
-"""A model as Hugging Face's transformers loads it, written without that package.
+"""Conversion to Hugging Face transformers, without importing it.
 
-Marian    post-norm models, with any kind of tying and with separate vocabularies
-Pegasus   pre-norm models with one matrix for source, target and output: its encoder and decoder are Marian's but for
-          the place of the norms, and its position encodings are the same. (M2M100 is pre-norm too, but its position
-          encodings have other frequencies.)
+Marian    post-norm models, with any tying and joint or separate vocabularies
+Pegasus   pre-norm models with three-way tied embeddings: Marian with other norm positions. (M2M100 is pre-norm too, but
+          has other frequencies of position encodings.)
 
-The tokenizer is Marian's for both: SentencePiece models as they are, and a file that numbers their pieces.
+Both use Marian's tokenizer: unchanged SentencePiece models, and a JSON file that maps pieces to token ids.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from nmt.text.tokenizer import Tokenizer, Tokenizers
 def huggingface_files(
     model: Transformer, tokenizers: Tokenizers, facts: ModelFacts
 ) -> tuple[dict[str, bytes], list[str]]:
-    """Name and content of the files of a Hugging Face model directory, and the search options that are lost.
+    """Return names and contents of the files of a Hugging Face model directory, and the lost search options.
 
-    Raises UserError, with all the reasons, when no class of transformers can hold the model.
+    Raises UserError with all reasons why transformers cannot represent the model.
     """
-    _refuse_what_does_not_fit(model.recipe, facts)
+    _check_architecture(model.recipe, facts)
     forbidden = forbidden_tokens(tokenizers, facts)
     generation, lost = to_generation_config(facts.decode, model.recipe.max_positions, facts.max_tokens, forbidden)
     tensors = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in _tensors(model)}
@@ -49,21 +48,16 @@ def huggingface_files(
     }, lost
 
 
-def _refuse_what_does_not_fit(recipe: ModelRecipe, facts: ModelFacts) -> None:
+def _check_architecture(recipe: ModelRecipe, facts: ModelFacts) -> None:
     reasons = foreign_choices(recipe, facts)
     if recipe.activation == "swiglu":
         reasons.append("model.activation is 'swiglu'")
     if recipe.norm_order == "pre" and recipe.tied_embeddings != "three-way":
         reasons.append(
-            f"model.norm_order is 'pre', which only Pegasus has, and Pegasus has one matrix for source, target and "
-            f"output, but model.tied_embeddings is {recipe.tied_embeddings!r}"
+            f"model.norm_order is 'pre' (Pegasus), which requires three-way tied embeddings, but "
+            f"model.tied_embeddings is {recipe.tied_embeddings!r}"
         )
-    refuse(
-        "Hugging Face",
-        reasons,
-        "it holds post-norm models, and pre-norm ones with three-way tied embeddings, in which all else is as in "
-        "the paper; export to ctranslate2 instead",
-    )
+    refuse("Hugging Face", reasons, "these options must have their defaults; export to ctranslate2 instead")
 
 
 def _json(tree: object) -> bytes:
@@ -118,7 +112,7 @@ def _config(model: Transformer) -> dict[str, Any]:
 
 
 def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
-    """The weights by the names that transformers gives them."""
+    """Yield the weights with their names in transformers."""
     match model.recipe.tied_embeddings:
         case "three-way":
             yield "model.shared.weight", model.tgt_embedding.weight
@@ -133,16 +127,16 @@ def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
         torch.zeros(1, vocab) if model.output.bias is None else model.output.bias.detach().unsqueeze(0),
     )
     for i, encoder_layer in enumerate(model.encoder.layers):
-        parts: dict[str, nn.Module] = {
+        modules: dict[str, nn.Module] = {
             "self_attn": encoder_layer.attention,
             "self_attn_layer_norm": encoder_layer.attention_residual.norm,
             "fc1": encoder_layer.feed_forward.inner,
             "fc2": encoder_layer.feed_forward.outer,
             "final_layer_norm": encoder_layer.feed_forward_residual.norm,
         }
-        yield from _layer_tensors(f"model.encoder.layers.{i}", parts)
+        yield from _named_tensors(f"model.encoder.layers.{i}", modules)
     for i, layer in enumerate(model.decoder.layers):
-        parts = {
+        modules = {
             "self_attn": layer.attention,
             "self_attn_layer_norm": layer.attention_residual.norm,
             "encoder_attn": layer.cross_attention,
@@ -151,55 +145,55 @@ def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
             "fc2": layer.feed_forward.outer,
             "final_layer_norm": layer.feed_forward_residual.norm,
         }
-        yield from _layer_tensors(f"model.decoder.layers.{i}", parts)
+        yield from _named_tensors(f"model.decoder.layers.{i}", modules)
     if model.recipe.norm_order == "pre":
-        yield from _layer_tensors("model", {"encoder.layer_norm": model.encoder.norm})
-        yield from _layer_tensors("model", {"decoder.layer_norm": model.decoder.norm})
-        # transformers computes these itself, but would report for Pegasus that they are missing.
+        norms = {"encoder.layer_norm": model.encoder.norm, "decoder.layer_norm": model.decoder.norm}
+        yield from _named_tensors("model", norms)
+        # Pegasus computes these itself, but reports them as missing if they are not in the file.
         for stack in ("encoder", "decoder"):
             yield f"model.{stack}.embed_positions.weight", sinusoids(model.recipe.max_positions, model.recipe.d_model)
 
 
-def _layer_tensors(prefix: str, parts: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
-    for name, part in parts.items():
-        for own_name, tensor in part.named_parameters():
-            if isinstance(part, MultiHeadAttention):  # one matrix of ours is up to three of theirs, one below the other
-                projection, _, kind = own_name.partition(".")
-                letters = [projection] if projection == "out" else list(projection)
-                for letter, own in zip(letters, tensor.chunk(len(letters)), strict=True):
-                    yield f"{prefix}.{name}.{letter}_proj.{kind}", own
+def _named_tensors(prefix: str, modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    for name, module in modules.items():
+        for parameter_name, tensor in module.named_parameters():
+            if isinstance(module, MultiHeadAttention):  # nmt concatenates the q, k and v matrices along the rows
+                matrix, _, kind = parameter_name.partition(".")
+                projections = [matrix] if matrix == "out" else list(matrix)
+                for projection, chunk in zip(projections, tensor.chunk(len(projections)), strict=True):
+                    yield f"{prefix}.{name}.{projection}_proj.{kind}", chunk
             else:
-                yield f"{prefix}.{name}.{own_name}", tensor
+                yield f"{prefix}.{name}.{parameter_name}", tensor
 
 
 # --- Tokenizer --------------------------------------------------------------------------------------------------------
 
 
 def _tokenizer_files(tokenizers: Tokenizers, facts: ModelFacts, max_positions: int) -> dict[str, bytes]:
-    """Marian's tokenizer: what SentencePiece cuts, these files number, and they number it as we do."""
-    pad, unknown, begin, end = tokenizers.src.pieces([PAD_ID, UNK_ID, BOS_ID, EOS_ID])
+    """Return the files of a Marian tokenizer with nmt's token ids."""
+    pad, unk, bos, eos = tokenizers.src.pieces([PAD_ID, UNK_ID, BOS_ID, EOS_ID])
     config = {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": facts.src_lang,
         "target_lang": facts.tgt_lang,
         "pad_token": pad,
-        "unk_token": unknown,
-        "bos_token": begin,
-        "eos_token": end,
+        "unk_token": unk,
+        "bos_token": bos,
+        "eos_token": eos,
         "model_max_length": max_positions,
         "separate_vocabs": not tokenizers.joint,
-        "split_special_tokens": True,  # what looks like a special token in a text is text
+        "split_special_tokens": True,  # special tokens in text are plain text
         "clean_up_tokenization_spaces": False,
     }
     files = {
         "tokenizer_config.json": _json(config),
         "source.spm": tokenizers.src.model,
         "target.spm": tokenizers.tgt.model,
-        "vocab.json": _json(_numbered(tokenizers.src)),
+        "vocab.json": _json(_vocabulary(tokenizers.src)),
     }
-    return files if tokenizers.joint else files | {"target_vocab.json": _json(_numbered(tokenizers.tgt))}
+    return files if tokenizers.joint else files | {"target_vocab.json": _json(_vocabulary(tokenizers.tgt))}
 
 
-def _numbered(tokenizer: Tokenizer) -> dict[str, int]:
+def _vocabulary(tokenizer: Tokenizer) -> dict[str, int]:
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     return {marian_name(piece): token for token, piece in enumerate(pieces)}

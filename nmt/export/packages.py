@@ -1,4 +1,4 @@
-"""Packages of the extras: they are imported when they are used, and a missing one is named in one line."""
+"""Optional packages: imported on use; a missing one raises an error that names the extra to install."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ _EXTRA: dict[Package, str] = {
 
 
 def is_installed(package: Package) -> bool:
-    """Whether a package can be imported."""
+    """Return whether a package can be imported."""
     return importlib.util.find_spec(package) is not None
 
 
 def load_package(package: Package, submodule: str = "") -> Any:
-    """The imported package, or a module inside it; raises UserError that says which extra brings it."""
+    """Import a package, or one of its modules. Raises UserError if it is not installed."""
     try:
         return importlib.import_module(f"{package}.{submodule}" if submodule else package)
     except ImportError as error:
         raise UserError(
-            f"package {package} cannot be imported ({error}); it must be installed for this; "
-            f"pip install 'nmt[{_EXTRA[package]}]'"
+            f"package {package} cannot be imported ({error}); it is required here; pip install 'nmt[{_EXTRA[package]}]'"
         ) from error

@@ -13,9 +13,9 @@ from torch import Tensor
 from nmt.checkpoint import LoadedModel
 from nmt.decode.scoring import score_pairs
 from nmt.decode.text_translator import Task
+from nmt.export.capabilities import EngineDevice
 from nmt.export.ctranslate2 import Quantization
 from nmt.export.engine import CTranslate2Engine
-from nmt.export.offers import Place
 from nmt.export.packages import load_package
 from nmt.export.rounding import round_weights
 from nmt.export.sentences import Sentences
@@ -156,7 +156,7 @@ def _compare(sample: _Sample, engine: CTranslate2Engine) -> _Comparison:
 
 
 def _load_engine(exported: Path, tokenizers: Tokenizers, arithmetic: str) -> CTranslate2Engine:
-    return CTranslate2Engine(exported, tokenizers, Place("cpu"), arithmetic)
+    return CTranslate2Engine(exported, tokenizers, EngineDevice("cpu"), arithmetic)
 
 
 def _own_arithmetic(quantization: Quantization) -> str:

@@ -34,10 +34,13 @@ CHOICES: dict[str, tuple[list[str], str]] = {
     "beam_size": (["beam_size=5"], FAST),
     "length_penalty": (["length_penalty=none"], FAST),
     "length_alpha": (["length_alpha=0.0"], FAST),
-    "stop": (["stop=exact"], SLOW + "CTranslate2 has no decode.stop 'exact'"),
+    "stop": (["stop=exact"], SLOW + "CTranslate2 does not support decode.stop 'exact'"),
     "patience": (["stop=patience", "patience=0.5"], FAST),
-    "num_groups": (["num_groups=2"], SLOW + "CTranslate2 has no groups of the beam"),
-    "diversity_strength": (["num_groups=2", "diversity_strength=0.1"], SLOW + "CTranslate2 has no groups of the beam"),
+    "num_groups": (["num_groups=2"], SLOW + "CTranslate2 does not support beam groups"),
+    "diversity_strength": (
+        ["num_groups=2", "diversity_strength=0.1"],
+        SLOW + "CTranslate2 does not support beam groups",
+    ),
     "max_extra_tokens": (["max_extra_tokens=0"], FAST),
     "max_length_ratio": (["max_length_ratio=2.0"], FAST),
     "max_tokens": (["max_tokens=1"], FAST),
@@ -45,22 +48,22 @@ CHOICES: dict[str, tuple[list[str], str]] = {
     "min_length_ratio": (["min_length_ratio=0.5"], FAST),
     "no_repeat_ngram": (["no_repeat_ngram=1"], FAST),
     "forbid": (["forbid=['dog', 'the']"], FAST),
-    "require": (["require=['dog']"], SLOW + "CTranslate2 has no required phrases"),
-    "bias": (["bias.dog=1"], SLOW + "CTranslate2 has no bias of words"),
+    "require": (["require=['dog']"], SLOW + "CTranslate2 does not support required phrases"),
+    "bias": (["bias.dog=1"], SLOW + "CTranslate2 does not support word bias"),
     "n_best": (["n_best=2"], FAST),
     "tag": (["tag=<web>"], FAST),
     "bayes_risk": (["bayes_risk=chrf", "n_best=2"], FAST),
-    "sampling": (["sampling=true"], SLOW + "CTranslate2 has no sampling"),
-    "sampling_seed": (["sampling=true", "sampling_seed=2"], SLOW + "CTranslate2 has no sampling"),
-    "temperature": (["sampling=true", "temperature=0.5"], SLOW + "CTranslate2 has no sampling"),
-    "top_k": (["sampling=true", "top_k=2"], SLOW + "CTranslate2 has no sampling"),
-    "top_p": (["sampling=true", "top_p=0.5"], SLOW + "CTranslate2 has no sampling"),
-    "min_p": (["sampling=true", "min_p=0.5"], SLOW + "CTranslate2 has no sampling"),
-    "alignments": (["alignments=true"], SLOW + "CTranslate2 has no alignments"),
-    "alignment_layer": (["alignments=true", "alignment_layer=0"], SLOW + "CTranslate2 has no alignments"),
-    "alignment_heads": (["alignments=true", "alignment_heads=[0]"], SLOW + "CTranslate2 has no alignments"),
-    "alignment_place": (["alignments=true", "alignment_place=input"], SLOW + "CTranslate2 has no alignments"),
-    "shortlist": (["shortlist=LIST"], SLOW + "CTranslate2 has no shortlist"),
+    "sampling": (["sampling=true"], SLOW + "CTranslate2 does not support sampling"),
+    "sampling_seed": (["sampling=true", "sampling_seed=2"], SLOW + "CTranslate2 does not support sampling"),
+    "temperature": (["sampling=true", "temperature=0.5"], SLOW + "CTranslate2 does not support sampling"),
+    "top_k": (["sampling=true", "top_k=2"], SLOW + "CTranslate2 does not support sampling"),
+    "top_p": (["sampling=true", "top_p=0.5"], SLOW + "CTranslate2 does not support sampling"),
+    "min_p": (["sampling=true", "min_p=0.5"], SLOW + "CTranslate2 does not support sampling"),
+    "alignments": (["alignments=true"], SLOW + "CTranslate2 does not support alignments"),
+    "alignment_layer": (["alignments=true", "alignment_layer=0"], SLOW + "CTranslate2 does not support alignments"),
+    "alignment_heads": (["alignments=true", "alignment_heads=[0]"], SLOW + "CTranslate2 does not support alignments"),
+    "alignment_place": (["alignments=true", "alignment_place=input"], SLOW + "CTranslate2 does not support alignments"),
+    "shortlist": (["shortlist=LIST"], SLOW + "CTranslate2 does not support shortlist"),
     "batch_tokens": (["batch_tokens=20"], FAST),
 }
 
@@ -121,11 +124,14 @@ def test_an_option_of_the_search_without_effect_is_refused(translate: Nmt, optio
 
 def test_what_is_no_option_of_the_search_decides_too(translate: Nmt, model: Path, text: Path) -> None:
     for options, expected in (
-        (("--ensemble", model), SLOW + "CTranslate2 has no ensemble"),
-        (("--ensemble", model, "--set", "ensemble_mean=log"), SLOW + "CTranslate2 has no ensemble"),
+        (("--ensemble", model), SLOW + "CTranslate2 does not support ensemble"),
+        (("--ensemble", model, "--set", "ensemble_mean=log"), SLOW + "CTranslate2 does not support ensemble"),
         (("--precision", "bf16"), "engine: torch, bf16, because bf16 was asked for"),
-        (("--precision", "fp32", "--with-alignments"), "engine: torch, fp32, because CTranslate2 has no alignments"),
-        (("--required", text), SLOW + "CTranslate2 has no required phrases"),
+        (
+            ("--precision", "fp32", "--with-alignments"),
+            "engine: torch, fp32, because CTranslate2 does not support alignments",
+        ),
+        (("--required", text), SLOW + "CTranslate2 does not support required phrases"),
         (("--prefixes", text), FAST),
         (("--n-best", 4, "--beam-size", 4, "--set", "stop=patience", "--set", "patience=0.5"), SLOW),
     ):
@@ -206,7 +212,7 @@ def test_a_conversion_that_fails_leaves_the_work_to_torch(
     assert said_last(err) == f"{SLOW}cannot convert {model} for CTranslate2: {reason}"
     status, out, err = translate("--engine", "ctranslate2")
     assert (status, out) == (1, "")
-    assert f"for CTranslate2: {reason}; there must be" in err.splitlines()[-1]
+    assert f"for CTranslate2: {reason}; it needs a writable" in err.splitlines()[-1]
 
 
 def test_a_model_that_ctranslate2_cannot_hold_or_load_leaves_the_work_to_torch(
@@ -228,6 +234,6 @@ def test_a_model_that_ctranslate2_cannot_hold_or_load_leaves_the_work_to_torch(
 def test_a_model_where_nothing_can_be_written_is_left_to_torch(
     translate: Nmt, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmt.cli.engines.may_convert", lambda *_: False)
+    monkeypatch.setattr("nmt.cli.engines.can_cache", lambda *_: False)
     status, _, err = translate()
     assert (status, said_last(err)) == (0, f"{SLOW}{model} cannot be written to, so no conversion can be kept")

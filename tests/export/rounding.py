@@ -1,4 +1,4 @@
-"""Which translations rounding may change: those that weights changed by a little change."""
+"""Finds translations that rounding may change, by translating with randomly perturbed weights."""
 
 from pathlib import Path
 
@@ -11,41 +11,37 @@ from nmt.recipe import DecodeRecipe
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers
 
-# Of each weight, relatively. Rounding to float32 is 6e-8 of a number; sums in another order change log probabilities by
-# about 1e-6, and this changes them by about 1e-4.
-CHANGE = 2e-5
-COPIES = 4
+# Relative change of each weight. It changes log-probabilities by about 1e-4; another summation order, by about 1e-6.
+PERTURBATION = 2e-5
+NUM_COPIES = 4
 
 
-def changed_copies(model: Path, folder: Path) -> list[Path]:
-    """Copies of a model, the weights of each changed at random."""
+def perturbed_copies(model: Path, folder: Path) -> list[Path]:
+    """Write copies of a model with randomly perturbed weights."""
     loaded, tokenizers = load_model(model, torch.device("cpu")), Tokenizers.load(model)
     random = torch.Generator().manual_seed(0)
     copies = []
-    for number in range(COPIES):
+    for number in range(NUM_COPIES):
         tensors = {
-            name: weight * (1 + CHANGE * torch.randn(weight.shape, generator=random))
+            name: weight * (1 + PERTURBATION * torch.randn(weight.shape, generator=random))
             for name, weight in load_file(loaded.directory / "model.safetensors").items()
         }
-        copies.append(folder / f"changed-{number}")
+        copies.append(folder / f"perturbed-{number}")
         write_directory(copies[-1], model_files(loaded.model.recipe, tensors, tokenizers.files(), loaded.facts))
     return copies
 
 
-def decided_lines(
+def stable_lines(
     copies: list[Path], decode: DecodeRecipe, lines: list[str], prefixes: list[str] | None = None
 ) -> list[int]:
-    """Numbers of the lines that all copies of a model translate alike, so that rounding does not decide.
-
-    Most lines must be; a test that compares only these would otherwise compare nothing.
-    """
-    found = [
+    """Return the indices of the lines that all copies translate the same; fails if these are under 80 %."""
+    pieces_of_copies = [
         [
             best.pieces
             for best, *_ in Translator.load(copy, "cpu", "fp32", decode).translate_n_best(lines, prefixes=prefixes)
         ]
         for copy in copies
     ]
-    decided = [number for number, pieces in enumerate(zip(*found, strict=True)) if all(p == pieces[0] for p in pieces)]
-    assert len(decided) >= 0.8 * len(lines)
-    return decided
+    stable = [i for i, pieces in enumerate(zip(*pieces_of_copies, strict=True)) if all(p == pieces[0] for p in pieces)]
+    assert len(stable) >= 0.8 * len(lines)
+    return stable

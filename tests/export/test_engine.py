@@ -1,4 +1,4 @@
-"""Translating by CTranslate2 against translating by ourselves: outputs, scores, all options, the kept conversion."""
+"""Parity of CTranslate2Translator and Translator for all search options, and the conversion cache."""
 
 import errno
 import os
@@ -19,14 +19,14 @@ from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.export import cache
 from nmt.export import ctranslate2 as conversion
+from nmt.export.capabilities import EngineDevice, select_compute_type, select_device
 from nmt.export.engine import CTranslate2Translator
-from nmt.export.offers import Place, choose_compute_type, choose_place
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.storage.model_facts import read_model_facts
 from nmt.storage.sealed import CorruptError
 from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizers
-from tests.export.rounding import changed_copies, decided_lines
+from tests.export.rounding import perturbed_copies, stable_lines
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
 
@@ -35,7 +35,7 @@ MakeModel = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def model(make_model: MakeModel) -> Path:
-    """One whose translations end by themselves: at the limit of length, CTranslate2's beam search has other rules."""
+    """A model whose translations end with EOS: beam search at the length limit differs in CTranslate2."""
     return make_model(seed=3)
 
 
@@ -43,7 +43,7 @@ def search(**decode: object) -> DecodeRecipe:
     return DecodeRecipe.model_validate({"length_penalty": "power", "max_extra_tokens": 10} | decode).all_given()
 
 
-def both(model: Path, **decode: object) -> tuple[Translator, CTranslate2Translator]:
+def load_both(model: Path, **decode: object) -> tuple[Translator, CTranslate2Translator]:
     recipe = search(**decode)
     return (
         Translator.load(model, "cpu", "fp32", recipe),
@@ -53,12 +53,12 @@ def both(model: Path, **decode: object) -> tuple[Translator, CTranslate2Translat
 
 @pytest.fixture(scope="module")
 def copies(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return changed_copies(model, tmp_path_factory.mktemp("copies"))
+    return perturbed_copies(model, tmp_path_factory.mktemp("copies"))
 
 
-def assert_the_same(ours: list[list[Translation]], theirs: list[list[Translation]], decided: list[int]) -> None:
-    """The best translations of the lines that rounding does not decide, and their scores."""
-    for number in decided:
+def assert_parity(ours: list[list[Translation]], theirs: list[list[Translation]], stable: list[int]) -> None:
+    """Compare the best translations and their scores for the lines that rounding does not affect."""
+    for number in stable:
         own, other = ours[number][0], theirs[number][0]
         assert (other.pieces, other.text) == (own.pieces, own.text)
         assert other.score == pytest.approx(own.score, abs=1e-4)
@@ -85,53 +85,53 @@ def assert_the_same(ours: list[list[Translation]], theirs: list[list[Translation
     ],
     ids=str,
 )
-def test_translations_and_scores_are_the_same(
+def test_translations_and_scores_match(
     decode: dict[str, object], model: Path, copies: list[Path], lines: list[str]
 ) -> None:
-    ours, theirs = both(model, **decode)
-    decided = decided_lines(copies, search(**decode), lines)
-    found = theirs.translate_n_best(lines)
-    assert_the_same(ours.translate_n_best(lines), found, decided)
-    theirs._scores = False  # as for text alone
+    ours, theirs = load_both(model, **decode)
+    stable = stable_lines(copies, search(**decode), lines)
+    translations = theirs.translate_n_best(lines)
+    assert_parity(ours.translate_n_best(lines), translations, stable)
+    theirs._scores = False
     texts = [best.text for best, *_ in theirs.translate_n_best(lines)]
-    assert [texts[number] for number in decided] == [found[number][0].text for number in decided]
+    assert [texts[number] for number in stable] == [translations[number][0].text for number in stable]
 
 
-def test_the_rules_hold(model: Path, lines: list[str]) -> None:
+def test_constraints_are_satisfied(model: Path, lines: list[str]) -> None:
     tokenizer = Tokenizers.load(model).src
-    _, theirs = both(model, min_tokens=9, no_repeat_ngram=2, beam_size=3)
+    _, theirs = load_both(model, min_tokens=9, no_repeat_ngram=2, beam_size=3)
     for [translation] in theirs.translate_n_best(lines):
         assert len(translation.pieces) >= 9
         bigrams = list(zip(translation.pieces, translation.pieces[1:], strict=False))
         assert len(set(bigrams)) == len(bigrams)
-    _, theirs = both(model, max_length_ratio=0.5)
+    _, theirs = load_both(model, max_length_ratio=0.5)
     for line, [translation] in zip(lines, theirs.translate_n_best(lines), strict=True):
         assert len(translation.pieces) <= -(-len(tokenizer.encode(line)) // 2)
 
 
 @pytest.mark.slow
-def test_scores_are_log_probabilities_also_of_a_prefix(model: Path, copies: list[Path], lines: list[str]) -> None:
+def test_scores_are_log_probabilities_including_a_prefix(model: Path, copies: list[Path], lines: list[str]) -> None:
     options: dict[str, object] = {"beam_size": 4, "length_penalty": "none"}
-    ours, theirs = both(model, **options)
+    ours, theirs = load_both(model, **options)
     prefixes = ["", "Der Hund", "xyz"] * (len(lines) // 3)
     expected = ours.translate_n_best(lines, prefixes=prefixes)
     found = theirs.translate_n_best(lines, prefixes=prefixes)
-    assert_the_same(expected, found, decided_lines(copies, search(**options), lines, prefixes))
-    begun = Tokenizers.load(model).tgt
+    assert_parity(expected, found, stable_lines(copies, search(**options), lines, prefixes))
+    tokenizer = Tokenizers.load(model).tgt
     for prefix, [translation] in zip(prefixes, found, strict=True):
-        given = begun.pieces(begun.encode(prefix))
-        assert translation.pieces[: len(given)] == given
+        pieces = tokenizer.pieces(tokenizer.encode(prefix))
+        assert translation.pieces[: len(pieces)] == pieces
     scorer = Scorer.load(model, "cpu")
     for line, [translation] in zip(lines, found, strict=True):
-        if begun.pieces(begun.encode(normalize(translation.text, "NFC"))) == translation.pieces:
+        if tokenizer.pieces(tokenizer.encode(normalize(translation.text, "NFC"))) == translation.pieces:
             [score] = scorer.score([line], [translation.text])
             assert translation.log_prob == pytest.approx(score.log_prob, abs=1e-3)
             assert translation.score == translation.log_prob
 
 
 @pytest.mark.slow
-def test_n_best_are_different_and_in_order(model: Path, lines: list[str]) -> None:
-    ours, theirs = both(model, beam_size=4, n_best=4)
+def test_n_best_lists_are_distinct_and_sorted(model: Path, lines: list[str]) -> None:
+    ours, theirs = load_both(model, beam_size=4, n_best=4)
     for own, other in zip(ours.translate_n_best(lines), theirs.translate_n_best(lines), strict=True):
         assert len({tuple(translation.pieces) for translation in other}) == len(other) == 4
         assert [t.score for t in other] == sorted((t.score for t in other), reverse=True)
@@ -139,8 +139,8 @@ def test_n_best_are_different_and_in_order(model: Path, lines: list[str]) -> Non
     assert all(len(found) == 2 for found in theirs.translate_n_best(lines[:5], n_best=2))
 
 
-def test_lines_of_any_kind_come_back_in_order(model: Path) -> None:
-    _, theirs = both(model, beam_size=2, min_tokens=2)
+def test_unusual_lines_keep_their_order(model: Path) -> None:
+    _, theirs = load_both(model, beam_size=2, min_tokens=2)
     lines = ["The dog.", "", "x " * 400, "<s> </s> <unk>", "\ud800 漢字", "The dog."]
     found = theirs.translate(lines)
     assert len(found) == len(lines)
@@ -150,44 +150,44 @@ def test_lines_of_any_kind_come_back_in_order(model: Path) -> None:
     assert all("\n" not in text for text in found)
 
 
-def test_all_that_cannot_be_honoured_is_named_at_once(model: Path) -> None:
+def test_all_unsupported_options_are_named(model: Path) -> None:
     decode = DecodeRecipe(num_groups=2, stop="exact", alignments=True, shortlist=Path("list"))
     with pytest.raises(UserError) as refused:
         CTranslate2Translator.load(model, "cpu", "fp32", decode, ensemble=[model])
     message = str(refused.value)
-    named = ("decode.stop 'exact'", "groups", "alignments", "--shortlist", "ensemble")
-    assert all(name in message for name in named)
+    names = ("decode.stop 'exact'", "beam groups", "alignments", "--shortlist", "ensembles")
+    assert all(name in message for name in names)
     assert "\n" not in message
-    types = [choose_compute_type(name, Place("cpu")) for name in ("fp32", "bf16", "fp16", "int8", "auto")]
+    types = [select_compute_type(name, EngineDevice("cpu")) for name in ("fp32", "bf16", "fp16", "int8", "auto")]
     assert types == ["float32", "bfloat16", "float16", "int8", "int8"]
 
 
-def test_devices_have_the_names_of_ours() -> None:
-    assert choose_place("cpu") == choose_place("auto") == Place("cpu")
-    assert (choose_place("cuda"), choose_place("cuda:3")) == (Place("cuda"), Place("cuda", 3))
-    for wrong in ("cpu:1", "gpu", "cuda:x"):
-        with pytest.raises(UserError, match=f"device '{wrong}' is unknown"):
-            choose_place(wrong)
+def test_device_names_are_parsed() -> None:
+    assert select_device("cpu") == select_device("auto") == EngineDevice("cpu")
+    assert (select_device("cuda"), select_device("cuda:3")) == (EngineDevice("cuda"), EngineDevice("cuda", 3))
+    for device in ("cpu:1", "gpu", "cuda:x"):
+        with pytest.raises(UserError, match=f"device '{device}' is unknown"):
+            select_device(device)
 
 
-def test_a_precision_that_the_device_lacks_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_precision_is_an_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctranslate2.get_supported_compute_types", lambda *_: {"float32", "int8"})
     decode = DecodeRecipe(length_penalty="none")
-    with pytest.raises(UserError, match=r"no precision fp16 \(on this cpu it has fp32, int8\)"):
+    with pytest.raises(UserError, match=r"does not support precision fp16 \(this cpu supports fp32, int8\)"):
         CTranslate2Translator.load(model, "cpu", "fp16", decode)
 
 
-def test_int8_is_near(model: Path, lines: list[str]) -> None:
-    ours, _ = both(model, beam_size=1, min_tokens=1)
-    rough = CTranslate2Translator.load(
+def test_int8_is_close_to_fp32(model: Path, lines: list[str]) -> None:
+    ours, _ = load_both(model, beam_size=1, min_tokens=1)
+    int8 = CTranslate2Translator.load(
         model, "cpu", "int8", DecodeRecipe(beam_size=1, length_penalty="power", min_tokens=1)
     )
-    exact, near = ours.translate_n_best(lines), rough.translate_n_best(lines)
-    assert {t.pieces[0] == o.pieces[0] for [t], [o] in zip(exact, near, strict=True)} >= {True}
-    assert [t.log_prob for [t] in exact] != [t.log_prob for [t] in near]
+    exact, rounded = ours.translate_n_best(lines), int8.translate_n_best(lines)
+    assert {t.pieces[0] == o.pieces[0] for [t], [o] in zip(exact, rounded, strict=True)} >= {True}
+    assert [t.log_prob for [t] in exact] != [t.log_prob for [t] in rounded]
 
 
-# --- The kept conversion ----------------------------------------------------------------------------------------------
+# --- Conversion cache -----------------------------------------------------------------------------------------------
 
 
 def conversions(model: Path) -> dict[Path, int]:
@@ -195,17 +195,17 @@ def conversions(model: Path) -> dict[Path, int]:
 
 
 def convert_once(model: Path) -> Path:
-    with cache.open_conversion(model, "float32") as made:
-        return made.directory
+    with cache.open_conversion(model, "float32") as converted:
+        return converted.directory
 
 
-def test_the_conversion_is_kept_until_the_model_changes(make_model: MakeModel, lines: list[str]) -> None:
+def test_a_conversion_is_cached_until_the_model_changes(make_model: MakeModel, lines: list[str]) -> None:
     model, other = make_model(seed=2), make_model(seed=3)
     decode = read_model_facts(model).decode
     first = CTranslate2Translator.load(model, "cpu", "fp32", decode).translate(lines)
-    [(path, written)] = conversions(model).items()
+    [(path, mtime)] = conversions(model).items()
     assert CTranslate2Translator.load(model, "cpu", "fp32").translate(lines) == first
-    assert conversions(model) == {path: written}
+    assert conversions(model) == {path: mtime}
     for name in ("model.safetensors", "manifest.json"):
         (model / name).write_bytes((other / name).read_bytes())
     changed = CTranslate2Translator.load(model, "cpu", "fp32").translate(lines)
@@ -222,8 +222,8 @@ def damage(conversion_directory: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["absent", "damaged", "outdated"])
-def test_processes_that_start_together_convert_once(make_model: MakeModel, tmp_path: Path, state: str) -> None:
-    """None of them finds a directory that another one has half removed, or loads what was damaged."""
+def test_concurrent_processes_convert_once(make_model: MakeModel, tmp_path: Path, state: str) -> None:
+    """No process sees a partly removed directory or loads a damaged conversion."""
     model = make_model(seed=6)
     if state != "absent":
         damage(convert_once(model))
@@ -233,25 +233,25 @@ def test_processes_that_start_together_convert_once(make_model: MakeModel, tmp_p
             (model / name).write_bytes((other / name).read_bytes())
     context = get_context("spawn")
     barrier, results = context.Barrier(4), context.Queue()
-    children = [context.Process(target=_load_together, args=(model, barrier, results)) for _ in range(4)]
+    children = [context.Process(target=_load_concurrently, args=(model, barrier, results)) for _ in range(4)]
     for child in children:
         child.start()
-    found = [results.get(timeout=240) for _ in children]
+    outcomes = [results.get(timeout=240) for _ in children]
     for child in children:
         child.join(60)
-    translations, numbers_converted = zip(*found, strict=True)
+    translations, conversion_counts = zip(*outcomes, strict=True)
     assert len(set(translations)) == 1
-    assert sorted(numbers_converted) == [0, 0, 0, 1]
+    assert sorted(conversion_counts) == [0, 0, 0, 1]
     assert len(list(model.glob("*ctranslate2-*"))) == 1
 
 
-def _load_together(model: Path, barrier: Any, results: Any) -> None:
-    """Load a model when other processes do; what it translates, and how many conversions this process has made."""
+def _load_concurrently(model: Path, barrier: Any, results: Any) -> None:
+    """Load a model at the same time as other processes; put its translation and the number of conversions made."""
     convert, calls = conversion.convert, list[Any]()
 
     def convert_slowly(*arguments: Any) -> dict[str, bytes]:
         calls.append(arguments)
-        time.sleep(0.5)  # the others meet the state that this process has met
+        time.sleep(0.5)  # so all processes see the same initial state
         return convert(*arguments)
 
     conversion.convert = convert_slowly  # type: ignore[assignment]
@@ -263,7 +263,7 @@ def _load_together(model: Path, barrier: Any, results: Any) -> None:
     results.put((text, len(calls)))
 
 
-def test_a_conversion_is_not_removed_while_it_is_read(make_model: MakeModel) -> None:
+def test_an_open_conversion_is_not_removed(make_model: MakeModel) -> None:
     model, other = make_model(seed=13), make_model(seed=14)
     with cache.open_conversion(model, "float32") as first:
         pass
@@ -278,22 +278,24 @@ def test_a_conversion_is_not_removed_while_it_is_read(make_model: MakeModel) -> 
     assert list(conversions(model)) == [convert_once(model)] != [first.directory]
 
 
-@pytest.mark.parametrize(("is_kept", "said"), [(True, "finds it done"), (False, "does it again, because ")])
-def test_a_conversion_says_whether_it_is_kept(
+@pytest.mark.parametrize(
+    ("is_cached", "message"), [(True, "later calls reuse it"), (False, "it is not cached, because ")]
+)
+def test_the_log_states_whether_a_conversion_is_cached(
     make_model: MakeModel,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    is_kept: bool,
-    said: str,
+    is_cached: bool,
+    message: str,
 ) -> None:
     model = make_model(seed=16)
-    monkeypatch.setattr("os.access", lambda *_: is_kept)
+    monkeypatch.setattr("os.access", lambda *_: is_cached)
     convert_once(model)
-    assert bool(conversions(model)) == is_kept
-    assert f"for CTranslate2; the next call {said}" in capsys.readouterr().err
+    assert bool(conversions(model)) == is_cached
+    assert f"for CTranslate2; {message}" in capsys.readouterr().err
 
 
-def test_only_what_is_surely_left_behind_is_removed(make_model: MakeModel) -> None:
+def test_only_stale_folders_are_removed(make_model: MakeModel) -> None:
     model = make_model(seed=7)
     directory = convert_once(model)
     outdated, other_version = model / "ctranslate2-2-0123456789abcdef-int8", model / "ctranslate2-99-0123456789abcdef"
@@ -307,10 +309,10 @@ def test_only_what_is_surely_left_behind_is_removed(make_model: MakeModel) -> No
     assert {path for path in model.iterdir() if path.is_dir()} == {directory, other_version, young}
 
 
-def test_a_model_that_is_replaced_while_it_is_converted_is_an_error(
+def test_a_model_that_changes_during_conversion_is_an_error(
     make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the weights of one model could be kept under the hash of another."""
+    """Otherwise, the weights of one model could be cached under the hash of another."""
     model, other = make_model(seed=8), make_model(seed=9)
     convert = conversion.convert
 
@@ -320,15 +322,15 @@ def test_a_model_that_is_replaced_while_it_is_converted_is_an_error(
         return convert(*arguments)
 
     monkeypatch.setattr(conversion, "convert", replace_first)
-    with pytest.raises(UserError, match="was replaced while it was converted"):
+    with pytest.raises(UserError, match="changed during its conversion"):
         convert_once(model)
     assert not conversions(model)
     assert (convert_once(model) / "model.bin").exists()
 
 
 @pytest.mark.parametrize("missing", ["flock", "open"])
-def test_no_lock_is_needed(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    """Some file systems have none, and some models lie where nothing can be written."""
+def test_locks_are_optional(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """Some file systems do not support locks, and some are read-only."""
     model = make_model(seed=15)
     if missing == "flock":
         monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOSYS, "no locks")))
@@ -338,14 +340,14 @@ def test_no_lock_is_needed(make_model: MakeModel, monkeypatch: pytest.MonkeyPatc
     assert CTranslate2Translator.load(model, "cpu", "fp32").translate(["The dog sleeps."])
 
 
-def test_a_damaged_conversion_is_made_anew_and_a_damaged_model_is_an_error(make_model: MakeModel) -> None:
+def test_a_damaged_conversion_is_replaced_and_a_damaged_model_is_an_error(make_model: MakeModel) -> None:
     model = make_model(seed=4)
     first = CTranslate2Translator.load(model, "cpu", "fp32").translate(["The dog sleeps."])
     [path] = conversions(model)
     damage(path)
     assert CTranslate2Translator.load(model, "cpu", "fp32").translate(["The dog sleeps."]) == first
     (model / "model.safetensors").write_bytes(b"")
-    assert CTranslate2Translator.load(model, "cpu", "fp32").translate(["The dog sleeps."]) == first  # not read
+    assert CTranslate2Translator.load(model, "cpu", "fp32").translate(["The dog sleeps."]) == first  # weights not read
     with pytest.raises(CorruptError, match=r"model\.safetensors"):
         CTranslate2Translator.load(model, "cpu", "int8")
     (model / "tokenizer.model").write_bytes(b"")
@@ -353,7 +355,7 @@ def test_a_damaged_conversion_is_made_anew_and_a_damaged_model_is_an_error(make_
         CTranslate2Translator.load(model, "cpu", "fp32")
 
 
-def test_precisions_have_conversions_of_their_own(make_model: MakeModel, lines: list[str]) -> None:
+def test_each_precision_has_its_own_conversion(make_model: MakeModel, lines: list[str]) -> None:
     model = make_model(seed=10)
     exact = CTranslate2Translator.load(model, "cpu", "fp32").translate(lines)
     CTranslate2Translator.load(model, "cpu", "auto")
@@ -364,25 +366,25 @@ def test_precisions_have_conversions_of_their_own(make_model: MakeModel, lines: 
 
 
 @pytest.mark.slow
-def test_no_torch_is_imported_where_the_conversion_is_there(make_model: MakeModel) -> None:
+def test_a_cached_conversion_is_loaded_without_torch(make_model: MakeModel) -> None:
     model = make_model(seed=11)
     program = (
         "import sys; from nmt.export.engine import CTranslate2Translator\n"
         f"print(CTranslate2Translator.load({str(model)!r}, 'cpu').translate(['The dog.']))\n"
-        "print({'torch', 'sacrebleu', 'pyarrow', 'numpy'} & sys.modules.keys() or 'none of them')"
+        "print({'torch', 'sacrebleu', 'pyarrow', 'numpy'} & sys.modules.keys() or 'none')"
     )
     first, second = (subprocess.check_output([sys.executable, "-c", program], text=True).splitlines() for _ in range(2))
     assert first[0] == second[0]
-    assert second[1] == "none of them"
+    assert second[1] == "none"
 
 
-def test_one_model_searches_by_several_options(model: Path) -> None:
-    for one in both(model, beam_size=4):
-        other = one.with_decode(search(beam_size=4, n_best=3, forbid=["e"]))
-        again = type(one).load(model, "cpu", "fp32", search(beam_size=4, n_best=3, forbid=["e"]))
-        assert other.translate_n_best(["the cat sees a dog"]) == again.translate_n_best(["the cat sees a dog"])
-        assert len(one.translate_n_best(["the cat sees a dog"])[0]) == 1
-        texts_alone = one.with_decode(search(beam_size=4), scores=False)
-        assert texts_alone.translate(["the cat sees a dog"]) == one.translate(["the cat sees a dog"])
+def test_with_decode_shares_the_model(model: Path) -> None:
+    for translator in load_both(model, beam_size=4):
+        other = translator.with_decode(search(beam_size=4, n_best=3, forbid=["e"]))
+        reloaded = type(translator).load(model, "cpu", "fp32", search(beam_size=4, n_best=3, forbid=["e"]))
+        assert other.translate_n_best(["the cat sees a dog"]) == reloaded.translate_n_best(["the cat sees a dog"])
+        assert len(translator.translate_n_best(["the cat sees a dog"])[0]) == 1
+        without_scores = translator.with_decode(search(beam_size=4), scores=False)
+        assert without_scores.translate(["the cat sees a dog"]) == translator.translate(["the cat sees a dog"])
         with pytest.raises(UserError, match="tag '<no>' is unknown"):
-            one.with_decode(search(tag="<no>"))
+            translator.with_decode(search(tag="<no>"))

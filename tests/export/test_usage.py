@@ -17,7 +17,7 @@ from nmt.recipe import DecodeRecipe
 from nmt.storage.model_facts import read_model_facts
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt
-from tests.export.rounding import changed_copies, decided_lines
+from tests.export.rounding import perturbed_copies, stable_lines
 
 MakeModel = Callable[..., Path]
 
@@ -64,7 +64,7 @@ def test_the_card_of_a_ctranslate2_export_translates_as_we_do(
     assert found == list(map(on_one_line, engine.translate(lines)))
     if decode.beam_size == 1:  # random weights are easily led elsewhere by another rule to stop
         ours = list(map(on_one_line, Translator.load(model, "cpu", "fp32").translate(lines)))
-        decided = decided_lines(changed_copies(model, tmp_path), decode, lines)
+        decided = stable_lines(perturbed_copies(model, tmp_path), decode, lines)
         assert [found[number] for number in decided] == [ours[number] for number in decided]
 
 
@@ -80,7 +80,7 @@ def test_the_card_of_a_hugging_face_export_translates_as_we_do(
     names = run_card(tmp_path / "export")
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
     ours = nmt("translate", model, tmp_path / "in", "--device", "cpu", "--precision", "fp32")[1].splitlines()
-    decided = decided_lines(changed_copies(model, tmp_path), read_model_facts(model).decode, lines)
+    decided = stable_lines(perturbed_copies(model, tmp_path), read_model_facts(model).decode, lines)
     apart = [number for number in decided if names["translate"](lines[number]).split() != ours[number].split()]
     # A beam of transformers ends what reaches its limit for nothing, which random weights do.
     assert len(apart) <= (0 if beam_size == 1 else 0.2 * len(lines))

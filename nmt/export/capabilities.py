@@ -1,0 +1,119 @@
+"""What CTranslate2 supports: devices, precisions and search options."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nmt.export.packages import load_package
+from nmt.recipe import DecodeRecipe, UserError
+from nmt.search.options import SearchOptions
+
+EnginePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+
+_COMPUTE_TYPES: Mapping[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
+
+PRECISION_OF: Mapping[str, str] = {compute_type: precision for precision, compute_type in _COMPUTE_TYPES.items()}
+"""The precision for each of CTranslate2's compute types."""
+
+
+@dataclass(frozen=True)
+class EngineDevice:
+    """A device in CTranslate2's terms."""
+
+    kind: Literal["cpu", "cuda"]
+    index: int = 0
+
+
+def select_device(device: str) -> EngineDevice:
+    """Parse `auto`, `cpu`, `cuda` or `cuda:N`; under torchrun, each process has its own GPU. Raises UserError."""
+    name, _, index = device.partition(":")
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if name == "auto":
+        count = load_package("ctranslate2").get_cuda_device_count()
+        return EngineDevice("cuda", local_rank % count) if count else EngineDevice("cpu")
+    if name == "cpu" and index in ("", "0"):
+        return EngineDevice("cpu")
+    if name == "cuda" and re.fullmatch("[0-9]*", index):
+        return EngineDevice("cuda", int(index) if index else local_rank)
+    raise UserError(f"device {device!r} is unknown; it must be auto, cpu, cuda or cuda:N; choose one")
+
+
+def require_supported(
+    decode: DecodeRecipe,
+    precision: EnginePrecision = "auto",
+    device: EngineDevice | None = None,
+    ensemble: Sequence[str | Path] = (),
+) -> None:
+    """Raise UserError with all `unsupported_options`, if any."""
+    if unsupported := unsupported_options(decode, precision, device, ensemble):
+        names = "; ".join(unsupported)
+        raise UserError(f"--engine ctranslate2 does not support {names}; change these options or use --engine torch")
+
+
+def unsupported_options(
+    decode: DecodeRecipe,
+    precision: EnginePrecision = "auto",
+    device: EngineDevice | None = None,
+    ensemble: Sequence[str | Path] = (),
+) -> list[str]:
+    """Describe the requested options that CTranslate2 does not support. device: None skips the check of precision"""
+    requested = {
+        "decode.stop 'exact' (it stops after a number of finished hypotheses)": decode.stop == "exact",
+        "sampling (its samples depend on more than seed and line)": decode.sampling,
+        "beam groups (decode.num_groups)": decode.num_groups > 1,
+        "word bias (decode.bias)": bool(decode.bias),
+        "required phrases (decode.require)": bool(decode.require),
+        "shortlists (decode.shortlist, --shortlist)": decode.shortlist is not None,
+        "alignments (they need torch's attention weights)": decode.alignments,
+        "ensembles": bool(ensemble),
+        "decode.n_best above decode.beam_size * decode.patience": decode.n_best > max_hypotheses(decode),
+    }
+    unsupported = [name for name, is_requested in requested.items() if is_requested]
+    if device is not None and PRECISION_OF[select_compute_type(precision, device)] not in supported_precisions(device):
+        supported = ", ".join(supported_precisions(device))
+        unsupported.append(f"precision {precision} (this {device.kind} supports {supported})")
+    return unsupported
+
+
+def max_hypotheses(options: SearchOptions | DecodeRecipe) -> int:
+    """Return the maximum number of hypotheses that CTranslate2 returns: below the beam size for a patience below 1."""
+    patience = options.patience if options.stop == "patience" else 1.0
+    return max(1, min(options.beam_size, int(options.beam_size * patience)))
+
+
+def select_compute_type(precision: EnginePrecision, device: EngineDevice) -> str:
+    """Return CTranslate2's name of a precision, without checking that the device supports it."""
+    if precision != "auto":
+        return _COMPUTE_TYPES[precision]
+    if device.kind == "cpu":
+        return "int8"
+    return "bfloat16" if "bfloat16" in _supported_compute_types(device) else "float32"
+
+
+def supported_precisions(device: EngineDevice) -> list[str]:
+    """List the precisions that CTranslate2 supports on a device."""
+    supported = _supported_compute_types(device)
+    return [precision for precision, compute_type in _COMPUTE_TYPES.items() if compute_type in supported]
+
+
+def _supported_compute_types(device: EngineDevice) -> set[str]:
+    with engine_errors():
+        return set(load_package("ctranslate2").get_supported_compute_types(device.kind, device.index))
+
+
+@contextmanager
+def engine_errors() -> Iterator[None]:
+    """Convert exceptions of CTranslate2 to UserErrors of one line."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        detail = " ".join(str(error).split())
+        raise UserError(
+            f"CTranslate2 failed: {detail}; it must support the model and options; try --engine torch"
+        ) from error
