@@ -28,8 +28,8 @@ from nmt.storage.model_facts import ModelFacts, model_toml, read_model_toml
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.storage.sealed import (
     CorruptError,
-    naming_disk_errors,
-    sync_directory,
+    reporting_disk_errors,
+    sync,
     verify_directory,
     write_directory,
 )
@@ -161,10 +161,10 @@ def save_checkpoint(
     anew, replaced = (directory.with_name(f".{directory.name}.{what}") for what in ("anew", "replaced"))
     shutil.rmtree(anew, ignore_errors=True)
     write_directory(anew, files)
-    with naming_disk_errors(directory):
+    with reporting_disk_errors(directory):
         directory.rename(replaced)
         anew.rename(directory)
-        sync_directory(directory.parent)
+        sync(directory.parent)
     shutil.rmtree(replaced, ignore_errors=True)
     return directory
 

@@ -169,7 +169,7 @@ def _prepare(recipe: Recipe) -> Prepared:
     require_same_run(recipe)
     require_same_text(recipe)
     search = begin_search(recipe)
-    prepared = preparation.prepare(recipe, None if search is None else search.look)
+    prepared = preparation.prepare(recipe, None if search is None else search.add)
     require_same_tokenizers(recipe, prepared.tokenizers)
     record_leaks(recipe, prepared.report, search)
     return prepared

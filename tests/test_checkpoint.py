@@ -220,7 +220,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_done(
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     write_model(tmp_path / "m", 1)
     before = (tmp_path / "m" / "model.safetensors").read_bytes()
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         write_model(tmp_path / "m", 2)
     assert (tmp_path / "m" / "model.safetensors").read_bytes() == before
 

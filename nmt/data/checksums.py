@@ -1,4 +1,4 @@
-"""The SHA-256 of each file of prepared text: a flipped bit in an array of token ids reads without complaint."""
+"""Checksums of prepared files, because a flipped bit in an array of token ids loads without an error."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nmt.recipe import UserError
 
 
 def sha256_of(paths: Sequence[Path]) -> dict[str, str]:
-    """The SHA-256 of files of one folder, by name, in the same order; UserError for one that cannot be read.
+    """Return the SHA-256 of files of one directory, by name; raise UserError if one is unreadable.
 
-    Several files are read at a time, because a fast disk gives more bytes than one core hashes.
+    Reads several files in parallel: a fast disk delivers more bytes than one core hashes.
     """
     digests: dict[str, str] = {}
     with (
@@ -29,9 +29,9 @@ def sha256_of(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def damaged_files(directory: Path, expected: Mapping[str, str]) -> list[Path]:
-    """The files of a folder whose SHA-256 is another than expected; UserError for one that cannot be read."""
-    found = sha256_of([directory / name for name in expected])
-    return [directory / name for name, digest in expected.items() if found[name] != digest]
+    """Return the files whose SHA-256 differs from the expected one; raise UserError if one is unreadable."""
+    actual = sha256_of([directory / name for name in expected])
+    return [directory / name for name, digest in expected.items() if actual[name] != digest]
 
 
 def _sha256(path: Path) -> str:

@@ -1,116 +1,170 @@
-"""Sentences to token ids by the thousand, each word cut into pieces only once however often it comes.
+"""The encode stage: normalized pairs to token ids. Each distinct word is segmented once.
 
-No piece of a model that nmt trains reaches over a space, and bpe joins neighbours in an order in which words do not
-see each other. So the ids of a sentence are those of its words end to end, bit for bit, and nearly all words of a text
-have been there before. With other models whole sentences are left to SentencePiece: unigram adds up the scores of a
-sentence as it goes, so that rounding may choose otherwise than in a word alone.
+For the bpe models that nmt trains, no piece crosses a space and merges within a word do not depend on other words.
+The ids of a sentence are therefore exactly those of its words. Other models encode whole sentences: unigram adds
+scores along the sentence, so rounding may select another segmentation than for a single word.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from functools import partial
+from itertools import chain, compress, count, islice
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.store import token_dtype
-from nmt.text.segmentation import Tokens, gather, reverse_each
+from nmt.data.frames import Frame, decompress_pairs, unpack_tokens
+from nmt.data.store import Sentences, token_dtype
+from nmt.processes.parallel import map_in_order
+from nmt.text.clean import Pair
+from nmt.text.segmentation import Tokens, gather
 from nmt.text.subword_file import SPACE
-from nmt.text.tokenizer import Tokenizer
+from nmt.text.tokenizer import Tokenizer, Tokenizers
 
-# Tokens of all the words that are remembered: some 30 MB with the words themselves.
-_MOST_TOKENS = 1 << 19
-
-
-@dataclass(frozen=True)
-class Sentences:
-    """Encoded sentences.
-
-    tokens:  (total,) uint16 or uint32, end to end
-    lengths: (num_sentences,) int32, tokens of each
-    words:   (num_sentences,) int32, words of each
-    """
-
-    tokens: Tokens
-    lengths: NDArray[np.int32]
-    words: NDArray[np.int32]
-
-    def select(self, mask: NDArray[np.bool_]) -> Sentences:
-        """Those that a mask `(num_sentences,)` keeps."""
-        if mask.all():
-            return self
-        return Sentences(self.tokens[np.repeat(mask, self.lengths)], self.lengths[mask], self.words[mask])
-
-    def tagged(self, tag: int) -> Sentences:
-        """Each with the token `tag` before it."""
-        starts = np.cumsum(self.lengths) - self.lengths
-        return Sentences(np.insert(self.tokens, starts, tag), self.lengths + np.int32(1), self.words)
-
-    def reversed(self) -> Sentences:
-        """Each backwards."""
-        return Sentences(reverse_each(self.tokens, self.lengths), self.lengths, self.words)
+# About 30 MB including the words.
+_MAX_CACHED_TOKENS = 1 << 19
 
 
 class SentenceEncoder:
-    """Encodes normalised sentences as `Tokenizer.encode` does; remembers words, in memory that has a limit."""
+    """Encodes normalized sentences as `Tokenizer.encode` does, with a bounded cache of words."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._by_words = tokenizer.encodes_by_words()
-        self._words = _Words(tokenizer)
+        self._cache = _WordCache(tokenizer)
 
     def __call__(self, texts: Sequence[str]) -> Sentences:
-        """The sentences of normalised texts."""
+        """Encode normalized texts."""
         num_spaces = np.fromiter((text.count(" ") for text in texts), np.int32, len(texts))
         num_words = num_spaces + np.fromiter(map(bool, texts), np.bool_, len(texts))
         joined = " ".join(texts)
-        # What is written as SentencePiece writes a space may be taken for one, and may vanish at the end of a text.
+        # SentencePiece treats a literal SPACE character as a space and may drop it at the end of a text.
         if not self._by_words or SPACE in joined or not texts:
             return Sentences(*_encode(self._tokenizer, texts), num_words)
-        if self._words.num_tokens > _MOST_TOKENS:
-            self._words = _Words(self._tokenizer)
-        tokens, sizes = self._words.encode(joined.split(" "))  # An empty text comes out as an empty word.
+        if self._cache.num_tokens > _MAX_CACHED_TOKENS:
+            self._cache = _WordCache(self._tokenizer)
+        tokens, word_lengths = self._cache.encode(joined.split(" "))  # an empty text becomes one empty word
         starts = np.cumsum(num_spaces + 1) - (num_spaces + 1)
-        return Sentences(tokens, np.add.reduceat(sizes, starts, dtype=np.int32), num_words)
+        return Sentences(tokens, np.add.reduceat(word_lengths, starts, dtype=np.int32), num_words)
 
 
-class _Words:
-    """The words that were there before: a number for each, and by this number where its tokens lie."""
+class _WordCache:
+    """Token ids of the words seen so far, end to end."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._numbers: defaultdict[str, int] = defaultdict(count().__next__)
-        self._tokens, self._sizes = _encode(tokenizer, [])
+        self._indices: defaultdict[str, int] = defaultdict(count().__next__)
+        self._tokens, self._lengths = _encode(tokenizer, [])
         self._starts = np.empty(0, dtype=np.int64)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all words together."""
         return len(self._tokens)
 
     def encode(self, words: Sequence[str]) -> tuple[Tokens, NDArray[np.int32]]:
-        """The tokens of words `(total,)` end to end, and of each how many they are `(num_words,)`."""
-        numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
-        self._learn(len(self._numbers) - len(self._sizes))
-        sizes = self._sizes[numbers]
-        return gather(self._tokens, self._starts[numbers], sizes), sizes
+        """Return the tokens `(total,)` of all words and the number of tokens of each `(num_words,)`."""
+        indices = np.fromiter(map(self._indices.__getitem__, words), np.int64, len(words))
+        if num_new := len(self._indices) - len(self._lengths):
+            new_words = list(islice(reversed(self._indices), num_new))[::-1]
+            tokens, lengths = _encode(self._tokenizer, new_words)
+            self._tokens = np.concatenate([self._tokens, tokens])
+            self._lengths = np.concatenate([self._lengths, lengths])
+            self._starts = np.cumsum(self._lengths) - self._lengths
+        lengths = self._lengths[indices]
+        return gather(self._tokens, self._starts[indices], lengths), lengths
 
-    def _learn(self, num_new: int) -> None:
-        """Encode the words that were the last to get a number."""
-        if not num_new:
-            return
-        new = list(islice(reversed(self._numbers), num_new))[::-1]
-        tokens, sizes = _encode(self._tokenizer, new)
-        self._tokens = np.concatenate([self._tokens, tokens])
-        self._sizes = np.concatenate([self._sizes, sizes])
-        self._starts = np.cumsum(self._sizes) - self._sizes
+
+class PairEncoder:
+    """Encodes both sides of normalized pairs."""
+
+    def __init__(self, tokenizers: Tokenizers) -> None:
+        self._src = SentenceEncoder(tokenizers.src)
+        self._tgt = self._src if tokenizers.joint else SentenceEncoder(tokenizers.tgt)
+
+    def __call__(self, pairs: Sequence[Pair]) -> tuple[Sentences, Sentences]:
+        """Return the source and the target sentences."""
+        return self._src([src for src, _ in pairs]), self._tgt([tgt for _, tgt in pairs])
+
+
+@dataclass(frozen=True)
+class EncodedChunk:
+    """Encoded pairs of one corpus, as stored. `drops` counts those dropped for their number of tokens."""
+
+    corpus: int
+    src: Sentences
+    tgt: Sentences
+    drops: Counter[str]
+
+
+@dataclass(frozen=True)
+class PairFormat:
+    """Length limits and stored form of encoded pairs.
+
+    min_tokens, max_tokens: limits of both sides; a tag counts toward the maximum only
+    tags:           token to prepend to source sentences, by corpus index
+    reverse_target: whether target sentences are stored in reverse
+    """
+
+    min_tokens: int
+    max_tokens: int
+    tags: Mapping[int, int]
+    reverse_target: bool = False
+
+    def apply(self, corpus: int, src: Sentences, tgt: Sentences) -> EncodedChunk:
+        """Drop pairs outside the limits and bring the others into their stored form."""
+        tag = self.tags.get(corpus)
+        empty = np.minimum(src.lengths, tgt.lengths) < self.min_tokens
+        too_long = np.maximum(src.lengths + (tag is not None), tgt.lengths) > self.max_tokens
+        fits = ~(empty | too_long)
+        drops = Counter({"empty": int(empty.sum()), "too many tokens": int((too_long & ~empty).sum())})
+        src, tgt = src.select(fits), tgt.select(fits)
+        return EncodedChunk(
+            corpus,
+            src if tag is None else src.prepend(tag),
+            tgt.reverse() if self.reverse_target else tgt,
+            drops,
+        )
+
+
+def encode_frames(
+    frames: Iterable[tuple[Frame, NDArray[np.bool_]]],
+    tokenizer_directory: Path,
+    pair_format: PairFormat,
+    *,
+    workers: int,
+    already_encoded: bool,
+) -> Iterator[EncodedChunk]:
+    """Encode the pairs of each frame that its mask `(num_pairs,)` selects.
+
+    already_encoded: whether frames hold tokens instead of text
+    """
+    if not already_encoded:
+        yield from map_in_order(partial(_FrameEncoder, tokenizer_directory, pair_format), frames, workers)
+        return
+    for frame, mask in frames:
+        src, tgt = unpack_tokens(frame.content)
+        yield pair_format.apply(frame.corpus, src.select(mask), tgt.select(mask))
+
+
+class _FrameEncoder:
+    """Encodes frames of text in a worker process."""
+
+    def __init__(self, tokenizer_directory: Path, pair_format: PairFormat) -> None:
+        self._encode = PairEncoder(Tokenizers.load(tokenizer_directory))
+        self._format = pair_format
+
+    def __call__(self, job: tuple[Frame, NDArray[np.bool_]]) -> EncodedChunk:
+        frame, mask = job
+        pairs = list(compress(decompress_pairs(frame.content), mask))
+        return self._format.apply(frame.corpus, *self._encode(pairs))
 
 
 def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Tokens, NDArray[np.int32]]:
-    """The tokens of texts `(total,)` end to end, and of each how many they are `(num_texts,)`."""
+    """Return the tokens `(total,)` of all texts and the number of tokens of each `(num_texts,)`."""
     ids = tokenizer.encode_batch(texts)
-    sizes = np.fromiter(map(len, ids), dtype=np.int32, count=len(ids))
-    return np.fromiter(chain.from_iterable(ids), token_dtype(tokenizer.vocab_size), int(sizes.sum())), sizes
+    lengths = np.fromiter(map(len, ids), dtype=np.int32, count=len(ids))
+    return np.fromiter(chain.from_iterable(ids), token_dtype(tokenizer.vocab_size), int(lengths.sum())), lengths

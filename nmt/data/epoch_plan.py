@@ -9,81 +9,18 @@ Lengths are as in the token store. Each sentence counts one token more: the end 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.mixture import Mixture, pair_id_dtype
 from nmt.data.shapes import balance, fill
 from nmt.packing.packed import BatchShape
 
 Lengths = NDArray[np.integer[Any]]
 Ids = NDArray[np.integer[Any]]
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """How often an epoch shows the pairs of each of several corpora, which lie in the store one after the other.
-
-    sizes:  pairs that each corpus has
-    shares: pairs of each corpus that an epoch shows, repetitions included; their sum is that of the sizes
-    """
-
-    sizes: tuple[int, ...]
-    shares: tuple[int, ...]
-
-    @classmethod
-    def from_weights(cls, sizes: Sequence[int], weights: Sequence[float], temperature: float) -> Mixture:
-        """Shares proportional to weight * size^(1/temperature), rounded; no corpus that has pairs is left out.
-
-        The sizes themselves come out, exactly, for equal weights and temperature 1. The largest remainders are rounded
-        up. Source: Arivazhagan et al. 2019, who mix languages so.
-        """
-        total = sum(sizes)
-        assert total > 0, "there must be pairs to mix"
-        parts = [
-            Fraction(weight) * Fraction(float(size) ** (1 / temperature))
-            for size, weight in zip(sizes, weights, strict=True)
-        ]
-        quotas = [total * part / sum(parts) for part in parts]
-        shares = [int(quota) for quota in quotas]
-        by_remainder = sorted(range(len(sizes)), key=lambda corpus: shares[corpus] - quotas[corpus])
-        for corpus in by_remainder[: total - sum(shares)]:
-            shares[corpus] += 1
-        for corpus, size in enumerate(sizes):
-            if size and not shares[corpus]:
-                shares[shares.index(max(shares))] -= 1
-                shares[corpus] = 1
-        return cls(tuple(sizes), tuple(shares))
-
-    @property
-    def shows_each_pair_once(self) -> bool:
-        """Whether an epoch is what it would be without a mixture."""
-        return self.shares == self.sizes
-
-    def choose(self, seed: int, epoch: int) -> Ids:
-        """The pair ids that an epoch shows, corpus by corpus, `(sum(sizes),)`.
-
-        A corpus is gone through in one permutation after the other, and each epoch goes on where the one before it
-        stopped: after any number of epochs, no pair was shown more than once more often than another of its corpus.
-        """
-        chosen: list[Ids] = []
-        ends = accumulate(self.sizes)
-        for corpus, (end, size, share) in enumerate(zip(ends, self.sizes, self.shares, strict=True)):
-            if not size:
-                continue
-            ids = np.arange(end - size, end, dtype=_id_dtype(sum(self.sizes)))
-            first, last = epoch * share, (epoch + 1) * share
-            for number in range(first // size, -(-last // size)):
-                # The key makes this another stream than any that is seeded with (seed, epoch).
-                stream = np.random.SeedSequence(seed % (1 << 64), spawn_key=(corpus, number))
-                permutation = np.random.Generator(np.random.PCG64(stream)).permutation(ids)
-                chosen.append(permutation[max(first - number * size, 0) : last - number * size])
-        return np.concatenate(chosen)
 
 
 @dataclass(frozen=True)
@@ -183,10 +120,10 @@ def plan_epoch(
     random = np.random.Generator(np.random.PCG64([seed % (1 << 64), epoch]))
     num_pairs = len(tgt_lengths)
     if mixture is None or mixture.shows_each_pair_once:
-        ids: Ids = np.arange(num_pairs, dtype=_id_dtype(num_pairs))
+        ids: Ids = np.arange(num_pairs, dtype=pair_id_dtype(num_pairs))
     else:
         assert sum(mixture.sizes) == num_pairs, "the mixture must be that of the store"
-        ids = mixture.choose(seed, epoch)
+        ids = mixture.sample_epoch(seed, epoch)
     order = random.permutation(ids)
     src_ends, tgt_ends = _ends(src_lengths[order]), _ends(tgt_lengths[order])
     src_budget = int(src_ends[-1:].sum()) if src_batch_tokens is None else src_batch_tokens
@@ -203,11 +140,6 @@ def plan_in_order(src_lengths: Lengths, tgt_lengths: Lengths, *, micro_batch_tok
     ids = _by_length(np.arange(len(tgt_lengths)), src_lengths, tgt_lengths)
     cuts = _cut(_ends(src_lengths[ids]), _ends(tgt_lengths[ids]), micro_batch_tokens, micro_batch_tokens)
     return np.split(ids, cuts[:-1]) if cuts else []
-
-
-def _id_dtype(num_pairs: int) -> np.dtype[Any]:
-    """The smaller type that holds all pair ids: what is planned has an entry for each pair."""
-    return np.dtype(np.int32 if num_pairs < 1 << 31 else np.int64)
 
 
 def _by_length(ids: Ids, src_lengths: Lengths, tgt_lengths: Lengths) -> Ids:

@@ -19,8 +19,7 @@ from functools import cache
 from re import Pattern
 from typing import Literal, assert_never
 
-from nmt.data.corpus import Pair, input_files, read_pairs
-from nmt.data.corpus_chunks import read_chunks
+from nmt.data.corpus import ReadOptions, input_files, read_chunks, read_pairs
 from nmt.data.test_sets import test_sets
 from nmt.logs import progress
 from nmt.recipe import (
@@ -37,6 +36,7 @@ from nmt.recipe import (
     TsvCorpus,
     UserError,
 )
+from nmt.text.clean import Pair
 
 Part = Literal["source", "reference", "both"]
 Kind = Literal["exact", "near"]
@@ -153,7 +153,7 @@ class LeakFinder:
             part: defaultdict(_Occurrences) for part in ("source", "reference", "both")
         }
 
-    def look(self, corpus: int, pairs: Sequence[Pair]) -> None:
+    def add(self, corpus: int, pairs: Sequence[Pair]) -> None:
         """Look at the next pairs of the training corpus at that place of the recipe."""
         first = self.num_read[corpus] + 1
         self.num_read[corpus] += len(pairs)
@@ -264,7 +264,7 @@ def searched_sets(recipe: Recipe) -> list[SearchedSet]:
     """The test sets and validation corpora of a recipe; raises UserError when one cannot be read."""
     sets = [SearchedSet(f"data.test.{name}", test.src, test.refs) for name, test in test_sets(recipe).items()]
     for place, corpus in enumerate(recipe.data.valid):
-        pairs = list(read_pairs(corpus, recipe.data, recipe.src_lang, recipe.tgt_lang))
+        pairs = list(read_pairs(corpus, ReadOptions.from_recipe(recipe)))
         sets.append(SearchedSet(f"data.valid.{place}", [src for src, _ in pairs], [[ref for _, ref in pairs]]))
     return sets
 
@@ -273,7 +273,7 @@ def search_training_text(recipe: Recipe, finder: LeakFinder) -> None:
     """Show the finder all training text of a recipe; raises UserError for what cannot be read, or where it is empty."""
     is_empty = True
     with progress("searching the training text", None, "pairs") as bar:
-        for _, chunk in read_chunks(recipe.data.train, recipe, finder.look):
+        for _, chunk in read_chunks(recipe.data.train, ReadOptions.from_recipe(recipe), finder.add):
             is_empty = is_empty and not chunk
             bar.advance(len(chunk))
     if is_empty:
@@ -283,7 +283,7 @@ def search_training_text(recipe: Recipe, finder: LeakFinder) -> None:
 def describe_place(leak: Leak, data: DataRecipe) -> str:
     """Where a leak is in the training text: the file of its side and the line, as far as a corpus has such."""
     corpus, number = data.train[leak.corpus], leak.number
-    files = input_files(corpus, data)
+    files = input_files(corpus, data.root)
     match corpus:
         case TextCorpus():
             return f"{files[leak.part == 'reference']}:{number}"

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmt.data.epoch_plan import EpochPlan, Ids, Mixture, plan_epoch
+from nmt.data.epoch_plan import EpochPlan, Ids, plan_epoch
+from nmt.data.mixture import Mixture
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
 from nmt.packing.packed import Batch, BatchShape, PackedSequences

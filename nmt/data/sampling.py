@@ -10,7 +10,6 @@ of fixed size, and each side of a shard has a generator of its own.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -18,7 +17,7 @@ import shutil
 import threading
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,11 +27,12 @@ from typing import Any, Literal, assert_never, cast
 import numpy as np
 
 from nmt.data.checksums import damaged_files, sha256_of
-from nmt.data.folder import explain_disk_error, flush_to_disk, link_or_copy
+from nmt.data.folder import link_or_copy
 from nmt.data.store import PairStore, PairWriter, Side, SideStore
 from nmt.logs import SECONDS_BETWEEN_PLAIN_LINES, say
 from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import TrainRecipe, UserError
+from nmt.storage.sealed import reporting_disk_errors, sync
 from nmt.text.segmentation import Ints, SubwordSampler, Tokens, gather, reverse_each
 from nmt.text.tokenizer import Tokenizers
 
@@ -105,9 +105,7 @@ class SampledEpochs:
             "max_tokens": max_tokens,
             "pairs_per_shard": _PAIRS_PER_SHARD,
             "tokens": {"src": len(self._base.src.tokens), "tgt": len(self._base.tgt.tokens)},
-            "tokenizers": {
-                name: hashlib.sha256(model).hexdigest() for name, model in Tokenizers.load(directory).files().items()
-            },
+            "tokenizers": Tokenizers.load(directory).digests(),
         }
         if builds:
             self._remove_leftovers()
@@ -170,11 +168,10 @@ class SampledEpochs:
             return
         unfinished = directory.with_name(f".{directory.name}.unfinished")
         try:
-            unfinished.mkdir(parents=True)
-            self._write(epoch, unfinished)
-            unfinished.rename(directory)
-        except OSError as error:
-            raise UserError(_explain(directory, error)) from error
+            with _reporting_disk_errors(directory):
+                unfinished.mkdir(parents=True)
+                self._write(epoch, unfinished)
+                unfinished.rename(directory)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -192,11 +189,11 @@ class SampledEpochs:
             if not (directory / source.name).exists():
                 link_or_copy(source, directory / source.name)
         for path in directory.iterdir():
-            flush_to_disk(path)
+            sync(path)
         digests = sha256_of(sorted(directory.glob("*.npy")))
         report = {"made_from": self._origin, "epoch": epoch, "bytes": _sizes(directory), "sha256": digests}
         (directory / _REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        flush_to_disk(directory / _REPORT_FILE)
+        sync(directory / _REPORT_FILE)
 
     def _shards(self, epoch: int) -> Iterator[_Shard]:
         for number, start in enumerate(range(0, len(self._base), _PAIRS_PER_SHARD)):
@@ -229,12 +226,10 @@ class SampledEpochs:
 
     def _remove_leftovers(self) -> None:
         """Remove what a killed run left half made or was damaged since, and what was made from something else."""
-        try:
+        with _reporting_disk_errors(self._folder):
             for path in self._folder.glob("*"):
                 if not self._is_whole(path) or damaged_files(path, _read_report(path)["sha256"]):
                     shutil.rmtree(path)
-        except OSError as error:
-            raise UserError(_explain(self._folder, error)) from error
 
     def _await_files(self, epoch: int) -> None:
         directory = self._path(epoch)
@@ -336,10 +331,9 @@ def _sizes(directory: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in sorted(directory.glob("*.npy"))}
 
 
-def _explain(directory: Path, error: OSError) -> str:
-    return explain_disk_error(
+def _reporting_disk_errors(directory: Path) -> AbstractContextManager[None]:
+    return reporting_disk_errors(
         directory,
-        error,
-        needs="subword sampling needs room for the tokens of the corpus three more times",
-        or_else="set train.subword_sampling to 0",
+        needed="subword sampling needs space for three more copies of the tokens",
+        alternative="set train.subword_sampling to 0",
     )

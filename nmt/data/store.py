@@ -1,14 +1,15 @@
-"""The token store: sentences as flat arrays of token ids in plain `.npy` files, read through memory maps.
+"""The token store: sentences as flat, memory-mapped `.npy` arrays of token ids.
 
-A side of a split is two files. `tokens` holds all sentences end to end, `offsets` says where each one starts and, as
-its last entry, where the last one ends. Begin and end tokens are not stored; `nmt.data.loader` adds them.
+Each side of a split is two files: `tokens` has all sentences end to end, and `offsets` has the start of each sentence
+and the end of the last one. BOS and EOS are not stored; `nmt.data.loader` adds them.
 
-To open a store verifies only that its files fit together; `Prepared.verify` compares them with their checksums.
+Opening a store only checks that its files fit together. `Prepared.verify` compares their checksums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -18,30 +19,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.recipe import UserError
+from nmt.text.segmentation import Tokens, gather, reverse_each
 
 Split = Literal["train", "valid"]
 Side = Literal["src", "tgt"]
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """The smallest unsigned type that holds every id of a vocabulary: 16 bits where they suffice, else 32."""
+    """Return the smallest unsigned type that holds every id of a vocabulary: uint16 or uint32."""
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
 
 
+@dataclass(frozen=True)
+class Sentences:
+    """Encoded sentences.
+
+    tokens:  (total,) uint16 or uint32, end to end
+    lengths: (num_sentences,) int32, tokens per sentence
+    words:   (num_sentences,) int32, words per sentence
+    """
+
+    tokens: Tokens
+    lengths: NDArray[np.int32]
+    words: NDArray[np.int32]
+
+    def select(self, mask: NDArray[np.bool_]) -> Sentences:
+        """Select the sentences where `mask` `(num_sentences,)` is True."""
+        if mask.all():
+            return self
+        return Sentences(self.tokens[np.repeat(mask, self.lengths)], self.lengths[mask], self.words[mask])
+
+    def prepend(self, token: int) -> Sentences:
+        """Prepend a token to every sentence."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        return Sentences(np.insert(self.tokens, starts, token), self.lengths + np.int32(1), self.words)
+
+    def reverse(self) -> Sentences:
+        """Reverse the tokens of every sentence."""
+        return Sentences(reverse_each(self.tokens, self.lengths), self.lengths, self.words)
+
+
 class SideStore:
-    """One language of a split.
+    """One side of a split.
 
     tokens:  (total,) uint16 or uint32, memory-mapped
-    offsets: (num_sentences+1,) int64, memory-mapped
+    offsets: (num_sentences + 1,) int64, memory-mapped
     """
 
     def __init__(self, directory: Path, split: Split, side: Side) -> None:
-        """Map the two files into memory; raises UserError when they are missing or damaged."""
+        """Map the two files into memory; raise UserError if they are missing or damaged."""
         self.tokens = _open_array(_file(directory, split, side, "tokens"))
         self.offsets = _open_array(_file(directory, split, side, "offsets"))
         if len(self.offsets) == 0 or self.offsets[-1] != len(self.tokens):
             raise UserError(
-                f"{directory} is damaged: {split}.{side} is cut short; delete it and prepare the data again"
+                f"{directory} is damaged: {split}.{side} is truncated; delete it and prepare the data again"
             )
 
     def __len__(self) -> int:
@@ -52,22 +83,18 @@ class SideStore:
         """Tokens of each sentence, `(num_sentences,)`, in memory."""
         return np.diff(self.offsets).astype(np.int32)
 
-    def gather(self, ids: NDArray[np.integer[Any]]) -> tuple[NDArray[np.unsignedinteger[Any]], NDArray[np.int64]]:
-        """The sentences `ids` `(n,)` end to end in that order: their tokens `(total,)` and lengths `(n,)`."""
-        starts = self.offsets[ids]
-        lengths = self.offsets[np.asarray(ids) + 1] - starts
-        ends = np.cumsum(lengths)
-        total = int(ends[-1]) if len(ends) else 0
-        # The place of a token in the store is its place in the result, shifted by the same amount for a whole sentence.
-        places = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
-        return np.asarray(self.tokens[places]), np.asarray(lengths)
+    def gather(self, ids: NDArray[np.integer[Any]]) -> tuple[Tokens, NDArray[np.int64]]:
+        """Return the tokens `(total,)` of the sentences `ids` `(n,)` end to end, and their lengths `(n,)`."""
+        starts = np.asarray(self.offsets[ids])
+        lengths = np.asarray(self.offsets[np.asarray(ids) + 1]) - starts
+        return np.asarray(gather(self.tokens, starts, lengths)), lengths
 
 
 class PairStore:
-    """A split of the prepared corpus: `src` and `tgt` sentence by sentence each other's translation."""
+    """A split of the prepared corpus; sentence i of `tgt` translates sentence i of `src`."""
 
     def __init__(self, directory: Path, split: Split) -> None:
-        """Open both sides; raises UserError when files are missing, damaged or do not belong together."""
+        """Open both sides; raise UserError if files are missing, damaged or inconsistent."""
         self.src = SideStore(directory, split, "src")
         self.tgt = SideStore(directory, split, "tgt")
         if len(self.src) != len(self.tgt):
@@ -81,20 +108,18 @@ class PairStore:
 
 
 class PairWriter:
-    """Writes a split piece by piece, in memory that does not grow; used as a context manager."""
+    """Context manager that writes a split incrementally, in constant memory."""
 
     def __init__(self, directory: Path, split: Split, dtypes: Mapping[Side, np.dtype[Any]]) -> None:
-        self._tokens = {
-            side: _GrowingArray(_file(directory, split, side, "tokens"), dtype) for side, dtype in dtypes.items()
-        }
+        self._tokens = {side: _ArrayWriter(_file(directory, split, side, "tokens"), dtypes[side]) for side in dtypes}
         self._offsets = {
-            side: _GrowingArray(_file(directory, split, side, "offsets"), np.dtype(np.int64)) for side in dtypes
+            side: _ArrayWriter(_file(directory, split, side, "offsets"), np.dtype(np.int64)) for side in dtypes
         }
         for offsets in self._offsets.values():
             offsets.append(np.zeros(1, np.int64))
 
     def append(self, side: Side, tokens: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> None:
-        """Add sentences to one side: their tokens end to end `(total,)` and their lengths `(n,)`."""
+        """Append sentences to one side: their tokens `(total,)` end to end and their lengths `(n,)`."""
         start = self._tokens[side].length
         self._tokens[side].append(tokens)
         self._offsets[side].append(start + np.cumsum(lengths, dtype=np.int64))
@@ -109,8 +134,8 @@ class PairWriter:
             array.close()
 
 
-class _GrowingArray:
-    """A one-dimensional `.npy` file that is appended to; its header is written again, with the length, at the end."""
+class _ArrayWriter:
+    """Appends to a one-dimensional `.npy` file; closing it rewrites the header with the final length."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
         self.length = 0
@@ -127,7 +152,7 @@ class _GrowingArray:
         with self._file:
             self._file.seek(0)
             self._write_header()
-            assert self._file.tell() == self._header_size, "NumPy leaves room in the header for the length to grow"
+            assert self._file.tell() == self._header_size, "NumPy pads the header, so that the length can grow"
 
     def _write_header(self) -> None:
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self.length,)}
@@ -144,5 +169,5 @@ def _open_array(path: Path) -> NDArray[Any]:
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; it is part of the prepared corpus; prepare the data first") from error
     except (OSError, EOFError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}); delete its folder and prepare the data again") from error
+        raise UserError(f"{path} is damaged ({error}); delete its directory and prepare the data again") from error
     return array

@@ -24,7 +24,6 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from nmt.alignment.lexical import Pairs, estimate_lexicon
-from nmt.data.start_from import tokenizer_digests
 from nmt.data.store import PairStore, SideStore
 from nmt.recipe import UserError
 from nmt.special_ids import EOS_ID
@@ -179,7 +178,7 @@ def _count(side: SideStore, vocab_size: int) -> Ints:
 
 
 def _fingerprint(tokenizers: Tokenizers) -> str:
-    return json.dumps(tokenizer_digests(tokenizers), sort_keys=True)
+    return json.dumps(tokenizers.digests(), sort_keys=True)
 
 
 def _digest(arrays: Mapping[str, Ints]) -> str:

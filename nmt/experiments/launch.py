@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import torch
 
-from nmt.data.fingerprint import outdated_splits, read_report, recipe_part
+from nmt.data.fingerprint import outdated_splits, preparation_options, read_report
 from nmt.data.folder import link_or_copy, replacing
 from nmt.experiments.sweep import Run
 from nmt.logs import ProgressBar, format_duration, progress, say, warn
@@ -60,7 +60,7 @@ def prepare_data(runs: Sequence[Run]) -> list[Run]:
     """Prepare the text of the runs, once where it is the same; returns the runs whose text could not be prepared."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        part = {**recipe_part(run.recipe), "root": str(run.recipe.data.root)}
+        part = {**preparation_options(run.recipe), "root": str(run.recipe.data.root)}
         groups.setdefault(json.dumps(part, sort_keys=True, default=str), []).append(run)
     failed: list[Run] = []
     for group in groups.values():

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from nmt.recipe import DataRecipe
 
+Pair = tuple[str, str]
 UnicodeForm = Literal["NFC", "NFKC", "none"]
 DropReason = Literal["empty", "control characters", "too long", "length ratio", "identical sides", "wrong script"]
 DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
@@ -94,7 +95,7 @@ class Cleaner:
         self._max_characters = _MAX_CHARACTERS_PER_TOKEN * data.max_tokens
         self._src_lang, self._tgt_lang = src_lang, tgt_lang
 
-    def clean(self, src: str, tgt: str) -> tuple[str, str] | DropReason:
+    def clean(self, src: str, tgt: str) -> Pair | DropReason:
         """The normalised pair, or the first reason not to train on it; takes the text as it was read."""
         pair = clean_src, clean_tgt = normalize(src, self._form), normalize(tgt, self._form)
         if not (clean_src and clean_tgt):

@@ -7,6 +7,7 @@ own is spelled in bytes: no character ever becomes the unknown token.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 import sys
@@ -182,6 +183,10 @@ class Tokenizers:
         if self.joint:
             return {_JOINT_FILE: self.src.model}
         return {_SRC_FILE: self.src.model, _TGT_FILE: self.tgt.model}
+
+    def digests(self) -> dict[str, str]:
+        """Return the SHA-256 of the contents of `files`, by name."""
+        return {name: hashlib.sha256(content).hexdigest() for name, content in self.files().items()}
 
     def save(self, directory: Path) -> None:
         """Write the files that `load` reads."""

@@ -113,7 +113,7 @@ def update_needs(recipe: Recipe, text: TrainingData) -> UpdateNeeds:
     store, mixture = text.train, text.mixture
     src, tgt = store.src.lengths, store.tgt.lengths
     if mixture is not None:
-        ids = mixture.choose(recipe.seed, epoch=0)
+        ids = mixture.sample_epoch(recipe.seed, epoch=0)
         src, tgt = src[ids], tgt[ids]
     longest = 1 + int(max(store.src.lengths.max(), store.tgt.lengths.max()))
     if text.epochs is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nmt.data.epoch_plan import Mixture
+from nmt.data.mixture import Mixture
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
 from nmt.model.transformer import Transformer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remove_leftovers
 from nmt.data.fingerprint import outdated_splits, read_report
-from nmt.data.start_from import verified_tokenizers
+from nmt.data.reused_tokenizers import load_verified_tokenizers
 from nmt.logs import say, warn
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError, load_saved_recipe
@@ -82,7 +82,7 @@ def require_same_tokenizers(recipe: Recipe, tokenizers: Tokenizers) -> None:
     """
     for checkpoint in reversed(list_checkpoints(recipe.directory)):
         try:
-            saved = verified_tokenizers(checkpoint)
+            saved = load_verified_tokenizers(checkpoint)
         except UserError:
             continue
         if saved.files() != tokenizers.files():

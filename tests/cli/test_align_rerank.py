@@ -135,7 +135,7 @@ def test_wrong_input_of_align_is_one_line(folder: Path, tmp_path: Path, nmt: Nmt
         ((src, tgt, "--heads", "2"), "a layer has heads 0 to 1", 1),
         ((src, tgt, "--heads", "x"), "--heads is 'x'; it must be numbers from 0", 2),
         ((src, tgt, "--heads", "0]"), "--heads is '0]'; it must be numbers from 0", 2),
-        ((src, folder / "one", "--save-model", folder / "forward"), "exists already", 1),  # before anything else
+        ((src, folder / "one", "--save-model", folder / "forward"), "already exists", 1),  # before anything else
         ((src, tgt, "--reverse-model", folder / "reverse"), "goes by; give --choose", 2),
         ((src, tgt, "--choose", src, folder / "one"), "has 1; they must match", 1),
         ((src, tgt, "--choose", src, tgt, "--reverse-model", model), "as --reverse-model it must from de to en", 1),

@@ -59,7 +59,7 @@ def test_export_to_ctranslate2(model: Path, text: Path, tmp_path: Path, nmt: Nmt
     assert names == {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
     status, _, err = nmt("export", model, "--to", "ctranslate2", "-o", tmp_path / "fast")
     assert status == 1
-    assert "exists already" in one_line(err)
+    assert "already exists" in one_line(err)
 
 
 @needs_transformers

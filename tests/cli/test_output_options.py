@@ -132,7 +132,7 @@ def test_new_directories_are_new(folder: Path, nmt: Nmt, monkeypatch: pytest.Mon
         ):
             status, _, err = nmt(*arguments)
             assert status == 1
-            assert "exists already" in one_line(err)
+            assert "already exists" in one_line(err)
     assert contents(folder) == before and (folder / "link").is_symlink()
 
 

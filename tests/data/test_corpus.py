@@ -14,10 +14,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.corpus import count_pairs, input_files, read_labels, read_pairs
+from nmt.data.corpus import ReadOptions, count_pairs, input_files, read_labels, read_pairs
 from nmt.recipe import (
     Corpus,
-    DataRecipe,
     HuggingFaceCorpus,
     JsonLinesCorpus,
     ParquetCorpus,
@@ -30,7 +29,7 @@ from nmt.recipe import (
     UserError,
 )
 from nmt.text import lines as lines_module
-from nmt.text.lines import read_lines
+from nmt.text.lines import InvalidUtf8, read_lines
 
 HOSTILE = [
     "plain",
@@ -56,13 +55,12 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def recipe(root: Path, **options: Any) -> DataRecipe:
-    corpus = (ToyCorpus(),)
-    return DataRecipe(root=root, train=corpus, valid=corpus, **options)
+def options(root: Path, tgt_lang: str = "de", invalid_utf8: InvalidUtf8 = "error") -> ReadOptions:
+    return ReadOptions(root, "en", tgt_lang, invalid_utf8)
 
 
-def read(corpus: Corpus, root: Path, **options: Any) -> list[tuple[str, str]]:
-    return list(read_pairs(corpus, recipe(root, **options), "en", "de"))
+def read(corpus: Corpus, root: Path, invalid_utf8: InvalidUtf8 = "error") -> list[tuple[str, str]]:
+    return list(read_pairs(corpus, options(root, invalid_utf8=invalid_utf8)))
 
 
 def write(path: Path, lines: list[str], compress: str = "txt") -> None:
@@ -181,8 +179,8 @@ def test_text(suffix: str, tmp_path: Path) -> None:
     write(tmp_path / "b", TGT)
     corpus = TextCorpus(src=f"a.{suffix}", tgt=tmp_path / "b")
     assert read(corpus, tmp_path) == list(zip(SRC, TGT, strict=True))
-    assert count_pairs(corpus, recipe(tmp_path)) == len(SRC)
-    assert input_files(corpus, recipe(tmp_path)) == [tmp_path / f"a.{suffix}", tmp_path / "b"]
+    assert count_pairs(corpus, tmp_path) == len(SRC)
+    assert input_files(corpus, tmp_path) == [tmp_path / f"a.{suffix}", tmp_path / "b"]
 
 
 @pytest.mark.parametrize(("src_count", "tgt_count"), [(3, 1204), (1204, 3), (0, 2), (2500, 3000)])
@@ -192,13 +190,13 @@ def test_sides_of_different_length_name_both_files_and_counts(src_count: int, tg
     expected = rf"a has {src_count:,} sentences and .*b has {tgt_count:,}"
     one_line_error(TextCorpus(src="a", tgt="b"), tmp_path, expected)
     with pytest.raises(UserError, match=expected):
-        count_pairs(TextCorpus(src="a", tgt="b"), recipe(tmp_path))
+        count_pairs(TextCorpus(src="a", tgt="b"), tmp_path)
 
 
 def test_missing_file_says_where_it_was_looked_for(tmp_path: Path) -> None:
     one_line_error(TextCorpus(src="a", tgt="b"), tmp_path / "nowhere", r"nowhere/a: No such file.*data\.root")
     with pytest.raises(UserError, match=r"No such file.*data\.root"):
-        count_pairs(TextCorpus(src="a", tgt="b"), recipe(tmp_path))
+        count_pairs(TextCorpus(src="a", tgt="b"), tmp_path)
     one_line_error(TextCorpus(src=".", tgt="."), tmp_path, "Is a directory")
 
 
@@ -217,9 +215,9 @@ def test_tsv(tmp_path: Path) -> None:
     write(tmp_path / "pairs.tsv", lines)
     corpus = TsvCorpus(path="pairs.tsv", src_column=2, tgt_column=1)
     assert read(corpus, tmp_path) == list(zip(SRC, TGT, strict=True))
-    assert count_pairs(corpus, recipe(tmp_path)) == len(SRC)
+    assert count_pairs(corpus, tmp_path) == len(SRC)
     write(tmp_path / "pairs.tsv", ["a\tb\tc", "a\tb"])
-    one_line_error(corpus, tmp_path, r"pairs\.tsv, line 2 has 2 columns; it must have at least 3")
+    one_line_error(corpus, tmp_path, r"pairs\.tsv, line 2 has 2 columns; expected at least 3")
 
 
 def test_tsv_with_a_header(tmp_path: Path) -> None:
@@ -228,11 +226,11 @@ def test_tsv_with_a_header(tmp_path: Path) -> None:
     for src_column in ("English", 2):  # one name is enough for the first line to be a header
         corpus = TsvCorpus(path="pairs.tsv", src_column=src_column, tgt_column="German")
         assert read(corpus, tmp_path) == list(zip(SRC, TGT, strict=True))
-        assert count_pairs(corpus, recipe(tmp_path)) == len(SRC)
+        assert count_pairs(corpus, tmp_path) == len(SRC)
     missing = TsvCorpus(path="pairs.tsv", src_column="French", tgt_column="German")
     one_line_error(missing, tmp_path, r"pairs\.tsv, line 1 has 0 columns 'French'; its columns are 'id', 'German', 'En")
     write(tmp_path / "pairs.tsv", [])
-    assert count_pairs(missing, recipe(tmp_path)) == 0
+    assert count_pairs(missing, tmp_path) == 0
     one_line_error(missing, tmp_path, r"pairs\.tsv, line 1 has 0 columns 'French'")
 
 
@@ -274,7 +272,7 @@ def test_parquet(tmp_path: Path) -> None:
     for src_field, tgt_field in (("src", "tgt"), ("translation.en", "translation.de")):
         corpus = ParquetCorpus(path="pairs.parquet", src_field=src_field, tgt_field=tgt_field)
         assert read(corpus, tmp_path) == list(zip(SRC, TGT, strict=True))
-        assert count_pairs(corpus, recipe(tmp_path)) == len(SRC)
+        assert count_pairs(corpus, tmp_path) == len(SRC)
 
 
 def test_bad_parquet(tmp_path: Path) -> None:
@@ -283,7 +281,7 @@ def test_bad_parquet(tmp_path: Path) -> None:
     write_parquet(tmp_path / "pairs.parquet", {"src": SRC})
     one_line_error(corpus, tmp_path, "has no field 'tgt'; there are 'src'")
     (tmp_path / "pairs.parquet").write_bytes(b"PAR1 and nothing else")
-    one_line_error(corpus, tmp_path, "must be a Parquet file")
+    one_line_error(corpus, tmp_path, "expected a Parquet file")
 
 
 # --- WMT test sets ---
@@ -324,11 +322,11 @@ def test_a_missing_file_is_named_with_the_path_that_was_tried(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     tried = re.escape(str(tmp_path / "texts" / "a.en"))
     relative = TextCorpus(src="a.en", tgt="a.de")
-    with pytest.raises(UserError, match=rf"{tried}: No such file; a\.en starts from data\.root, which is texts;"):
-        list(read_pairs(relative, recipe(Path("texts")), "en", "de"))
+    with pytest.raises(UserError, match=rf"{tried}: No such file; a\.en is relative to data\.root, which is texts;"):
+        list(read_pairs(relative, options(Path("texts"))))
     absolute = TextCorpus(src=str(tmp_path / "b.en"), tgt="a.de")
     with pytest.raises(UserError, match=r"b\.en: No such file; correct the path of the corpus") as caught:
-        count_pairs(absolute, recipe(Path("texts")))
+        count_pairs(absolute, Path("texts"))
     assert "data.root" not in str(caught.value)
     with pytest.raises(UserError, match=rf"{re.escape(str(tmp_path / 'none'))}: No such file") as caught:
         list(read_lines(Path("none")))
@@ -373,7 +371,7 @@ def test_xml(tmp_path: Path) -> None:
     write(tmp_path / "test.xml", [XML])
     corpus = SgmCorpus(src="test.xml")
     assert read(corpus, tmp_path) == [("A & B", "A und B"), ("two", "zwei"), ("three", "drei")]
-    assert input_files(corpus, recipe(tmp_path)) == [tmp_path / "test.xml"]
+    assert input_files(corpus, tmp_path) == [tmp_path / "test.xml"]
 
 
 def test_bad_xml(tmp_path: Path) -> None:
@@ -399,7 +397,7 @@ def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert read(HuggingFaceCorpus(dataset="json"), tmp_path) == list(zip(SRC, TGT, strict=True))
     parquet = HuggingFaceCorpus(dataset="parquet", src_field="b", tgt_field="a")
     assert read(parquet, tmp_path) == list(zip(TGT, SRC, strict=True))
-    assert input_files(parquet, recipe(tmp_path)) == [tmp_path / "parquet" / "train.parquet"]
+    assert input_files(parquet, tmp_path) == [tmp_path / "parquet" / "train.parquet"]
     one_line_error(HuggingFaceCorpus(dataset="json", split="nope"), tmp_path, "Bad split: nope")
     one_line_error(HuggingFaceCorpus(dataset="parquet"), tmp_path, "no field 'translation.en'")
 
@@ -408,7 +406,7 @@ def test_hugging_face_without_a_network(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     one_line_error(
-        HuggingFaceCorpus(dataset="wmt/wmt14", config="de-en"), tmp_path, "wmt/wmt14.*give the folder's path"
+        HuggingFaceCorpus(dataset="wmt/wmt14", config="de-en"), tmp_path, "wmt/wmt14.*set its folder's path"
     )
 
 
@@ -432,17 +430,17 @@ def test_sacrebleu_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_sacrebleu_knows_its_names(tmp_path: Path) -> None:
-    one_line_error(SacrebleuCorpus(test_set="wmt1814"), tmp_path, "no test set 'wmt1814'")
-    with pytest.raises(UserError, match=r"wmt14/full has no en-xx; it has .*en-de"):
-        list(read_pairs(SacrebleuCorpus(test_set="wmt14/full"), recipe(tmp_path), "en", "xx"))
+    one_line_error(SacrebleuCorpus(test_set="wmt1814"), tmp_path, "unknown sacreBLEU test set 'wmt1814'")
+    with pytest.raises(UserError, match=r"wmt14/full has no pair en-xx; it has .*en-de"):
+        list(read_pairs(SacrebleuCorpus(test_set="wmt14/full"), options(tmp_path, "xx")))
 
 
 def test_toy(tmp_path: Path) -> None:
     corpus = ToyCorpus(split="valid", pairs=30, seed=3)
     pairs = read(corpus, tmp_path)
-    assert len(set(pairs)) == count_pairs(corpus, recipe(tmp_path)) == 30
+    assert len(set(pairs)) == count_pairs(corpus, tmp_path) == 30
     assert pairs == read(corpus, tmp_path)
-    assert "sampler.py" in {path.name for path in input_files(corpus, recipe(tmp_path))}
+    assert "sampler.py" in {path.name for path in input_files(corpus, tmp_path)}
 
 
 # --- Labels ---
@@ -480,7 +478,7 @@ def test_a_corpus_without_labels(tmp_path: Path) -> None:
 
 
 def labels(corpus: Corpus, root: Path) -> list[tuple[str, ...]] | None:
-    found = read_labels(corpus, recipe(root), "en", "de")
+    found = read_labels(corpus, options(root))
     return None if found is None else list(found)
 
 
@@ -500,8 +498,8 @@ def test_trees_on_one_line_or_many(tmp_path: Path) -> None:
     )
     expected = [("A dog barks .", "(S (NP XX XX )NP (VP XX )VP . )S"), ("( b", "(NP XX XX )NP")]
     assert read(TreesCorpus(path="wsj.mrg"), tmp_path) == expected
-    assert count_pairs(TreesCorpus(path="wsj.mrg"), recipe(tmp_path)) is None
-    assert input_files(TreesCorpus(path="wsj.mrg"), recipe(tmp_path)) == [tmp_path / "wsj.mrg"]
+    assert count_pairs(TreesCorpus(path="wsj.mrg"), tmp_path) is None
+    assert input_files(TreesCorpus(path="wsj.mrg"), tmp_path) == [tmp_path / "wsj.mrg"]
 
 
 @pytest.mark.parametrize(
@@ -510,5 +508,5 @@ def test_trees_on_one_line_or_many(tmp_path: Path) -> None:
 )
 def test_a_malformed_tree_is_named(tmp_path: Path, lines: list[str], place: str) -> None:
     write(tmp_path / "trees", lines)
-    with pytest.raises(UserError, match=rf"trees, {place}: .*; it must be a tree such as \(S \(NP \(NN dog\)\)"):
+    with pytest.raises(UserError, match=rf"trees, {place}: .*; expected a tree such as \(S \(NP \(NN dog\)\)"):
         read(TreesCorpus(path="trees"), tmp_path)

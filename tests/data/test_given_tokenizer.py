@@ -155,7 +155,7 @@ def test_given_tokenizer(
     tokenizers: dict[str, Tokenizers],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nmt.data.chunks.PAIRS_PER_CHUNK", chunk)
+    monkeypatch.setattr("nmt.data.corpus.PAIRS_PER_CHUNK", chunk)
     recipe = recipe_for(folder, "run", tokenizers[kind], *options)
     drops = assert_as_expected(prepare(recipe), recipe)
     if not options:
@@ -165,7 +165,7 @@ def test_given_tokenizer(
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_trained_tokenizer(options: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.data.chunks.PAIRS_PER_CHUNK", 5)
+    monkeypatch.setattr("nmt.data.corpus.PAIRS_PER_CHUNK", 5)
     recipe = recipe_for(folder, "run", None, *options)
     assert_as_expected(prepare(recipe), recipe)
 
@@ -183,7 +183,7 @@ def test_tokenizer_of_the_same_text_gives_the_same_store(folder: Path) -> None:
 def test_worker_processes_encode_alike(
     folder: Path, tokenizers: dict[str, Tokenizers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmt.data.chunks.PAIRS_PER_CHUNK", 5)
+    monkeypatch.setattr("nmt.data.corpus.PAIRS_PER_CHUNK", 5)
     given = tokenizers["bpe, joint"]
     alone = prepare(recipe_for(folder, "alone", given)).directory
     together = prepare(recipe_for(folder, "together", given, "data.workers=2")).directory

@@ -56,7 +56,7 @@ def found_in(sets: Sequence[SearchedSet], *corpora: Sequence[tuple[str, str]]) -
     finder = LeakFinder(sets)
     for place, corpus in enumerate(corpora):
         for start in range(0, len(corpus), 1_000):
-            finder.look(place, corpus[start : start + 1_000])
+            finder.add(place, corpus[start : start + 1_000])
     return finder
 
 
@@ -217,7 +217,7 @@ def test_test_sentences_of_the_built_in_corpus_are_not_in_its_training_text() ->
     assert {one.name: one.counts().source for one in finder.leaks()} == dict.fromkeys(
         ["data.test.test", "data.test.nested", "data.valid.0"], LeakCount(0, 0)
     )
-    finder.look(0, [(finder.sets[0].src[7], "")])
+    finder.add(0, [(finder.sets[0].src[7], "")])
     leak = finder.leaks()[0].leaks[-1]
     assert (leak.line, leak.part, leak.kind) == (8, "source", "exact")
     assert describe_place(leak, recipe.data) == "toy train, pair 3001"

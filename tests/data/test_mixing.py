@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.data.epoch_plan import Mixture
 from nmt.data.fingerprint import text_identity
 from nmt.data.loader import TrainingBatches
+from nmt.data.mixture import Mixture
 from nmt.data.prepare import Prepared, prepare, tag_ids
 from nmt.data.store import PairStore
 from nmt.recipe import Recipe, TokenizerRecipe, UserError, parse_recipe
@@ -106,7 +106,7 @@ def test_tag_is_the_first_token_of_the_source_and_only_that(algorithm: str, fold
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     assert [pieces.count(symbol) for symbol in ("<web>", "<talks>", "<old>")] == [1, 1, 1]
     web, talks = pieces.index("<web>"), pieces.index("<talks>")
-    assert tag_ids(recipe, tokenizer) == {1: web, 2: talks, 3: web}
+    assert tag_ids(recipe.data.train, tokenizer) == {1: web, 2: talks, 3: web}
     expected: list[tuple[list[int], Any]] = [([], pair) for pair in sentence_pairs(0, 30)]
     expected += [([web], pair) for pair in sentence_pairs(100, 20)]
     expected += [([talks], pair) for pair in sentence_pairs(200, 10)]
@@ -154,7 +154,7 @@ def test_equal_pairs_of_corpora_with_other_tags_are_repetitions(folder: Path) ->
         {"pairs_read": 10, "pairs": 0},
     ]
     assert prepared.report["train"]["drops"]["duplicate"] == 20
-    tag = tag_ids(recipe, prepared.tokenizers.src)[0]
+    tag = tag_ids(recipe.data.train, prepared.tokenizers.src)[0]
     assert all(src[0] == tag for src, _ in stored(prepared))
 
 
@@ -193,7 +193,7 @@ def test_counts_of_each_corpus(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (src[29], src[30]) == ("the cat sees 29 mice", "the cat sees 100 mice")
     assert (src[49], src[50]) == ("the cat sees 119 mice", "the cat sees 200 mice")
 
-    monkeypatch.setattr("nmt.data.chunks.PAIRS_PER_CHUNK", 7)
+    monkeypatch.setattr("nmt.data.corpus.PAIRS_PER_CHUNK", 7)
     assert contents(prepare(recipe_for(folder, "news", "empty", "web", "talks", run="small")).directory) == contents(
         prepared.directory
     )
@@ -253,7 +253,7 @@ def test_the_tokenizer_learns_from_the_mixture(
     sample, total = tokenizer_sample(recipe, monkeypatch), min(training_pairs, 500)
     assert len(sample) == total
     mixture = Mixture.from_weights([400, 100], weights, temperature=1.0)
-    for pairs, share in zip(corpora.values(), mixture.shares, strict=True):
+    for pairs, share in zip(corpora.values(), mixture.pairs_per_epoch, strict=True):
         counts = [sample.count(pair) for pair in pairs]
         assert sum(counts) == pytest.approx(total * share / 500, abs=1)
         assert max(counts) - min(counts) <= 1, "each pair counts as much as any other of its corpus"
@@ -325,8 +325,8 @@ def test_batches_show_the_mixture(folder: Path) -> None:
     recipe = recipe_for(folder, "news,weight=0.1", "web,tag='<web>'", options=("train.batch_tokens=200",))
     prepared = prepare(recipe)
     store, mixture = PairStore(prepared.directory, "train"), prepared.mixture(recipe)
-    assert mixture.shares == (7, 43)  # 3 to 20
-    tag = tag_ids(recipe, prepared.tokenizers.src)[1]
+    assert mixture.pairs_per_epoch == (7, 43)  # 3 to 20
+    tag = tag_ids(recipe.data.train, prepared.tokenizers.src)[1]
     with TrainingBatches(store, recipe.train, seed=1, mixture=mixture) as batches:
         for epoch in (0, 1):
             shown: list[list[int]] = []
@@ -335,7 +335,7 @@ def test_batches_show_the_mixture(folder: Path) -> None:
                 if update.index + 1 == update.updates_in_epoch:
                     break
             assert sum(src[0] == tag for src in shown) == 43
-            chosen = store.src.gather(mixture.choose(1, epoch))
+            chosen = store.src.gather(mixture.sample_epoch(1, epoch))
             sentences = np.split(chosen[0], np.cumsum(chosen[1])[:-1])
             assert sorted(shown) == sorted([*sentence.tolist(), EOS_ID] for sentence in sentences)
 
@@ -410,9 +410,9 @@ def test_tags_of_a_taken_tokenizer(
     write_model(folder / "base", tokenizers[True])
     taking = (f"train.start_from='{folder / 'base'}'",)
     recipe = recipe_for(folder, "news,tag='<web>'", run="known", options=taking)
-    tag = tag_ids(recipe, tokenizers[True].src)[0]
+    tag = tag_ids(recipe.data.train, tokenizers[True].src)[0]
     assert all(src[0] == tag for src, _ in stored(prepare(recipe)))
-    monkeypatch.setattr("nmt.data.prepare._clean", None)  # No text is cleaned in vain.
+    monkeypatch.setattr("nmt.data.prepare.clean_corpora", None)  # fails before cleaning
     for unknown in ("<news>", "<0x41>"):
         one_line_error(
             recipe_for(folder, "talks", f"news,tag='{unknown}'", run="unknown", options=taking),
@@ -439,9 +439,9 @@ def test_models_that_cannot_be_started_from(folder: Path, tokenizers: dict[bool,
     one_line_error(recipe, "is corrupt")
     for manifest in ('{"tokenizer.model": 1}', "[]", "\xff", "{"):
         (base / "manifest.json").write_text(manifest, encoding="latin-1")
-        one_line_error(recipe, r"manifest\.json cannot be read")
+        one_line_error(recipe, r"no readable manifest\.json")
     (base / "manifest.json").unlink()
-    one_line_error(recipe, r"manifest\.json cannot be read")
+    one_line_error(recipe, r"no readable manifest\.json")
 
 
 def test_damage_is_found_after_preparation_too(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
@@ -449,7 +449,7 @@ def test_damage_is_found_after_preparation_too(folder: Path, tokenizers: dict[bo
     recipe = recipe_for(folder, options=(f"train.start_from='{base}'",))
     prepare(recipe)
     (base / "manifest.json").unlink()
-    with pytest.raises(UserError, match="must be whole"):
+    with pytest.raises(UserError, match="must be complete"):
         prepare(recipe)
 
 
@@ -459,4 +459,4 @@ def test_two_models_must_have_the_same_tokenizer(folder: Path, tokenizers: dict[
     both = [f"train.start_from='{folder / 'base'}'", f"tokenizer.start_from='{folder / 'same'}'"]
     assert prepare(recipe_for(folder, run="same-run", options=tuple(both))).tokenizers.joint
     both[1] = f"tokenizer.start_from='{folder / 'other'}'"
-    one_line_error(recipe_for(folder, options=tuple(both)), "other tokenizers than train.start_from")
+    one_line_error(recipe_for(folder, options=tuple(both)), "have different tokenizers")

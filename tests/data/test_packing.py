@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.epoch_plan import Mixture, plan_epoch, plan_in_order
+from nmt.data.epoch_plan import plan_epoch, plan_in_order
+from nmt.data.mixture import Mixture
 
 LENGTH_PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=80)
 
@@ -219,12 +220,12 @@ def test_shares_of_the_corpora(
 @given(SIZES, WEIGHTS, TEMPERATURES)
 def test_shares_are_the_quotas_rounded(sizes: list[int], weights: list[float], temperature: float) -> None:
     mixture = Mixture.from_weights(sizes, weights[: len(sizes)], temperature)
-    assert sum(mixture.shares) == sum(sizes)
-    assert [share > 0 for share in mixture.shares] == [size > 0 for size in sizes]
+    assert sum(mixture.pairs_per_epoch) == sum(sizes)
+    assert [share > 0 for share in mixture.pairs_per_epoch] == [size > 0 for size in sizes]
     wanted = np.array(weights[: len(sizes)]) * np.array(sizes, dtype=float) ** (1 / temperature)
     quotas = sum(sizes) * wanted / wanted.sum()
     lifted = sum(quota < 1 for quota, size in zip(quotas, sizes, strict=True) if size)
-    for share, quota in zip(mixture.shares, quotas, strict=True):
+    for share, quota in zip(mixture.pairs_per_epoch, quotas, strict=True):
         assert quota - 1 - lifted - 1e-6 < share < quota + 1 + 1e-6
 
 
@@ -241,10 +242,12 @@ def test_epochs_go_through_each_corpus_in_permutations(
     ends = np.cumsum(sizes)
     rows: list[list[int]] = [[] for _ in sizes]
     for epoch in range(6):
-        chosen = mixture.choose(seed, epoch)
-        assert chosen.tolist() == mixture.choose(seed, epoch).tolist()
+        chosen = mixture.sample_epoch(seed, epoch)
+        assert chosen.tolist() == mixture.sample_epoch(seed, epoch).tolist()
         corpora = np.searchsorted(ends, chosen, side="right")
-        assert Counter(corpora.tolist()) == Counter({i: share for i, share in enumerate(mixture.shares) if share})
+        assert Counter(corpora.tolist()) == Counter(
+            {i: share for i, share in enumerate(mixture.pairs_per_epoch) if share}
+        )
         for corpus, row in enumerate(rows):
             row += chosen[corpora == corpus].tolist()
             times = np.bincount(np.array(row, dtype=int) - (ends[corpus] - sizes[corpus]), minlength=sizes[corpus])
@@ -257,13 +260,13 @@ def test_epochs_go_through_each_corpus_in_permutations(
 
 def test_permutations_differ() -> None:
     mixture = Mixture((40, 40, 40), (80, 20, 20))
-    first, second = np.split(mixture.choose(1, 0)[:80], 2)
+    first, second = np.split(mixture.sample_epoch(1, 0)[:80], 2)
     stretches = {
         "first": first.tolist()[:20],
         "second": second.tolist()[:20],
-        "other corpus": (mixture.choose(1, 0)[80:100] - 40).tolist(),
-        "other seed": mixture.choose(2, 0)[:20].tolist(),
-        "negative seed": mixture.choose(-1, 0)[:20].tolist(),
+        "other corpus": (mixture.sample_epoch(1, 0)[80:100] - 40).tolist(),
+        "other seed": mixture.sample_epoch(2, 0)[:20].tolist(),
+        "negative seed": mixture.sample_epoch(-1, 0)[:20].tolist(),
         "shuffling": np.random.Generator(np.random.PCG64([1, 0])).permutation(40).tolist()[:20],
         "in order": list(range(20)),
     }
@@ -276,7 +279,7 @@ def test_plan_of_a_mixture() -> None:
     options: dict[str, Any] = {"batch_tokens": 500, "micro_batch_tokens": 100, "seed": 1, "mixture": mixture}
     for epoch in (0, 3):
         plan = plan_epoch(lengths, lengths[::-1], epoch=epoch, **options)
-        assert sorted(plan.order.tolist()) == sorted(mixture.choose(1, epoch).tolist())
+        assert sorted(plan.order.tolist()) == sorted(mixture.sample_epoch(1, epoch).tolist())
         assert plan.starts[0] == 0 and plan.starts[-1] == 1000
         small = [(plan.sentences(k) >= 900).mean() for k in range(len(plan))]
         assert min(small[:-1]) > 0 and max(small[:-1]) < 1  # Corpora are shuffled together.
@@ -303,7 +306,7 @@ def test_mixed_order_is_the_one_that_runs_were_made_with() -> None:
     lengths = np.ones(10, dtype=np.int32)
     mixture = Mixture((7, 3), (4, 6))
     options: dict[str, Any] = {"batch_tokens": 6, "micro_batch_tokens": 6, "seed": 1, "mixture": mixture}
-    assert mixture.choose(1, 0).tolist() == [5, 3, 4, 6, 7, 9, 8, 7, 8, 9]
+    assert mixture.sample_epoch(1, 0).tolist() == [5, 3, 4, 6, 7, 9, 8, 7, 8, 9]
     assert plan_epoch(lengths, lengths, epoch=0, **options).order.tolist() == [8, 7, 7, 5, 3, 4, 9, 9, 8, 6]
     assert plan_epoch(lengths, lengths, epoch=1, **options).order.tolist() == [7, 0, 7, 8, 2, 1, 1, 9, 8, 9]
 
@@ -311,5 +314,5 @@ def test_mixed_order_is_the_one_that_runs_were_made_with() -> None:
 def test_choosing_is_quick() -> None:
     mixture = Mixture.from_weights([1_000_000, 2_000], [1, 1], 5.0)
     started = time.process_time()
-    mixture.choose(1, 5)
+    mixture.sample_epoch(1, 5)
     assert time.process_time() - started < 2.0  # About 0.02 s.

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from nmt.data import prepare as preparation
-from nmt.data.chunks import PAIRS_PER_CHUNK
+from nmt.data.corpus import PAIRS_PER_CHUNK
 from nmt.data.fingerprint import text_identity
+from nmt.data.frames import Frame
 from nmt.data.prepare import load_prepared, prepare
 from nmt.data.store import PairStore
 from nmt.recipe import Recipe, UserError, dump_recipe, parse_recipe
@@ -217,7 +218,7 @@ def test_input_that_is_gone_is_not_needed(folder: Path, capsys: pytest.CaptureFi
     shutil.rmtree(folder / "text")
     prepare(recipe_for(folder))
     assert changes(directory) == before
-    assert "no longer exists; using what was prepared from it" in capsys.readouterr().err
+    assert "no longer exists; using the text prepared from it" in capsys.readouterr().err
 
 
 def test_a_path_that_was_never_there_is_an_error_and_leaves_what_was_prepared(folder: Path) -> None:
@@ -239,7 +240,7 @@ def test_other_validation_text_leaves_the_training_text_alone(
     recipe = recipe_for(folder, "run", *(["model.max_positions=60"] if what == "option" else []))
     if what == "text":
         write_corpus(folder / "text", [*sentence_pairs(200), *DIRTY], sentence_pairs(7))
-    monkeypatch.setattr(preparation, "_clean", None)  # The training text is not read.
+    monkeypatch.setattr(preparation, "clean_corpora", None)  # the training text is not read
     report = prepare(recipe).report
     after = contents(directory)
     changed = {name for name in before if after.get(name) != before[name]}
@@ -310,18 +311,19 @@ def test_tokenizer_learns_from_an_even_sample(folder: Path, monkeypatch: pytest.
 DYING_PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from nmt.data import prepare
+from nmt.data.frames import Frame
+from nmt.data.prepare import prepare
 from nmt.recipe import load_recipe
 
-write_frame = prepare.write_frame
+write = Frame.write
 
 def write_and_die(*arguments):
-    write_frame(*arguments)
+    write(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    prepare.write_frame = write_and_die
-    prepare.prepare(load_recipe(Path(sys.argv[1])))
+    Frame.write = write_and_die
+    prepare(load_recipe(Path(sys.argv[1])))
 """
 
 
@@ -397,8 +399,8 @@ def test_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(preparation, "write_frame", fail)
-    one_line_error(recipe_for(folder), "the disk of .* is full; .*make room")
+    monkeypatch.setattr(Frame, "write", fail)
+    one_line_error(recipe_for(folder), "the disk is full while writing .*; .*; free some space, or set run_dir")
 
 
 def test_folder_that_cannot_be_written(folder: Path) -> None:
@@ -412,7 +414,7 @@ def test_folder_of_something_else_is_left_alone(folder: Path) -> None:
     directory = recipe_for(folder).data_directory
     directory.mkdir(parents=True)
     (directory / "thesis.txt").write_text("irreplaceable")
-    with pytest.raises(UserError, match="no prepared corpus"):
+    with pytest.raises(UserError, match="not a prepared corpus"):
         prepare(recipe_for(folder))
     assert (directory / "thesis.txt").read_text() == "irreplaceable"
 

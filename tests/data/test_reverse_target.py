@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from nmt.data.fingerprint import recipe_part
+from nmt.data.fingerprint import preparation_options
 from nmt.data.prepare import prepare
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore, SideStore
@@ -65,9 +65,9 @@ def test_only_the_target_is_stored_backwards(recipes: tuple[Recipe, Recipe], spl
 
 
 def test_a_corpus_prepared_forwards_is_not_taken_for_one_backwards(recipes: tuple[Recipe, Recipe]) -> None:
-    assert recipe_part(recipes[0]) != recipe_part(recipes[1])
+    assert preparation_options(recipes[0]) != preparation_options(recipes[1])
     # What older versions have prepared knows nothing of the option, and is still good.
-    assert "reverse_target" not in recipe_part(recipes[0])["data"]
+    assert "reverse_target" not in preparation_options(recipes[0])["data"]
 
 
 def test_new_segmentations_are_of_the_same_text_backwards(recipes: tuple[Recipe, Recipe]) -> None:

@@ -76,7 +76,7 @@ def test_missing_and_damaged_files(tmp_path: Path) -> None:
             PairStore(tmp_path, "train")
         assert "\n" not in str(caught.value)
     np.save(tokens, np.array([8], dtype=np.uint16))
-    with pytest.raises(UserError, match=r"train\.tgt is cut short"):
+    with pytest.raises(UserError, match=r"train\.tgt is truncated"):
         SideStore(tmp_path, "train", "tgt")
 
 

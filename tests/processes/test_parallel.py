@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from nmt.data.start_from import taken_tokenizers
+from nmt.data.reused_tokenizers import reused_tokenizers
 from nmt.processes.parallel import _modules, map_in_order, num_cores
 from nmt.recipe import TokenizerRecipe, UserError
 
@@ -169,9 +169,9 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_text_workers_import_their_own_modules_and_no_torch() -> None:
-    check = "import sys, nmt.cli, nmt.data.chunks, nmt.data.sampling; sys.exit('torch' in sys.modules)"
+    check = "import sys, nmt.cli, nmt.data.cleaning, nmt.data.sampling; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)
     make_worker = partial(partial(Squarer, parent=1), failing_worker, TokenizerRecipe())
     assert list(_modules(make_worker)) == ["nmt.recipe.sections"]  # this test module is not part of the package
-    placed = partial(map_in_order, taken_tokenizers)  # type: ignore[arg-type]  # only its module matters
-    assert list(_modules(placed)) == ["nmt.processes.parallel", "nmt.data.start_from"]
+    placed = partial(map_in_order, reused_tokenizers)  # type: ignore[arg-type]  # only its module matters
+    assert list(_modules(placed)) == ["nmt.processes.parallel", "nmt.data.reused_tokenizers"]

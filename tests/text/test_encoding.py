@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.data import encoding
-from nmt.data.encoding import SentenceEncoder, Sentences
+from nmt.data.encoding import SentenceEncoder
+from nmt.data.store import Sentences
 from nmt.recipe import TokenizerRecipe
 from nmt.text.clean import normalize
 from nmt.text.subword_file import SPACE, Piece, PieceKind, read_pieces, with_pieces
@@ -78,12 +79,12 @@ def test_word_is_cut_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_memory_of_words_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = trained(tmp_path, "bpe")
-    monkeypatch.setattr(encoding, "_MOST_TOKENS", 50)
+    monkeypatch.setattr(encoding, "_MAX_CACHED_TOKENS", 50)
     encoder = SentenceEncoder(tokenizer)
     for number in range(200):
         texts = [f"the cat sees {number} mice", f"{number * number} dogs"]
         assert lists(encoder(texts)) == [tokenizer.encode(text) for text in texts]
-        assert encoder._words.num_tokens <= 50 + 40
+        assert encoder._cache.num_tokens <= 50 + 40
 
 
 def test_part_of_the_sentences() -> None:
@@ -96,10 +97,10 @@ def test_part_of_the_sentences() -> None:
 
 def test_tags_and_reversal() -> None:
     ids = [[1, 2], [], [3], [4, 5, 6]]
-    assert lists(sentences_of(ids).tagged(9)) == [[9, *sentence] for sentence in ids]
-    assert lists(sentences_of(ids).reversed()) == [sentence[::-1] for sentence in ids]
-    assert lists(sentences_of([]).tagged(9)) == lists(sentences_of([]).reversed()) == []
-    assert sentences_of(ids).tagged(9).words.tolist() == [9, 7, 8, 10], "a tag is no word"
+    assert lists(sentences_of(ids).prepend(9)) == [[9, *sentence] for sentence in ids]
+    assert lists(sentences_of(ids).reverse()) == [sentence[::-1] for sentence in ids]
+    assert lists(sentences_of([]).prepend(9)) == lists(sentences_of([]).reverse()) == []
+    assert sentences_of(ids).prepend(9).words.tolist() == [9, 7, 8, 10], "a tag is no word"
 
 
 # --- Which models can be used word by word ---

@@ -154,7 +154,7 @@ def test_other_validation_text_does_not_end_a_run(recipe: Path, tmp_path: Path, 
     write_text(tmp_path, "valid", 700, 30)
     status, _, err = nmt("train", recipe, f"run_dir={run}", "train.max_steps=8")
     assert status == 0
-    assert "prepared 30 other validation pairs; the training text is up to date" in err
+    assert "prepared 30 new validation pairs; the training text is up to date" in err
 
 
 # --- One writer -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,143 @@
+"""The clean stage: normalize and filter training text, find duplicates, and write the pairs to a temporary file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, compress, pairwise, repeat
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.duplicates import Bitmap, DuplicateFinder
+from nmt.data.encoding import PairEncoder
+from nmt.data.frames import Frame, compress_pairs, decompress_pairs, pack_tokens, read_frames
+from nmt.data.mixture import Mixture
+from nmt.logs import progress
+from nmt.processes.parallel import map_in_order
+from nmt.recipe import DataRecipe
+from nmt.text.clean import Cleaner, Pair
+from nmt.text.tokenizer import Tokenizers
+
+
+@dataclass(frozen=True)
+class CleanText:
+    """Cleaned training text in a temporary file.
+
+    path:     file of frames
+    num_read: pairs read from each corpus
+    num_kept: pairs of each corpus that are clean and no duplicates
+    drops:    dropped pairs per reason
+    kept:     for each pair in the file, False if it is a duplicate
+    """
+
+    path: Path
+    num_read: list[int]
+    num_kept: list[int]
+    drops: Counter[str]
+    kept: Bitmap
+
+    def frames(self) -> Iterator[tuple[Frame, NDArray[np.bool_]]]:
+        """Yield each frame with the mask `(num_pairs,)` of its kept pairs."""
+        start = 0
+        for frame in read_frames(self.path):
+            yield frame, self.kept[start : start + frame.num_pairs]
+            start += frame.num_pairs
+
+    def sample(self, num_pairs: int, mixture: Mixture) -> Iterator[Pair]:
+        """Yield pairs at even distances in an epoch of the mixture, which may repeat or skip pairs."""
+        epoch_pairs, starts = sum(mixture.pairs_per_epoch), list(accumulate(mixture.pairs_per_epoch, initial=0))
+        seen = [0] * len(mixture.sizes)
+        for frame, mask in self.frames():
+            index = frame.corpus
+            start, shown, size = starts[index], mixture.pairs_per_epoch[index], mixture.sizes[index]
+            for pair in compress(decompress_pairs(frame.content), mask):
+                # The pair occupies [start + seen * shown / size, start + (seen + 1) * shown / size) of the epoch.
+                first, last = (
+                    (start * size + position * shown) * num_pairs // (size * epoch_pairs)
+                    for position in (seen[index], seen[index] + 1)
+                )
+                yield from repeat(pair, last - first)
+                seen[index] += 1
+
+
+@dataclass(frozen=True)
+class CleanChunk:
+    """A cleaned chunk.
+
+    num_read: pairs before cleaning
+    hashes:   (frame.num_pairs,) uint64, equal for equal pairs; empty if duplicates are kept
+    drops:    dropped pairs per reason
+    """
+
+    num_read: int
+    frame: Frame
+    hashes: NDArray[np.uint64]
+    drops: Counter[str]
+
+
+class ChunkCleaner:
+    """Cleans chunks of pairs in a worker process; also encodes them if given a directory of tokenizers."""
+
+    def __init__(self, data: DataRecipe, src_lang: str, tgt_lang: str, tokenizer_directory: Path | None = None) -> None:
+        self._cleaner = Cleaner(data, src_lang, tgt_lang)
+        self._drop_duplicates = data.drop_duplicates
+        self._encode = None if tokenizer_directory is None else PairEncoder(Tokenizers.load(tokenizer_directory))
+
+    def __call__(self, chunk: tuple[int, Sequence[Pair]]) -> CleanChunk:
+        """Clean a chunk, given as the index of its corpus and its pairs."""
+        corpus, pairs = chunk
+        drops: Counter[str] = Counter()
+        clean: list[Pair] = []
+        for pair in pairs:
+            result = self._cleaner.clean(*pair)
+            if isinstance(result, str):
+                drops[result] += 1
+            else:
+                clean.append(result)
+        hashes = b"".join(map(_hash, clean)) if self._drop_duplicates else b""
+        content = compress_pairs(clean) if self._encode is None else pack_tokens(*self._encode(clean))
+        frame = Frame(corpus, len(clean), content)
+        return CleanChunk(len(pairs), frame, np.frombuffer(hashes, dtype="<u8").astype(np.uint64), drops)
+
+
+def clean_corpora(
+    chunks: Iterable[tuple[int, Sequence[Pair]]],
+    make_cleaner: Callable[[], ChunkCleaner],
+    directory: Path,
+    *,
+    num_corpora: int,
+    drop_duplicates: bool,
+    workers: int,
+    total: int | None,
+) -> CleanText:
+    """Clean the chunks of all corpora and write them to a file in `directory`.
+
+    total: number of pairs if known, for the progress display
+    """
+    path = directory / "cleaned.bin"
+    num_read, num_clean = [0] * num_corpora, [0] * num_corpora
+    drops: Counter[str] = Counter()
+    with (
+        path.open("wb") as file,
+        DuplicateFinder(directory) as duplicates,
+        progress("cleaning", total, "pairs") as bar,
+    ):
+        for chunk in map_in_order(make_cleaner, chunks, workers):
+            chunk.frame.write(file)
+            duplicates.add(chunk.hashes)
+            drops.update(chunk.drops)
+            num_read[chunk.frame.corpus] += chunk.num_read
+            num_clean[chunk.frame.corpus] += chunk.frame.num_pairs
+            bar.advance(chunk.num_read)
+        kept = duplicates.first_occurrences() if drop_duplicates else Bitmap(sum(num_clean))
+    drops["duplicate"] = sum(num_clean) - kept.num_kept
+    num_kept = [kept.count(start, stop) for start, stop in pairwise(accumulate(num_clean, initial=0))]
+    return CleanText(path, num_read, num_kept, drops, kept)
+
+
+def _hash(pair: Pair) -> bytes:
+    return hashlib.blake2b("\n".join(pair).encode(), digest_size=8).digest()

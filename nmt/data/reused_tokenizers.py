@@ -1,0 +1,41 @@
+"""Tokenizers reused from a trained model, because its weights fit no other vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nmt.recipe import Recipe, UserError
+from nmt.storage.run_folder import find_model
+from nmt.storage.sealed import MANIFEST, CorruptError, read_manifest
+from nmt.text.tokenizer import Tokenizers
+
+
+def tokenizer_sources(recipe: Recipe) -> list[Path]:
+    """Return the paths of the models whose tokenizers a recipe reuses; none if it trains its own."""
+    paths = (recipe.train.start_from, recipe.tokenizer.start_from)
+    return list(dict.fromkeys(path for path in paths if path is not None))
+
+
+def reused_tokenizers(recipe: Recipe) -> Tokenizers | None:
+    """Load the tokenizers that a recipe reuses; return None if it trains its own.
+
+    Raises UserError if a model or its tokenizers are missing or corrupt, or if two models have different tokenizers.
+    """
+    loaded = [load_verified_tokenizers(find_model(path)) for path in tokenizer_sources(recipe)]
+    if any(tokenizers.files() != loaded[0].files() for tokenizers in loaded):
+        raise UserError(
+            f"tokenizer.start_from ({recipe.tokenizer.start_from}) and train.start_from ({recipe.train.start_from}) "
+            "have different tokenizers; weights need their own tokenizer; remove tokenizer.start_from"
+        )
+    return loaded[0] if loaded else None
+
+
+def load_verified_tokenizers(directory: Path) -> Tokenizers:
+    """Load the tokenizers of a model directory and verify their checksums; raise CorruptError if they differ."""
+    manifest = read_manifest(directory)
+    tokenizers = Tokenizers.load(directory)
+    if tokenizers.digests() != {name: sha256 for name, (_, sha256) in manifest.items() if name.startswith("tokenizer")}:
+        raise CorruptError(
+            f"the tokenizer of {directory} is corrupt (its SHA-256 differs from {MANIFEST}); copy the model again"
+        )
+    return tokenizers
