@@ -183,7 +183,10 @@ def test_a_test_set_of_sacrebleus_is_scored_as_sacrebleu_scores_it(texts: Path, 
         (["--test-set", "wmt14/full"], "give --lang-pair"),
         (["--test-set", "wmt14/ful", "--lang-pair", "en-de"], "unknown sacreBLEU test set 'wmt14/ful'"),
         (["--test-set", "wmt14/full", "--lang-pair", "en-xx"], "has no pair en-xx; it has"),
-        (["--test-set", "wmt14/full", "--lang-pair", "en-de"], "cannot download wmt14/full (no network); on a machine with"),
+        (
+            ["--test-set", "wmt14/full", "--lang-pair", "en-de"],
+            "cannot download wmt14/full (no network); on a ",
+        ),
         ([], "there must be --ref FILE or --test-set NAME"),
     ],
 )

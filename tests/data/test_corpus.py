@@ -405,9 +405,7 @@ def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.Mo
 def test_hugging_face_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    one_line_error(
-        HuggingFaceCorpus(dataset="wmt/wmt14", config="de-en"), tmp_path, "wmt/wmt14.*set its folder's path"
-    )
+    one_line_error(HuggingFaceCorpus(dataset="wmt/wmt14", config="de-en"), tmp_path, "wmt/wmt14.*set its folder's path")
 
 
 def test_sacrebleu_reads_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

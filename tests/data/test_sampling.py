@@ -467,7 +467,9 @@ def test_full_disk(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as full:
         full.setattr(PairWriter, "append", fail)
-        with pytest.raises(UserError, match=r"the disk is full while writing .*epoch-0; .*; free some space, or set") as caught:
+        with pytest.raises(
+            UserError, match=r"the disk is full while writing .*epoch-0; .*; free some space, or set"
+        ) as caught:
             sample(bpe_corpus).store(0)
     assert "\n" not in str(caught.value)
     assert epoch_names(bpe_corpus) == []
