@@ -25,7 +25,7 @@ from nmt.data.workload import Workload
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
-from nmt.evaluate.metrics import Score, make_scorer, score_by_group, score_corpus
+from nmt.evaluate.metrics import GroupScore, Score, make_scorer, score_corpus, score_groups
 from nmt.evaluate.report import (
     DataSummary,
     RunReport,
@@ -62,6 +62,7 @@ VALIDATION_BATCH_TOKENS = 2_048
 # A GPU takes batches of up to 16 times as many tokens as a CPU; beside training, it has memory for a few times.
 TIMES_ON_A_GPU, VALIDATION_TIMES_ON_A_GPU = 16, 4
 SHOWN_SAMPLES = 5
+_LABEL_METRICS = ("bleu", "chrf")
 
 AverageKind = Literal["last", "best", "ema"]
 
@@ -273,25 +274,25 @@ def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> 
         shares = world.gather_text(own)
         if shares is None:
             return None
-        return _validation_text(src, ref, shares, _counting(recipe, prepared.tokenizers.tgt.lowercases()))
+        return _validation_text(src, ref, shares, _scoring_options(recipe, prepared.tokenizers.tgt.lowercases()))
 
     return translate
 
 
 def _validation_text(
-    src: Sequence[str], ref: Sequence[str], shares: Sequence[Sequence[str]], counting: Mapping[str, Any]
+    src: Sequence[str], ref: Sequence[str], shares: Sequence[Sequence[str]], options: Mapping[str, Any]
 ) -> ValidationBleu:
     """BLEU and samples from the translations of all processes, of which process r made every r-th of n."""
     lines = [""] * len(src)
     for rank, share in enumerate(shares):
         lines[rank :: len(shares)] = share
-    (bleu,) = score_corpus(lines, [ref], ["bleu"], **counting)
+    (bleu,) = score_corpus(lines, [ref], ["bleu"], **options)
     rows = [f"| {s.src} | {s.translation} | {s.ref} |" for s in choose_samples(src, ref, lines, SHOWN_SAMPLES)]
     return ValidationBleu(bleu.value, "\n".join(["| source | translation | reference |", "|---|---|---|", *rows]))
 
 
-def _counting(recipe: Recipe, lowercase: bool) -> dict[str, Any]:
-    """The options of `score_corpus` and `score_by_group` for a model that lower-cases its text, or does not."""
+def _scoring_options(recipe: Recipe, lowercase: bool) -> dict[str, Any]:
+    """Return the options of `make_scorer` for a model that writes lowercase text, or does not."""
     return {"tgt_lang": recipe.tgt_lang, "tokenize": recipe.evaluate.tokenize, "lowercase": lowercase}
 
 
@@ -423,12 +424,12 @@ def _translate_and_score(
     out = recipe.directory / "translations"
     out.mkdir(exist_ok=True)
     write_file(out / f"{test.name}.{recipe.tgt_lang}", "".join(f"{line}\n" for line in lines).encode())
-    counting = _counting(recipe, translator.lowercases)
+    options = _scoring_options(recipe, translator.lowercases)
 
     def score(places: Sequence[int]) -> tuple[Score, ...]:
         metrics, resamples = recipe.evaluate.metrics, recipe.evaluate.resamples
         refs = [[ref[place] for place in places] for ref in test.refs]
-        return tuple(score_corpus([lines[place] for place in places], refs, metrics, resamples=resamples, **counting))
+        return tuple(score_corpus([lines[place] for place in places], refs, metrics, resamples=resamples, **options))
 
     clean = [] if leaks is None else leaks.clean()
     return ScoredTestSet(
@@ -436,11 +437,18 @@ def _translate_and_score(
         sentences=len(test.src),
         seconds=seconds,
         scores=score(range(len(lines))),
-        groups=tuple(score_by_group(lines, test.refs, test.labels, **counting)) if test.labels else (),
+        groups=_score_labels(test, lines, options),
         samples=choose_samples(test.src, test.ref, lines, recipe.evaluate.samples),
         leaks=None if leaks is None else leaks.counts(),
         clean_scores=score(clean) if 0 < len(clean) < len(lines) else (),
     )
+
+
+def _score_labels(test: TestSet, lines: Sequence[str], options: Mapping[str, Any]) -> tuple[GroupScore, ...]:
+    if not test.labels:
+        return ()
+    scorers = [make_scorer(name, **options) for name in _LABEL_METRICS]
+    return tuple(score_groups(lines, test.refs, test.labels, scorers, lowercase=options["lowercase"]))
 
 
 def _training_facts(recipe: Recipe, world: World, state: TrainState, averaged: Sequence[Path]) -> TrainingSummary:

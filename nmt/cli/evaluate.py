@@ -32,8 +32,8 @@ from nmt.cli.scored_text import (
 from nmt.evaluate.breakdown import WordScore, count_words, length_classes, read_word_counts, score_words
 from nmt.evaluate.comet import comet_scores
 from nmt.evaluate.differences import Difference, largest_differences
-from nmt.evaluate.findings import Findings
 from nmt.evaluate.metrics import GroupScore, Score, Scorer, bleu_tokenizer, score_groups
+from nmt.evaluate.result_tables import Evaluation
 from nmt.logs import say
 from nmt.recipe import UserError
 from nmt.text.lines import input_name, read_lines
@@ -115,15 +115,15 @@ def evaluate(
     by_source = asked.by_length() if by_length else {}
     by_frequency, words = asked.by_frequency(train_tgt or [], word_counts) if train_tgt or word_counts else ({}, "")
     ahead, behind = asked.differences(differences) if differences else (None, None)
-    _echo(Findings(scores, by_source, by_frequency, words, ahead, behind), output, as_json)
+    _echo(Evaluation(scores, by_source, by_frequency, words, ahead, behind), output, as_json)
 
 
-def _echo(findings: Findings, output: Format | None, as_json: bool) -> None:
-    document = findings.document()
+def _echo(evaluation: Evaluation, output: Format | None, as_json: bool) -> None:
+    document = evaluation.document()
     if as_json and len(document) == 1:
         typer.echo(json.dumps(document["systems"], indent=1, ensure_ascii=False))
     else:
-        echo_found(document, findings.tables(), output or (Format.json if as_json else Format.text))
+        echo_found(document, evaluation.tables(), output or (Format.json if as_json else Format.text))
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Scores of translations, and the report of a run."""
+"""Metrics, significance tests and run reports."""

@@ -1,28 +1,28 @@
-"""Where translations are good and bad: by length of the source sentence, and by how often training saw a word."""
+"""Scores by source length and by word frequency in the training text."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nmt.recipe import UserError
 
-# The highest number of words of each class of source sentences; one class more lies above the last.
-LONGEST_OF_CLASS = (10, 20, 30, 40, 50, 60)
-# The lowest frequency of each class of words but the first, which is 0: compare-mt's classes (Neubig et al. 2019).
-RAREST_OF_CLASS = (1, 2, 3, 4, 5, 10, 100, 1000)
+# Upper bounds of the length classes, in words; longer sentences form the last class.
+_MAX_LENGTHS = (10, 20, 30, 40, 50, 60)
+# Lower bounds of the frequency classes after the first, which is 0: those of compare-mt (Neubig et al. 2019).
+_MIN_FREQUENCIES = (1, 2, 3, 4, 5, 10, 100, 1000)
 
 
 @dataclass(frozen=True)
 class WordScore:
-    """How well words of one frequency class are translated.
+    """Translation quality of the words of one frequency class.
 
-    frequency:      how often training has such words: `0`, `5 to 9`, `1,000 or more`
-    in_reference:   running words of the class in the reference
-    in_translation: running words of the class in the translation
-    matched:        of these, how many stand in both, sentence by sentence
+    frequency:      range of the frequency in the training text: `0`, `5 to 9`, `1,000 or more`
+    in_reference:   word tokens in the reference
+    in_translation: word tokens in the translation
+    matched:        word tokens in both, sentence by sentence
     """
 
     frequency: str
@@ -31,33 +31,22 @@ class WordScore:
     matched: int
 
     @property
-    def precision(self) -> float:
-        """Per cent of the translation's words that the reference has too."""
-        return 100.0 * self.matched / self.in_translation if self.in_translation else 0.0
-
-    @property
-    def recall(self) -> float:
-        """Per cent of the reference's words that the translation has too."""
-        return 100.0 * self.matched / self.in_reference if self.in_reference else 0.0
-
-    @property
     def f_measure(self) -> float:
-        """Harmonic mean of precision and recall, per cent."""
+        """Harmonic mean of precision and recall in percent."""
         words = self.in_reference + self.in_translation
         return 200.0 * self.matched / words if words else 0.0
 
 
 def length_classes(sources: Sequence[str]) -> list[list[str]]:
-    """The length class of each source sentence, as groups for `score_by_group`; words are what spaces divide.
+    """Return the length class of each source sentence, as groups for `score_groups`.
 
-    Sorted by name, the classes are sorted by length.
+    Words are separated by spaces. The names of the classes sort by length.
     """
-    lengths = (len(line.split()) for line in sources)
-    return [[_length_class(length)] for length in lengths]
+    return [[_length_class(len(line.split()))] for line in sources]
 
 
 def count_words(lines: Iterable[str], words: Callable[[str], Sequence[str]]) -> Counter[str]:
-    """How often each word occurs in a text that `words` cuts into words."""
+    """Count the words of a text that `words` tokenizes."""
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(words(line))
@@ -65,17 +54,17 @@ def count_words(lines: Iterable[str], words: Callable[[str], Sequence[str]]) -> 
 
 
 def read_word_counts(lines: Iterable[str], name: str) -> Counter[str]:
-    """Word counts from lines `WORD COUNT`, divided by a tab or spaces; `name` stands in errors.
+    """Parse lines `WORD COUNT`, separated by a tab or spaces; `name` is the file name for errors.
 
-    Raises UserError, with the line number, for a line of another form.
+    Raises UserError, with the line number, for a malformed line.
     """
     counts: Counter[str] = Counter()
     for number, line in enumerate(lines, start=1):
         word, _, count = line.strip().replace("\t", " ").rpartition(" ")
         if not word or not count.isascii() or not count.isdigit():
             raise UserError(
-                f"{name}, line {number}: {line[:40]!r} is no word with its count; each line must be WORD COUNT; "
-                "mend it, or give the training text itself (--train-tgt)"
+                f"{name}, line {number}: invalid word count {line[:40]!r}; each line must be WORD COUNT; "
+                "fix the line, or give the training text instead (--train-tgt)"
             )
         counts[word.strip()] += int(count)
     return counts
@@ -87,35 +76,32 @@ def score_words(
     frequencies: Mapping[str, int],
     words: Callable[[str], Sequence[str]],
 ) -> list[WordScore]:
-    """Precision and recall of words by class of their frequency, rarest first.
+    """Score the words of each frequency class, rarest first; classes without words are omitted.
 
-    A word of a translation is right as often as the reference of the same sentence has it, wherever it stands there.
-    Classes without a word are left out.
+    A word matches as often as it occurs in the reference of the same sentence, in any position.
     """
     matched, in_ref, in_hyp = Counter[int](), Counter[int](), Counter[int]()
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         hyp_words, ref_words = Counter(words(hypothesis)), Counter(words(reference))
         for counts, total in ((hyp_words, in_hyp), (ref_words, in_ref), (hyp_words & ref_words, matched)):
             for word, count in counts.items():
-                total[bisect_right(RAREST_OF_CLASS, frequencies.get(word, 0))] += count
+                total[bisect_right(_MIN_FREQUENCIES, frequencies.get(word, 0))] += count
     return [
-        WordScore(_frequency_class(place), in_ref[place], in_hyp[place], matched[place])
-        for place in sorted(in_ref.keys() | in_hyp.keys())
+        WordScore(_frequency_class(index), in_ref[index], in_hyp[index], matched[index])
+        for index in sorted(in_ref.keys() | in_hyp.keys())
     ]
 
 
 def _length_class(words: int) -> str:
-    lowest = 0
-    for highest in LONGEST_OF_CLASS:
-        if words <= highest:
-            return f"{lowest} to {highest}"
-        lowest = highest + 1
-    return f"over {LONGEST_OF_CLASS[-1]}"
+    index = bisect_left(_MAX_LENGTHS, words)
+    if index == len(_MAX_LENGTHS):
+        return f"over {_MAX_LENGTHS[-1]}"
+    return f"{_MAX_LENGTHS[index - 1] + 1 if index else 0} to {_MAX_LENGTHS[index]}"
 
 
-def _frequency_class(place: int) -> str:
-    lowest = RAREST_OF_CLASS[place - 1] if place else 0
-    if place == len(RAREST_OF_CLASS):
+def _frequency_class(index: int) -> str:
+    lowest = _MIN_FREQUENCIES[index - 1] if index else 0
+    if index == len(_MIN_FREQUENCIES):
         return f"{lowest:,} or more"
-    highest = RAREST_OF_CLASS[place] - 1
+    highest = _MIN_FREQUENCIES[index] - 1
     return str(lowest) if lowest == highest else f"{lowest:,} to {highest:,}"

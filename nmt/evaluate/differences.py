@@ -1,4 +1,4 @@
-"""The sentences on which two systems differ most."""
+"""Sentences on which two systems differ most."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from sacrebleu.metrics.chrf import CHRF
 
 @dataclass(frozen=True)
 class Difference:
-    """One sentence in the words of two systems.
+    """One sentence translated by two systems.
 
-    line: where it stands in the test set, from 1
-    metric: what `scores` are
-    scores: of this sentence, of the first system and of the second; higher is better
-    src: the source sentence, None where it is not known
-    references, translations: what each reference and each of the two systems says
+    line:   line number, from 1
+    metric: metric of `scores`
+    scores: sentence scores of the first and the second system; higher is better
+    src:    source sentence, None if unknown
     """
 
     line: int
@@ -36,9 +35,9 @@ def largest_differences(
     *,
     lowercase: bool = False,
 ) -> tuple[list[Difference], list[Difference]]:
-    """At most `number` sentences on which the first system is most ahead, and as many for the second, widest first.
+    """Return up to `number` sentences on which the first system is better, and as many for the second.
 
-    They are judged by chrF2, with `lowercase` without regard to case.
+    Both lists are sorted by descending difference in chrF2, lowercased if `lowercase`.
     """
     chrf, metric = CHRF(lowercase=lowercase), "lower-cased chrF2" if lowercase else "chrF2"
     found = []

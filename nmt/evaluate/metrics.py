@@ -1,8 +1,8 @@
-"""Scores of translations, each with the signature that says how it was counted.
+"""Corpus scores with signatures.
 
-BLEU, chrF and TER are sacreBLEU's (Post 2018). The `bleu-tokenized` family is what older publications give instead:
-`multi-bleu.perl` over Moses tokens of both sides. These figures are neither comparable with sacreBLEU's nor with each
-other, so each has a name of its own and a signature that names the tokenizer.
+BLEU, chrF and TER are those of sacreBLEU (Post 2018). The `bleu-tokenized` family is BLEU as in older publications:
+`multi-bleu.perl` on Moses tokens of both sides. These metrics are comparable neither with sacreBLEU's nor with each
+other; the signature names the tokenizer.
 """
 
 from __future__ import annotations
@@ -14,35 +14,36 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import assert_never, get_args
+from typing import get_args
 
-from sacrebleu.metrics.bleu import BLEU, BLEUScore
-from sacrebleu.metrics.chrf import CHRF, CHRFScore
-from sacrebleu.metrics.ter import TER, TERScore
+from sacrebleu.metrics.base import Score as SacrebleuScore
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
-from nmt.evaluate.brackets import BracketF1, BracketScore
-from nmt.evaluate.moses import MosesText, split_compounds
-from nmt.evaluate.sentence_counts import SentenceCounter
+from nmt.evaluate.brackets import BracketF1
+from nmt.evaluate.moses import MosesTokenizer, split_compounds
+from nmt.evaluate.sentence_counts import SentenceMetric
 from nmt.recipe import Metric, UserError
 
-# Digits behind the point that give back a figure of sacreBLEU's exactly, of which it hands out only text.
-_ALL_DIGITS = 20
-# Prepared lines that a scorer remembers: the references come again with every system.
-_REMEMBERED_LINES = 1 << 16
+# sacreBLEU exposes details and intervals only as text; this many decimals restore the exact value.
+_EXACT_DECIMALS = 20
+# Cached tokenized lines: the references are the same for every system.
+_CACHED_LINES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Score:
-    """One figure of one system on one test set.
+    """Score of one system on one test set.
 
-    name:      the metric, as a recipe writes it (or `comet`)
-    value:     0 to 100 (TER may be more, COMET is about 0 to 1); higher is better, except for `ter`
-    signature: how it was counted; two values may be compared only if these are equal (but for `bs` and `seed`, which
-               say how the interval was estimated)
-    detail:    what the figure is made of, where sacreBLEU tells: precisions, brevity penalty, lengths
-    mean:      mean over bootstrap resamples of the sentences, None where none were drawn
-    interval:  half the width of the 95 % interval around `mean`, None where there is none
+    name:      metric, as named in recipes (or `comet`)
+    value:     0 to 100 (TER may exceed it, COMET is about 0 to 1); higher is better except for `ter`
+    signature: scores are comparable only if their signatures are equal, apart from `bs` and `seed`, which describe the
+               interval
+    detail:    components that sacreBLEU reports: precisions, brevity penalty, lengths
+    mean:      mean over bootstrap resamples of the sentences; None without resampling
+    interval:  half width of the 95 % interval around `mean`; None without resampling
     """
 
     name: str
@@ -55,12 +56,10 @@ class Score:
 
 @dataclass(frozen=True)
 class GroupScore:
-    """Scores over those sentences of a test set that share a property.
+    """Scores of a group of sentences of a test set.
 
-    group:     name of the property
-    sentences: how many sentences have it
-    exact:     per cent of them whose translation is equal to a reference
-    scores:    corpus scores over them
+    exact:  percentage of sentences whose translation equals a reference
+    scores: corpus scores of the group
     """
 
     group: str
@@ -71,59 +70,53 @@ class GroupScore:
 
 @dataclass(frozen=True)
 class Scorer:
-    """One metric, ready to score: sacreBLEU's counter behind a preparation of the text.
+    """A metric with its preprocessing.
 
-    name:            the metric, as a recipe writes it
-    counter:         sacreBLEU's metric, applied to prepared lines
-    prepare:         what is done to each hypothesis and reference before
-    signature_notes: entries of sacreBLEU's signature that the preparation changes
+    name:            as in recipes
+    metric:          sacreBLEU metric, applied to preprocessed lines
+    prepare:         preprocessing of each hypothesis and reference
+    signature_notes: signature entries that the preprocessing changes
     """
 
-    name: Metric
-    counter: SentenceCounter
+    name: str
+    metric: SentenceMetric
     prepare: Callable[[str], str]
     signature_notes: Mapping[str, str]
 
     def score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, resamples: int = 0) -> Score:
-        """The score of raw `hypotheses` against one or more streams of raw `references`.
+        """Score raw hypotheses against one or more streams of raw references.
 
-        Above 1, `resamples` bootstrap resamples give the 95 % interval (Koehn 2004), drawn with the seed in the
-        environment variable SACREBLEU_SEED, 12345 by default. Raises UserError where the streams are empty or differ
-        in length, and for a seed that is none.
+        resamples: bootstrap resamples for the 95 % interval (Koehn 2004) if above 1, seeded by the environment variable
+            SACREBLEU_SEED (default: 12345)
+
+        Raises UserError for empty streams, different lengths and an invalid seed.
         """
         check_aligned(_named(hypotheses, references))
-        prepared = [[self.prepare(line) for line in stream] for stream in references]
-        return self.score_prepared(hypotheses, prepared, resamples=resamples)
-
-    def score_prepared(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, resamples: int = 0, **notes: str
-    ) -> Score:
-        """As `score`, for references that are prepared already; `notes` go into the signature."""
         if resamples > 1:
             check_seed()
-        self.counter.n_bootstrap = self.counter.seed = None  # or the signature would tell of those of an earlier call
-        result, bootstrap = _corpus_score(
-            self.counter, [self.prepare(line) for line in hypotheses], references, resamples
-        )
-        signature = self.counter.get_signature()
-        told = json.loads(result.format(width=_ALL_DIGITS, signature=str(signature), is_json=True)) | bootstrap
+        hyps = [self.prepare(line) for line in hypotheses]
+        refs = [[self.prepare(line) for line in stream] for stream in references]
+        self.metric.n_bootstrap = self.metric.seed = None  # otherwise the signature shows those of an earlier call
+        result, bootstrap = _corpus_score(self.metric, hyps, refs, resamples)
+        signature = self.metric.get_signature()
+        fields = json.loads(result.format(width=_EXACT_DECIMALS, signature=str(signature), is_json=True)) | bootstrap
         return Score(
             self.name,
             float(result.score),
-            self.sign(result.name, signature, **notes),
-            told.get("verbose_score", ""),
-            # sacreBLEU leaves out a mean of 0, which is that of nothing but zeros.
-            mean=told.get("confidence_mean", 0.0) if resamples > 1 else None,
-            interval=told.get("confidence_var", 0.0) if resamples > 1 else None,
+            self.sign(result.name, signature),
+            fields.get("verbose_score", ""),
+            # sacreBLEU omits a mean of 0.
+            mean=fields.get("confidence_mean", 0.0) if resamples > 1 else None,
+            interval=fields.get("confidence_var", 0.0) if resamples > 1 else None,
         )
 
     @property
     def is_case_sensitive(self) -> bool:
-        """Whether a word in lower case and the same with a capital letter are different words."""
-        return not isinstance(self.counter, TER) and not self.counter.lowercase and "case" not in self.signature_notes
+        """Return whether words that differ in case count as different."""
+        return not isinstance(self.metric, TER) and not self.metric.lowercase and "case" not in self.signature_notes
 
     def sign(self, kind: str, signature: object, **notes: str) -> str:
-        """A signature of sacreBLEU's in full: after the kind of score, and with what the preparation changes."""
+        """Return the full signature: kind of score, sacreBLEU's signature and the changes by the preprocessing."""
         entries = dict(entry.split(":", 1) for entry in str(signature).split("|"))
         version = entries.pop("version")
         entries |= {**self.signature_notes, **notes, "version": version}
@@ -131,36 +124,36 @@ class Scorer:
 
 
 def make_scorer(name: str, *, tgt_lang: str, tokenize: str | None = None, lowercase: bool = False) -> Scorer:
-    """The scorer of one metric.
+    """Create the scorer of a metric.
 
-    `tokenize` (a tokenizer of sacreBLEU; by default the one that sacreBLEU takes for the language, `13a` for most) and
-    `lowercase` are for BLEU, `lowercase` for chrF too (sacreBLEU's program has options for each: -lc and
-    --chrf-lowercase); TER never minds case, and the `bleu-tokenized` family has tokens of its own. `tgt_lang` chooses
-    the rules of the Moses tokenizer. Raises UserError for an unknown name.
+    tgt_lang:  selects the rules of tokenizers
+    tokenize:  sacreBLEU tokenizer for `bleu`; None selects sacreBLEU's default for the language, mostly `13a`
+    lowercase: for `bleu`, `chrf` and `chrf++`; TER always ignores case (sacreBLEU has -lc and --chrf-lowercase)
+
+    Raises UserError for an unknown name.
     """
-    metric = _known_metric(name)
-    match metric:
+    match name:
         case "bleu":
-            return Scorer(metric, _bleu(tokenize, lowercase, tgt_lang), str, {})
+            return Scorer(name, _bleu(tokenize, lowercase, tgt_lang), str, {})
         case "chrf":
-            return Scorer(metric, CHRF(lowercase=lowercase), str, {})
+            return Scorer(name, CHRF(lowercase=lowercase), str, {})
         case "chrf++":
-            return Scorer(metric, CHRF(lowercase=lowercase, word_order=2), str, {})
+            return Scorer(name, CHRF(lowercase=lowercase, word_order=2), str, {})
         case "ter":
-            return Scorer(metric, TER(), str, {})
+            return Scorer(name, TER(), str, {})
         case "bracket-f1":
-            return Scorer(metric, BracketF1(), str, {})
+            return Scorer(name, BracketF1(), str, {})
         case "bleu-tokenized":
-            moses = MosesText(tgt_lang)
-            return _moses_scorer(metric, moses, moses.tokens)
+            moses = MosesTokenizer(tgt_lang)
+            return _moses_scorer(name, moses, moses)
         case "bleu-tokenized-lc":
-            moses = MosesText(tgt_lang)
-            return _moses_scorer(metric, moses, lambda line: moses.tokens(line.lower()), case="lc")
+            moses = MosesTokenizer(tgt_lang)
+            return _moses_scorer(name, moses, lambda line: moses(line.lower()), case="lc")
         case "bleu-compound-split":
-            moses = MosesText(tgt_lang, "unipunct")
-            return _moses_scorer(metric, moses, lambda line: split_compounds(moses.tokens(line)), compounds="split")
+            moses = MosesTokenizer(tgt_lang, "unipunct")
+            return _moses_scorer(name, moses, lambda line: split_compounds(moses(line)), compounds="split")
         case _:
-            assert_never(metric)
+            raise _unknown("metric", name, get_args(Metric))
 
 
 def score_corpus(
@@ -173,10 +166,9 @@ def score_corpus(
     lowercase: bool = False,
     resamples: int = 0,
 ) -> list[Score]:
-    """Corpus scores of raw translations against one or more streams of raw references, one for each metric.
+    """Score raw translations against one or more streams of raw references, with each metric.
 
-    See `make_scorer` and `Scorer.score` for the options. Raises UserError for an unknown metric or tokenizer, and where
-    the streams are empty or differ in length.
+    See `make_scorer` and `Scorer.score` for options and errors.
     """
     scorers = [make_scorer(name, tgt_lang=tgt_lang, tokenize=tokenize, lowercase=lowercase) for name in metrics]
     return [scorer.score(hypotheses, references, resamples=resamples) for scorer in scorers]
@@ -185,50 +177,14 @@ def score_corpus(
 def bleu_tokenizer(
     *, tgt_lang: str, tokenize: str | None = None, lowercase: bool = False
 ) -> tuple[Callable[[str], list[str]], str]:
-    """What cuts a line into the words that `bleu` with these options counts, and a name for such words."""
-    counter = _bleu(tokenize, lowercase, tgt_lang)
+    """Return the tokenizer of `bleu` with these options, and a description of its tokens."""
+    metric = _bleu(tokenize, lowercase, tgt_lang)
 
     def words(line: str) -> list[str]:
-        tokens: str = counter.tokenizer((line.lower() if lowercase else line).rstrip())
+        tokens: str = metric.tokenizer((line.lower() if lowercase else line).rstrip())
         return tokens.split()
 
-    return words, f"{'lower-cased ' if lowercase else ''}tokens of sacreBLEU's {counter.tokenizer_signature}"
-
-
-def score_tokenized(
-    hypotheses: Sequence[str],
-    tokenized_references: Sequence[Sequence[str]],
-    metric: str = "bleu-tokenized-lc",
-    *,
-    tgt_lang: str,
-) -> Score:
-    """BLEU of raw translations against reference files that hold Moses tokens already, such as `*.lc.norm.tok.de`.
-
-    Raises UserError for a metric outside the `bleu-tokenized` family, and where streams are empty or differ in length.
-    """
-    scorer = make_scorer(metric, tgt_lang=tgt_lang)
-    if scorer.prepare is str:
-        raise UserError(f"{metric} makes tokens of its own; the reference must be raw; or take bleu-tokenized-lc")
-    check_aligned(_named(hypotheses, tokenized_references))
-    return scorer.score_prepared(hypotheses, tokenized_references, ref="tokenized")
-
-
-def score_by_group(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    groups: Sequence[Sequence[str]],
-    metrics: Sequence[str] = ("bleu", "chrf"),
-    *,
-    tgt_lang: str,
-    tokenize: str | None = None,
-    lowercase: bool = False,
-) -> list[GroupScore]:
-    """Scores for each group of sentences, by name; `groups` holds the groups of each sentence: none, one or several.
-
-    Raises UserError where the streams are empty or differ in length.
-    """
-    scorers = [make_scorer(name, tgt_lang=tgt_lang, tokenize=tokenize, lowercase=lowercase) for name in metrics]
-    return score_groups(hypotheses, references, groups, scorers, lowercase=lowercase)
+    return words, f"{'lower-cased ' if lowercase else ''}tokens of sacreBLEU's {metric.tokenizer_signature}"
 
 
 def score_groups(
@@ -239,59 +195,56 @@ def score_groups(
     *,
     lowercase: bool = False,
 ) -> list[GroupScore]:
-    """As `score_by_group`, by scorers that are made already; `lowercase`: exact translations may differ in case."""
+    """Score each group of sentences, sorted by name.
+
+    groups:    names of the groups of each sentence: none, one or several
+    lowercase: ignore case in exact matches
+
+    Raises UserError for empty streams and different lengths.
+    """
     check_aligned({**_named(hypotheses, references), "groups": groups})
     members: dict[str, list[int]] = defaultdict(list)
     for sentence, names in enumerate(groups):
         for name in dict.fromkeys(names):
             members[name].append(sentence)
-    as_compared = str.lower if lowercase else str
+    normalize = str.lower if lowercase else str
     equal = [
-        as_compared(hypothesis) in map(as_compared, answers)
-        for hypothesis, *answers in zip(hypotheses, *references, strict=True)
+        normalize(hypothesis) in map(normalize, refs) for hypothesis, *refs in zip(hypotheses, *references, strict=True)
     ]
     result = []
     for name, sentences in sorted(members.items()):
-        chosen = [hypotheses[i] for i in sentences]
+        hyps = [hypotheses[i] for i in sentences]
         refs = [[stream[i] for i in sentences] for stream in references]
         exact = 100.0 * sum(equal[i] for i in sentences) / len(sentences)
-        result.append(GroupScore(name, len(sentences), exact, tuple(scorer.score(chosen, refs) for scorer in scorers)))
+        result.append(GroupScore(name, len(sentences), exact, tuple(scorer.score(hyps, refs) for scorer in scorers)))
     return result
 
 
 def check_aligned(streams: Mapping[str, Sequence[object]]) -> None:
-    """Raise UserError, with names and counts, unless the streams (by name) have equally many lines, at least one."""
-    (first, reference), *others = streams.items()
+    """Raise UserError unless all streams (by name) have the same number of lines, at least one."""
+    (first, first_lines), *others = streams.items()
     for name, lines in streams.items():
         if not lines:
-            raise UserError(f"{name} has no lines; it must hold one sentence a line; check the file")
+            raise UserError(f"{name} has no lines; it must have one sentence per line")
     for name, lines in others:
-        if len(lines) != len(reference):
+        if len(lines) != len(first_lines):
             raise UserError(
-                f"{first} has {len(reference):,} lines and {name} has {len(lines):,}; "
+                f"{first} has {len(first_lines):,} lines and {name} has {len(lines):,}; "
                 "they must match line by line; check that both belong to the same test set"
             )
 
 
 def check_seed() -> None:
-    """Raise UserError unless SACREBLEU_SEED, where it is set, is a seed that sacreBLEU can draw with."""
+    """Raise UserError if SACREBLEU_SEED is not a seed that sacreBLEU accepts."""
     seed = os.environ.get("SACREBLEU_SEED", "12345")
     if not (seed.isascii() and seed.isdigit()) and seed.lower() != "none":
-        raise UserError(f"SACREBLEU_SEED is {seed!r}; it must be a whole number, or none for another one every time")
-
-
-def _known_metric(name: str) -> Metric:
-    for metric in get_args(Metric):
-        if metric == name:
-            known: Metric = metric
-            return known
-    raise _unknown("metric", name, get_args(Metric))
+        raise UserError(f"SACREBLEU_SEED must be an integer, or none for a random seed, got {seed!r}")
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> UserError:
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    remedy = f"did you mean {near[0]!r}?" if near else "choose one"
-    return UserError(f"unknown {kind} {name!r}; it must be one of {', '.join(known)}; {remedy}")
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return UserError(f"unknown {kind} {name!r}; it must be one of {', '.join(known)}{hint}")
 
 
 def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:
@@ -299,33 +252,32 @@ def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:
         raise _unknown("tokenizer", tokenize, list(BLEU.TOKENIZERS))
     try:
         return BLEU(tokenize=tokenize, lowercase=lowercase, trg_lang=tgt_lang)
-    except (RuntimeError, OSError, ImportError) as error:  # a tokenizer that needs a package or a download
+    except (RuntimeError, OSError, ImportError) as error:  # the tokenizer needs a package or a download
         reason = " ".join(str(error).split())
-        raise UserError(f"tokenizer {tokenize or tgt_lang!r} cannot be used: {reason}") from error
+        raise UserError(f"tokenizer {tokenize or tgt_lang!r} is not available: {reason}") from error
 
 
 def _corpus_score(
-    counter: SentenceCounter, lines: Sequence[str], references: Sequence[Sequence[str]], resamples: int
-) -> tuple[BLEUScore | CHRFScore | TERScore | BracketScore, dict[str, float]]:
-    """sacreBLEU's score; above 1, `resamples` give it an interval, which comes apart where it cannot hold it."""
+    metric: SentenceMetric, lines: Sequence[str], references: Sequence[Sequence[str]], resamples: int
+) -> tuple[SacrebleuScore, dict[str, float]]:
+    """Return sacreBLEU's score and, if the score cannot contain it, the bootstrap interval."""
     try:
-        return counter.corpus_score(lines, references, n_bootstrap=max(resamples, 1)), {}
+        return metric.corpus_score(lines, references, n_bootstrap=max(resamples, 1)), {}
     except TypeError:
-        assert not isinstance(counter, BracketF1)
-        # Where the score of some resamples is just zero, sacreBLEU (2.6) cannot take the mean of its own numbers, since
-        # those are 64-bit and the others 32-bit. What it has noted for the signature until then stands. Its paired
-        # test, which can, draws the same resamples of its baseline.
-        test = PairedTest([("", lines)], {"": counter}, references, test_type="bs", n_samples=resamples)
+        # sacreBLEU 2.6 cannot average resampled scores of which some are exactly zero, because these are float and the
+        # others are float32. Its paired test can, with the same resamples of the baseline. The failed call has already
+        # set n_bootstrap and seed for the signature.
+        test = PairedTest([("", lines)], {"": metric}, references, test_type="bs", n_samples=resamples)
         (found,) = (row for rows in test()[1].values() for row in rows if isinstance(row, Result))
         assert found.mean is not None and found.ci is not None
         bootstrap = {"confidence_mean": float(found.mean), "confidence_var": float(found.ci)}
-        return counter.corpus_score(lines, references), bootstrap
+        return metric.corpus_score(lines, references), bootstrap
 
 
-def _moses_scorer(metric: Metric, moses: MosesText, prepare: Callable[[str], str], **notes: str) -> Scorer:
-    # `force`: the warning that the text looks tokenised would be about our own tokens. multi-bleu.perl smooths nothing.
-    counter = BLEU(tokenize="none", force=True, smooth_method="none")
-    return Scorer(metric, counter, lru_cache(_REMEMBERED_LINES)(prepare), {"tok": moses.signature, **notes})
+def _moses_scorer(name: str, moses: MosesTokenizer, prepare: Callable[[str], str], **notes: str) -> Scorer:
+    # `force` suppresses a warning about tokenized text. multi-bleu.perl does not smooth.
+    metric = BLEU(tokenize="none", force=True, smooth_method="none")
+    return Scorer(name, metric, lru_cache(_CACHED_LINES)(prepare), {"tok": moses.signature, **notes})
 
 
 def _named(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Sequence[object]]:

@@ -1,58 +1,49 @@
-"""Text as the Moses scripts leave it, for the BLEU of older publications."""
+"""Moses tokenization, for BLEU as reported in older publications."""
 
 from __future__ import annotations
 
 import re
 from importlib.metadata import version
-from typing import Literal, assert_never
+from typing import Literal
 
 Punctuation = Literal["norm", "unipunct"]
 
 _CODES = "as bn ca cs de el en es et fi fr ga gu hi hu is it ja kn ko lt lv ml mni mr nl or pa pl pt ro ru sk sl sv ta"
 LANGUAGES = frozenset([*_CODES.split(), "tdt", "te", "yue", "zh"])
-"""Languages with rules of their own in the Moses tokenizer. For ja, ko and zh, sacreBLEU has tokenizers too."""
+"""Languages that the Moses tokenizer has rules for. For ja, ko and zh, sacreBLEU has tokenizers too."""
 
 
-class MosesText:
-    """Text as the Moses scripts leave it: punctuation made uniform, then tokenised, special characters escaped.
+class MosesTokenizer:
+    """Moses punctuation normalization, tokenization and escaping. Words are not split at hyphens.
 
-    punctuation `norm` is `normalize-punctuation.perl`. Lower-cased before, it reproduces each of the 93,042 lines of
-    Multi30k's `lc.norm.tok` files (task 1, three languages).
-    punctuation `unipunct` is `replace-unicode-punctuation.perl`, the first step of tensor2tensor's `get_ende_bleu.sh`.
-    Hyphens stay inside words (no aggressive splitting).
+    punctuation: `norm` is `normalize-punctuation.perl`. On lowercased input, it reproduces all 93,042 lines of the
+        `lc.norm.tok` files of Multi30k (task 1, three languages).
+        `unipunct` is `replace-unicode-punctuation.perl`, the first step of tensor2tensor's `get_ende_bleu.sh`.
     """
 
     def __init__(self, lang: str, punctuation: Punctuation = "norm") -> None:
-        """`lang` is an ISO 639 code; Moses has rules for about thirty languages and takes English ones for others."""
-        # Importing it compiles its rules, which takes a second that only those who need them shall wait.
-        from sacremoses import MosesPunctNormalizer, MosesTokenizer  # noqa: PLC0415
+        """`lang` is an ISO 639 code; languages outside LANGUAGES use the English rules."""
+        # Importing sacremoses compiles its rules, which takes a second.
+        import sacremoses  # noqa: PLC0415
 
         self._punctuation: Punctuation = punctuation
-        self._normalizer = MosesPunctNormalizer(lang, perl_parity=True)
-        self._tokenizer = MosesTokenizer(lang)
+        self._normalizer = sacremoses.MosesPunctNormalizer(lang, perl_parity=True)
+        self._tokenizer = sacremoses.MosesTokenizer(lang)
         self.signature = f"moses.{lang}.{punctuation}.sacremoses-{version('sacremoses')}"
 
-    def tokens(self, line: str) -> str:
-        """The tokens of a line, joined by single spaces."""
-        tokenized: str = self._tokenizer.tokenize(self._uniform(line), return_str=True)
-        return tokenized.strip()
-
-    def _uniform(self, line: str) -> str:
-        uniform: str
-        match self._punctuation:
-            case "norm":
-                # Moses' rule for a full stop before a closing quote looks at the character behind it: in Perl, the
-                # line end.
-                uniform = self._normalizer.normalize(line + "\n")
-            case "unipunct":
-                uniform = self._normalizer.replace_unicode_punct(line)
-            case _:
-                assert_never(self._punctuation)
-        return uniform
+    def __call__(self, line: str) -> str:
+        """Return the tokens of a line, separated by single spaces."""
+        if self._punctuation == "norm":
+            # The rule for a period before a closing quote matches the character after it, a line feed in Perl.
+            line = self._normalizer.normalize(line + "\n")
+        else:
+            line = self._normalizer.replace_unicode_punct(line)
+        tokens: str = self._tokenizer.tokenize(line, return_str=True)
+        return tokens.strip()
 
 
 def split_compounds(tokens: str) -> str:
-    """Tokens with each hyphen between two characters made a token, as the paper's English-German scores were counted.
+    """Split words at hyphens, as for the English-German scores of the paper.
 
     The rule of tensor2tensor's `get_ende_bleu.sh`, which follows Luong et al. 2015.
     """

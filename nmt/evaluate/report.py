@@ -1,7 +1,6 @@
-"""What the report of a run says: what was trained on what, where, how fast, and how well it translates.
+"""Contents of a run report: data, training, test scores, machine and software.
 
-Everything in it is plain data that the caller hands over; only the machine and the software describe themselves.
-`nmt/evaluate/report_format.py` formats it.
+The caller collects them; `nmt/evaluate/report_format.py` formats them. Field names are the keys of `report.json`.
 """
 
 from __future__ import annotations
@@ -29,11 +28,12 @@ _PACKAGES = ("nmt", "torch", "sentencepiece", "sacrebleu", "sacremoses", "numpy"
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What preparation made of the corpora.
+    """Prepared corpora.
 
-    train_read: training pairs found; train_pairs: of these, kept; dropped: the others, counted by reason
-    valid_pairs: development pairs; src_tokens, tgt_tokens: subword tokens of the kept training pairs
-    valid_leaks: development pairs of which a side occurs in the training text, exactly or nearly; None if unknown
+    train_read:  training pairs read; train_pairs of them were kept
+    dropped:     number of dropped training pairs by reason
+    src_tokens, tgt_tokens: subword tokens of the kept training pairs
+    valid_leaks: validation pairs with a side in the training text, exactly or nearly; None if unknown
     """
 
     train_read: int
@@ -48,7 +48,7 @@ class DataSummary:
 
     @classmethod
     def from_prepare_report(cls, report: Mapping[str, Any], valid_leaks: int | None = None) -> DataSummary:
-        """The facts in a parsed `prepare.json`, and what was found in the development text."""
+        """Create the summary from a parsed `prepare.json`."""
         train, vocab_size = report["train"], report["vocab_size"]
         return cls(
             train_read=train["pairs_read"],
@@ -65,14 +65,16 @@ class DataSummary:
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """How the weights were found.
+    """Training of the scored model.
 
-    seconds: training time over all starts, without preparation; tgt_tokens: target tokens trained on, end tokens
-    included; valid_nll: negative log-likelihood of a validation token in nats, without label smoothing, at the best
-    validation, None if never measured; averaged: number of checkpoints whose mean translates the test sets; skipped:
-    updates without a finite gradient;
-    micro_batches: of an update over all processes, on average; work_share: share of the processes' work that counts,
-    the rest being padding and waiting for the busiest; None where the run has noted neither.
+    seconds:       training time over all sessions, without preparation
+    tgt_tokens:    trained target tokens, EOS included
+    valid_nll:     negative log-likelihood per validation token in nats at the best validation, without label smoothing;
+                   None without validation
+    averaged:      number of averaged checkpoints
+    skipped:       updates with non-finite gradients
+    micro_batches: mean per update over all ranks; None if unknown
+    work_share:    fraction of the computation that is not padding or waiting for the slowest rank; None if unknown
     """
 
     steps: int
@@ -91,20 +93,20 @@ class TrainingSummary:
 
     @property
     def tokens_per_second(self) -> float:
-        """Target tokens trained per second."""
+        """Trained target tokens per second."""
         return self.tgt_tokens / self.seconds if self.seconds else 0.0
 
     @property
     def valid_perplexity(self) -> float | None:
-        """Perplexity of a development token at the best validation."""
+        """Perplexity per validation token at the best validation."""
         if self.valid_nll is None:
             return None
-        return math.exp(self.valid_nll) if self.valid_nll < 700 else math.inf  # beyond, a float overflows
+        return math.exp(self.valid_nll) if self.valid_nll < 700 else math.inf  # exp(710) overflows
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One translated sentence beside its source and reference."""
+    """A translated sentence with its source and reference."""
 
     src: str
     ref: str
@@ -113,11 +115,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class ScoredTestSet:
-    """One test set: its scores, scores by label where sentences have labels, and a few translations.
+    """Scores of a test set.
 
-    seconds: time to translate all of its `sentences`
-    leaks: how many of them occur in the training text; None if unknown
-    clean_scores: the scores of the others; empty where there are none or all
+    seconds:      translation time
+    groups:       scores by label, if sentences have labels
+    leaks:        sentences in the training text; None if unknown
+    clean_scores: scores of the sentences that are not; empty if there are none, or no leaks
     """
 
     name: str
@@ -132,7 +135,7 @@ class ScoredTestSet:
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine: processor model, usable cores, GPU names."""
+    """CPU model, usable cores and GPU names."""
 
     cpu: str
     cores: int
@@ -141,12 +144,16 @@ class Machine:
 
 @dataclass(frozen=True)
 class RunReport:
-    """Everything that the report of a run says.
+    """Contents of a run report.
 
-    summary: the recipe in a line (`summarize`); parameters: trained weights, tied ones counted once;
-    versions: package -> version; git_commit: of the working tree that ran, `-dirty` when it had changes
-    recipe: its options that are not the default, as TOML; curves: file name of their picture beside the report
-    notes: what the report lacks, and why; changes: options that changed while the run was trained
+    summary:    one-line description of the recipe (`summarize`)
+    parameters: trained parameters; tied ones count once
+    versions:   version by package
+    git_commit: of the working tree, with `-dirty` if modified
+    recipe:     non-default options as TOML
+    curves:     file name of the training curves
+    notes:      missing parts of the report, with the reason
+    changes:    options that changed during training
     """
 
     name: str
@@ -166,7 +173,7 @@ class RunReport:
 
 
 def summarize(recipe: Recipe) -> str:
-    """The recipe in a line: languages, size of the model, updates, search."""
+    """Describe a recipe in one line: languages, model size, updates and search."""
     model, train, decode = recipe.model, recipe.train, recipe.decode
     alpha = "" if decode.length_penalty == "none" else f" {decode.length_alpha:g}"
     return (
@@ -178,26 +185,27 @@ def summarize(recipe: Recipe) -> str:
 
 
 def describe_machine() -> Machine:
-    """The machine that this process runs on."""
+    """Return CPU and GPUs of this machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
     return Machine(_cpu_model(), cores, gpus)
 
 
 def describe_software() -> dict[str, str]:
-    """Versions of Python and of the packages that a result depends on."""
+    """Return the versions of Python and of the packages that affect results."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
             versions[package] = version(package)
-        except PackageNotFoundError:  # run from a source tree that was never installed
+        except PackageNotFoundError:  # running from a source tree that is not installed
             versions[package] = "not installed"
     return versions
 
 
 def find_git_commit() -> str | None:
-    """The commit of the working tree that this code belongs to, `-dirty` where it has changes; None outside of one."""
-    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:  # an installed copy inside somebody's tree
+    """Return the commit of this source tree, with `-dirty` if modified; None outside of a repository."""
+    # An installed copy may be inside an unrelated repository.
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None
     return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 
@@ -205,26 +213,26 @@ def find_git_commit() -> str | None:
 def choose_samples(
     sources: Sequence[str], references: Sequence[str], translations: Sequence[str], number: int
 ) -> tuple[Sample, ...]:
-    """At most `number` samples, spread evenly over the test set, the same at every call."""
+    """Return up to `number` samples, evenly spaced over the test set."""
     number = min(number, len(sources))
     chosen = [index * len(sources) // number for index in range(number)]
     return tuple(Sample(sources[i], references[i], translations[i]) for i in chosen)
 
 
 def _cpu_model() -> str:
-    """The processor's name: Linux tells it in a file only; elsewhere the platform's word must do."""
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    try:  # on Linux, `platform` does not know the model
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        found = None
-    return found[1] if found else platform.processor() or platform.machine()
+        cpuinfo = ""
+    match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return match[1] if match else platform.processor() or platform.machine()
 
 
 def _git(*arguments: str) -> str | None:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=True, timeout=10
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()

@@ -1,53 +1,60 @@
-"""The page about a run: its facts as Markdown for people and JSON for programs."""
+"""The report of a run as Markdown and JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from nmt.data.leaks import LeakCounts
-from nmt.evaluate.metrics import GroupScore
-from nmt.evaluate.report import DataSummary, RunReport, ScoredTestSet, TrainingSummary
-from nmt.evaluate.result_tables import LEAK_HEADER, NEARLY, leak_rows, metric_heading, score_cell, score_notes
+from nmt.evaluate.report import DataSummary, Machine, RunReport, ScoredTestSet, TrainingSummary
+from nmt.evaluate.result_tables import (
+    LEAK_HEADER,
+    NEAR_LEAK_NOTE,
+    group_header,
+    group_row,
+    leak_rows,
+    metric_heading,
+    score_cell,
+    score_notes,
+)
 from nmt.evaluate.tables import escape_markdown, markdown_rows
 from nmt.logs import format_duration
-from nmt.train.state import Change
 
 
-def write_report(facts: RunReport, directory: Path) -> tuple[Path, Path]:
-    """Write `report.md` and `report.json` into `directory`; returns their paths."""
+def write_report(report: RunReport, directory: Path) -> tuple[Path, Path]:
+    """Write `report.md` and `report.json`; return their paths."""
     markdown, data = directory / "report.md", directory / "report.json"
-    markdown.write_text(format_markdown(facts), encoding="utf-8")
-    data.write_text(format_json(facts), encoding="utf-8")
+    markdown.write_text(format_markdown(report), encoding="utf-8")
+    data.write_text(format_json(report), encoding="utf-8")
     return markdown, data
 
 
-def format_json(facts: RunReport) -> str:
+def format_json(report: RunReport) -> str:
     """Format the fields of `RunReport` and derived values as JSON, with null for non-finite numbers."""
-    tree = dataclasses.asdict(facts)
-    tree["training"]["tokens_per_second"] = facts.training.tokens_per_second
-    tree["training"]["valid_perplexity"] = facts.training.valid_perplexity
+    tree = dataclasses.asdict(report)
+    tree["training"]["tokens_per_second"] = report.training.tokens_per_second
+    tree["training"]["valid_perplexity"] = report.training.valid_perplexity
     return json.dumps(_finite(tree), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
-def format_markdown(facts: RunReport) -> str:
-    """The report as Markdown: scores first, then how they came about, then samples."""
-    lines = [f"# {escape_markdown(facts.name)}", "", f"{escape_markdown(facts.summary)}.", ""]
-    for test in facts.tests:
+def format_markdown(report: RunReport) -> str:
+    """Format the report as Markdown: test scores, training, data, recipe, machine, samples."""
+    lines = [f"# {escape_markdown(report.name)}", "", f"{escape_markdown(report.summary)}.", ""]
+    for test in report.tests:
         lines += [*_test_section(test), ""]
-    lines += [*_training_section(facts), "", *_data_section(facts.data), ""]
-    lines += [*_recipe_section(facts), *_origin_section(facts)]
-    for test in facts.tests:
+    lines += [*_training_section(report), "", *_data_section(report.data), ""]
+    lines += [*_recipe_section(report.recipe), *_machine_section(report)]
+    for test in report.tests:
         lines += _samples_section(test)
     return "\n".join(lines) + "\n"
 
 
 def _test_section(test: ScoredTestSet) -> Iterator[str]:
-    rate = f", {test.sentences / test.seconds:,.1f} a second" if test.seconds else ""
+    rate = f", {test.sentences / test.seconds:,.1f} per second" if test.seconds else ""
     yield f"## Test set {escape_markdown(test.name)}: {test.sentences:,} sentences{rate}"
     yield ""
     yield from _score_table(test)
@@ -62,31 +69,32 @@ def _test_section(test: ScoredTestSet) -> Iterator[str]:
     yield from _leaks(test.leaks)
     if test.groups:
         yield ""
-        yield from _group_table(test.groups)
+        rows = (map(escape_markdown, group_row(group)) for group in test.groups)
+        yield from markdown_rows(group_header(test.groups, "label"), map(tuple, rows))
 
 
 def _score_table(test: ScoredTestSet) -> Iterator[str]:
-    """The scores of all sentences, and beside them of those that are not in the training text where others are."""
+    """Show scores of all sentences and, if some are in the training text, of the clean sentences."""
     columns = {"score": test.scores}
     if test.leaks is not None and test.clean_scores:
         columns = {f"all {test.sentences:,}": test.scores, f"clean {test.leaks.clean:,}": test.clean_scores}
     rows = (
-        (metric_heading(of_all.name), *map(score_cell, scores), f"`{of_all.signature}`")
-        for of_all, scores in zip(test.scores, zip(*columns.values(), strict=True), strict=True)
+        (metric_heading(scores[0].name), *map(score_cell, scores), f"`{scores[0].signature}`")
+        for scores in zip(*columns.values(), strict=True)
     )
     return markdown_rows(("metric", *columns, "signature"), rows)
 
 
 def _leaks(counts: LeakCounts | None) -> Iterator[str]:
     if counts is None:
-        yield "It is unknown which of its sentences are in the training text, which could not be searched."
+        yield "Overlap with the training text is unknown, because the training text could not be searched."
         return
     if counts.clean == counts.sentences:
-        yield f"None of its sentences is in the training text, exactly or nearly. {NEARLY}"
+        yield f"None of the sentences is in the training text, exactly or nearly. {NEAR_LEAK_NOTE}"
         return
     yield from markdown_rows(("in the training text", *LEAK_HEADER), leak_rows(counts))
     yield ""
-    yield f"{NEARLY} Clean sentences have neither side there. `nmt leaks RECIPE` lists the others."
+    yield f"{NEAR_LEAK_NOTE} Clean sentences have neither side there. `nmt leaks RECIPE` lists the others."
 
 
 def _samples_section(test: ScoredTestSet) -> Iterator[str]:
@@ -100,71 +108,49 @@ def _samples_section(test: ScoredTestSet) -> Iterator[str]:
         yield f"   translation: {escape_markdown(sample.translation)}"
 
 
-def _group_table(groups: Sequence[GroupScore]) -> Iterator[str]:
-    header = ("label", "sentences", "exactly right", *(metric_heading(score.name) for score in groups[0].scores))
-    rows = (
-        (
-            escape_markdown(group.group),
-            f"{group.sentences:,}",
-            f"{group.exact:.1f} %",
-            *map(score_cell, group.scores),
-        )
-        for group in groups
-    )
-    return markdown_rows(header, rows)
-
-
-def _training_section(facts: RunReport) -> Iterator[str]:
-    training = facts.training
+def _training_section(report: RunReport) -> Iterator[str]:
+    training = report.training
     processes = f", {training.world_size} processes" if training.world_size > 1 else ""
+    skipped = f"; {training.skipped:,} skipped because of non-finite gradients" if training.skipped else ""
     yield "## Training"
     yield ""
     yield from _pairs(
         {
-            "parameters": f"{facts.parameters:,}",
-            "updates": _updates(training),
+            "parameters": f"{report.parameters:,}",
+            "updates": f"{training.steps:,} ({training.epochs:.1f} epochs){skipped}",
             "time": format_duration(training.seconds),
-            "speed": f"{training.tokens_per_second:,.0f} target tokens a second",
-            "computed in": f"{training.precision} on {training.device}{processes}",
-            "micro-batches of an update": _micro_batches(training),
+            "speed": f"{training.tokens_per_second:,.0f} target tokens per second",
+            "precision": f"{training.precision} on {training.device}{processes}",
+            "micro-batches per update": _micro_batches(training),
             "best validation": _validation(training),
             "averaged checkpoints": str(training.averaged),
-            "seed": str(facts.seed),
+            "seed": str(report.seed),
         }
     )
-    if facts.changes:
+    if report.changes:
+        rows = [
+            (f"{change.step:,}", *(escape_markdown(str(value)) for value in (change.option, change.before, change.now)))
+            for change in report.changes
+        ]
         yield ""
-        yield from markdown_rows(
-            ("option changed after update", "option", "before", "then"), map(_change, facts.changes)
-        )
-    if facts.curves:
+        yield from markdown_rows(("changed after update", "option", "before", "after"), rows)
+    if report.curves:
         yield ""
-        yield f"![Curves of the training run]({facts.curves})"
-    for note in facts.notes:
+        yield f"![Curves of the training run]({report.curves})"
+    for note in report.notes:
         yield ""
         yield f"{escape_markdown(note)}."
-
-
-def _change(change: Change) -> tuple[str, ...]:
-    values = (escape_markdown(str(value)) for value in (change.before, change.now))
-    return f"{change.step:,}", escape_markdown(change.option), *values
 
 
 def _micro_batches(training: TrainingSummary) -> str:
     if training.micro_batches is None or training.work_share is None:
         return "unknown"
-    processes = "process" if training.world_size == 1 else f"{training.world_size} processes"
-    return f"{training.micro_batches:.3g}; {training.work_share:.1%} of the work of the {processes} counts"
-
-
-def _updates(training: TrainingSummary) -> str:
-    skipped = f"; {training.skipped:,} of them skipped, having no finite gradient" if training.skipped else ""
-    return f"{training.steps:,} ({training.epochs:.1f} epochs){skipped}"
+    return f"{training.micro_batches:.3g}; {training.work_share:.1%} of the computation is useful"
 
 
 def _validation(training: TrainingSummary) -> str:
     if training.valid_nll is None:
-        return "never measured"
+        return "none"
     at = f" at update {training.valid_step:,}" if training.valid_step is not None else ""
     perplexity = training.valid_perplexity or math.nan
     shown = f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.3g}"
@@ -172,6 +158,7 @@ def _validation(training: TrainingSummary) -> str:
 
 
 def _data_section(data: DataSummary) -> Iterator[str]:
+    leaks = f", {data.valid_leaks:,} of them in the training text" if data.valid_leaks is not None else ""
     yield "## Data"
     yield ""
     yield from _pairs(
@@ -179,43 +166,39 @@ def _data_section(data: DataSummary) -> Iterator[str]:
             "training pairs": f"{data.train_pairs:,} of {data.train_read:,}",
             **{f"dropped: {escape_markdown(reason)}": f"{count:,}" for reason, count in data.dropped.items() if count},
             "training tokens": f"{data.src_tokens:,} source, {data.tgt_tokens:,} target",
-            "development pairs": f"{data.valid_pairs:,}{_valid_leaks(data)}",
-            "vocabulary": f"{data.src_vocab_size:,} source, {data.tgt_vocab_size:,} target pieces",
+            "validation pairs": f"{data.valid_pairs:,}{leaks}",
+            "vocabulary": f"{data.src_vocab_size:,} source, {data.tgt_vocab_size:,} target tokens",
         }
     )
 
 
-def _valid_leaks(data: DataSummary) -> str:
-    return f", {data.valid_leaks:,} of them in the training text" if data.valid_leaks is not None else ""
-
-
-def _recipe_section(facts: RunReport) -> Iterator[str]:
-    if facts.recipe:
+def _recipe_section(recipe: str) -> Iterator[str]:
+    if recipe:
         yield "## Recipe"
         yield ""
-        yield "All options that are not the default; `recipe.toml` beside this report has every one."
+        yield "Non-default options. `recipe.toml` beside this report has all options."
         yield ""
         yield "```toml"
-        yield facts.recipe.rstrip("\n")
+        yield recipe.rstrip("\n")
         yield "```"
         yield ""
 
 
-def _origin_section(facts: RunReport) -> Iterator[str]:
+def _machine_section(report: RunReport) -> Iterator[str]:
     yield "## Machine and software"
     yield ""
     yield from _pairs(
         {
-            "processor": f"{facts.machine.cpu}, {facts.machine.cores} cores",
-            "GPUs": _count_equal(facts.machine.gpus) or "none",
-            **facts.versions,
-            "git commit": facts.git_commit or "unknown",
+            "processor": f"{report.machine.cpu}, {report.machine.cores} cores",
+            "GPUs": _gpus(report.machine),
+            **report.versions,
+            "git commit": report.git_commit or "unknown",
         }
     )
 
 
-def _count_equal(names: Sequence[str]) -> str:
-    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+def _gpus(machine: Machine) -> str:
+    return ", ".join(f"{machine.gpus.count(name)} x {name}" for name in dict.fromkeys(machine.gpus)) or "none"
 
 
 def _pairs(rows: dict[str, str]) -> Iterator[str]:

@@ -1,9 +1,10 @@
-"""What is found out about translations, as tables."""
+"""Evaluation results as tables and JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from nmt.data.leaks import LeakCounts
 from nmt.evaluate.breakdown import WordScore
@@ -12,32 +13,99 @@ from nmt.evaluate.metrics import GroupScore, Score
 from nmt.evaluate.significance import Comparison
 from nmt.evaluate.tables import Table
 
-# Below this, a difference is called significant.
-SIGNIFICANT = 0.05
-P_VALUE_NOTE = (
-    "p: how often chance alone would make two systems of equal quality differ by as much on this test set; "
-    f"* marks p < {SIGNIFICANT}. It is not corrected for the number of comparisons."
+_SIGNIFICANCE_LEVEL = 0.05
+_P_VALUE_NOTE = (
+    "p: probability that two systems of equal quality differ by as much on this test set; "
+    f"* marks p < {_SIGNIFICANCE_LEVEL}. It is not corrected for multiple comparisons."
 )
+LEAK_HEADER = ("source", "reference", "both, in one pair", "any of these")
+NEAR_LEAK_NOTE = "Nearly: only case, punctuation, spacing or Unicode form differ."
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results of `nmt evaluate`, by system name. Analyses that were not requested are empty or None.
+
+    words:         description of the words of `by_frequency`
+    ahead, behind: sentences on which the first of two systems is better, and worse
+    """
+
+    scores: Mapping[str, Sequence[Score]]
+    by_length: Mapping[str, Sequence[GroupScore]] = field(default_factory=dict)
+    by_frequency: Mapping[str, Sequence[WordScore]] = field(default_factory=dict)
+    words: str = ""
+    ahead: Sequence[Difference] | None = None
+    behind: Sequence[Difference] | None = None
+
+    def tables(self) -> list[Table]:
+        """Return all results as tables, scores first."""
+        tables = [_score_table(self.scores)]
+        tables += [_length_table(name, groups) for name, groups in self.by_length.items()]
+        if self.by_frequency:
+            tables.append(_word_table(self.by_frequency, self.words))
+        if self.ahead is not None and self.behind is not None:
+            first, second, *_ = self.scores
+            for better, differences in ((first, self.ahead), (second, self.behind)):
+                tables += [
+                    _difference_table((first, second), better, rank, difference)
+                    for rank, difference in enumerate(differences, start=1)
+                ]
+        return tables
+
+    def document(self) -> dict[str, Any]:
+        """Return all results in full precision for JSON, without analyses that were not requested."""
+        document: dict[str, Any] = {"systems": _dicts(self.scores)}
+        if self.by_length:
+            document["by_source_length"] = _dicts(self.by_length)
+        if self.by_frequency:
+            document["by_training_frequency"] = {
+                name: [{**asdict(score), "f_measure": score.f_measure} for score in scores]
+                for name, scores in self.by_frequency.items()
+            }
+            document["words"] = self.words
+        for name, differences in (("first_ahead", self.ahead), ("second_ahead", self.behind)):
+            if differences is not None:
+                document[name] = [asdict(difference) for difference in differences]
+        return document
 
 
 def metric_heading(name: str) -> str:
-    """The name of a metric, and its direction where that is not the usual one."""
+    """Return the name of a metric, with its direction for TER."""
     return "ter (lower is better)" if name == "ter" else name
 
 
 def score_cell(score: Score) -> str:
-    """A score with half of its interval, in as many digits as mean something."""
+    """Format a score with the half width of its interval."""
     digits = 4 if score.name == "comet" else 2
     interval = "" if score.interval is None else f" ± {score.interval:.{digits}f}"
     return f"{score.value:.{digits}f}{interval}"
 
 
-LEAK_HEADER = ("source", "reference", "both, in one pair", "any of these")
-NEARLY = "Nearly: only case, punctuation, spacing or Unicode form differ."
+def score_notes(scores: Sequence[Score]) -> tuple[str, ...]:
+    """Explain intervals and metrics that are not comparable with the others."""
+    notes = []
+    if offsets := [abs(score.value - score.mean) for score in scores if score.mean is not None]:
+        notes.append(
+            "±: half width of the 95 % interval over bootstrap resamples (bs) of sentences. Its center, the mean of "
+            f"the resamples, is within {max(offsets):.2f} of the score."
+        )
+    if others := [name for name in dict.fromkeys(score.name for score in scores) if name.startswith("bleu-")]:
+        notes.append(f"{', '.join(others)}: computed as in older papers; not comparable with bleu, which is sacreBLEU.")
+    return tuple(notes)
+
+
+def group_header(groups: Sequence[GroupScore], label: str) -> tuple[str, ...]:
+    """Return the header of a table of groups."""
+    return (label, "sentences", "exact match", *(metric_heading(score.name) for score in groups[0].scores))
+
+
+def group_row(group: GroupScore) -> tuple[str, ...]:
+    """Return the row of a group."""
+    return group.group, f"{group.sentences:,}", f"{group.exact:.1f} %", *map(score_cell, group.scores)
 
 
 def leak_rows(counts: LeakCounts) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Numbers of test sentences in the training text under `LEAK_HEADER`: a line of exact ones, a line of near ones."""
+    """Count leaked test sentences under `LEAK_HEADER`, exact ones in the first row and near ones in the second."""
     parts = counts.source, counts.reference, counts.both, counts.any
     return (
         ("exactly", *(f"{part.exact:,}" for part in parts)),
@@ -46,7 +114,7 @@ def leak_rows(counts: LeakCounts) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def leak_table(sets: Mapping[str, LeakCounts]) -> Table:
-    """How many sentences of each set are in the training text, by what of them is there."""
+    """Count the leaked sentences of each test set, by leaked side."""
     rows = []
     for name, counts in sets.items():
         exact, near = leak_rows(counts)
@@ -56,32 +124,23 @@ def leak_table(sets: Mapping[str, LeakCounts]) -> Table:
         columns="lrlrrrrr",
         header=("", "sentences", "in the training text", *LEAK_HEADER, "clean"),
         rows=tuple(rows),
-        notes=(NEARLY,),
+        notes=(NEAR_LEAK_NOTE,),
     )
 
 
 def leak_list_table(rows: Sequence[tuple[str, ...]]) -> Table:
-    """Each leak: the place of the sentence, what of it is found and how, where first, how often, and both texts."""
+    """List each leak: sentence, leaked side, match, first location, number of pairs and both texts."""
     header = ("sentence", "found", "how", "first place in the training text", "pairs", "test text", "training text")
     return Table(title="", columns="llllrpp", header=header, rows=tuple(rows))
 
 
-def score_notes(scores: Sequence[Score]) -> tuple[str, ...]:
-    """What must be known to read these scores: what the sign ± means, and which figures are of another kind."""
-    notes = []
-    means = [abs(score.value - score.mean) for score in scores if score.mean is not None]
-    if means:
-        notes.append(
-            "±: half of the 95 % interval over bootstrap resamples (bs) of sentences; its centre, their mean score, "
-            f"is at most {max(means):.2f} away from the score."
-        )
-    if others := [name for name in dict.fromkeys(score.name for score in scores) if name.startswith("bleu-")]:
-        notes.append(f"{', '.join(others)}: as older papers count, and not comparable with bleu, which is sacreBLEU's.")
-    return tuple(notes)
+def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+    """Return a table per metric: scores, differences to the baseline, intervals and p-values."""
+    tables = [_comparison_table(comparison) for comparison in comparisons]
+    return [*tables[:-1], *(replace(table, notes=(_P_VALUE_NOTE,)) for table in tables[-1:])]
 
 
-def score_table(systems: Mapping[str, Sequence[Score]]) -> Table:
-    """One line for each system, one column for each metric, the signatures below."""
+def _score_table(systems: Mapping[str, Sequence[Score]]) -> Table:
     (first, *_) = systems.values()
     return Table(
         title="",
@@ -93,80 +152,61 @@ def score_table(systems: Mapping[str, Sequence[Score]]) -> Table:
     )
 
 
-def length_table(system: str, groups: Sequence[GroupScore]) -> Table:
-    """The scores of a system by length of the source sentence."""
+def _length_table(system: str, groups: Sequence[GroupScore]) -> Table:
     return Table(
         title=f"{system}, by words in the source sentence",
         columns="lrr" + "r" * len(groups[0].scores),
-        header=("words", "sentences", "exactly right", *(metric_heading(score.name) for score in groups[0].scores)),
-        rows=tuple(
-            (group.group, f"{group.sentences:,}", f"{group.exact:.1f} %", *map(score_cell, group.scores))
-            for group in groups
-        ),
+        header=group_header(groups, "words"),
+        rows=tuple(map(group_row, groups)),
     )
 
 
-def word_table(systems: Mapping[str, Sequence[WordScore]], words: str) -> Table:
-    """The F-measure of words by their frequency in training, one column for each system; `words` says what they are."""
-    of_system = [{score.frequency: score for score in scores} for scores in systems.values()]
+def _word_table(systems: Mapping[str, Sequence[WordScore]], words: str) -> Table:
+    by_system = [{score.frequency: score for score in scores} for scores in systems.values()]
     classes = {score.frequency: score for scores in systems.values() for score in scores}
     order = sorted(classes, key=lambda frequency: int(frequency.split()[0].replace(",", "")))
     return Table(
-        title="F-measure of words (per cent), by how often training has them",
+        title="F-measure of words (percent), by frequency in the training text",
         columns="lr" + "r" * len(systems),
         header=("in training", "in the reference", *systems),
         rows=tuple(
             (
                 frequency,
                 f"{classes[frequency].in_reference:,}",
-                *(f"{scores[frequency].f_measure:.2f}" if frequency in scores else "" for scores in of_system),
+                *(f"{scores[frequency].f_measure:.2f}" if frequency in scores else "" for scores in by_system),
             )
             for frequency in order
         ),
-        notes=(f"Words are {words}; of several references, the first counts here.",),
+        notes=(f"Words are {words}. Only the first reference counts.",),
     )
 
 
-def difference_tables(names: tuple[str, str], ahead: Sequence[Difference], behind: Sequence[Difference]) -> list[Table]:
-    """The sentences on which one of two systems is most ahead, each with all that is said about it."""
-    return [
-        _difference_table(names, better, place, difference)
-        for better, differences in zip(names, (ahead, behind), strict=True)
-        for place, difference in enumerate(differences, start=1)
-    ]
-
-
-def _difference_table(names: tuple[str, str], better: str, place: int, difference: Difference) -> Table:
+def _difference_table(names: tuple[str, str], better: str, rank: int, difference: Difference) -> Table:
     scores = " and ".join(f"{score:.2f}" for score in difference.scores)
     src = [] if difference.src is None else [("source", difference.src)]
     number = len(difference.references)
     refs = [(f"reference {n}" if number > 1 else "reference", ref) for n, ref in enumerate(difference.references, 1)]
     return Table(
-        title=f"{better} is ahead, {place}: line {difference.line:,}, {difference.metric} {scores}",
+        title=f"{better} is ahead, {rank}: line {difference.line:,}, {difference.metric} {scores}",
         columns="lp",
         header=(),
         rows=(*src, *refs, *zip(names, difference.translations, strict=True)),
     )
 
 
-def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
-    """A table for each metric: score, difference to the baseline, interval, and how probable that is by luck."""
-    tables = [_comparison_table(comparison) for comparison in comparisons]
-    return [*tables[:-1], *(replace(table, notes=(P_VALUE_NOTE,)) for table in tables[-1:])]
-
-
 def _comparison_table(comparison: Comparison) -> Table:
     systems = comparison.systems
-    intervals = [f"{row.mean:.2f} ± {row.interval:.2f}" if row.interval is not None else "" for row in systems]
     columns = {
         "system": [row.system if row.difference is not None else f"{row.system} (baseline)" for row in systems],
         "score": [f"{row.score:.2f}" for row in systems],
         "difference": [f"{row.difference:+.2f}" if row.difference is not None else "" for row in systems],
-        "mean and 95 % interval": intervals,
+        "mean and 95 % interval": [
+            f"{row.mean:.2f} ± {row.interval:.2f}" if row.interval is not None else "" for row in systems
+        ],
         "p, bootstrap": [_p_cell(row.p_bootstrap, row.difference) for row in systems],
         "p, randomization": [_p_cell(row.p_randomization, row.difference) for row in systems],
     }
-    shown = {heading: cells for heading, cells in columns.items() if any(cells)}  # without the test that was left out
+    shown = {heading: cells for heading, cells in columns.items() if any(cells)}  # omits a test that was not run
     return Table(
         title=metric_heading(comparison.metric),
         columns="l" + "r" * (len(shown) - 1),
@@ -179,5 +219,9 @@ def _comparison_table(comparison: Comparison) -> Table:
 def _p_cell(p: float | None, difference: float | None) -> str:
     if p is None:
         return ""
-    # sacreBLEU's bootstrap gives even equal outputs the least p there is, since no difference by chance exceeds none.
-    return f"{p:.4f}{'*' if p < SIGNIFICANT and difference else ' '}"
+    # sacreBLEU's bootstrap returns its smallest p for identical outputs, so a difference is required too.
+    return f"{p:.4f}{'*' if p < _SIGNIFICANCE_LEVEL and difference else ' '}"
+
+
+def _dicts(results: Mapping[str, Sequence[Score]] | Mapping[str, Sequence[GroupScore]]) -> dict[str, Any]:
+    return {name: [asdict(item) for item in items] for name, items in results.items()}

@@ -1,11 +1,15 @@
-"""Tables of results as plain text, Markdown or LaTeX."""
+"""Tables as plain text, Markdown or LaTeX.
+
+`tabulate` is no alternative: it does not escape `|` in Markdown cells, misaligns wide characters without `wcwidth`, and
+has no LaTeX paragraph columns.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Literal
 
 from rich.cells import cell_len
 
@@ -25,12 +29,11 @@ _LATEX_SPECIAL = {
 
 @dataclass(frozen=True)
 class Table:
-    """A table with what must be known to read it.
+    """A table with metric signatures and notes below it.
 
-    columns: one letter for each column: `l` short text, `p` sentences, `r` figures
-    header:  as many cells, empty for a table without one
-    signatures: how the figures were counted, by metric
-    notes:   sentences under the table
+    columns:    one letter per column: `l` short text, `p` sentences, `r` numbers
+    header:     one cell per column, or empty for no header
+    signatures: (metric, signature) pairs
     """
 
     title: str
@@ -42,21 +45,13 @@ class Table:
 
 
 def format_tables(tables: Iterable[Table], style: Style) -> str:
-    """The tables one below the other, an empty line between them; every line is closed by a line feed."""
-    match style:
-        case "text":
-            lines = [_as_text(table) for table in tables]
-        case "markdown":
-            lines = [_as_markdown(table) for table in tables]
-        case "latex":
-            lines = [_as_latex(table) for table in tables]
-        case _:
-            assert_never(style)
-    return "\n\n".join("\n".join(part) for part in lines) + "\n"
+    """Format tables separated by empty lines, with a final line feed."""
+    format_table = {"text": _text, "markdown": _markdown, "latex": _latex}[style]
+    return "\n\n".join("\n".join(format_table(table)) for table in tables) + "\n"
 
 
 def markdown_rows(header: Sequence[str], rows: Iterable[Sequence[str]], columns: str = "") -> Iterator[str]:
-    """The lines of a table of Markdown cells, right-aligned where `columns` says `r`."""
+    """Yield the lines of a Markdown table; columns with letter `r` are right-aligned."""
     yield f"| {' | '.join(header)} |"
     yield f"|{''.join('---:|' if column == 'r' else '---|' for column in columns or 'l' * len(header))}"
     for row in rows:
@@ -65,36 +60,36 @@ def markdown_rows(header: Sequence[str], rows: Iterable[Sequence[str]], columns:
 
 
 def escape_markdown(text: str) -> str:
-    """Text that Markdown shows as it stands, on one line; an underscore inside a word needs no mark."""
+    """Escape Markdown syntax and join lines; underscores inside words need no escape."""
     return re.sub(r"([\\`*\[\]<>#&~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", " ".join(text.split()))
 
 
 def escape_latex(text: str) -> str:
-    """Text that LaTeX sets as it stands, on one line."""
+    """Escape LaTeX syntax and join lines."""
     return "".join(_LATEX_SPECIAL.get(character, character) for character in " ".join(text.split()))
 
 
-def _as_text(table: Table) -> Iterator[str]:
+def _text(table: Table) -> Iterator[str]:
     rows = [[re.sub(r"\s+", " ", cell) for cell in row] for row in (table.header, *table.rows) if row]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     if table.title:
         yield table.title
     for row in rows:
-        yield "  ".join(map(_padded, row, widths, table.columns)).rstrip()
+        yield "  ".join(map(_pad, row, widths, table.columns)).rstrip()
     if table.signatures or table.notes:
         yield ""
     width = max((cell_len(metric) for metric, _ in table.signatures), default=0)
     for metric, signature in table.signatures:
-        yield f"{_padded(metric, width, 'l')}  {signature}"
+        yield f"{_pad(metric, width, 'l')}  {signature}"
     yield from table.notes
 
 
-def _padded(cell: str, width: int, column: str) -> str:
+def _pad(cell: str, width: int, column: str) -> str:
     space = " " * (width - cell_len(cell))
     return space + cell if column == "r" else cell + space
 
 
-def _as_markdown(table: Table) -> Iterator[str]:
+def _markdown(table: Table) -> Iterator[str]:
     if table.title:
         yield f"**{escape_markdown(table.title)}**"
         yield ""
@@ -108,8 +103,8 @@ def _as_markdown(table: Table) -> Iterator[str]:
         yield f"- {escape_markdown(note)}"
 
 
-def _as_latex(table: Table) -> Iterator[str]:
-    """A table of the `booktabs` package, which papers use."""
+def _latex(table: Table) -> Iterator[str]:
+    """Yield a table in the style of the LaTeX package `booktabs`."""
     yield r"\begin{table}"
     yield r"  \centering"
     if table.title:
@@ -120,8 +115,7 @@ def _as_latex(table: Table) -> Iterator[str]:
     if table.header:
         yield _latex_row(table.header)
         yield r"    \midrule"
-    for row in table.rows:
-        yield _latex_row(row)
+    yield from map(_latex_row, table.rows)
     yield r"    \bottomrule"
     yield r"  \end{tabular}"
     for metric, signature in table.signatures:

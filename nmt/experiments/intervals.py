@@ -70,9 +70,9 @@ def score_runs(
     drawn = generator.multinomial(size, np.full(size, 1 / size), size=resamples)  # (resamples, sentences)
     scores = []
     for lines in runs:
-        counts = sentence_counts(scorer.counter, [scorer.prepare(line) for line in lines], refs)
+        counts = sentence_counts(scorer.metric, [scorer.prepare(line) for line in lines], refs)
         sums = np.vstack([counts.sum(axis=0), drawn @ counts])  # (1 + resamples, counts)
-        scores.append(score_from_counts(scorer.counter, sums))
+        scores.append(score_from_counts(scorer.metric, sums))
     table: Floats = np.array(scores, dtype=np.float64)
     return RunScores(table[:, 0], table[:, 1:])
 

@@ -1,4 +1,4 @@
-"""Bracket F1 against a plain scorer of trees, and everything that scores, with it."""
+"""Bracket F1 against a plain implementation, with intervals, tests and errors."""
 
 import random
 from collections import Counter
@@ -30,7 +30,7 @@ def written(tree: list[object] | str) -> str:
 
 
 def plain_brackets(tree: list[object]) -> Counter[tuple[str, frozenset[int]]]:
-    """Labels with the sets of words below them, counted over the whole tree: EVALB's rules written plainly."""
+    """Count labels with the sets of words below them: a direct implementation of EVALB's rules."""
     found: Counter[tuple[str, frozenset[int]]] = Counter()
     words: list[str] = []
 
@@ -50,7 +50,7 @@ def plain_brackets(tree: list[object]) -> Counter[tuple[str, frozenset[int]]]:
     return found
 
 
-def test_scores_are_those_of_a_plain_scorer() -> None:
+def test_scores_equal_a_plain_implementation() -> None:
     chance = random.Random(3)
     pairs = []
     for _ in range(300):
@@ -62,7 +62,7 @@ def test_scores_are_those_of_a_plain_scorer() -> None:
         if isinstance(first[1], str):
             first = second = ["S", first]
         pairs.append((first, second))
-    # The words under both must be the same, with their tags.
+    # Both trees must have the same words and tags.
     trees: list[tuple[list[object], list[object]]]
     trees = [(["S", gold], ["NP", found]) for gold, found in pairs if tags(gold) == tags(found)]
     counts = [(plain_brackets(gold), plain_brackets(found)) for gold, found in trees]
@@ -97,18 +97,18 @@ GOLD = "(S (NP XX XX )NP (VP XX )VP . )S"
         ("", 0.0, "P 0.00, R 0.00, exact 0.0 %, malformed 1 of 1"),
     ],
 )
-def test_each_kind_of_mistake(found: str, value: float, detail: str) -> None:
+def test_each_kind_of_error(found: str, value: float, detail: str) -> None:
     (score,) = score_corpus([found], [[GOLD]], ["bracket-f1"], tgt_lang="tree")
     assert score.value == pytest.approx(value) and score.detail == detail
     assert score.signature.startswith("BracketF1|rules:evalb|malformed:wrong|version:nmt-")
 
 
-def test_of_several_references_the_best_counts() -> None:
+def test_best_reference_counts() -> None:
     (score,) = score_corpus([GOLD], [["(S XX XX XX . )S"], [GOLD]], ["bracket-f1"], tgt_lang="tree")
     assert score.value == 100.0
 
 
-def test_intervals_and_comparisons_are_drawn_as_sacrebleu_draws_them() -> None:
+def test_intervals_and_paired_tests() -> None:
     chance = random.Random(5)
     worse = "(S (NP XX )NP (VP XX XX )VP . )S"
     base = [GOLD if chance.random() < 0.5 else worse for _ in range(200)]
@@ -128,10 +128,10 @@ def test_intervals_and_comparisons_are_drawn_as_sacrebleu_draws_them() -> None:
     assert all("BracketF1|rules:evalb|" in signature and "seed:12345" in signature for signature in found.signatures)
 
 
-def test_a_reference_that_is_no_tree_is_named(tmp_path: Path, nmt: Nmt) -> None:
-    with pytest.raises(UserError, match="line 2 of the reference is no tree: a bracket is not closed"):
+def test_malformed_reference_is_an_error(tmp_path: Path, nmt: Nmt) -> None:
+    with pytest.raises(UserError, match="line 2 of the reference is not a tree: a bracket is not closed"):
         score_corpus([GOLD, GOLD], [[GOLD, "(S XX"]], ["bracket-f1"], tgt_lang="tree")
     (tmp_path / "ref").write_text("The dog sleeps.\n")
     (tmp_path / "hyp").write_text(f"{GOLD}\n")
     status, _, err = nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp", "--metrics", "bracket-f1")
-    assert status == 1 and "line 1 of the reference is no tree" in one_line(err)
+    assert status == 1 and "line 1 of the reference is not a tree" in one_line(err)

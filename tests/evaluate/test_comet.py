@@ -1,4 +1,4 @@
-"""COMET's program sees the lines that we see."""
+"""COMET scores from an external program."""
 
 import sys
 from pathlib import Path
@@ -9,13 +9,13 @@ PROGRAM = f"""#!{sys.executable}
 import sys
 words = sys.argv[1:]
 first, second = words[words.index("-t") + 1 : words.index("-r")]
-for file in (second, first):  # in another order
+for file in (second, first):  # not in the order of the arguments
     print(f"{{file}}\\tSegment 0\\tscore: 0.1111")
     print(f"{{file}}\\tscore: {{len(open(file).readlines()) / 100:.4f}}")
 """
 
 
-def test_a_line_ends_at_a_line_feed_and_nowhere_else(tmp_path: Path) -> None:
+def test_lines_end_only_at_line_feeds(tmp_path: Path) -> None:
     program = tmp_path / "comet-score"
     program.write_text(PROGRAM)
     program.chmod(0o755)

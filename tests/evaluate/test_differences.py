@@ -13,7 +13,7 @@ def chrf(text: str, reference: str) -> float:
     return sacrebleu.sentence_chrf(text, [reference]).score
 
 
-def test_each_system_is_shown_where_it_is_most_ahead() -> None:
+def test_differences_are_sorted_for_each_system() -> None:
     ahead, behind = largest_differences(FIRST, SECOND, [REFERENCES], None, 5)
     assert [difference.line for difference in ahead] == [1]
     gains = {
@@ -24,13 +24,13 @@ def test_each_system_is_shown_where_it_is_most_ahead() -> None:
     assert ahead[0].scores == (chrf(FIRST[0], REFERENCES[0]), chrf(SECOND[0], REFERENCES[0]))
 
 
-def test_a_sentence_comes_with_all_that_is_said_about_it() -> None:
+def test_difference_has_source_references_and_translations() -> None:
     others = [line.upper() for line in REFERENCES]
-    _, (widest,) = largest_differences(FIRST, SECOND, [REFERENCES, others], ["s"] * 5, 1)
-    assert widest.src == "s"
-    assert widest.references == (REFERENCES[widest.line - 1], others[widest.line - 1])
-    assert widest.translations == (FIRST[widest.line - 1], SECOND[widest.line - 1])
+    _, (largest,) = largest_differences(FIRST, SECOND, [REFERENCES, others], ["s"] * 5, 1)
+    assert largest.src == "s"
+    assert largest.references == (REFERENCES[largest.line - 1], others[largest.line - 1])
+    assert largest.translations == (FIRST[largest.line - 1], SECOND[largest.line - 1])
 
 
-def test_equal_systems_do_not_differ() -> None:
+def test_equal_systems_have_no_differences() -> None:
     assert largest_differences(FIRST, FIRST, [REFERENCES], None, 3) == ([], [])

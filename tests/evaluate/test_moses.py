@@ -1,11 +1,11 @@
-"""Moses text against the published files of Multi30k, and the rules of the English-German script."""
+"""Moses tokenization against the published files of Multi30k and the rules of the reference scripts."""
 
 from pathlib import Path
 
 import pytest
 from sacremoses.corpus import NonbreakingPrefixes
 
-from nmt.evaluate.moses import LANGUAGES, MosesText, split_compounds
+from nmt.evaluate.moses import LANGUAGES, MosesTokenizer, split_compounds
 
 MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
 needs_multi30k = pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k files are not beside the project")
@@ -18,35 +18,35 @@ def read_lines(name: str) -> list[str]:
 @needs_multi30k
 @pytest.mark.parametrize("split", ["test_2016_flickr", "val"])
 @pytest.mark.parametrize("lang", ["en", "de", "fr"])
-def test_moses_text_reproduces_the_published_files(split: str, lang: str) -> None:
-    moses = MosesText(lang)
-    ours = [moses.tokens(line.lower()) for line in read_lines(f"{split}.{lang}")]
+def test_tokens_equal_the_published_files(split: str, lang: str) -> None:
+    moses = MosesTokenizer(lang)
+    ours = [moses(line.lower()) for line in read_lines(f"{split}.{lang}")]
     assert ours == read_lines(f"{split}.lc.norm.tok.{lang}")
 
 
-def test_the_languages_are_those_of_the_moses_tokenizer() -> None:
-    """It has lists of abbreviations, and looks for characters of Japanese and Korean."""
+def test_languages_are_those_of_the_moses_tokenizer() -> None:
+    """The tokenizer has lists of abbreviations, and rules for Japanese and Korean characters."""
     with_lists = set(NonbreakingPrefixes().available_langs.values())
     assert with_lists | {"ja", "ko"} == LANGUAGES
 
 
-def test_moses_text_escapes_and_keeps_hyphens() -> None:
+def test_special_characters_are_escaped_and_hyphens_kept() -> None:
     line = "Ein schwarz-weißer „Hund“ & Herr."
-    assert MosesText("de").tokens(line) == "Ein schwarz-weißer &quot; Hund &quot; &amp; Herr ."
-    assert MosesText("fr").tokens("l\u2019œil") == "l &quot; œil"  # as the Perl script has it, right or wrong
-    assert MosesText("en").tokens("") == ""
+    assert MosesTokenizer("de")(line) == "Ein schwarz-weißer &quot; Hund &quot; &amp; Herr ."
+    assert MosesTokenizer("fr")("l\u2019œil") == "l &quot; œil"  # equals the Perl script
+    assert MosesTokenizer("en")("") == ""
 
 
-def test_unicode_punctuation_is_replaced_as_the_german_script_does_it() -> None:
-    # replace-unicode-punctuation.perl knows the closing quotes “ and ”, and not the German opening one.
-    moses = MosesText("de", "unipunct")
-    assert moses.tokens("„Geht\u2019s…“, sagte er.") == "„ Geht &apos; s ... &quot; , sagte er ."
+def test_unicode_punctuation_is_replaced_as_in_the_reference_script() -> None:
+    # replace-unicode-punctuation.perl replaces “ and ”, but not „.
+    moses = MosesTokenizer("de", "unipunct")
+    assert moses("„Geht\u2019s…“, sagte er.") == "„ Geht &apos; s ... &quot; , sagte er ."
     assert ".unipunct." in moses.signature
 
 
-def test_compounds_are_split_as_the_reference_script_splits_them() -> None:
-    # The example in tensor2tensor's get_ende_bleu.sh; a hyphen that stands alone stays as it is.
+def test_compounds_are_split_as_in_the_reference_script() -> None:
+    # The example in tensor2tensor's get_ende_bleu.sh; a free-standing hyphen is kept.
     assert split_compounds("rich-text format") == "rich ##AT##-##AT## text format"
     assert split_compounds("a - b -c d-") == "a - b -c d-"
     assert split_compounds("Nord-Süd-Achse") == "Nord ##AT##-##AT## Süd ##AT##-##AT## Achse"
-    assert split_compounds("U-V-W") == "U ##AT##-##AT## V-W"  # Perl's s///g looks at no character twice
+    assert split_compounds("U-V-W") == "U ##AT##-##AT## V-W"  # matches of Perl's s///g do not overlap

@@ -1,4 +1,4 @@
-"""The facts of a report are those of the run, the machine and the code."""
+"""Contents of run reports."""
 
 import platform
 import subprocess
@@ -21,7 +21,7 @@ from nmt.evaluate.report import (
 from nmt.recipe import parse_recipe
 
 
-def test_data_facts_come_from_the_report_of_preparation(tmp_path: Path) -> None:
+def test_data_summary_from_a_prepared_corpus(tmp_path: Path) -> None:
     sources = [f"sentence number {number} is about {number * 7}" for number in range(200)]
     (tmp_path / "en").write_text("\n".join([*sources, sources[0]]) + "\n")
     (tmp_path / "de").write_text("\n".join([*sources, sources[0]]).replace("is about", "handelt von") + "\n")
@@ -42,13 +42,13 @@ def test_data_facts_come_from_the_report_of_preparation(tmp_path: Path) -> None:
     ("size", "number", "chosen"),
     [(100, 4, [0, 25, 50, 75]), (3, 10, [0, 1, 2]), (7, 3, [0, 2, 4]), (5, 0, []), (0, 10, [])],
 )
-def test_samples_are_spread_evenly(size: int, number: int, chosen: list[int]) -> None:
+def test_samples_are_evenly_spaced(size: int, number: int, chosen: list[int]) -> None:
     lines = {side: [f"{side}{index}" for index in range(size)] for side in "srt"}
     samples = choose_samples(lines["s"], lines["r"], lines["t"], number)
     assert samples == tuple(Sample(f"s{i}", f"r{i}", f"t{i}") for i in chosen)
 
 
-def test_summary_names_the_choices_that_matter() -> None:
+def test_summary_of_a_recipe() -> None:
     corpora = 'data = {train = [{kind = "toy"}], valid = [{kind = "toy"}]}'
     text = f'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n{corpora}'
     summary = summarize(parse_recipe(text, ["model.d_ff=1234", "train.max_steps=4321", "decode.beam_size=7"]))
@@ -57,14 +57,14 @@ def test_summary_names_the_choices_that_matter() -> None:
     assert summarize(parse_recipe(text, ["decode.length_penalty=none"])).endswith("length penalty none")
 
 
-def test_the_machine_describes_itself() -> None:
+def test_machine() -> None:
     machine = describe_machine()
     assert machine.cpu
     assert machine.cores >= 1
     assert len(machine.gpus) == torch.cuda.device_count()
 
 
-def test_the_software_describes_itself() -> None:
+def test_software_versions() -> None:
     versions = describe_software()
     assert versions["python"] == platform.python_version()
     assert versions["torch"] == torch.__version__
@@ -78,16 +78,16 @@ def git(directory: Path, *arguments: str) -> str:
     ).stdout.strip()
 
 
-def test_the_git_commit_is_that_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_commit_is_that_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = tmp_path / "report.py"
     monkeypatch.setattr(report, "__file__", str(code))
-    assert find_git_commit() is None  # no repository at all
+    assert find_git_commit() is None  # no repository
     git(tmp_path, "init")
     (tmp_path / "other").write_text("x")
     git(tmp_path, "add", "other")
     git(tmp_path, "commit", "-m", "other")
     code.write_text("x")
-    assert find_git_commit() is None  # somebody else's repository
+    assert find_git_commit() is None  # an unrelated repository
     git(tmp_path, "add", "report.py")
     git(tmp_path, "commit", "-m", "code")
     assert find_git_commit() == git(tmp_path, "rev-parse", "HEAD")

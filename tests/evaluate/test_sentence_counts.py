@@ -1,4 +1,4 @@
-"""Scores of summed counts against sacreBLEU's own corpus scores, with every option that a scorer sets."""
+"""Scores of summed counts against sacreBLEU's corpus scores, with every option of a scorer."""
 
 import random
 
@@ -39,7 +39,7 @@ WORDS = [
 
 
 def corpora() -> list[tuple[list[str], list[list[str]]]]:
-    """Corpora with three streams of references: of all lengths, of few matches, of none, of nothing."""
+    """Corpora with three references: of different lengths, with few or no matches, empty."""
     rng = random.Random(5)
 
     def lines(longest: int, count: int) -> list[str]:
@@ -59,7 +59,7 @@ def corpora() -> list[tuple[list[str], list[list[str]]]]:
     "metric", METRICS, ids=lambda metric: f"{type(metric).__name__}-{vars(metric).get('word_order')}"
 )
 @pytest.mark.parametrize("number_of_references", [1, 3])
-def test_sums_of_counts_score_as_sacrebleu_scores_the_corpus(
+def test_scores_of_sums_equal_the_corpus_scores_of_sacrebleu(
     metric: BLEU | CHRF | TER, number_of_references: int
 ) -> None:
     sums, expected = [], []

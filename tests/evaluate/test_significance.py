@@ -1,4 +1,4 @@
-"""Approximate randomization beside all ways to swap the outputs of a few sentences, each scored by sacreBLEU."""
+"""Approximate randomization against all possible swaps, scored by sacreBLEU."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -58,7 +58,7 @@ def p_randomization(metric: str, first: list[str], second: list[str], references
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("number_of_references", [1, 3])
-def test_the_p_value_is_that_of_all_swaps(metric: str, number_of_references: int) -> None:
+def test_p_value_equals_that_of_all_swaps(metric: str, number_of_references: int) -> None:
     references = [REFERENCE, FIRST[::-1], SECOND[::-1]][:number_of_references]
     sentences = list(zip(FIRST, SECOND, strict=True))
 
@@ -72,15 +72,15 @@ def test_the_p_value_is_that_of_all_swaps(metric: str, number_of_references: int
     exact = sum(found >= observed for found in differences.values()) / len(differences)
     p = p_randomization(metric, FIRST, SECOND, references)
     assert abs(p - exact) < 4 * np.sqrt(exact * (1 - exact) / TRIALS)
-    # The trials are those of sacreBLEU.
+    # The trials equal those of sacreBLEU.
     drawn = np.random.default_rng(12345).integers(2, size=(TRIALS, len(sentences)), dtype=bool)
-    as_wide = sum(differences[tuple(swaps)] >= observed for swaps in drawn.tolist())
-    assert p == (as_wide + 1) / (TRIALS + 1)
+    extreme = sum(differences[tuple(swaps)] >= observed for swaps in drawn.tolist())
+    assert p == (extreme + 1) / (TRIALS + 1)
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_one_other_sentence_is_no_evidence(metric: str) -> None:
-    """sacreBLEU's own p-value is the least there is: no swap makes the systems differ more."""
+def test_one_different_sentence_is_no_evidence(metric: str) -> None:
+    """sacreBLEU returns its smallest p-value, because no swap increases the difference."""
     first, second, reference = FIRST * 5, [SECOND[0], *(FIRST * 5)[1:]], REFERENCE * 5
     assert p_randomization(metric, first, second, [reference]) == 1.0
     named: list[tuple[str, Sequence[str]]] = [("first", first), ("second", second)]

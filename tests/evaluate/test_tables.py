@@ -1,4 +1,4 @@
-"""Tables read back: text by its columns, Markdown by a Markdown parser, LaTeX by its own rules."""
+"""Tables as text, Markdown (read by a parser) and LaTeX."""
 
 import re
 
@@ -17,7 +17,7 @@ TABLE = Table(
 )
 
 
-def test_text_is_aligned_in_columns_also_of_wide_characters() -> None:
+def test_text_columns_are_aligned_with_wide_characters() -> None:
     text = format_tables([TABLE], "text")
     title, header, first, second, empty, signature, note = text.removesuffix("\n").split("\n")
     assert title == "scores of a_b"
@@ -30,7 +30,7 @@ def test_text_is_aligned_in_columns_also_of_wide_characters() -> None:
     assert (empty, signature, note) == ("", "bleu  BLEU|nrefs:1|tok:13a", "a note: 5 < 6")
 
 
-def test_markdown_shows_what_was_given() -> None:
+def test_markdown_shows_cells_verbatim() -> None:
     html = MarkdownIt("commonmark").enable("table").render(format_tables([TABLE], "markdown"))
     cells = [re.sub("<.*?>", "", cell) for cell in re.findall(r"<t[dh].*?>(.*?)</t[dh]>", html)]
     assert cells == [
@@ -48,7 +48,7 @@ def test_markdown_shows_what_was_given() -> None:
     assert html.count('style="text-align:right"') == 3
 
 
-def test_latex_escapes_what_latex_would_take_for_itself() -> None:
+def test_latex_escapes_special_characters() -> None:
     assert escape_latex("100 % #1 {~^\\} a_b & $x$ ±") == (
         r"100 \% \#1 \{\textasciitilde{}\textasciicircum{}\textbackslash{}\} a\_b \& \$x\$ $\pm$"
     )
@@ -58,7 +58,7 @@ def test_latex_escapes_what_latex_would_take_for_itself() -> None:
     assert r"  \begin{tabular}{lrp{0.75\textwidth}}" in lines
 
 
-def test_a_table_may_have_no_header_and_no_title() -> None:
+def test_header_and_title_are_optional() -> None:
     bare = Table("", "lp", (), (("source", "a"), ("reference", "b")))
     assert format_tables([bare, bare], "text") == "source     a\nreference  b\n\nsource     a\nreference  b\n"
     assert format_tables([bare], "markdown").startswith("|  |  |\n|---|---|\n| source | a |\n")

@@ -66,7 +66,7 @@ def test_a_report_tells_leaks_and_scores_the_clean_rest(recipe: Path, tmp_path: 
     assert "| exactly | 2 | 2 | 1 | 3 |" in first_page
     assert "| nearly | 1 | 1 | 1 | 1 |" in first_page
     assert "| metric | all 12 | clean 8 | signature |" in first_page
-    assert "| development pairs | 3, 1 of them in the training text |" in out
+    assert "| validation pairs | 3, 1 of them in the training text |" in out
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_a_clean_test_set_is_said_to_be_clean(recipe: Path, tmp_path: Path, nmt:
     write(tmp_path, "news", [3_000, 3_001])
     status, out, err = nmt("run", recipe, f"run_dir={tmp_path / 'run'}", *OPTIONS)
     assert status == 0 and "data.test.news" not in err
-    assert "None of its sentences is in the training text, exactly or nearly" in out
+    assert "None of the sentences is in the training text, exactly or nearly" in out
     assert "| metric | score | signature |" in out
 
 
