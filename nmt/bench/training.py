@@ -155,13 +155,13 @@ class TrainingBench:
         """Measure `F.linear` at the shapes of a full micro-batch."""
         tokens = min(self.micro_batch_tokens, self.trainer.train_recipe.batch_tokens)
         matmuls = self.model_flops.matmuls(tokens, tokens)
-        return measure_linear(matmuls, self.trainer.update.precision, self._world.device)
+        return measure_linear(matmuls, self.trainer.updater.precision, self._world.device)
 
     def _update(self) -> tuple[Update, UpdateResult]:
         """Make one update, as in the trainer's loop."""
         update = next(self._batches)
         self._step += 1
-        result = self.trainer.update(update, self._step)
+        result = self.trainer.updater(update, self._step)
         if self.trainer.average is not None:
             self.trainer.average.update(self._step)
         return update, result
@@ -180,7 +180,7 @@ class TrainingBench:
         return 1 - (int(src.sum()) + int(tgt.sum())) / rows
 
     def _attention_padding(self, updates: list[Update]) -> float:
-        model, dtype = self.trainer.model.recipe, DTYPES[self.trainer.update.precision]
+        model, dtype = self.trainer.model.recipe, DTYPES[self.trainer.updater.precision]
         query = torch.empty(0, model.head_width, dtype=dtype, device=self._world.device)
         if choose_kernel(query, model.attention_dropout) == "varlen":
             return 0.0
@@ -208,7 +208,7 @@ def measure_training(
         tgt_tokens = sum(one.tgt_tokens for one in timed)
         return TrainingResult(
             parameters=bench.trainer.model.num_parameters(),
-            precision=bench.trainer.update.precision,
+            precision=bench.trainer.updater.precision,
             micro_batch_tokens=bench.micro_batch_tokens,
             setup_seconds=bench.setup_seconds,
             first_update_seconds=first.seconds,

@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights (Polyak averaging with forgetting)."""
+"""Exponential moving average (EMA) of the parameters."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from nmt.checkpoint import Tensors
 
 
 class ExponentialMovingAverage:
-    """average += (1 - d) (weights - average) after every update, with d = min(decay, (1 + t) / (10 + t)) at update t.
+    """average += (1 - d) (parameters - average), with d = min(decay, (1 + t) / (10 + t)) at update t.
 
-    The smaller decay of the first updates forgets the random start. Kept in float32 beside the weights; frozen weights
-    are part of it, so that it is a whole model.
+    The smaller decay of the first updates forgets the random initialization. Kept in float32 on the device. Frozen
+    parameters are included, to make the average a complete model.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._model = model
         self._decay = decay
-        self._average = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        self._average = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take the weights after update number `step`, from 1, into the average."""
+        """Add the parameters after update number `step`, counted from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        weights = [weight.detach() for weight in self._model.parameters()]
-        torch._foreach_lerp_(list(self._average.values()), weights, weight=1.0 - decay)
+        parameters = [parameter.detach() for parameter in self._model.parameters()]
+        torch._foreach_lerp_(list(self._average.values()), parameters, weight=1.0 - decay)
 
     def tensors(self) -> dict[str, Tensor]:
-        """A copy of the average on the host."""
+        """Return a copy of the average on the host."""
         return {name: average.to("cpu", copy=True) for name, average in self._average.items()}
 
     def load(self, tensors: Tensors) -> None:
-        """Go on from what `tensors` gave."""
+        """Load the tensors of a checkpoint."""
         for name, average in self._average.items():
             average.copy_(tensors[name])
 
     @contextmanager
-    def in_place_of_weights(self) -> Iterator[None]:
-        """For the length of a `with` block the model has the average as its weights."""
+    def applied(self) -> Iterator[None]:
+        """Use the average as the parameters of the model in a `with` block."""
         self._swap()
         try:
             yield
@@ -50,8 +50,8 @@ class ExponentialMovingAverage:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        """Exchange the values in place, since the optimiser and DDP hold on to the tensors."""
-        for name, weight in self._model.named_parameters():
-            own = weight.detach().clone()
-            weight.copy_(self._average[name])
-            self._average[name].copy_(own)
+        """Swap values in place: the optimizer and DDP hold references to the parameters."""
+        for name, parameter in self._model.named_parameters():
+            value = parameter.detach().clone()
+            parameter.copy_(self._average[name])
+            self._average[name].copy_(value)

@@ -1,4 +1,8 @@
-"""Label-smoothed cross-entropy of the output projection, and R-Drop, computed without ever holding all logits."""
+"""Label-smoothed cross-entropy of the output projection, and R-Drop, without materializing all logits.
+
+Forward pass and gradient are computed together, in chunks of rows. `torch.nn.functional.linear_cross_entropy` does the
+same since torch 2.13, but does not return the plain negative log-likelihood beside the smoothed loss.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +17,18 @@ from torch.nn import functional as F
 from nmt.devices.precision import row_multiple
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch
-from nmt.train.traced_loss import KnownGradients, traced_cross_entropy
+from nmt.train.compiled_loss import PrecomputedGradients, compilable_cross_entropy
 
-# Logits of one chunk take about this much in float32: few enough chunks, to each of which all output weights are added
-# once, and little enough memory. Of those, so much is worked on at a time: what stays in a core's cache from one
-# operation to the next, or all.
+# Float32 logits of one chunk. Each chunk adds to the gradient of all output weights, so chunks should be few.
 CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
+# Float32 logits processed at a time within a chunk: on a CPU as much as stays in the cache of a core.
 _SLICE_BYTES = {"cpu": 3 << 19, "cuda": 512 << 20}
 
 
 class TrainingLoss(nn.Module):
-    """A model together with its loss, so that one call of one module is one forward pass (which DDP relies on).
+    """A model and its loss in one module: DDP expects one forward call per step.
 
-    With `rdrop`, and in training mode only, each sentence is there twice, with other dropout; see `linear_rdrop`.
+    With `rdrop`, in training mode, every sentence passes twice with different dropout; see `linear_rdrop`.
     """
 
     def __init__(self, model: Transformer, label_smoothing: float, rdrop: float = 0.0) -> None:
@@ -36,35 +39,35 @@ class TrainingLoss(nn.Module):
         self._compiled: Callable[[Batch], tuple[Tensor, Tensor]] | None = None
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Sums over the batch's target tokens, in nats: loss (with gradient) and negative log-likelihood."""
+        """Return loss and negative log-likelihood, summed over target tokens, in nats; only the loss has a gradient."""
         if self._compiled is not None and self.training:
             return self._compiled(batch)
         labels, smoothing = batch.labels[: batch.tgt_tokens], self.label_smoothing
         if self.rdrop and self.training:
-            both: Tensor = self.model(batch.src.repeated(), batch.tgt.repeated())
-            passes = both.unflatten(0, (2, -1))[:, : len(labels)]  # (2, total, d_model)
-            return linear_rdrop(*self._output_layer(passes), labels, smoothing, self.rdrop)
-        hidden: Tensor = self.model(batch.src, batch.tgt)
+            hidden: Tensor = self.model(batch.src.repeated(), batch.tgt.repeated())
+            hidden = hidden.unflatten(0, (2, -1))[:, : len(labels)]  # (2, total, d_model)
+            return linear_rdrop(*self._output_layer(hidden), labels, smoothing, self.rdrop)
+        hidden = self.model(batch.src, batch.tgt)  # (total, d_model)
         return linear_cross_entropy(*self._output_layer(hidden[: len(labels)]), labels, smoothing)
 
-    def compile_whole(self, backend: str = "inductor") -> None:
-        """Make one graph of model and loss, for training on batches of one shape; other modes stay as they are.
+    def compile_step(self, backend: str = "inductor") -> None:
+        """Compile model and loss as one graph for training on batches of one shape; evaluation is not compiled.
 
-        A break of the graph is an error, and a batch of another shape means another compilation. Not for R-Drop; and
-        the model's attention must need nothing of the host, as `varlen` and `masked` do not.
+        A graph break is an error; another batch shape recompiles. Requires an attention kernel without host data
+        (`varlen`, `masked`), and no R-Drop.
         """
-        assert not self.rdrop, "the loss of R-Drop is not written for this"
-        self._compiled = torch.compile(self._of_fixed_shape, fullgraph=True, dynamic=False, backend=backend)
+        assert not self.rdrop, "the loss of R-Drop cannot be compiled"
+        self._compiled = torch.compile(self._compilable_forward, fullgraph=True, dynamic=False, backend=backend)
 
-    def _of_fixed_shape(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The same as `forward` without R-Drop, by operations whose shapes do not depend on how much is padding."""
+    def _compilable_forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Compute `forward` without R-Drop, by operations whose shapes do not depend on the amount of padding."""
         labels = batch.labels
         hidden, weight = self._output_layer(self.model(batch.src, batch.tgt)[: len(labels)])
         chunk_bytes = CHUNK_BYTES[hidden.device.type]
-        return traced_cross_entropy(_autocast(hidden), weight, labels, self.label_smoothing, chunk_bytes)
+        return compilable_cross_entropy(_autocast(hidden), weight, labels, self.label_smoothing, chunk_bytes)
 
     def _output_layer(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows and weights whose products are the logits: a bias is the weight of one more feature, which is 1."""
+        """Return inputs and weight of the output projection; a bias becomes the weight of a constant input of 1."""
         weight, bias = self.model.output.weight, self.model.output.bias
         if bias is None:
             return hidden, weight
@@ -72,13 +75,18 @@ class TrainingLoss(nn.Module):
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of softmax(hidden weight^T) with smoothed labels, and the plain one, each summed over rows.
+    """Return label-smoothed and plain cross-entropy of softmax(hidden weight^T), summed over rows.
 
-    hidden: (total, d_model), weight: (vocab, d_model), labels: (total,). The smoothed target puts `smoothing` evenly on
-    all vocabulary entries, the gold one included, and the rest on the gold one (Szegedy et al. 2016; PyTorch's
-    convention; fairseq spreads it over vocab - 1 entries, JoeyNMT over vocab - 2). Only the first has a gradient.
+    The target distribution has `smoothing` spread over all vocabulary entries, gold included (Szegedy et al. 2016;
+    PyTorch's convention; fairseq spreads it over vocab - 1 entries, JoeyNMT over vocab - 2). Only the first result has
+    a gradient.
+
+    Args:
+        hidden: (total, d_model)
+        weight: (vocab, d_model)
+        labels: (total,)
     """
-    if not torch.is_grad_enabled():  # autograd functions are asked for gradients all the same
+    if not torch.is_grad_enabled():  # autograd functions compute gradients even under no_grad
         hidden, weight = hidden.detach(), weight.detach()
     sums = _LinearCrossEntropy.apply(_autocast(hidden), weight, labels, smoothing)  # type: ignore[no-untyped-call]
     return cast(tuple[Tensor, Tensor], sums)
@@ -87,108 +95,108 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothi
 def linear_rdrop(
     hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, rdrop: float
 ) -> tuple[Tensor, Tensor]:
-    """R-Drop's loss of two passes (Liang et al. 2021, section 2.1), and the mean of their plain ones, summed over rows.
+    """Return the R-Drop loss of two passes (Liang et al. 2021, section 2.1) and their mean plain cross-entropy.
 
-    hidden: (2, total, d_model), weight: (vocab, d_model), labels: (total,). With p and q what the passes predict for a
-    row, and CE the smoothed cross-entropy of `linear_cross_entropy`, the loss of the row is
-    (CE(p) + CE(q)) / 2 + rdrop / 4 (KL(p || q) + KL(q || p)). The paper, and the code released with it for translation,
-    have twice that, CE(p) + CE(q) + alpha / 2 (KL(p || q) + KL(q || p)): so `rdrop` is their alpha, and the loss keeps
-    the scale of one cross-entropy per token. Only the first has a gradient.
+    For predictions p and q of the two passes, and the smoothed cross-entropy CE, the loss of a row is
+    (CE(p) + CE(q)) / 2 + rdrop / 4 (KL(p || q) + KL(q || p)). The paper has twice that, with `rdrop` as alpha; halving
+    keeps the scale of one cross-entropy per token. Both results are sums over rows. Only the first has a gradient.
+
+    Args:
+        hidden: (2, total, d_model)
+        weight: (vocab, d_model)
+        labels: (total,)
     """
     sums = _LinearRDrop.apply(_autocast(hidden), weight, labels, smoothing, rdrop)  # type: ignore[no-untyped-call]
     return cast(tuple[Tensor, Tensor], sums)
 
 
 def _autocast(hidden: Tensor) -> Tensor:
-    """In the arithmetic that matrix products use here, which then holds for all of the loss."""
+    """Cast to the autocast dtype, in which the loss then computes all matmuls."""
     kind = hidden.device.type
     return hidden.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else hidden
 
 
-class _LinearCrossEntropy(KnownGradients):
-    """Forward pass and gradient together, chunk by chunk; each chunk's logits are dropped at once.
+class _LinearCrossEntropy(PrecomputedGradients):
+    """Forward pass and gradient, chunk by chunk; the logits of a chunk are dropped at once.
 
     With z = h W^T, s = sum(exp(z - max z)) and V entries, the loss of a row is
     log s + max z - (1 - eps) z_gold - eps mean(z), and its gradient in z is softmax(z) - (1 - eps) onehot - eps / V.
-    Everything that is constant along the vocabulary is applied to h or W instead of to z.
+    Terms that are constant over the vocabulary are applied to h or W instead of z.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         master_weight, weight = weight, weight.to(hidden.dtype)
-        mean_weight = master_weight.mean(dim=0, dtype=torch.promote_types(master_weight.dtype, torch.float32))
-        wide = mean_weight.dtype
+        acc_dtype = torch.promote_types(master_weight.dtype, torch.float32)
+        mean_weight = master_weight.mean(dim=0, dtype=acc_dtype)
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(master_weight, dtype=wide)
-        product, wide_product = torch.empty_like(weight), torch.empty_like(grad_weight)
-        loss = hidden.new_zeros((), dtype=wide)
-        nll = hidden.new_zeros((), dtype=wide)
+        grad_weight = torch.zeros_like(master_weight, dtype=acc_dtype)
+        chunk_grad, chunk_grad_acc = torch.empty_like(weight), torch.empty_like(grad_weight)
+        loss = hidden.new_zeros((), dtype=acc_dtype)
+        nll = hidden.new_zeros((), dtype=acc_dtype)
         for start, h, gold, logits in _chunks(hidden, labels, len(weight)):
             n = len(gold)
-            torch.mm(h, weight.T, out=logits)
-            z_gold = logits[:n].gather(1, gold).to(wide)
-            exp_sum, z_max = _exponentiate(logits[:n], wide)
+            torch.mm(h, weight.T, out=logits)  # (rows, vocab)
+            z_gold = logits[:n].gather(1, gold).to(acc_dtype)
+            exp_sum, z_max = _exp_(logits[:n], acc_dtype)
             log_sum = exp_sum.log() + z_max
-            z_mean = (h[:n].to(wide) * mean_weight).sum(dim=1, keepdim=True)  # autocast would round a matrix product
+            z_mean = (h[:n].to(acc_dtype) * mean_weight).sum(dim=1, keepdim=True)  # autocast would round a matmul
             nll += (log_sum - z_gold).sum()
             loss += (log_sum - (1 - smoothing) * z_gold - smoothing * z_mean).sum()
             if needs_grad:
-                expected_weight = (logits @ weight)[:n].to(wide) / exp_sum  # the softmax-weighted mean of rows of W
-                gold_weight = master_weight[gold[:, 0]].to(wide)
+                expected_weight = (logits @ weight)[:n].to(acc_dtype) / exp_sum  # mean of rows of W under the softmax
+                gold_weight = master_weight[gold[:, 0]].to(acc_dtype)
                 grad_hidden[start : start + n] = (
                     expected_weight - (1 - smoothing) * gold_weight - smoothing * mean_weight
                 )
                 h = h.clone()
                 h[:n] /= exp_sum
-                grad_weight += wide_product.copy_(torch.mm(logits.T, h, out=product))
+                grad_weight += chunk_grad_acc.copy_(torch.mm(logits.T, h, out=chunk_grad))
         if needs_grad:
-            wide_hidden = hidden.to(wide)
-            grad_weight.index_add_(0, labels, wide_hidden, alpha=smoothing - 1)
-            grad_weight -= wide_hidden.sum(dim=0) * (smoothing / weight.shape[0])
+            hidden = hidden.to(acc_dtype)
+            grad_weight.index_add_(0, labels, hidden, alpha=smoothing - 1)
+            grad_weight -= hidden.sum(dim=0) * (smoothing / len(weight))
             ctx.save_for_backward(grad_hidden, grad_weight.to(master_weight.dtype))
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
 
-def _chunks(
-    hidden: Tensor, labels: Tensor, vocab: int, together: int = 1
-) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """Cut the rows; gives of each chunk its first row, the rows, their labels (n, 1), and room for their logits.
+def _chunks(hidden: Tensor, labels: Tensor, vocab: int, group: int = 1) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    """Yield first row, rows, labels (n, 1) and a logits buffer (rows, vocab) of each chunk.
 
-    The rows may be followed by a few zeros, to be of a number that suits products; the room is (with these, vocab). It
-    is the same memory for all chunks: on a CPU, fresh memory costs more than the arithmetic. So many rows as are
-    `together` come into the same chunk.
+    Zero rows may follow the n rows, for a row count that suits matmuls. All chunks share one buffer: on a CPU, fresh
+    memory costs more than the computation. A chunk has a multiple of `group` rows.
     """
-    multiple = math.lcm(row_multiple(hidden.dtype, hidden.device), together)
-    most = CHUNK_BYTES[hidden.device.type] // (4 * vocab)
-    rows = min(max(1, most // multiple) * multiple, math.ceil(len(hidden) / multiple) * multiple)
-    room = hidden.new_empty(rows, vocab)
+    multiple = math.lcm(row_multiple(hidden.dtype, hidden.device), group)
+    max_rows = CHUNK_BYTES[hidden.device.type] // (4 * vocab)
+    rows = min(max(1, max_rows // multiple) * multiple, math.ceil(len(hidden) / multiple) * multiple)
+    logits = hidden.new_empty(rows, vocab)
     for start in range(0, len(hidden), rows):
         gold = labels[start : start + rows, None]
         h = hidden[start : start + rows]
         if missing := -len(h) % multiple:
             h = F.pad(h, (0, 0, 0, missing))
-        yield start, h, gold, room[: len(h)]
+        yield start, h, gold, logits[: len(h)]
 
 
-def _exponentiate(logits: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Put exp(z - max z) in the place of the logits z, (n, vocab); returns their sums and the maxima, (n, 1) `wide`."""
+def _exp_(logits: Tensor, acc_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Replace logits z (n, vocab) by exp(z - max z); return the sums and the maxima, (n, 1) in `acc_dtype`."""
     n, vocab = logits.shape
-    exp_sum, z_max = logits.new_empty(2, n, 1, dtype=wide)
+    exp_sum, z_max = logits.new_empty(2, n, 1, dtype=acc_dtype)
     rows = min(n, max(1, _SLICE_BYTES[logits.device.type] // (4 * vocab)))
-    room = None if logits.dtype == wide else logits.new_empty(rows, vocab, dtype=wide)
-    for narrow, largest, total in zip(logits.split(rows), z_max.split(rows), exp_sum.split(rows), strict=True):
-        z = narrow if room is None else room[: len(narrow)].copy_(narrow)
-        torch.amax(z, dim=1, keepdim=True, out=largest)
-        torch.sum(z.sub_(largest).exp_(), dim=1, keepdim=True, out=total)
-        if z is not narrow:
-            narrow.copy_(z)
+    buffer = None if logits.dtype == acc_dtype else logits.new_empty(rows, vocab, dtype=acc_dtype)
+    for part, part_max, part_sum in zip(logits.split(rows), z_max.split(rows), exp_sum.split(rows), strict=True):
+        z = part if buffer is None else buffer[: len(part)].copy_(part)
+        torch.amax(z, dim=1, keepdim=True, out=part_max)
+        torch.sum(z.sub_(part_max).exp_(), dim=1, keepdim=True, out=part_sum)
+        if z is not part:
+            part.copy_(z)
     return exp_sum, z_max
 
 
-class _LinearRDrop(KnownGradients):
-    """Forward pass and gradient together, chunk by chunk; a row's two passes lie beside each other."""
+class _LinearRDrop(PrecomputedGradients):
+    """Forward pass and gradient, chunk by chunk; the two passes of a row are adjacent."""
 
     @staticmethod
     def forward(
@@ -196,20 +204,20 @@ class _LinearRDrop(KnownGradients):
     ) -> tuple[Tensor, Tensor]:
         needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         master_weight, weight = weight, weight.to(hidden.dtype)
-        wide = torch.promote_types(master_weight.dtype, torch.float32)
+        acc_dtype = torch.promote_types(master_weight.dtype, torch.float32)
         hidden = hidden.transpose(0, 1).flatten(0, 1)  # (2 * total, d_model)
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(master_weight, dtype=wide)
-        loss = hidden.new_zeros((), dtype=wide)
-        nll = hidden.new_zeros((), dtype=wide)
-        # So many that all that is made of them stays in a cache: six tensors of a row's logits.
-        pairs_in_slice = max(1, _SLICE_BYTES[hidden.device.type] // (6 * 4 * len(weight)))
-        for start, h, gold, logits in _chunks(hidden, labels.repeat_interleave(2), len(weight), together=2):
+        grad_weight = torch.zeros_like(master_weight, dtype=acc_dtype)
+        loss = hidden.new_zeros((), dtype=acc_dtype)
+        nll = hidden.new_zeros((), dtype=acc_dtype)
+        # `_rdrop_grad_` makes six tensors of the size of the logits, which together should stay in the cache.
+        pairs = max(1, _SLICE_BYTES[hidden.device.type] // (6 * 4 * len(weight)))
+        for start, h, gold, logits in _chunks(hidden, labels.repeat_interleave(2), len(weight), group=2):
             n = len(gold)
             torch.mm(h, weight.T, out=logits)
-            slices = (rows.unflatten(0, (-1, 2)).split(pairs_in_slice) for rows in (logits[:n], gold))
-            for z, labels_of_z in zip(*slices, strict=True):
-                slice_loss, slice_nll = _rdrop_gradient(z, labels_of_z, smoothing, rdrop / 4, wide)
+            slices = (rows.unflatten(0, (-1, 2)).split(pairs) for rows in (logits[:n], gold))
+            for z, z_labels in zip(*slices, strict=True):
+                slice_loss, slice_nll = _rdrop_grad_(z, z_labels, smoothing, rdrop / 4, acc_dtype)
                 loss += slice_loss
                 nll += slice_nll
             if needs_grad:
@@ -222,23 +230,23 @@ class _LinearRDrop(KnownGradients):
         return loss, nll
 
 
-def _rdrop_gradient(
-    logits: Tensor, gold: Tensor, smoothing: float, pull: float, wide: torch.dtype
+def _rdrop_grad_(
+    logits: Tensor, gold: Tensor, smoothing: float, kl_weight: float, acc_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Put the gradient of R-Drop's loss in the place of the logits, (n, 2, vocab); returns the loss and the plain one.
+    """Replace logits (n, 2, vocab) by the gradient of the R-Drop loss; return loss and plain cross-entropy.
 
     gold: (n, 2, 1). With d = log p - log q, the gradient of KL(p || q) + KL(q || p) = sum((p - q) d) in the logits of
-    p is p (1 + d - KL(p || q)) - q, and the same with p and q exchanged in those of q.
+    p is p (1 + d - KL(p || q)) - q, and in those of q the same with p and q exchanged.
     """
-    log_p = torch.log_softmax(logits.to(wide), dim=2)
+    log_p = torch.log_softmax(logits.to(acc_dtype), dim=2)
     p = log_p.exp()
-    log_ratio = log_p[:, :1] - log_p[:, 1:]  # of the first pass to the second
-    sign = torch.arange(1, -2, -2, dtype=wide, device=logits.device)[:, None]  # 1 and -1
-    divergence = (p * log_ratio).sum(dim=2, keepdim=True) * sign  # KL(p || q) and KL(q || p)
+    log_ratio = log_p[:, :1] - log_p[:, 1:]  # (n, 1, vocab), first pass to second
+    sign = torch.arange(1, -2, -2, dtype=acc_dtype, device=logits.device)[:, None]  # (2, 1): 1 and -1
+    kl = (p * log_ratio).sum(dim=2, keepdim=True) * sign  # KL(p || q) and KL(q || p)
     log_gold = log_p.gather(2, gold).sum()
-    loss = -((1 - smoothing) * log_gold + smoothing * log_p.mean(dim=2).sum()) / 2 + pull * divergence.sum()
-    grad = torch.addcmul(0.5 + pull - pull * divergence, log_ratio, pull * sign, out=log_p)
-    grad.mul_(p).sub_(p.flip(1), alpha=pull).sub_(smoothing / (2 * logits.shape[2]))
+    loss = -((1 - smoothing) * log_gold + smoothing * log_p.mean(dim=2).sum()) / 2 + kl_weight * kl.sum()
+    grad = torch.addcmul(0.5 + kl_weight - kl_weight * kl, log_ratio, kl_weight * sign, out=log_p)
+    grad.mul_(p).sub_(p.flip(1), alpha=kl_weight).sub_(smoothing / (2 * logits.shape[2]))
     grad.scatter_add_(2, gold, grad.new_full((), (smoothing - 1) / 2).expand_as(gold))
     logits.copy_(grad)
     return loss, -log_gold / 2

@@ -119,7 +119,9 @@ def test_slow_stage_gets_the_time(
             case "backward":
                 bench.trainer.model.output.weight.register_hook(slowed(lambda gradient: gradient))
             case "update":
-                monkeypatch.setattr(bench.trainer.update.optimizer, "step", slowed(bench.trainer.update.optimizer.step))
+                monkeypatch.setattr(
+                    bench.trainer.updater.optimizer, "step", slowed(bench.trainer.updater.optimizer.step)
+                )
         stages = bench.stages(1)
     assert stages.shares == {name: float(name == stage) for name in STAGES}
     assert stages.row_padding == 0.0
@@ -142,8 +144,8 @@ def test_stages_of_a_compiled_step_are_timed(
     small_spec: ModelSpec, small_store: PairStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hooks do not break the graph."""
-    compile_whole = TrainingLoss.compile_whole
-    monkeypatch.setattr(TrainingLoss, "compile_whole", lambda loss: compile_whole(loss, backend="eager"))
+    compile_step = TrainingLoss.compile_step
+    monkeypatch.setattr(TrainingLoss, "compile_step", lambda loss: compile_step(loss, backend="eager"))
     monkeypatch.setattr(compilation, "choose_kernel", lambda q, p: "varlen")
     for module in (attention, dropout):
         monkeypatch.setattr(module, "dropout", F.dropout)

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from nmt.special_ids import PAD_ID
 from nmt.train import loss as loss_module
+from nmt.train.compiled_loss import compilable_cross_entropy
 from nmt.train.loss import linear_cross_entropy, linear_rdrop
-from nmt.train.traced_loss import traced_cross_entropy
 
 pytestmark = pytest.mark.gpu
 
@@ -81,7 +81,7 @@ def test_cross_entropy_is_as_exact_as_the_type(
         if not traced:
             return linear_cross_entropy(hidden, weight, labels, smoothing)
         padded = F.pad(hidden, (0, 0, 0, 21), value=3.0), F.pad(labels, (0, 21), value=PAD_ID)
-        return traced_cross_entropy(padded[0], weight, padded[1], smoothing, chunk_bytes)
+        return compilable_cross_entropy(padded[0], weight, padded[1], smoothing, chunk_bytes)
 
     def exact(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(hidden @ weight.T, labels, label_smoothing=smoothing, reduction="sum")

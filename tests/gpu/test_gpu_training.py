@@ -30,7 +30,7 @@ def updates(recipe: Recipe, pairs: Path, count: int = 1) -> tuple[list[float], t
         losses = []
         for step in range(1, count + 1):
             update = next(batches)
-            losses.append(trainer.update(update, step).loss.item() / update.tgt_tokens)
+            losses.append(trainer.updater(update, step).loss.item() / update.tgt_tokens)
         return losses, gradient(trainer)
 
 
@@ -64,14 +64,14 @@ def test_an_update_that_overflows_in_fp16_is_left_out_and_the_scale_falls(
         trainer_of(make_recipe(tmp_path / "run", gpu, precision="fp16"), pairs) as trainer,
         trainer.batches() as batches,
     ):
-        trainer.update.loss_scaler = torch.amp.GradScaler(gpu.type, init_scale=2.0**60)
+        trainer.updater.loss_scaler = torch.amp.GradScaler(gpu.type, init_scale=2.0**60)
         before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
-        result = trainer.update(next(batches), 1)
+        result = trainer.updater(next(batches), 1)
         assert result.skipped.item() == 1.0
-        assert trainer.update.loss_scaler.get_scale() == 2.0**59
+        assert trainer.updater.loss_scaler.get_scale() == 2.0**59
         assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
-        trainer.update.loss_scaler = torch.amp.GradScaler(gpu.type, init_scale=2.0**10)
-        assert trainer.update(next(batches), 2).skipped.item() == 0.0
+        trainer.updater.loss_scaler = torch.amp.GradScaler(gpu.type, init_scale=2.0**10)
+        assert trainer.updater(next(batches), 2).skipped.item() == 0.0
         assert not all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
 
 
@@ -91,7 +91,7 @@ def test_one_compiled_graph_gives_the_gradients_of_the_eager_step(
             if gpu.type == "cpu":
                 trainer.model.use_kernel("masked")
             if compiled:
-                trainer.loss.compile_whole("inductor" if gpu.type == "cuda" else "aot_eager")
+                trainer.loss.compile_step("inductor" if gpu.type == "cuda" else "aot_eager")
             gradients = []
             for batch in micros:
                 trainer.loss.zero_grad(set_to_none=True)
@@ -140,11 +140,11 @@ def test_nothing_of_an_update_waits_for_the_device(pairs: Path, tmp_path: Path, 
         recipe = make_recipe(tmp_path / precision, gpu, dropout=0.1, precision=precision, clip_norm=1.0)
         with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
             for step in (1, 2):  # which set up what a kernel needs
-                result = trainer.update(next(batches), step)
+                result = trainer.updater(next(batches), step)
             torch.cuda.set_sync_debug_mode("error")
             try:
                 for step in (3, 4, 5):
-                    result = trainer.update(next(batches), step)
+                    result = trainer.updater(next(batches), step)
                 with pytest.raises(RuntimeError, match="synchroniz"):  # what anything that waits would have raised
                     result.loss.item()
             finally:
@@ -165,9 +165,9 @@ def test_an_update_needs_the_memory_that_was_foreseen(pairs: Path, tmp_path: Pat
             loss.backward()
 
         before = torch.cuda.memory_allocated(gpu)
-        foreseen = before + peak_memory(step, gpu) + missing_moment_bytes(trainer.update.optimizer)
+        foreseen = before + peak_memory(step, gpu) + missing_moment_bytes(trainer.updater.optimizer)
         trainer.loss.zero_grad(set_to_none=True)
         torch.cuda.reset_peak_memory_stats(gpu)
         for number in range(1, 6):
-            trainer.update(next(batches), number)
+            trainer.updater(next(batches), number)
         assert 0.6 * foreseen <= torch.cuda.max_memory_allocated(gpu) <= 1.1 * foreseen

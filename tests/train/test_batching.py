@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmt.data.loader import TrainingBatches, Update, empty_batch
@@ -110,10 +109,10 @@ def test_constant_tables_are_not_broadcast_before_each_pass(tiny_recipe: Recipe,
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
     try:
         model = Transformer(tiny_recipe.model, 40, 40)
-        wrapped = Updater(tiny_recipe, World(0, 2, CPU), TrainingLoss(model, 0.1))._wrapped
-        assert dict(model.named_buffers())
+        wrapped = Updater(tiny_recipe, World(0, 2, CPU), TrainingLoss(model, 0.1))._ddp
+        assert wrapped is not None and dict(model.named_buffers())
         wrapped(empty_batch())  # decides whether the next pass shall broadcast
-        assert isinstance(wrapped, DistributedDataParallel) and not wrapped.will_sync_module_buffers()
+        assert not wrapped.will_sync_module_buffers()
     finally:
         torch.distributed.destroy_process_group()
 
@@ -285,7 +284,7 @@ def test_a_skipped_update_leaves_the_others_of_its_interval_their_loss(
     train_tiny(plain, tiny_data)
     first, _, third = metrics(plain, "train/loss")
 
-    accumulate, calls = update_module.Updater._accumulate_gradient, [0]
+    accumulate, calls = update_module.Updater._accumulate_gradients, [0]
 
     def spoiled(self: Updater, update: Update, step: int) -> Any:
         loss, nll = accumulate(self, update, step)
@@ -295,8 +294,8 @@ def test_a_skipped_update_leaves_the_others_of_its_interval_their_loss(
     def clip(self: Updater) -> torch.Tensor:
         return torch.tensor(float("nan") if calls[0] == 2 else 1.0)
 
-    monkeypatch.setattr(update_module.Updater, "_accumulate_gradient", spoiled)
-    monkeypatch.setattr(update_module.Updater, "_clip_gradient", clip)
+    monkeypatch.setattr(update_module.Updater, "_accumulate_gradients", spoiled)
+    monkeypatch.setattr(update_module.Updater, "_clip_gradients", clip)
     recipe = without_dropout(tiny_recipe, tmp_path / "skipping", **options)
     position = train_tiny(recipe, tiny_data)
     assert position.skipped == 1

@@ -31,7 +31,7 @@ def test_weights_come_back_to_the_bit_after_the_exchange() -> None:
         model.weight.mul_(1.7)
     average.update(1)
     own, averaged = model.weight.detach().clone(), average.tensors()["weight"]
-    with pytest.raises(KeyError), average.in_place_of_weights():
+    with pytest.raises(KeyError), average.applied():
         assert torch.equal(model.weight, averaged)
         raise KeyError("even then")
     assert torch.equal(model.weight, own)

@@ -222,7 +222,7 @@ def test_the_weights_that_training_starts_from_are_measured_first(
     tuned = with_train(tiny_recipe, run_dir=tmp_path / "tuned", **small)
     capsys.readouterr()
     position = train_tiny(tuned, tiny_data)
-    assert "the weights are those of" in capsys.readouterr().err
+    assert "initial weights: " in capsys.readouterr().err
     entries = [json.loads(line) for line in (tuned.directory / "metrics.jsonl").read_text().splitlines()]
     assert entries[0]["step"] == 0 and entries[0]["valid/nll"] == pytest.approx(last, rel=1e-6)
     assert set(position.scores) == {"2"}  # no checkpoint holds those of step 0

@@ -147,12 +147,12 @@ def test_a_step_compiled_as_one_graph_trains_the_same_model(
     packed = without_dropout(tiny_recipe, tmp_path / "packed")
     train_tiny(packed, tiny_data)
 
-    def compile_whole(self: TrainingLoss) -> None:
+    def compile_step(self: TrainingLoss) -> None:
         self.model.use_kernel("masked")
         compile_for_real(self, backend="aot_eager")
 
-    compile_for_real = TrainingLoss.compile_whole
-    monkeypatch.setattr(TrainingLoss, "compile_whole", compile_whole)
+    compile_for_real = TrainingLoss.compile_step
+    monkeypatch.setattr(TrainingLoss, "compile_step", compile_step)
     monkeypatch.setattr(compilation, "choose_kernel", lambda q, p: "varlen")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -266,7 +266,7 @@ def test_old_checkpoints_go_and_the_best_stays(tiny_recipe: Recipe, tiny_data: P
 def test_an_update_without_finite_gradient_changes_nothing(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(update_module.Updater, "_clip_gradient", lambda self: torch.tensor(float("nan")))
+    monkeypatch.setattr(update_module.Updater, "_clip_gradients", lambda self: torch.tensor(float("nan")))
     recipe = with_train(tiny_recipe, max_steps=3, validate_every=3, save_every=3, schedule="constant")
     position = train_tiny(recipe, tiny_data)
     torch.manual_seed(recipe.seed)
@@ -277,7 +277,7 @@ def test_an_update_without_finite_gradient_changes_nothing(
     optimizer = read_tensors(list_checkpoints(recipe.directory)[-1] / "optimizer.safetensors")
     assert all(not tensor.any() for tensor in optimizer.values())  # neither moments nor step counts have moved
     said = capsys.readouterr().err
-    assert re.search(r"skipped epoch 0, update 0: its gradient is not finite; pairs (\d+, ){7}\d+ and \d+ more\n", said)
+    assert re.search(r"skipped epoch 0, update 0: the gradient is not finite; pairs (\d+, ){7}\d+ and \d+ more\n", said)
     with pytest.raises(UserError, match="20 updates in a row"):
         train_tiny(with_train(recipe, max_steps=100), tiny_data)
 

@@ -23,7 +23,7 @@ from nmt.train.loss import TrainingLoss
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import validate
 from tests.fake_cuda import CUDA, WaitError, fake_cuda, on_gpu
-from tests.train.test_traced_loss import VOCAB, fixed_and_packed
+from tests.train.test_compiled_loss import VOCAB, fixed_and_packed
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 
@@ -101,7 +101,7 @@ def test_nothing_of_an_update_of_one_shape_waits(precision: str) -> None:
     with fake_cuda() as mode:
         loss = make_loss(recipe)
         updater = Updater(recipe, WORLD, loss)
-        loss._compiled = loss._of_fixed_shape
+        loss._compiled = loss._compilable_forward
         make_updates(recipe, updater, fixed=True)
     assert not mode.waits
 
@@ -112,7 +112,7 @@ def test_the_moving_average_waits_for_nothing() -> None:
         loss = make_loss(recipe)
         average = ExponentialMovingAverage(loss.model, 0.999)
         average.update(1)
-        with average.in_place_of_weights():
+        with average.applied():
             average.update(2)
     assert not mode.waits
 
@@ -130,14 +130,14 @@ def test_validation_waits_once_in_the_end(precision: Any, tiny_data: Path) -> No
 
 
 def test_a_wait_in_an_update_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    clip = Updater._clip_gradient
+    clip = Updater._clip_gradients
 
     def look(self: Updater) -> torch.Tensor:
         norm = clip(self)
         assert norm.isfinite(), "which the host cannot know"
         return norm
 
-    monkeypatch.setattr(Updater, "_clip_gradient", look)
+    monkeypatch.setattr(Updater, "_clip_gradients", look)
     recipe = make_recipe({}, {})
     with fake_cuda(), pytest.raises(WaitError, match="a number is read"):
         make_updates(recipe, Updater(recipe, WORLD, make_loss(recipe)), fixed=False)

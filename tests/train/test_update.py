@@ -19,7 +19,7 @@ from nmt.train import update as update_module
 from nmt.train.loss import TrainingLoss
 from nmt.train.update import Updater
 from tests.fake_cuda import varlen_kernel
-from tests.train.test_traced_loss import SMALL, VOCAB, fixed_and_packed
+from tests.train.test_compiled_loss import SMALL, VOCAB, fixed_and_packed
 
 RECIPE: dict[str, Any] = {
     "name": "fake",
@@ -67,7 +67,7 @@ def test_nothing_of_an_update_waits_for_the_device(
         loss = TrainingLoss(model, 0.1).train()
         updater = Updater(recipe, World(0, 1, torch.device("cpu")), loss)
         if compiled:
-            loss.compile_whole(backend="aot_eager")
+            loss.compile_step(backend="aot_eager")
         for step in (1, 2):
             pair = batches[2 * step - 2 : 2 * step]
             micros = [MicroBatch(n, without_contents(batch[0], mode), counts=True) for n, batch in enumerate(pair)]

@@ -87,7 +87,7 @@ def _compiled(settings: Settings, spec: ModelSpec, world: World, store: PairStor
     bench = TrainingBench(ModelSpec(recipe, spec.src_vocab_size, spec.tgt_vocab_size), world, store)
     _trace_on_cpu(bench.trainer, settings)
     if not settings.on_gpu:
-        bench.trainer.loss.compile_whole(backend="eager")
+        bench.trainer.loss.compile_step(backend="eager")
     return bench
 
 

@@ -85,7 +85,7 @@ def training_losses(settings: Settings, prepared: Prepared, device: str, precisi
         with trainer.batches() as batches:
             for step in range(1, settings.pick(200, 21) + 1):
                 update = next(batches)
-                losses.append(trainer.update(update, step).loss / update.tgt_tokens)
+                losses.append(trainer.updater(update, step).loss / update.tgt_tokens)
         return [float(value) for value in torch.stack(losses).tolist()]
 
 

@@ -73,14 +73,14 @@ def _foreseen(trainer: Trainer) -> int:
     batch = MicroBatchShape.of_all(trainer.batching.shape).batch().to(device)
 
     def step() -> None:
-        with autocast(trainer.update.precision, device):
+        with autocast(trainer.updater.precision, device):
             loss, _ = trainer.loss(batch)
         loss.backward()
 
     before = torch.cuda.memory_allocated(device)
     need = peak_memory(step, device)
     trainer.loss.zero_grad(set_to_none=True)
-    return before + need + missing_moment_bytes(trainer.update.optimizer)
+    return before + need + missing_moment_bytes(trainer.updater.optimizer)
 
 
 def _check_too_large(settings: Settings, results: Results) -> None:

@@ -17,9 +17,9 @@ from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, BatchShape, PackedSequences
 from nmt.recipe import ModelRecipe, TrainRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
+from nmt.train.compiled_loss import compilable_cross_entropy
 from nmt.train.loss import TrainingLoss, linear_cross_entropy
 from nmt.train.schedule import dropout_scale
-from nmt.train.traced_loss import traced_cross_entropy
 
 VOCAB = 70
 SMALL = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
@@ -79,7 +79,7 @@ def test_rows_of_padding_do_not_count_and_the_others_equal_torch(smoothing: floa
     labels[150:] = PAD_ID
     results = []
     for loss, nll in (
-        traced_cross_entropy(hidden, weight, labels, smoothing, chunk_bytes),
+        compilable_cross_entropy(hidden, weight, labels, smoothing, chunk_bytes),
         linear_cross_entropy(hidden[:150], weight, labels[:150], smoothing),
         [
             F.cross_entropy(hidden @ weight.T, labels, label_smoothing=eps, reduction="sum", ignore_index=PAD_ID)
@@ -94,7 +94,7 @@ def test_rows_of_padding_do_not_count_and_the_others_equal_torch(smoothing: floa
 def test_logits_that_overflow_a_sum_of_exponentials_stay_finite() -> None:
     hidden = torch.tensor([[1e4], [-1e4], [1e4]], requires_grad=True)
     weight = torch.tensor([[0.0], [1.0], [-1.0]], requires_grad=True)
-    loss, nll = traced_cross_entropy(hidden, weight, torch.tensor([1, 2, PAD_ID]), 0.1, 1)
+    loss, nll = compilable_cross_entropy(hidden, weight, torch.tensor([1, 2, PAD_ID]), 0.1, 1)
     loss.backward()
     assert nll.item() == pytest.approx(0.0, abs=1e-6)
     assert loss.item() == pytest.approx(2 * 0.1 * 1e4, rel=1e-5)
@@ -113,7 +113,7 @@ def test_in_bf16_it_is_about_as_exact_as_the_other_loss() -> None:
     errors = []
     for loss, _ in (
         linear_cross_entropy(hidden, weight, labels, 0.1),
-        traced_cross_entropy(hidden, weight, labels, 0.1, 1 << 18),
+        compilable_cross_entropy(hidden, weight, labels, 0.1, 1 << 18),
     ):
         assert loss.dtype == torch.float32
         grads = torch.autograd.grad(loss, (hidden, weight))
@@ -159,7 +159,7 @@ def test_one_graph_gives_the_loss_and_gradients_of_all_batches(
     plain, traced = build(**options), build(**options)
     traced.model.use_kernel("masked")
     traced.model.recompute_layers(recompute)
-    traced.compile_whole(backend="aot_eager")
+    traced.compile_step(backend="aot_eager")
     for fixed, packed in fixed_and_packed()[1]:
         torch.testing.assert_close(
             loss_and_gradients(traced, fixed), loss_and_gradients(plain, packed), rtol=1e-12, atol=1e-13
@@ -174,7 +174,7 @@ def test_one_graph_with_dropout_in_bf16(one_graph_for_all: None, monkeypatch: py
         monkeypatch.setattr(module, "dropout", F.dropout)  # as on a GPU; that of a CPU cuts numbers up in place
     loss = build(torch.float32, dropout=0.3, attention_dropout=0.1, activation_dropout=0.1)
     loss.model.use_kernel("masked")
-    loss.compile_whole(backend="aot_eager")
+    loss.compile_step(backend="aot_eager")
     values = []
     _, batches = fixed_and_packed()
     for fixed, _ in (*batches, batches[-1]):
@@ -196,7 +196,7 @@ def test_each_level_of_dropout_is_compiled_once(monkeypatch: pytest.MonkeyPatch)
     loss, plain = build(torch.float32, dropout=0.3), build(torch.float32, dropout=0.3)
     for each in (loss, plain):
         each.model.use_kernel("masked")
-    loss.compile_whole(backend="aot_eager")
+    loss.compile_step(backend="aot_eager")
     shares = set()
     (batch, _), *_ = fixed_and_packed()[1]
     for step in range(1, 16):
@@ -216,7 +216,7 @@ def test_each_level_of_dropout_is_compiled_once(monkeypatch: pytest.MonkeyPatch)
 def test_validation_and_other_shapes_do_not_meet_the_graph(one_graph_for_all: None) -> None:
     loss, plain = build(), build()
     loss.model.use_kernel("masked")
-    loss.compile_whole(backend="eager")
+    loss.compile_step(backend="eager")
     shape, batches = fixed_and_packed()
     loss(batches[0][0])
     plain.eval()
