@@ -99,10 +99,14 @@ def read_pairs(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
     return sources, targets
 
 
-def require_output(option: str, out: Path | None, inputs: Iterable[Path | None] = ()) -> None:
+def require_output(
+    option: str, out: Path | None, inputs: Iterable[Path | None] = (), replaces: bytes | None = None
+) -> None:
     """Raise UserError, before work that may take minutes, where the file that an option names cannot be written.
 
     That is where its folder is not there, and where it is a folder or one of the inputs; see `require_no_input`.
+
+    replaces: what each output of the command has in its first 1,000 bytes; another file with content is not replaced
     """
     if out is None:
         return
@@ -114,6 +118,11 @@ def require_output(option: str, out: Path | None, inputs: Iterable[Path | None] 
     if out == STANDARD_STREAM:
         raise UserError(f"{option} - is not possible; it must be a file; name one")
     require_no_input(option, out, inputs)
+    if replaces is not None and out.is_file():
+        with out.open("rb") as file:
+            start = file.read(1_000)
+        if start and replaces not in start:
+            raise UserError(f"{out} is another kind of file; {option} replaces only what it wrote; name a new file")
 
 
 def write_new(out: Path, text: str) -> None:

@@ -78,7 +78,7 @@ def train(
     clock. Afterwards the stages of an update are timed one by one, and F.linear at the shapes of the model. On several
     GPUs: torchrun --nproc-per-node 8 -m nmt bench train big
     """
-    require_output("--json", json_file, [Path(model)])
+    require_output("--json", json_file, [Path(model)], replaces=b'"kind": "train"')
     options: dict[str, Any] = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
     options |= {"device": device, "threads": threads, "precision": precision.value if precision else None}
     options["compile"] = None if compiled is None else str(compiled).lower()
@@ -142,7 +142,7 @@ def decode(
     """
     if latency and processes > 1:
         raise typer.BadParameter("--latency is of one process; leave out --processes")
-    require_output("--json", json_file, [source, Path(model)])
+    require_output("--json", json_file, [source, Path(model)], replaces=b'"kind": "decode"')
     named = {"beam_size": beam_size, "batch_tokens": batch_tokens}
     given = [*(settings or ()), *(f"{name}={value}" for name, value in named.items() if value is not None)]
     request = DecodingRequest(model, source, tokenizer, sentences, vocab_size, output_tokens, given)

@@ -43,7 +43,7 @@ def repeat(
 ) -> None:
     """Run a recipe with several seeds, in variants if wanted, and compare their scores.
 
-    RECIPE may also be a sweep: a TOML file with recipe, seeds, overrides and [variants]. Complete runs are not done
+    RECIPE may also be a sweep: a TOML file with recipe, seeds, overrides and variants. Complete runs are not done
     again, and interrupted ones are resumed, when the same command is given again.
 
     nmt repeat quickstart --seeds 5 --vary model.num_heads=2,4 --vary model.d_ff=256,512 --jobs 2

@@ -92,7 +92,7 @@ def rerank(
         if given is not None and tune_on is None:
             raise typer.BadParameter(f"{option} has no effect without --tune; add that, or leave it out")
     directories = map(find_model, (model, *(models or ()), *(reverse_models or ())))
-    require_output("--save-weights", weights_out, chain([src, nbest, tune_on], directories))
+    require_output("--save-weights", weights_out, chain([src, nbest, tune_on], directories), replaces=b"[weights]")
     require_one_reader([src, nbest, tune_on])
     sources, lists = _read_lists(src, nbest)
     references = None if tune_on is None else _read_references(tune_on, src, len(sources))

@@ -31,7 +31,7 @@ def shortlist(
     them.
     """
     directory = run / "data" if (run / "data").is_dir() else run
-    require_output("-o", out, [directory])
+    require_output("-o", out, [directory], replaces=b"nmt-shortlist-")
     prepared = load_prepared(directory)
     store = PairStore(directory, "train")
     reverse_target = prepared.report["recipe"]["data"].get("reverse_target", False)

@@ -93,7 +93,8 @@ def test_a_pipe_is_written_through_and_a_link_stays(folder: Path, nmt: Nmt, comm
     pipe, link, target = (folder / f"{name}{ending}" for name in ("pipe", "link", "target"))
     os.mkfifo(pipe)
     link.symlink_to(target)
-    target.write_text("before")
+    if ending:
+        target.write_text("before")
     received: list[bytes] = []
     reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
     reader.start()
@@ -105,6 +106,21 @@ def test_a_pipe_is_written_through_and_a_link_stays(folder: Path, nmt: Nmt, comm
     assert link.is_symlink()
     assert target.read_bytes()[:5] == received[0][:5] != b"befor"
     assert not list(folder.glob(".*part*"))
+
+
+@pytest.mark.parametrize("command", ["rerank", "bench"])
+def test_only_a_file_of_its_own_kind_is_replaced(folder: Path, nmt: Nmt, command: str) -> None:
+    (folder / "text").write_text("a sentence\n")
+    (folder / "empty").write_text("")
+    before = contents(folder)
+    status, _, err = nmt(*commands(folder)[command], folder / "text")
+    assert status == 1
+    assert "text is another kind of file" in one_line(err)
+    assert contents(folder) == before
+    for _ in range(2):
+        status, _, err = nmt(*commands(folder)[command], folder / "empty")
+        assert status == 0, err
+    assert (folder / "empty").read_text()
 
 
 def test_a_picture_needs_a_kind(folder: Path, nmt: Nmt) -> None:

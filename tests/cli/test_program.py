@@ -118,6 +118,12 @@ def test_every_command_loads_under_its_name_and_explains_itself(name: str, nmt: 
     assert f"Usage: nmt {name}" in out
 
 
+def test_the_help_of_a_sweep_names_all_its_keys(nmt: Nmt) -> None:
+    """Words in square brackets would be taken for markup and left out."""
+    words = " ".join(nmt("repeat", "--help")[1].split())
+    assert "recipe, seeds, overrides and variants." in words
+
+
 @pytest.mark.parametrize(
     ("name", "defaults"),
     [("translate", ["0", "text"]), ("evaluate", ["1000"]), ("rerank", ["bleu", "10", "1"]), ("average", ["5"])],

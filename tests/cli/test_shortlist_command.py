@@ -144,3 +144,13 @@ def test_a_list_that_does_not_fit_shows_before_training(run: Path, tmp_path: Pat
     assert status == 1
     assert "cannot be read as a shortlist" in err.strip().splitlines()[-1]
     assert not (run / "checkpoints").exists()
+
+
+def test_a_shortlist_replaces_shortlists_alone(run: Path, nmt: Nmt, tmp_path: Path) -> None:
+    status, _, err = nmt("shortlist", run, "-o", tmp_path / "in.txt")
+    assert status == 1
+    assert "in.txt is another kind of file" in one_line(err)
+    assert (tmp_path / "in.txt").read_text().splitlines() == LINES
+    for best in (1, 2):
+        status, _, err = nmt("shortlist", run, "-o", tmp_path / "list", "--best", best)
+        assert status == 0, err
