@@ -1,9 +1,9 @@
-"""Arguments that several commands share."""
+"""Arguments and checks that several commands share."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -15,45 +15,45 @@ from nmt.logs import say
 from nmt.recipe import UserError
 from nmt.storage.model_facts import read_model_facts
 from nmt.storage.run_folder import find_model
-from nmt.streams.output import STANDARD_STREAM, require_no_input
+from nmt.streams.output import STANDARD_STREAM, require_not_input
 from nmt.text.lines import input_name, read_lines
 
 
 def packaged_recipes() -> dict[str, Path]:
-    """The recipes that come with nmt, by name."""
+    """Return the recipes that come with nmt, by name."""
     with as_file(files("nmt").joinpath("recipes")) as folder:
         return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def packaged_sweeps() -> dict[str, Path]:
-    """The sweeps that come with nmt, by name; see `nmt repeat`."""
+    """Return the sweeps that come with nmt, by name; see `nmt repeat`."""
     with as_file(files("nmt").joinpath("recipes", "sweeps")) as folder:
         return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
-def find_recipe(given: str) -> Path:
-    """The file that the user names, or else the packaged recipe or sweep of that name."""
-    path = Path(given)
-    if path.exists() or given not in (packaged := packaged_recipes() | packaged_sweeps()):
+def find_recipe(name: str) -> Path:
+    """Return the path of a recipe file, or of the packaged recipe or sweep of that name."""
+    path = Path(name)
+    if path.exists() or name not in (packaged := packaged_recipes() | packaged_sweeps()):
         return path
-    say(f"{given} is the recipe that comes with nmt; to change it: nmt recipes {given} -o {given}.toml")
-    return packaged[given]
+    say(f"{name} is a recipe that comes with nmt; to change it: nmt recipes {name} -o {name}.toml")
+    return packaged[name]
 
 
 RecipeArgument = Annotated[
     Path,
     typer.Argument(
-        parser=find_recipe, metavar="RECIPE", help="A recipe: one TOML file, or the name of one of `nmt recipes`."
+        parser=find_recipe, metavar="RECIPE", help="A recipe: a TOML file, or a name that `nmt recipes` lists."
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(help="Options that replace the recipe's: section.key=value, e.g. train.max_steps=99."),
+    typer.Argument(help="Options that override those of the recipe: section.key=value, e.g. train.max_steps=99."),
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads on a CPU (default: one for each core).")]
-SrcArgument = Annotated[Path, typer.Argument(help="Source sentences, one a line; - is standard input.")]
-TgtArgument = Annotated[Path, typer.Argument(help="Their translations, one a line; - is standard input.")]
-ModelArgument = Annotated[Path, typer.Argument(help="A model directory, a checkpoint, or a run directory.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: one per core).")]
+SrcArgument = Annotated[Path, typer.Argument(help="Source sentences, one per line; - is standard input.")]
+TgtArgument = Annotated[Path, typer.Argument(help="Their translations, one per line; - is standard input.")]
+ModelArgument = Annotated[Path, typer.Argument(help="A model directory, checkpoint or run directory.")]
 Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
 
 
@@ -67,76 +67,95 @@ class Precision(StrEnum):
     int8 = "int8"
 
 
-def languages(model: Path) -> tuple[str, str]:
-    """Source and target language of a model."""
-    facts = read_model_facts(find_model(model))
-    return facts.src_lang, facts.tgt_lang
-
-
-def require_languages(option: str, model: Path, expected: tuple[str, str]) -> None:
-    """Raise UserError unless the model that an option names is of these languages, source and target."""
-    if languages(model) != expected:
-        found, wanted = " to ".join(languages(model)), " to ".join(expected)
-        raise UserError(f"{model} translates from {found}; as {option} it must from {wanted}; give another model")
-
-
-def require_one_reader(inputs: Iterable[Path | None]) -> None:
-    """Raise UserError where standard input is given twice: whoever reads it second would find it empty."""
-    if sum(path == STANDARD_STREAM for path in inputs) > 1:
-        raise UserError("- is given twice; standard input can be read only once; name a file instead of one of them")
-
-
-def read_pairs(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
-    """The lines of two files, pipes or `-`; UserError where they do not match line by line, or are empty."""
-    sources, targets = list(read_lines(src, once=True)), list(read_lines(tgt, once=True))
-    if len(sources) != len(targets):
-        raise UserError(
-            f"{input_name(src)} has {len(sources):,} lines and {input_name(tgt)} has {len(targets):,}; they must match "
-            "line by line; check both"
-        )
-    if not sources:
-        raise UserError(f"{input_name(src)} is empty; it must hold one sentence a line; check the file")
-    return sources, targets
-
-
-def require_output(
-    option: str, out: Path | None, inputs: Iterable[Path | None] = (), replaces: bytes | None = None
-) -> None:
-    """Raise UserError, before work that may take minutes, where the file that an option names cannot be written.
-
-    That is where its folder is not there, and where it is a folder or one of the inputs; see `require_no_input`.
-
-    replaces: what each output of the command has in its first 1,000 bytes; another file with content is not replaced
-    """
-    if out is None:
-        return
-    folder = Path(os.path.realpath(out)).parent
-    if not folder.is_dir():
-        raise UserError(f"cannot write {out}: {folder} is no folder; choose a place that can be written to")
-    if out.is_dir():
-        raise UserError(f"cannot write {out}: it is a folder; {option} must be a file; name one in it")
-    if out == STANDARD_STREAM:
-        raise UserError(f"{option} - is not possible; it must be a file; name one")
-    require_no_input(option, out, inputs)
-    if replaces is not None and out.is_file():
-        with out.open("rb") as file:
-            start = file.read(1_000)
-        if start and replaces not in start:
-            raise UserError(f"{out} is another kind of file; {option} replaces only what it wrote; name a new file")
-
-
-def write_new(out: Path, text: str) -> None:
-    """Write the file that -o names; UserError where it is there already."""
-    try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise UserError(f"{out} exists already; -o must be a new file; give another name") from error
-
-
 class Engine(StrEnum):
     """Choices of --engine."""
 
     auto = "auto"
     torch = "torch"
     ctranslate2 = "ctranslate2"
+
+
+def languages(model: Path) -> tuple[str, str]:
+    """Return the source and target language of a model."""
+    facts = read_model_facts(find_model(model))
+    return facts.src_lang, facts.tgt_lang
+
+
+def require_languages(option: str, model: Path, expected: tuple[str, str]) -> None:
+    """Raise UserError unless the model given by an option has the expected source and target language."""
+    found = languages(model)
+    if found != expected:
+        raise UserError(
+            f"{model} translates from {' to '.join(found)}; {option} must translate from {' to '.join(expected)}; give "
+            "another model"
+        )
+
+
+def require_at_most_one(given: Mapping[str, bool]) -> None:
+    """Raise BadParameter if more than one of some mutually exclusive options is given."""
+    names = [option for option, is_given in given.items() if is_given]
+    if len(names) > 1:
+        raise typer.BadParameter(f"{' and '.join(names)} are mutually exclusive; give one of them")
+
+
+def require_one_reader(inputs: Iterable[Path | None]) -> None:
+    """Raise UserError if standard input is given more than once; the second reader would find it empty."""
+    if sum(path == STANDARD_STREAM for path in inputs) > 1:
+        raise UserError("- is given twice; standard input can be read only once; name a file instead of one of them")
+
+
+def require_lines(path: Path, lines: list[str]) -> None:
+    """Raise UserError if an input has no lines."""
+    if not lines:
+        raise UserError(f"{input_name(path)} is empty; it must have one sentence per line; check the file")
+
+
+def require_same_length(first: Path, first_lines: list[str], second: Path, second_lines: list[str]) -> None:
+    """Raise UserError unless two inputs have the same number of lines."""
+    if len(first_lines) != len(second_lines):
+        raise UserError(
+            f"{input_name(first)} has {len(first_lines):,} lines and {input_name(second)} has {len(second_lines):,}; "
+            "they must match line by line; check both"
+        )
+
+
+def read_pairs(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
+    """Read the lines of two files, pipes or `-`; raises UserError if they are empty or their lengths differ."""
+    sources, targets = list(read_lines(src, once=True)), list(read_lines(tgt, once=True))
+    require_same_length(src, sources, tgt, targets)
+    require_lines(src, sources)
+    return sources, targets
+
+
+def require_output(
+    option: str, out: Path | None, inputs: Iterable[Path | None] = (), replaces: bytes | None = None
+) -> None:
+    """Raise UserError, before long work, if the output file of an option cannot be written or must not be replaced.
+
+    inputs:   see `require_not_input`
+    replaces: bytes that each output of the command contains near its start; other files are not replaced
+    """
+    if out is None:
+        return
+    folder = Path(os.path.realpath(out)).parent
+    if not folder.is_dir():
+        raise UserError(f"cannot write {out}: {folder} is not a directory; {option} must be a file in an existing one")
+    if out.is_dir():
+        raise UserError(f"cannot write {out}: it is a directory; {option} must be a file; name one in it")
+    if out == STANDARD_STREAM:
+        raise UserError(f"{option} - is not supported; it must be a file; name one")
+    require_not_input(option, out, inputs)
+    if replaces is not None and out.is_file():
+        with out.open("rb") as file:
+            start = file.read(1_000)
+        if start and replaces not in start:
+            raise UserError(f"{out} is another kind of file; {option} replaces only its own output; name a new file")
+
+
+def write_new(out: Path, text: str) -> None:
+    """Write the file of -o; raises UserError if it exists."""
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise UserError(f"{out} already exists; -o must be a new file; give another name") from error

@@ -1,4 +1,4 @@
-"""Which program searches, and what it needs: torch is imported only where it is the one.
+"""Choose and load the search engine; torch is imported only if it is used.
 
 Importing torch takes longer than translating a page with CTranslate2.
 """
@@ -27,18 +27,18 @@ from nmt.export.engine import CTranslate2Translator
 from nmt.export.packages import load_package
 from nmt.processes.interruption import interruptible
 from nmt.recipe import DecodeRecipe, UserError
-from nmt.streams.answers import Alone, Team
+from nmt.streams.workers import Workers
 
 if TYPE_CHECKING:
     from nmt.decode.scoring import Scorer
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The program that searches, its precision, and why it was chosen, where the choice was left open.
+class EngineChoice:
+    """A search engine and its precision.
 
-    reason: why it was chosen; "" where the user chose
-    translator: of CTranslate2 where the choice was left open; it is loaded then, because that may fail
+    reason:     why `auto` selected the engine; "" if the user did
+    translator: the CTranslate2 translator that `auto` selected and loaded, because loading may fail
     """
 
     engine: Engine
@@ -48,7 +48,7 @@ class Chosen:
 
     @property
     def note(self) -> str:
-        """What the user is told of the choice."""
+        """The log message about the choice."""
         name = "CTranslate2" if self.engine is Engine.ctranslate2 else "torch"
         reason = f", {self.reason}" if self.reason else ""
         return f"engine: {name}, {self.precision.value}{reason}"
@@ -60,54 +60,53 @@ def choose_engine(
     device: str,
     decode: DecodeRecipe,
     models: Sequence[Path],
-    load: Callable[[Chosen], TextTranslator],
+    load: Callable[[EngineChoice], TextTranslator],
     *,
     required: bool,
-) -> Chosen:
-    """The engine that was asked for; with `auto`, CTranslate2 on a CPU wherever it has what is asked for, and loads.
+) -> EngineChoice:
+    """Return the requested engine; `auto` selects CTranslate2 on a CPU if it supports all options and loads the model.
 
-    load: loads the translator, see `load_translator`; required: whether phrases are required of single lines
+    load: loads the translator, see `load_translator`; required: whether lines have required phrases of their own
     """
     if engine is Engine.ctranslate2:
         compute_type = select_compute_type(precision.value, select_device(device))
-        return Chosen(engine, Precision(PRECISION_OF[compute_type]))
+        return EngineChoice(engine, Precision(PRECISION_OF[compute_type]))
     if engine is Engine.torch:
-        return Chosen(engine, _precision_of_torch(precision, device))
-    why_not = _why_not_ctranslate2(precision, device, decode, models, required=required)
-    if not why_not:
-        own = Precision.int8 if precision is Precision.auto else precision
-        chosen = Chosen(Engine.ctranslate2, own, "the fastest on a CPU")
+        return EngineChoice(engine, _torch_precision(precision, device))
+    obstacle = _ctranslate2_obstacle(precision, device, decode, models, required=required)
+    if not obstacle:
+        resolved = Precision.int8 if precision is Precision.auto else precision
+        choice = EngineChoice(Engine.ctranslate2, resolved, "the fastest on a CPU")
         try:
-            with interruptible():  # it may convert the model
-                return replace(chosen, translator=load(chosen))
+            with interruptible():  # may convert the model
+                return replace(choice, translator=load(choice))
         except UserError as error:
-            why_not = str(error).partition(";")[0]
-    return Chosen(Engine.torch, _precision_of_torch(precision, device), f"because {why_not}")
+            obstacle = str(error).partition(";")[0]
+    return EngineChoice(Engine.torch, _torch_precision(precision, device), f"because {obstacle}")
 
 
-def _why_not_ctranslate2(
+def _ctranslate2_obstacle(
     precision: Precision, device: str, decode: DecodeRecipe, models: Sequence[Path], *, required: bool
 ) -> str:
-    """What keeps CTranslate2 from being chosen; "" where nothing does, though it may still fail to load the model."""
+    """Return why `auto` cannot select CTranslate2, "" if it can; loading may still fail."""
     try:
         load_package("ctranslate2")
     except UserError:
         return "CTranslate2 is not installed"
-    if _under_torchrun() or device not in ("auto", "cpu") or (device == "auto" and _may_have_gpu()):
+    if _is_under_torchrun() or device not in ("auto", "cpu") or (device == "auto" and _may_have_gpu()):
         return "there are several processes or a GPU"
     if precision in (Precision.bf16, Precision.fp16):
-        return f"{precision.value} was asked for"
+        return f"{precision.value} was requested"
     if required:
         return "CTranslate2 does not support required phrases"
     if missing := unsupported_options(decode, cast(EnginePrecision, precision.value), EngineDevice("cpu"), models[1:]):
         return f"CTranslate2 does not support {'; '.join(missing)}"
     if can_cache(models[0], "float32" if precision is Precision.fp32 else "int8"):
         return ""
-    return f"{models[0]} cannot be written to, so no conversion can be kept"
+    return f"{models[0]} is not writable, which the converted model needs"
 
 
-def _precision_of_torch(precision: Precision, device: str) -> Precision:
-    """That with which torch computes."""
+def _torch_precision(precision: Precision, device: str) -> Precision:
     if precision is not Precision.auto:
         return precision
     from nmt.devices.precision import choose_precision  # noqa: PLC0415
@@ -117,58 +116,60 @@ def _precision_of_torch(precision: Precision, device: str) -> Precision:
 
 
 def _may_have_gpu() -> bool:
-    """Whether there is a GPU that CTranslate2 sees, or that torch may see."""
+    """Return whether CTranslate2 finds a GPU, or device files suggest one for torch."""
     return select_device("auto").kind != "cpu" or any(Path(f"/dev/{name}").exists() for name in ("nvidia0", "kfd"))
 
 
-def _under_torchrun() -> bool:
+def _is_under_torchrun() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def start_team(engine: Engine, device: str, processes: int, threads: int | None = None) -> AbstractContextManager[Team]:
-    """The processes that translate, for the length of a `with` block.
+def start_workers(
+    engine: Engine, device: str, processes: int, threads: int | None = None
+) -> AbstractContextManager[Workers]:
+    """Provide the processes that translate, for a `with` block.
 
-    CTranslate2 has threads that share one model where torch has processes. Raises UserError for processes that the
-    device does not allow.
+    processes: worker processes of torch; CTranslate2 has threads that share one model instead
+    threads:   of the current process, with torch
 
-    threads: of this process, where torch searches
+    Raises UserError if the device does not allow several processes.
     """
-    if engine is Engine.ctranslate2 and not _under_torchrun():
-        place = select_device(device)
-        return nullcontext(Alone("cpu" if place.kind == "cpu" else f"cuda:{place.index}"))
-    from nmt.cli.torch_team import start_torch_team  # noqa: PLC0415
+    if engine is Engine.ctranslate2 and not _is_under_torchrun():
+        ct2_device = select_device(device)
+        return nullcontext(Workers(device="cpu" if ct2_device.kind == "cpu" else f"cuda:{ct2_device.index}"))
+    from nmt.streams.torch_workers import start_torch_workers  # noqa: PLC0415
 
-    return start_torch_team(device, 1 if engine is Engine.ctranslate2 else processes, threads)
+    return start_torch_workers(device, 1 if engine is Engine.ctranslate2 else processes, threads)
 
 
 def load_translator(
-    models: Sequence[Path], device: str, decode: DecodeRecipe, processes: int, scores: bool, chosen: Chosen
+    models: Sequence[Path], device: str, decode: DecodeRecipe, processes: int, scores: bool, choice: EngineChoice
 ) -> TextTranslator:
-    """The translator that searches with the chosen program.
+    """Load the translator of the chosen engine.
 
-    processes: for CTranslate2, batches that are decoded at a time; 0 takes as many as there are cores
-    scores: whether scores are written
+    processes: batches that CTranslate2 decodes in parallel; 0 is one per core
+    scores:    whether the output depends on scores
     """
-    if chosen.translator is not None:
-        return chosen.translator
+    if choice.translator is not None:
+        return choice.translator
     model, *ensemble = models
-    match chosen.engine:
+    match choice.engine:
         case Engine.torch:
             from nmt.decode.translator import Translator  # noqa: PLC0415
 
-            return Translator.load(model, device, chosen.precision.value, decode, ensemble)
+            return Translator.load(model, device, choice.precision.value, decode, ensemble)
         case Engine.ctranslate2:
             return CTranslate2Translator.load(
-                model, device, chosen.precision.value, decode, ensemble, translators=processes, scores=scores
+                model, device, choice.precision.value, decode, ensemble, translators=processes, scores=scores
             )
         case Engine.auto:
-            raise AssertionError("the choice was made before")
+            raise AssertionError("`choose_engine` resolves it")
         case _:
-            assert_never(chosen.engine)
+            assert_never(choice.engine)
 
 
 def load_scorer(model: Path, device: str, tag: str | None) -> Scorer:
-    """What scores given translations, always with torch; see `Scorer.load`."""
+    """Load a scorer, which always uses torch; see `Scorer.load`."""
     from nmt.decode.scoring import Scorer  # noqa: PLC0415
 
     return Scorer.load(model, device, tag)

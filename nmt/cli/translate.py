@@ -1,10 +1,9 @@
-"""`nmt translate`: text in, text out, line by line."""
+"""`nmt translate`: translate text, one output line per input line."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -13,17 +12,17 @@ from typing import Annotated, Any
 
 import typer
 
-from nmt.cli.arguments import Device, Engine, ModelArgument, Precision
-from nmt.cli.engines import Chosen, choose_engine, load_translator, start_team
-from nmt.cli.translation_job import TranslationJob
-from nmt.processes.parallel import num_cores
-from nmt.recipe import CommandError, DecodeRecipe, UserError, override_decode
+from nmt.cli.arguments import Device, Engine, ModelArgument, Precision, require_at_most_one
+from nmt.cli.engines import EngineChoice, choose_engine, load_translator, start_workers
+from nmt.recipe import DecodeRecipe, UserError, override_decode
+from nmt.recipe.toml import toml_value
 from nmt.storage.model_facts import read_model_facts
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
-from nmt.streams.output import Output
+from nmt.streams.job import TranslationJob
+from nmt.streams.output import Output, require_not_input
 from nmt.streams.part import Origin
-from nmt.streams.records import Format, Layout, RecordWriter
+from nmt.streams.records import Format, RecordReader, RecordWriter
 from nmt.streams.source import Source
 
 
@@ -53,25 +52,25 @@ class InvalidUtf8(StrEnum):
 # --- Input and output -------------------------------------------------------------------------------------------------
 
 _INPUT = "Text to translate, plain or compressed (.gz, .xz, .zst); - is standard input."
-_INPUT_FORMAT = "Format of FILE. By default as its name ends (.tsv, .jsonl, .json, .txt), else one sentence a line."
-_COLUMN = "TSV: column of the text, counted from 0, or its name in the header (default: 0)."
-_HEADER = "TSV: the first line names the columns. A --column by name implies it."
-_FIELD = "JSON Lines: field of the text; a dot steps into an object, unless a field has the whole name (default: text)."
-_INVALID_UTF8 = "Bytes that are not UTF-8: stop at them, or put U+FFFD in their place."
-_PREFIXES = "What each translation must begin with, line by line."
-_REQUIRED = "Phrases that each translation must hold, line by line, with tabs between."
-_OUT = "Where to write; - is standard output, and .gz at the end compresses."
+_INPUT_FORMAT = "Format of FILE (default: by its extension .tsv, .jsonl, .json or .txt, else one sentence per line)."
+_COLUMN = "TSV: column of the text, from 0, or its name in the header (default: 0)."
+_HEADER = "TSV: the first line names the columns. Implied by --column NAME."
+_FIELD = "JSON Lines: field of the text; a dot addresses a nested field, as in page.text (default: text)."
+_INVALID_UTF8 = "For bytes that are not UTF-8: stop with an error, or insert U+FFFD."
+_PREFIXES = "File of target prefixes, line by line; each translation starts with its prefix."
+_REQUIRED = "File of phrases that each translation must contain, line by line, separated by tabs."
+_OUT = "Output file, compressed if its name ends in .gz; - is standard output."
 _OUTPUT_FORMAT = (
-    "By default as the output's name ends, else that of the input. tsv: the columns of the input and the translation "
-    "as a further one. jsonl: the fields of the input and translation, score, log_prob, tokens, token_log_probs, and "
-    "n_best; all of them null for a null text. moses: n-best lists as Moses writes them, with indices from 0."
+    "Default: by the extension of the output, else the format of the input. tsv: the input columns and the "
+    "translation. jsonl: the input fields and translation, score, log_prob, tokens, token_log_probs and n_best, all "
+    "null for a null text. moses: n-best lists as Moses writes them, with indices from 0."
 )
-_WITH_ALIGNMENTS = "Put a tab and the word alignment, as 0-0 1-2, behind each translation; in JSON Lines a field."
+_WITH_ALIGNMENTS = "Add the word alignment after a tab, as 0-0 1-2; in JSON Lines as a field."
 _RESUME = (
-    "Continue OUT.part, which an interrupted call has left, if the same model, options and input made it. If OUT is "
-    "finished, do nothing."
+    "Continue OUT.part of an interrupted command; model, options and input must be unchanged. Does nothing if OUT is "
+    "complete."
 )
-_RESTART = "Discard OUT.part, which an interrupted call has left, and start over."
+_RESTART = "Discard OUT.part of an interrupted command and start over."
 
 File = Annotated[Path, typer.Argument(help=_INPUT)]
 FileFormat = Annotated[InputFormat | None, typer.Option(help=_INPUT_FORMAT)]
@@ -83,7 +82,7 @@ Prefixes = Annotated[Path | None, typer.Option("--prefixes", help=_PREFIXES)]
 Required = Annotated[Path | None, typer.Option("--required", help=_REQUIRED)]
 Out = Annotated[Path, typer.Option("-o", "--out", help=_OUT)]
 OutputFormat = Annotated[Format | None, typer.Option(help=_OUTPUT_FORMAT)]
-WithScores = Annotated[bool, typer.Option("--with-scores", help="Put the score and a tab before each translation.")]
+WithScores = Annotated[bool, typer.Option("--with-scores", help="Write the score and a tab before each translation.")]
 WithAlignments = Annotated[bool, typer.Option("--with-alignments", help=_WITH_ALIGNMENTS)]
 Resume = Annotated[bool, typer.Option("--resume", help=_RESUME)]
 Restart = Annotated[bool, typer.Option("--restart", help=_RESTART)]
@@ -91,51 +90,51 @@ Restart = Annotated[bool, typer.Option("--restart", help=_RESTART)]
 # --- Search -----------------------------------------------------------------------------------------------------------
 
 _DISTINCT = (
-    "Of equal texts in an n-best list keep the best, and look for others in the whole beam; there may be fewer than N. "
-    "By default in text and TSV, but not of samples."
+    "Keep only the best of n-best translations with equal text, and fill up from the rest of the beam; there may be "
+    "fewer than N. Default in text and TSV, except for samples."
 )
-_TAG = "Tag of a training corpus, such as <web>, to translate in its manner."
-_ENSEMBLE = "A further model that decides with the first; give it again for several."
-_SHORTLIST = "File of `nmt shortlist`: consider only what it lists, which is faster. An empty name: consider all."
-_SET = "Any other option of section decode: sampling=true, no_repeat_ngram=4, 'bias.Dr. Smith=1', ..."
+_TAG = "Tag of a training corpus, such as <web>: selects that domain."
+_ENSEMBLE = "Add a model to the ensemble; repeatable."
+_SHORTLIST = 'File made by `nmt shortlist`: restrict the target vocabulary, for speed. "" disables it.'
+_SET = "Any other option of section decode: sampling=true, no_repeat_ngram=4, 'bias.Dr. Smith=1', ... Repeatable."
 
 BeamSize = Annotated[
     int | None, typer.Option("-b", "--beam-size", min=1, help="Hypotheses kept at each step; 1 is greedy.")
 ]
 Penalty = Annotated[LengthPenalty | None, typer.Option(help="Divisor of the log-probability.")]
 LengthAlpha = Annotated[float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")]
-NBest = Annotated[int | None, typer.Option(min=1, help="Translations per line; as text: number, score and text.")]
+NBest = Annotated[int | None, typer.Option(min=1, help="Translations per line; text output: number, score, text.")]
 Distinct = Annotated[bool | None, typer.Option("--distinct/--no-distinct", help=_DISTINCT)]
 Tag = Annotated[str | None, typer.Option(help=_TAG)]
 Others = Annotated[list[Path] | None, typer.Option("--ensemble", help=_ENSEMBLE)]
 ShortlistFile = Annotated[str | None, typer.Option("--shortlist", metavar="FILE", help=_SHORTLIST)]
-Seed = Annotated[int | None, typer.Option(help="Seed of samples, the same as --set sampling_seed=N.")]
+Seed = Annotated[int | None, typer.Option(help="Sampling seed; same as --set sampling_seed=N.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 
-# --- Work -------------------------------------------------------------------------------------------------------------
+# --- Speed ------------------------------------------------------------------------------------------------------------
 
-_THREADS = "Threads on a CPU (default: one for each core). Not with --processes, whose processes have one thread each."
-_WINDOW = "Most lines translated together, more being faster; 1 answers line by line. By default from the size of FILE."
-_MAX_DELAY = "At a pipe: seconds to wait for more lines to translate together (0.1); inf waits for a whole window."
+_THREADS = "CPU threads (default: one per core). Not with --processes, which have one thread each."
+_WINDOW = "Lines that are translated together; more is faster, 1 translates line by line (default: by the input size)."
+_MAX_DELAY = "For a pipe: seconds to wait for further lines of a window (default: 0.1); inf waits for a full window."
 _PROCESSES = (
-    "Batches translated at a time: threads of CTranslate2, by default one for each core; processes of torch, of one "
+    "Batches translated in parallel; 0 is one per core. With CTranslate2: threads (default: one per core). With torch: "
+    "processes of one thread each (default: one process with all cores)."
 )
-_PROCESSES += "thread each, by default one with all cores. 0 is one for each core."
 _PRECISION = (
-    "Computation; auto is int8 (rounded weights) with CTranslate2 on a CPU, else bf16 where native, else fp32. Some "
-    "translations depend on it."
+    "Compute type. auto: int8 (quantized weights) with CTranslate2 on a CPU, else bf16 if native, else fp32. Affects "
+    "some translations."
 )
 _ENGINE = (
-    "What searches. ctranslate2 converts the model once. auto takes it on a CPU, and torch where CTranslate2 fails or "
-    "lacks an option, such as --with-alignments, which also changes what --precision auto means. stderr names both."
+    "Search engine; ctranslate2 converts the model once. auto: ctranslate2 on a CPU, or torch if CTranslate2 fails or "
+    "lacks an option, such as --with-alignments. stderr names the engine and precision."
 )
 
-BatchTokens = Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")]
+BatchTokens = Annotated[int | None, typer.Option(min=1, help="Maximum source tokens per batch.")]
 Window = Annotated[int | None, typer.Option(min=1, help=_WINDOW)]
 MaxDelay = Annotated[float | None, typer.Option(min=0.0, help=_MAX_DELAY)]
 ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help=_THREADS)]
 Processes = Annotated[int | None, typer.Option(min=0, help=_PROCESSES)]
-Arithmetic = Annotated[Precision, typer.Option(help=_PRECISION)]
+PrecisionOption = Annotated[Precision, typer.Option("--precision", help=_PRECISION)]
 EngineOption = Annotated[Engine, typer.Option("--engine", help=_ENGINE)]
 
 
@@ -171,115 +170,95 @@ def translate(
     processes: Processes = None,
     threads: ThreadsOption = None,
     device: Device = "auto",
-    precision: Arithmetic = Precision.auto,
+    precision: PrecisionOption = Precision.auto,
     engine: EngineOption = Engine.auto,
 ) -> None:
-    """Translate text: one line out for every line in, in the same order, whatever the line.
+    """Translate text: one output line per input line, in the same order.
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
     started = monotonic()
-    if threads is not None and processes is not None:
-        raise typer.BadParameter("--threads and --processes are mutually exclusive; give one of them")
+    require_at_most_one({"--threads": threads is not None, "--processes": processes is not None})
+    require_at_most_one({"--resume": resume, "--restart": restart})
     named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens, "tag": tag}
-    named["sampling_seed"] = seed
-    named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "alignments": with_alignments or None}
-    named["shortlist"] = None if shortlist is None else json.dumps(shortlist, ensure_ascii=False)  # as TOML has strings
-    decode = _with_changes(read_model_facts(find_model(model)).decode, named, settings or (), ensemble or ())
-    in_format = Format(input_format) if input_format else Format.of_file(file) or Format.text
-    out_format = output_format or Format.of_file(out) or in_format
-    layout = _layout(file, in_format, out_format, column, header, field)
-    source = Source.open(file, layout, invalid_utf8.value, prefixes, required)
-    writer, searched = _writer(source, out_format, decode, with_scores, distinct)
+    named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "sampling_seed": seed}
+    named |= {"alignments": with_alignments or None, "shortlist": shortlist}
+    decode = _override_decode(read_model_facts(find_model(model)).decode, named, settings or (), ensemble or ())
+    in_format, out_format = _formats(file, input_format, out, output_format)
+    reader = _make_reader(file, in_format, out_format, column, header, field)
+    source = Source.open(file, reader, invalid_utf8.value, prefixes, required)
+    writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct)
     models = [model, *(ensemble or ())]
-    output = _output(out, writer, (file, prefixes, required, decode.shortlist), models, resume=resume, restart=restart)
-    load = partial(load_translator, models, device, searched, processes or threads or 0, writer.shows_scores)
-    chosen = choose_engine(engine, precision, device, searched, models, load, required=required is not None)
-    origin = _origin(models, decode, source, writer, chosen)
-    search, delay, names = partial(load, chosen), _max_delay(source, max_delay), " + ".join(map(str, models))
-    job = TranslationJob(source, output, origin, writer, search, window, delay, names, chosen.note, started)
-    job.run(start_team(chosen.engine, device, _num_processes(processes), threads), resume=resume, restart=restart)
-
-
-def _output(
-    out: Path,
-    writer: RecordWriter,
-    files: Iterable[Path | None],
-    models: Sequence[Path],
-    *,
-    resume: bool,
-    restart: bool,
-) -> Output:
-    """Where to write; UserError where that is an input, CommandError where it is to be both resumed and restarted."""
-    if resume and restart:
-        raise CommandError("--resume and --restart are mutually exclusive; give one of them")
     output = Output(out, writer.is_numbered, bool(writer.header))
-    output.require_other_than((*files, *map(find_model, models)))
-    return output
+    require_not_input("-o", output.path, (file, prefixes, required, decode.shortlist, *map(find_model, models)))
+    load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
+    choice = choose_engine(engine, precision, device, search_decode, models, load, required=required is not None)
+    origin, delay = _origin(models, decode, source, writer, choice), _max_delay(source, max_delay)
+    search, name = partial(load, choice), " + ".join(map(str, models))
+    job = TranslationJob(source, output, origin, writer, search, window, delay, name, choice.note, started)
+    workers = start_workers(choice.engine, device, 1 if processes is None else processes, threads)
+    job.run(workers, resume=resume, restart=restart)
+
+
+def _formats(
+    file: Path, input_format: InputFormat | None, out: Path, output_format: Format | None
+) -> tuple[Format, Format]:
+    """Return the formats of input and output, by the extensions of the files where they are not given."""
+    in_format = Format(input_format) if input_format else Format.of_file(file) or Format.text
+    return in_format, output_format or Format.of_file(out) or in_format
 
 
 def _max_delay(source: Source, given: float | None) -> float:
-    """Seconds that a line of a pipe waits for others; BadParameter where a file leaves the option without effect."""
     if given is not None and source.pipe is None:
         raise typer.BadParameter(f"--max-delay has no effect on {source.name}, which is a file; leave it out")
     return 0.1 if given is None else given
 
 
-def _num_processes(given: int | None) -> int:
-    """Processes of torch: one by default, since several threads of it share one model; 0 is one for each core."""
-    return 1 if given is None else given or num_cores()
-
-
-def _layout(
+def _make_reader(
     file: Path, in_format: Format, out_format: Format, column: str | None, header: bool, field: str | None
-) -> Layout:
-    """Where the text stands; BadParameter for an option that would have no effect."""
+) -> RecordReader:
+    """Make the reader of the input; raises BadParameter for an option without effect."""
     is_read = f"{file} is read as {in_format.value}"
-    for option, given in (("--column", column is not None), ("--header", header)):
-        if given and in_format is not Format.tsv:
-            raise typer.BadParameter(f"{option} is of TSV input; {is_read}; leave it out, or give --input-format tsv")
+    for option, is_given in (("--column", column is not None), ("--header", header)):
+        if is_given and in_format is not Format.tsv:
+            raise typer.BadParameter(f"{option} is for TSV input; {is_read}; leave it out, or give --input-format tsv")
     has_field = in_format is Format.jsonl or (in_format is Format.text and out_format is Format.jsonl)
     if field is not None and not has_field:
         raise typer.BadParameter(
-            f"--field is of JSON Lines; {is_read} and written as {out_format.value}; leave it out, or give "
+            f"--field is for JSON Lines; {is_read} and written as {out_format.value}; leave it out, or give "
             "--input-format jsonl"
         )
-    position = column if column is None or not column.lstrip("-").isdecimal() else int(column)
-    if isinstance(position, int) and position < 0:
-        raise typer.BadParameter(f"--column is {column}; it must be a number from 0 or a name of the header")
-    return Layout(in_format, position or 0, field or "text", header or isinstance(position, str))
+    index = column if column is None or not column.lstrip("-").isdecimal() else int(column)
+    if isinstance(index, int) and index < 0:
+        raise typer.BadParameter(f"--column is {column}; it must be a number from 0, or a name in the header")
+    return RecordReader(in_format, index or 0, field or "text", header or isinstance(index, str))
 
 
-def _writer(
+def _make_writer(
     source: Source, out_format: Format, decode: DecodeRecipe, with_scores: bool, distinct: bool | None
 ) -> tuple[RecordWriter, DecodeRecipe]:
-    """What writes the translations, and the options of their search; BadParameter where --distinct has no effect.
+    """Make the writer of the output, and the options of its search; raises BadParameter if `distinct` has no effect.
 
-    Where equal texts are left out, more must be found than is shown. Samples, and objects that show the tokens, may
-    hold a text twice by default.
+    To drop equal texts, the search returns the whole beam. By default samples and JSON Lines, which has the tokens of
+    translations, keep equal texts.
     """
-    shown = decode.n_best if decode.bayes_risk == "none" else 1
-    if distinct is not None and shown == 1:
+    n_best = decode.n_best if decode.bayes_risk == "none" else 1
+    if distinct is not None and n_best == 1:
         option = "--distinct" if distinct else "--no-distinct"
-        raise typer.BadParameter(f"{option} has no effect on one translation a line; add --n-best, or leave it out")
+        raise typer.BadParameter(f"{option} has no effect on one translation per line; add --n-best, or leave it out")
     if distinct is None:
-        distinct = shown > 1 and out_format is not Format.jsonl and not decode.sampling
-    writer = RecordWriter(source.layout, out_format, shown, with_scores, decode.alignments, distinct)
-    all_of_beam = distinct and not decode.sampling
-    return writer, decode.model_copy(update={"n_best": decode.beam_size}) if all_of_beam else decode
+        distinct = n_best > 1 and out_format is not Format.jsonl and not decode.sampling
+    writer = RecordWriter(source.reader, out_format, n_best, with_scores, decode.alignments, distinct)
+    needs_beam = distinct and not decode.sampling
+    return writer, decode.model_copy(update={"n_best": decode.beam_size}) if needs_beam else decode
 
 
 def _origin(
-    models: Sequence[Path],
-    decode: DecodeRecipe,
-    source: Source,
-    writer: RecordWriter,
-    chosen: Chosen,
+    models: Sequence[Path], decode: DecodeRecipe, source: Source, writer: RecordWriter, choice: EngineChoice
 ) -> Origin:
-    """What decides what the output holds, besides its input.
+    """Collect the settings that determine the output, besides its input.
 
-    Left out is what changes translations by rounding alone: how many lines are translated together, by which processes
-    and on which device.
+    Batches, processes and devices are not included: they change translations only by rounding.
     """
     digests = [manifest_digest(find_model(model)) for model in models]
     names = {digest: str(model) for digest, model in zip(digests, models, strict=True)}
@@ -289,46 +268,55 @@ def _origin(
         names[facts["shortlist"]] = str(decode.shortlist)
     options = decode.model_dump(mode="json", exclude={"batch_tokens", "shortlist"})
     facts |= {f"decode.{name}": value for name, value in options.items()}
-    facts |= {"engine": chosen.engine.value, "precision": chosen.precision.value}
-    layout = source.layout
-    facts |= {"input format": layout.format.value, "column": layout.column, "field": layout.field}
-    facts |= {"header": layout.header, "invalid-utf8": source.invalid_utf8}
-    facts |= {"output format": writer.format.value, "with-scores": writer.with_scores, "distinct": writer.distinct}
+    reader = source.reader
+    facts |= {
+        "engine": choice.engine.value,
+        "precision": choice.precision.value,
+        "input format": reader.format.value,
+        "column": reader.column,
+        "field": reader.field,
+        "header": reader.header,
+        "invalid-utf8": source.invalid_utf8,
+        "output format": writer.format.value,
+        "with-scores": writer.with_scores,
+        "distinct": writer.distinct,
+    }
     return Origin(facts, names, source.name)
 
 
-def _with_changes(
+def _override_decode(
     decode: DecodeRecipe, named: Mapping[str, object], settings: Sequence[str], ensemble: Sequence[Path]
 ) -> DecodeRecipe:
-    """The model's own search options with those of the command line in their place.
+    """Override the search options of the model; raises BadParameter for an option given twice or without effect.
 
-    One translation a line, unless several are searched for or drawn to choose the best of them.
+    named: values of the command's own options by recipe name, None if not given; settings: of --set
+
+    The model's own `n_best` counts only for minimum Bayes risk decoding.
     """
-    given = [
-        *settings,
-        *(f"{name}={'true' if value is True else value}" for name, value in named.items() if value is not None),
-    ]
-    chosen_names = dict(one.removeprefix("decode.").split("=", 1) for one in given if "=" in one)
+    given = [*settings, *(f"{name}={toml_value(value)}" for name, value in named.items() if value is not None)]
+    values = dict(one.removeprefix("decode.").split("=", 1) for one in given if "=" in one)
     for name, value in named.items():
         if value is not None and any(one.removeprefix("decode.").partition("=")[0] == name for one in settings):
             raise typer.BadParameter(f"{name} is given by --set and by an option of its own; leave one of them out")
-    risk = chosen_names.get("bayes_risk", decode.bayes_risk).strip("'\"")
-    own = {"alignments": False} | ({"n_best": 1} if risk == "none" else {})
-    chosen = override_decode(decode.model_copy(update=own), given)
-    for name in chosen_names:
-        if name.startswith("alignment_") and not chosen.alignments:
-            raise typer.BadParameter(f"{name} has no effect without --with-alignments; add that, or leave it out")
-        for option, has_effect, needed in (
-            ("length_alpha", chosen.length_penalty != "none", "another length_penalty than 'none'"),
-            ("diversity_strength", chosen.num_groups > 1, "num_groups"),
-            ("sampling_seed", chosen.sampling, "sampling=true"),
-            ("ensemble_mean", bool(ensemble), "--ensemble"),
-        ):
-            if name == option and not has_effect:
-                raise typer.BadParameter(f"{name} has no effect without {needed}; add that, or leave it out")
-    if chosen.bayes_risk != "none" and chosen.n_best == 1:
+    bayes_risk = values.get("bayes_risk", decode.bayes_risk).strip("'\"")
+    defaults = {"alignments": False} | ({"n_best": 1} if bayes_risk == "none" else {})
+    resolved = override_decode(decode.model_copy(update=defaults), given)
+    has_effect = {
+        "alignment_layer": (resolved.alignments, "--with-alignments"),
+        "alignment_heads": (resolved.alignments, "--with-alignments"),
+        "alignment_place": (resolved.alignments, "--with-alignments"),
+        "length_alpha": (resolved.length_penalty != "none", "another length_penalty than 'none'"),
+        "diversity_strength": (resolved.num_groups > 1, "num_groups"),
+        "sampling_seed": (resolved.sampling, "sampling=true"),
+        "ensemble_mean": (bool(ensemble), "--ensemble"),
+    }
+    for name in values:
+        effective, needed = has_effect.get(name, (True, ""))
+        if not effective:
+            raise typer.BadParameter(f"{name} has no effect without {needed}; add that, or leave it out")
+    if resolved.bayes_risk != "none" and resolved.n_best == 1:
         raise UserError(
-            f"decode.bayes_risk is {chosen.bayes_risk!r}, but n_best is 1, which leaves nothing to choose from; it "
-            "must be at least 2; give e.g. --n-best 32 with --set sampling=true, or --n-best 5"
+            f"decode.bayes_risk is {resolved.bayes_risk!r} and n_best is 1; n_best must be at least 2; give e.g. "
+            "--n-best 32 with --set sampling=true, or --n-best 5"
         )
-    return chosen
+    return resolved

@@ -1,7 +1,6 @@
-"""Where `nmt translate` writes to: standard output, or a file that takes its name when it is whole.
+"""The output of `nmt translate`: standard output, a pipe, a device, or a file that is renamed when it is complete.
 
-Until then it is a part from which an interrupted call can resume: see `nmt.streams.part`. A pipe or a device is written
-to as it is.
+Until then the file is a partial output that an interrupted command can resume: see `nmt.streams.part`.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from pathlib import Path
 from nmt.processes.interruption import ended_by_reader
 from nmt.recipe import UserError
 from nmt.storage.sealed import writes_through
-from nmt.streams.part import Origin, Part, open_part, unfinished
-from nmt.streams.sink import Sink, naming_errors
+from nmt.streams.part import Origin, PartFile, open_part, part_path
+from nmt.streams.sink import Sink, write_errors
 from nmt.text.lines import count_lines, read_lines
 
-# Other names of standard output; opened by them, a file that it was redirected to would lose what is in it.
+# Opening these would truncate a file that standard output is redirected to.
 _NAMES_OF_STANDARD_OUTPUT = {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
 
 
 STANDARD_STREAM = Path("-")
-"""Standard input or output, where a command can read or write it."""
+"""Standard input or output as an argument of a command."""
 
 
-def require_no_input(option: str, out: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise UserError where an output is one of the files that are read, which it would overwrite.
+def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> None:
+    """Raise UserError if an output would overwrite an input.
 
-    inputs: files, `-` for standard input, and folders of which all files are read, such as models
+    option: the option that names the output; inputs: files, `-`, and directories whose files are read
     """
     if sys.stdout is None if out == STANDARD_STREAM else not out.is_file():
         return
@@ -49,8 +48,8 @@ def require_no_input(option: str, out: Path, inputs: Iterable[Path | None]) -> N
             found = {str(file): file.stat() for file in files if file.is_file()}
         for name, status in found.items():
             if os.path.samestat(own, status):
-                called = "standard output" if out == STANDARD_STREAM else f"{option} {out}"
-                raise UserError(f"{called} is the input {name}; it must be another file; name a new one")
+                output = "standard output" if out == STANDARD_STREAM else f"{option} {out}"
+                raise UserError(f"{output} is the input {name}; it must be another file; name a new one")
 
 
 class Stream:
@@ -60,7 +59,7 @@ class Stream:
         self._sink = sink
 
     def write(self, text: str, records: int, sha256: str) -> None:
-        """Write some lines; the rest is for outputs that can be resumed, see `Part.write`."""
+        """Write text; the other arguments are those of `PartFile.write`."""
         self._sink.write(text)
 
 
@@ -68,8 +67,7 @@ class Stream:
 class Output:
     """Standard output (`-`) or a file.
 
-    is_numbered: whether a record may be several lines, each of which begins with its number
-    has_header:  whether a line of names stands before the records
+    is_numbered: whether a record may have several lines, each starting with the number of the record
     """
 
     path: Path
@@ -78,35 +76,31 @@ class Output:
 
     def __post_init__(self) -> None:
         if self.path.suffix in (".xz", ".zst", ".bz2"):
-            raise UserError(f"{self.path} cannot be written; output can be compressed as .gz alone; name it so")
+            raise UserError(f"cannot write {self.path}: only .gz compression is supported; change the name")
         if str(self.path) in _NAMES_OF_STANDARD_OUTPUT:
             object.__setattr__(self, "path", STANDARD_STREAM)
 
     @property
-    def unfinished(self) -> Path:
-        """What the file is called until it is whole."""
-        return unfinished(self.path)
+    def part(self) -> Path:
+        """The path of the incomplete output."""
+        return part_path(self.path)
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is written to as it is: standard output, a pipe or a device."""
+        """Whether the output is standard output, a pipe or a device, which are written in place."""
         return self.path == STANDARD_STREAM or writes_through(self.path)
 
-    def require_other_than(self, inputs: Iterable[Path | None]) -> None:
-        """Raise UserError where the output is one of the files that are read, which it would overwrite."""
-        require_no_input("-o", self.path, inputs)
-
     @contextmanager
-    def open(self, origin: Origin, *, resume: bool = False, restart: bool = False) -> Iterator[Part | Stream]:
-        """What to write to for the length of a `with` block; without an error, the file is whole at its end.
+    def open(self, origin: Origin, *, resume: bool = False, restart: bool = False) -> Iterator[PartFile | Stream]:
+        """Open the output for a `with` block; a file is complete after a block that ends without an error.
 
-        Raises UserError where it cannot be written, and as `open_part` does.
+        Raises UserError if it cannot be written, and as `open_part` does.
         """
         if self.is_stream:
             with self._open_stream() as stream:
                 yield stream
             return
-        with naming_errors(str(self.path)):
+        with write_errors(str(self.path)):
             if self.path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         with open_part(self.path, origin, resume=resume, restart=restart) as part:
@@ -121,29 +115,29 @@ class Output:
             ):
                 yield Stream(Sink(file, "standard output", is_compressed=False))
             return
-        with naming_errors(str(self.path)):
+        with write_errors(str(self.path)):
             file = self.path.open("wb", buffering=0)
         with file, ended_by_reader(file.fileno()):
             sink = Sink(file, str(self.path), is_compressed=self.path.suffix == ".gz")
             yield Stream(sink)
             sink.finish()
 
-    def require_file(self, option: str = "--resume") -> None:
-        """Raise UserError where the output is none that can be resumed, or restarted, as the option asks."""
+    def require_file(self, option: str) -> None:
+        """Raise UserError unless the output is a file, which --resume and --restart need."""
         cannot = f"{option} cannot {option.removeprefix('--')}"
         if self.path == STANDARD_STREAM:
-            raise UserError(f"{cannot} standard output; the output must be a file; name one by -o")
+            raise UserError(f"{cannot} standard output; the output must be a file; name one with -o")
         if self.is_stream:
-            raise UserError(f"{cannot} {self.path}, which is no plain file; name a file by -o")
+            raise UserError(f"{cannot} {self.path}; the output must be a regular file; name one with -o")
 
     def count_finished(self) -> int | None:
-        """How many records the finished file has; None where there is none, or an unfinished one beside it."""
-        if not self.path.is_file() or self.unfinished.exists():
+        """Return the number of records of the complete output, None if there is none or a partial output exists."""
+        if not self.path.is_file() or self.part.exists():
             return None
         if not self.is_numbered:
             return max(count_lines(self.path) - self.has_header, 0)
         line = "0\t"
-        for line in read_lines(self.path):  # noqa: B007 - the last one counts
+        for line in read_lines(self.path):  # noqa: B007 - the number of the last line is used
             pass
         found = re.match(r"([0-9]+)(\t| \|\|\| )", line)
         return -1 if found is None else int(found[1]) + (found[2] != "\t")  # Moses counts from 0

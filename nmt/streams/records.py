@@ -1,4 +1,4 @@
-"""What a line of the input means to `nmt translate`, and what is written for it: text, TSV or JSON Lines."""
+"""Formats of `nmt translate`: parse input lines to records and format translations as text, TSV or JSON Lines."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from nmt.decode.translation import Translation
 from nmt.recipe import UserError
 from nmt.text.json_fields import parse_json, text_or_null
 
-# More digits than float32 has say nothing.
-_DECIMALS = 6
+_DECIMALS = 6  # about the precision of float32
 
 
 class Format(StrEnum):
-    """How text lies in a file, one sentence a line each time; n-best lists of Moses are only written."""
+    """Line-based text formats; moses (n-best lists) is for output only."""
 
     text = "text"
     tsv = "tsv"
@@ -28,7 +27,7 @@ class Format(StrEnum):
 
     @classmethod
     def of_file(cls, path: Path) -> Format | None:
-        """The format that the end of a file's name tells, such as `.tsv` or `.jsonl.gz`; None where it tells none."""
+        """Return the format that the extension of a file implies (`.tsv`, `.jsonl.gz`), None if it implies none."""
         endings = [ending for ending in path.suffixes[-2:] if ending not in (".gz", ".xz", ".zst")]
         formats = {".txt": cls.text, ".tsv": cls.tsv, ".jsonl": cls.jsonl, ".json": cls.jsonl}
         return formats.get(endings[-1]) if endings else None
@@ -38,11 +37,11 @@ class Format(StrEnum):
 class Record:
     """One line of the input.
 
-    number:   of the record, from 1: that of its line, where no header stands before it
-    text:     what is to be translated, None for a null of JSON Lines
-    line:     all that stands on the line, without its line feed
-    prefix:   what the translation must begin with
-    required: phrases that it must hold
+    number:   from 1, not counting a header
+    text:     to translate; None for a JSON null
+    line:     the whole line, without its line feed
+    prefix:   target prefix of the translation
+    required: phrases that the translation must contain
     """
 
     number: int
@@ -53,13 +52,13 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where the text stands in each line.
+class RecordReader:
+    """Parses input lines.
 
-    column: of TSV, counted from 0, or its name in the header
-    field:  of JSON Lines; a dot steps into an object, unless a field has the whole name
-    header: whether the first line of TSV names the columns
-    names:  what it names them; None until it is read
+    column: TSV column of the text, from 0, or its name in the header
+    field:  JSON Lines field of the text; a dot addresses a nested field, unless a field has the full name
+    header: whether the first TSV line names the columns
+    names:  the column names; None until the header is read
     """
 
     format: Format
@@ -68,64 +67,59 @@ class Layout:
     header: bool = False
     names: tuple[str, ...] | None = None
 
-    def with_header(self, line: str | None, name: str) -> Layout:
-        """The layout of an input `name` whose header is `line`; None where it has no line.
+    def with_header(self, line: str | None, name: str) -> RecordReader:
+        """Return the reader for the header `line` of the input `name`; None means that the input is empty.
 
-        Raises UserError where two columns have one name, and where there is no such column.
+        Raises UserError for an empty input, a repeated column name, or a missing column.
         """
         if line is None:
-            raise UserError(
-                f"{name} is empty; --header needs a first line with the names of the columns; check the file"
-            )
+            raise UserError(f"{name} is empty; with --header, the first line must name the columns; check the file")
         names = tuple(line.removesuffix("\r").split("\t"))
         for column in names:
             if names.count(column) > 1:
-                raise UserError(
-                    f"{name}, line 1 names two columns {column!r}; each needs a name of its own; rename one of them"
-                )
+                raise UserError(f"{name}, line 1 has two columns {column!r}; names must be unique; rename one of them")
         if isinstance(self.column, str) and self.column not in names:
             raise UserError(
-                f"{name}, line 1 has no column {self.column!r}; there are {', '.join(map(repr, names))}; "
-                "correct --column"
+                f"{name}, line 1 has no column {self.column!r}; it has {', '.join(map(repr, names))}; correct --column"
             )
         position = names.index(self.column) if isinstance(self.column, str) else self.column
         self._check_columns(names, position, f"{name}, line 1")
         return replace(self, column=position, names=names)
 
     def read(self, line: str, number: int, name: str) -> Record:
-        """The record of a line of the input `name`; raises UserError when it holds no text in that place.
+        """Parse the line of record `number` (from 1) of the input `name`; a blank JSON line is an empty text.
 
-        number: of the record, from 1. A line of JSON Lines that holds nothing but space is a record without text.
+        Raises UserError if the line has no text in the expected column or field.
         """
         where = f"{name}, line {number + (self.names is not None)}"
         match self.format:
             case Format.moses:
-                raise AssertionError("the command line refuses it")
+                raise AssertionError("moses is not an input format")
             case Format.text:
                 return Record(number, line, line)
             case Format.tsv:
-                line = line.removesuffix("\r")  # which would end up before the last column
+                line = line.removesuffix("\r")  # output adds columns after it
                 return Record(number, self._text_of_columns(line.split("\t"), where), line)
             case Format.jsonl:
                 if not line.strip():
                     return Record(number, "", line)
                 if number == 1 and line.lstrip().startswith("["):
                     raise UserError(
-                        f"{where} begins an array; JSON Lines have one object a line; "
+                        f"{where} starts an array; JSON Lines has one object per line; "
                         f"convert it: jq -c '.[]' {name} > {Path(name).stem}.jsonl"
                     )
-                text = text_or_null(parse_json(line, where), self.field, where, "mend it, or correct --field")
+                text = text_or_null(parse_json(line, where), self.field, where, "fix it, or correct --field")
                 return Record(number, text, line)
             case _:
                 assert_never(self.format)
 
     def _text_of_columns(self, columns: Sequence[str], where: str) -> str:
-        assert isinstance(self.column, int), "the header has told where a named column is"
+        assert isinstance(self.column, int), "`with_header` replaces a name by its index"
         self._check_columns(columns, self.column, where)
         if self.names is not None and len(columns) != len(self.names):
             raise UserError(
-                f"{where} has {len(columns)} columns and the header {len(self.names)}; they must be as many; "
-                "correct the line"
+                f"{where} has {len(columns)} columns and the header has {len(self.names)}; the numbers must be equal; "
+                "fix the line"
             )
         return columns[self.column]
 
@@ -133,21 +127,20 @@ class Layout:
     def _check_columns(columns: Sequence[str], position: int, where: str) -> None:
         if position >= len(columns):
             raise UserError(
-                f"{where} has {len(columns)} columns; --column {position}, counted from 0, needs "
-                f"{position + 1} or more; correct the line, or name another column"
+                f"{where} has {len(columns)} columns; --column {position}, counted from 0, needs at least "
+                f"{position + 1}; fix the line, or give another --column"
             )
 
 
 @dataclass(frozen=True)
 class RecordWriter:
-    """What is written for each record.
+    """Formats translations; TSV and JSON Lines keep the columns or fields of the input.
 
-    layout:   of the input, all of which stays where the output format has room for it
-    n_best:   how many translations are written of each, where there are as many
-    distinct: whether a translation is left out whose text a better one has, in other tokens
+    n_best:   at most this many translations per record
+    distinct: whether to drop translations with the text of a better one
     """
 
-    layout: Layout
+    reader: RecordReader
     format: Format
     n_best: int = 1
     with_scores: bool = False
@@ -156,37 +149,36 @@ class RecordWriter:
 
     @property
     def is_numbered(self) -> bool:
-        """Whether a record may be several lines, each of which begins with its number."""
+        """Whether a record may have several lines, each starting with the number of the record."""
         return self.format is Format.moses or (self.format is Format.text and self.n_best > 1)
 
     @property
     def shows_scores(self) -> bool:
-        """Whether scores are written, or decide which translations are."""
+        """Whether the output depends on scores."""
         return self.with_scores or self.n_best > 1 or self.format in (Format.jsonl, Format.moses)
 
     @property
     def header(self) -> str:
-        """The line that names the columns of the output, closed by a line feed; nothing where the input has none.
+        """The header line of TSV output, "" if the input has none.
 
-        Raises UserError where the input has a column of a name that is added.
+        Raises UserError if the input already has a column of an added name.
         """
-        if self.format is not Format.tsv or self.layout.names is None:
+        if self.format is not Format.tsv or self.reader.names is None:
             return ""
         kinds = [*(["score"] if self.with_scores else []), "translation"]
         kinds += ["alignment"] if self.with_alignments else []
         added = [kind if rank == 1 else f"{kind}_{rank}" for rank in range(1, self.n_best + 1) for kind in kinds]
-        if same := [name for name in added if name in self.layout.names]:
+        if same := [name for name in added if name in self.reader.names]:
             raise UserError(
-                f"the input has a column {same[0]!r}, which the output adds; its columns need different names; rename "
-                "that one, or write --output-format text"
+                f"the input has a column {same[0]!r}, which the output adds; names must be unique; rename the column, "
+                "or give --output-format text"
             )
-        return "\t".join([*self.layout.names, *added]) + "\n"
+        return "\t".join([*self.reader.names, *added]) + "\n"
 
     def write(self, record: Record, translations: Sequence[Translation]) -> str:
-        """The lines of a record, each closed by a line feed.
+        """Return the output lines of a record, each with a line feed.
 
-        A null text gives null in each field that is added, and empty columns; plain text does not tell it from an
-        empty one.
+        The added fields of a null text are null in JSON Lines and empty elsewhere.
         """
         if self.distinct:
             first_of_text: dict[str, Translation] = {}
@@ -208,23 +200,23 @@ class RecordWriter:
     def _text(self, record: Record, translations: Sequence[Translation]) -> str:
         if self.is_numbered:
             shown = translations[: self.n_best]
-            return "".join(f"{record.number}\t{one.score:.4f}\t{self._linked(one)}\n" for one in shown)
-        best = translations[0]
-        return f"{best.score:.4f}\t{self._linked(best)}\n" if self.with_scores else f"{self._linked(best)}\n"
+            return "".join(f"{record.number}\t{one.score:.4f}\t{self._with_alignment(one)}\n" for one in shown)
+        score = f"{translations[0].score:.4f}\t" if self.with_scores else ""
+        return f"{score}{self._with_alignment(translations[0])}\n"
 
     def _moses(self, index: int, one: Translation) -> str:
-        """A line of an n-best list as Moses writes it: index from 0, text, features, score, and perhaps alignment."""
+        """Format a line of a Moses n-best list: index from 0, text, features, score, and optionally alignment."""
         links = [format_links(one.alignment or [])] if self.with_alignments else []
         fields = [str(index), one.text, f"LogProb= {one.log_prob:.4f}", f"{one.score:.4f}", *links]
         return " ||| ".join(fields) + "\n"
 
-    def _linked(self, one: Translation) -> str:
-        """The translation, and behind a tab its alignment where that is asked for."""
+    def _with_alignment(self, one: Translation) -> str:
+        """Return the translation, with a tab and its alignment if requested."""
         return f"{one.text}\t{format_links(one.alignment or [])}" if self.with_alignments else one.text
 
     def _columns(self, record: Record, translations: Sequence[Translation]) -> str:
-        """The columns of the input, then those of each translation, empty where there are fewer than `n_best`."""
-        is_tsv = self.layout.format is Format.tsv
+        """Return the input columns and those of `n_best` translations; missing translations have empty columns."""
+        is_tsv = self.reader.format is Format.tsv
         columns = [record.line if is_tsv else (record.text or "").removesuffix("\r").replace("\t", " ")]
         shown = translations[: self.n_best] if record.text is not None else []
         for rank in range(self.n_best):
@@ -242,26 +234,24 @@ class RecordWriter:
             fields["n_best"] = [_fields(one) for one in translations[: self.n_best]]
         if record.text is None:
             fields = dict.fromkeys(fields)
-        match self.layout.format:
+        match self.reader.format:
             case Format.moses:
-                raise AssertionError("the command line refuses it")
+                raise AssertionError("moses is not an input format")
             case Format.text:
-                return _dump(_with_results(_nested(self.layout.field, record.line), self.layout.field, fields)) + "\n"
+                return _dump(_add_fields(_nested(self.reader.field, record.line), self.reader.field, fields)) + "\n"
             case Format.tsv:
                 columns = record.line.split("\t")
-                names = self.layout.names
-                return (
-                    _dump({"columns": columns if names is None else dict(zip(names, columns, strict=True))} | fields)
-                    + "\n"
-                )
+                names = self.reader.names
+                given = columns if names is None else dict(zip(names, columns, strict=True))
+                return _dump({"columns": given} | fields) + "\n"
             case Format.jsonl:
-                return (_extended(record.line, self.layout.field, fields) if record.line.strip() else "") + "\n"
+                return (_extend_line(record.line, self.reader.field, fields) if record.line.strip() else "") + "\n"
             case _:
-                assert_never(self.layout.format)
+                assert_never(self.reader.format)
 
 
 def _fields(translation: Translation) -> dict[str, Any]:
-    """What is told of a translation."""
+    """Return the JSON fields of a translation."""
     fields: dict[str, Any] = {
         "translation": translation.text,
         "score": round(translation.score, _DECIMALS),
@@ -275,49 +265,45 @@ def _fields(translation: Translation) -> dict[str, Any]:
 
 
 def _nested(path: str, value: Any) -> dict[str, Any]:
-    """An object with a value at a dotted path."""
+    """Return an object with a value at a dotted path."""
     name, dot, rest = path.partition(".")
     return {name: _nested(rest, value) if dot else value}
 
 
-def _extended(line: str, path: str, fields: dict[str, Any]) -> str:
-    """The object on a line of JSON, whose text is at `path`, with the fields of its translation.
+def _extend_line(line: str, path: str, fields: dict[str, Any]) -> str:
+    """Add the fields of a translation to a line of JSON whose text is at `path`.
 
-    Where there are none of the same name the line stays as it is, so that no number is rounded and no escape lost.
+    Unless a field is replaced, the line is extended as text, which preserves its numbers and escapes exactly.
     """
     given = json.loads(line)
     if not given.keys().isdisjoint(fields):
-        return _dump(_with_results(given, path, fields))
+        return _dump(_add_fields(given, path, fields))
     body = line.strip()[:-1].rstrip()
     return f"{body}{', ' if given else ''}{_dump(fields)[1:]}"
 
 
-def _with_results(given: dict[str, Any], path: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """An object with further fields, which replace those of the same names.
+def _add_fields(given: dict[str, Any], path: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Add fields to an object, replacing those of the same names.
 
-    They must not replace the object that holds the text, as with `translation.en`: then they go beside the text.
+    If they would replace the object that contains the text, as for `translation.en`, they are added next to the text.
     """
     name, dot, _ = path.partition(".")
     is_inside = dot and path not in given and name in fields
-    return _beside(given, path, fields) if is_inside else given | fields
+    return _add_next_to(given, path, fields) if is_inside else given | fields
 
 
-def _beside(given: dict[str, Any], path: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """An object with further fields beside the one at the dotted path, in the same inner object."""
+def _add_next_to(given: dict[str, Any], path: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Add fields to the nested object that contains the field at a dotted path."""
     name, dot, rest = path.partition(".")
     is_inside = dot and path not in given
-    return given | ({name: _beside(given[name], rest, fields)} if is_inside else fields)
+    return given | ({name: _add_next_to(given[name], rest, fields)} if is_inside else fields)
 
 
 def _dump(value: dict[str, Any]) -> str:
-    """JSON on one line; where a lone surrogate stands in it, which JSON can spell and UTF-8 cannot, all in ASCII."""
+    """Return one line of JSON, escaped to ASCII if it contains a lone surrogate, which UTF-8 cannot encode."""
     text = json.dumps(value, ensure_ascii=False)
-    return text if _is_utf8(text) else json.dumps(value)
-
-
-def _is_utf8(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        return json.dumps(value)
+    return text

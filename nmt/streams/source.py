@@ -1,4 +1,4 @@
-"""Where `nmt translate` reads from: a file, or a pipe or terminal whose lines are taken as they come."""
+"""The input of `nmt translate`: a file, or a pipe or terminal that is read line by line."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from pathlib import Path
 from time import monotonic
 
 from nmt.recipe import UserError
-from nmt.streams.records import Layout, Record
+from nmt.streams.records import Record, RecordReader
 from nmt.text.lines import MAX_LINE_BYTES, InvalidUtf8, count_lines, decode_lines, line_too_long, read_lines
 
 _BLOCK_BYTES = 1 << 16
-_LONGEST_WAIT = 1e6  # seconds; the system refuses very large numbers
+_MAX_WAIT = 1e6  # seconds; `select` rejects very large timeouts
 _STANDARD_INPUT = Path("-")
 
 
 @dataclass(frozen=True)
 class Source:
-    """The input, and how it is read.
+    """The input, with optional files of target prefixes and of required phrases, line by line.
 
-    prefixes: a file of what each translation must begin with; required: one of the phrases that each must hold
-    pipe:     what the lines come through as they are written; None for a file, which can be read again
+    pipe: the lines of a pipe or terminal; None for a file, which can be read several times
     """
 
     path: Path
-    layout: Layout
+    reader: RecordReader
     invalid_utf8: InvalidUtf8 = "error"
     prefixes: Path | None = None
     required: Path | None = None
@@ -40,16 +39,16 @@ class Source:
     def open(
         cls,
         path: Path,
-        layout: Layout,
+        reader: RecordReader,
         invalid_utf8: InvalidUtf8,
         prefixes: Path | None = None,
         required: Path | None = None,
     ) -> Source:
-        """Of a file, a named pipe, or `-` for standard input; raises UserError where it cannot be opened.
+        """Open a file, a named pipe, or `-` for standard input, and read the header, if any.
 
-        A header is read at once: the layout of the source knows its names.
+        Raises UserError if the input cannot be opened.
         """
-        source = cls(path, layout, invalid_utf8, prefixes, required)
+        source = cls(path, reader, invalid_utf8, prefixes, required)
         if path == _STANDARD_INPUT:
             source = replace(source, pipe=PipeLines(_standard_input(), source.name))
         elif path.exists() and not path.is_file() and not path.is_dir():
@@ -57,86 +56,87 @@ class Source:
                 source = replace(source, pipe=PipeLines(os.open(path, os.O_RDONLY), source.name))
             except OSError as error:
                 raise UserError(f"cannot read {path}: {error.strerror}; give a file that can be read") from error
-        if not layout.header:
+        if not reader.header:
             return source
-        return replace(source, layout=layout.with_header(next(source._lines(), None), source.name))
+        return replace(source, reader=reader.with_header(next(source._lines(), None), source.name))
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the input in messages."""
         return "standard input" if self.path == _STANDARD_INPUT else str(self.path)
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person types it."""
+        """Whether the input is typed at a terminal."""
         return self.path == _STANDARD_INPUT and os.isatty(_standard_input())
 
     def check(self) -> int | None:
-        """Read a file through, so that what is wrong with it shows before any work; how many lines it has.
+        """Read a whole file to report errors before translation starts; return its number of lines, None for a pipe.
 
-        None for a pipe. Raises UserError as `records` does.
+        Raises UserError as `records` does.
         """
         if self.pipe is not None:
             return None
         count = sum(1 for _ in replace(self, prefixes=None, required=None).records())
         for path in filter(None, (self.prefixes, self.required)):
-            if (given := count_lines(path)) != count:
+            if (found := count_lines(path)) != count:
                 raise UserError(
-                    f"{path} has {given:,} lines and {self.name} has {count:,}; each line of the text needs one, which "
-                    "may be empty; check both"
+                    f"{path} has {found:,} lines and {self.name} has {count:,}; it must have one, possibly empty, for "
+                    "each line of text; check both"
                 )
         return count
 
     def records(self) -> Iterator[Record]:
-        """The lines one by one, and no further than asked for.
+        """Yield the records without reading ahead.
 
-        Raises UserError, with the number of the line, for one that holds no text where it should, or is not UTF-8.
+        Raises UserError, with the line number, for a line that is not UTF-8 or has no text in the expected field.
         """
         records: Iterator[Record] = (
-            self.layout.read(line, number, self.name) for number, line in enumerate(self._lines(), start=1)
+            self.reader.read(line, number, self.name) for number, line in enumerate(self._lines(), start=1)
         )
         if self.prefixes is not None:
-            records = self._beside(records, self.prefixes, lambda record, line: replace(record, prefix=line))
+            records = self._add_lines(records, self.prefixes, lambda record, line: replace(record, prefix=line))
         if self.required is not None:
-            records = self._beside(records, self.required, _requiring)
+            records = self._add_lines(records, self.required, _with_required)
         return records
 
     def _lines(self) -> Iterator[str]:
-        """The lines, but the header once it is known."""
-        has_read_header = self.layout.names is not None
+        """Yield the lines, without the header once it has been read."""
+        has_read_header = self.reader.names is not None
         if self.pipe is None:
             return islice(read_lines(self.path, self.invalid_utf8), int(has_read_header), None)
         return decode_lines(self.pipe, self.name, self.invalid_utf8, first=1 + has_read_header)
 
-    def _beside(self, records: Iterator[Record], path: Path, add: Callable[[Record, str], Record]) -> Iterator[Record]:
-        """Each record with what the line beside it says."""
+    def _add_lines(
+        self, records: Iterator[Record], path: Path, add: Callable[[Record, str], Record]
+    ) -> Iterator[Record]:
+        """Combine each record with the line of the same number in another file."""
         lines = read_lines(path, self.invalid_utf8)
         for record in records:
             line = next(lines, None)
             if line is None:
                 raise UserError(
-                    f"{path} has {record.number - 1:,} lines and {self.name} has more; each line of the text needs "
-                    "one, which may be empty; check both"
+                    f"{path} has {record.number - 1:,} lines and {self.name} has more; it must have one, possibly "
+                    "empty, for each line of text; check both"
                 )
             yield add(record, line)
 
 
-def _requiring(record: Record, line: str) -> Record:
-    """The record with the phrases between the tabs of a line."""
+def _with_required(record: Record, line: str) -> Record:
     return replace(record, required=tuple(phrase for phrase in line.split("\t") if phrase.strip()))
 
 
 class PipeLines:
-    """The lines of a pipe or a terminal, each with its line feed but perhaps the last; can be asked whether one comes.
+    """Iterator over the lines of a pipe or terminal, as bytes with their line feeds, that supports waiting for a line.
 
-    It reads the descriptor itself and starts no thread: a reader that waits for input must not hold up the end of the
-    program, and while a window is translated the pipe's own buffer makes the writer wait.
+    It reads the descriptor directly and without a thread. A thread blocked in a read would delay the exit of the
+    process. While a window is translated, the buffer of the pipe limits how far the writer gets ahead.
     """
 
     def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor, self._name = descriptor, name
         self._buffer = bytearray()
-        self._searched = 0  # so many bytes of the buffer hold no line feed
+        self._searched = 0  # bytes of the buffer known to contain no line feed
         self._has_ended = False
         self._problem: OSError | None = None
         self._count = 0
@@ -145,8 +145,8 @@ class PipeLines:
         return self
 
     def __next__(self) -> bytes:
-        """The next line, whenever it comes; UserError for one that is too long, or where reading fails."""
-        self._read_on(None)
+        """Return the next line, waiting for it; raises UserError if it is too long or reading fails."""
+        self._fill(None)
         end = self._buffer.find(b"\n", self._searched) + 1
         if not end and self._problem is not None:
             raise UserError(
@@ -164,18 +164,18 @@ class PipeLines:
         return line
 
     def wait(self, seconds: float) -> bool:
-        """Whether the next line, or the end, is there within so many seconds, which may be infinitely many."""
-        return self._read_on(monotonic() + min(seconds, _LONGEST_WAIT) if seconds < math.inf else None)
+        """Wait at most `seconds`, possibly inf; return whether the next line or the end of the input is available."""
+        return self._fill(monotonic() + min(seconds, _MAX_WAIT) if seconds < math.inf else None)
 
-    def _read_on(self, deadline: float | None) -> bool:
-        """Read until a whole line is in the buffer, or the end, or all that can be a line; False if time is over."""
+    def _fill(self, deadline: float | None) -> bool:
+        """Read until the buffer has a line, the longest possible line or the end; return False after the deadline."""
         while self._buffer.find(b"\n", self._searched) < 0 and not self._has_ended:
             if len(self._buffer) > MAX_LINE_BYTES:
                 return True
             self._searched = len(self._buffer)
-            patience = None if deadline is None else max(deadline - monotonic(), 0.0)
+            timeout = None if deadline is None else max(deadline - monotonic(), 0.0)
             try:
-                if not select.select([self._descriptor], [], [], patience)[0]:
+                if not select.select([self._descriptor], [], [], timeout)[0]:
                     return False
                 block = os.read(self._descriptor, _BLOCK_BYTES)
             except OSError as error:

@@ -1,8 +1,8 @@
-"""The windows of lines that are translated together, of a file or of what comes through a pipe.
+"""Group input lines into windows that are translated together.
 
-A file is read in windows of a fixed number of lines. What comes through a pipe or is typed must be answered before all
-is there: a window ends a moment after its first line, unless more is there already. So a slow writer gets each answer
-soon, and a fast one wide windows, which are quicker by the line. Memory holds a few windows, whatever comes.
+A file is read in windows of a fixed number of lines. A window of a pipe also ends shortly after its first line, unless
+more lines are already available: a slow writer gets its translations soon, and a fast one gets wide windows, which take
+less time per line. Memory use is bounded by a few windows.
 """
 
 from __future__ import annotations
@@ -13,39 +13,40 @@ from time import monotonic
 from nmt.recipe import UserError
 from nmt.streams.records import Record
 
-# Lines of a window at most. A smaller file is divided into parts, so that several processes have enough to share.
-WIDEST_WINDOW, NARROWEST_WINDOW = 2_048, 256
-PARTS_OF_A_FILE = 32
-# Where one process does all, two windows are on their way at a time.
-WINDOW_OF_ONE = 1_024
-# A GPU takes batches of up to 16 times as many tokens as a CPU, and a window of a large file must hold several of them.
-# Of a small file, there must still be one for each of several GPUs.
-TIMES_ON_A_GPU, PARTS_ON_A_GPU = 16, 16
+# Limits on the lines of a window. Smaller files are split into WINDOWS_PER_FILE windows, to have several per process.
+MAX_WINDOW, MIN_WINDOW = 2_048, 256
+WINDOWS_PER_FILE = 32
+# Window for a single process, which has two windows in flight.
+SINGLE_PROCESS_WINDOW = 1_024
+# GPU batches have up to 16 times as many tokens as CPU batches, and a window must hold several batches.
+GPU_FACTOR, GPU_WINDOWS_PER_FILE = 16, 16
 
-# A window that holds so many characters is closed, however few its lines are: what is known of them must fit in memory.
-WINDOW_CHARACTERS = 1 << 20
+# A window also ends at this many characters, to bound the memory of long lines.
+MAX_WINDOW_CHARACTERS = 1 << 20
 
 Wait = Callable[[float], bool]
 
 
 def window_of_file(num_lines: int, *, on_gpu: bool = False) -> int:
-    """How many lines of a file are translated together; the same for any number of processes."""
-    parts, times = (PARTS_ON_A_GPU, TIMES_ON_A_GPU) if on_gpu else (PARTS_OF_A_FILE, 1)
-    return min(max(-(-num_lines // parts), NARROWEST_WINDOW), times * WIDEST_WINDOW)
+    """Return the window for a file, in lines; it does not depend on the number of processes."""
+    parts, factor = (GPU_WINDOWS_PER_FILE, GPU_FACTOR) if on_gpu else (WINDOWS_PER_FILE, 1)
+    return min(max(-(-num_lines // parts), MIN_WINDOW), factor * MAX_WINDOW)
 
 
-def windows(
+def split_windows(
     records: Iterable[Record],
     size: int,
     wait: Wait | None = None,
     delay: float = 0.0,
     *,
-    most_characters: int = WINDOW_CHARACTERS,
+    max_characters: int = MAX_WINDOW_CHARACTERS,
 ) -> Iterator[list[Record]]:
-    """The records in windows of at most `size`, closed as soon as they hold `most_characters`.
+    """Yield windows of at most `size` records; a window that reaches `max_characters` ends.
 
-    wait: says whether another record, or the end, comes within so many seconds; then a window ends `delay` seconds
-    after its first record too. An error of the user's ends a window as well: what stands before it is given first.
+    wait:  tells whether a record or the end of the input is available within a number of seconds; None for a file
+    delay: with `wait`, seconds after its first record at which a window ends
+
+    A UserError of `records` is raised after the records before it have been yielded.
     """
     window: list[Record] = []
     characters, end = 0, 0.0
@@ -55,8 +56,8 @@ def windows(
             end = end if window else monotonic() + delay
             window.append(record)
             characters += len(record.line)
-            is_full = len(window) >= size or characters >= most_characters
-            # What is there already is taken even when the time is over: it costs nothing.
+            is_full = len(window) >= size or characters >= max_characters
+            # Past the end of the delay, `wait(0.0)` still accepts records that are already available.
             if is_full or (wait is not None and not wait(max(end - monotonic(), 0.0))):
                 yield window
                 window, characters = [], 0
@@ -68,10 +69,10 @@ def windows(
         raise problem
 
 
-def with_pauses(found: Iterable[list[Record]], wait: Wait | None) -> Iterator[list[Record] | None]:
-    """The windows, and None where the next is not there yet or an error follows: all before it shall be answered."""
+def with_pauses(windows: Iterable[list[Record]], wait: Wait | None) -> Iterator[list[Record] | None]:
+    """Yield windows, and None before a wait or an error: the caller then outputs all earlier windows."""
     try:
-        for window in found:
+        for window in windows:
             yield window
             if wait is not None and not wait(0.0):
                 yield None

@@ -18,8 +18,8 @@ from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.storage.model_facts import ModelFacts
 from nmt.storage.sealed import write_directory
-from nmt.streams.answers import Answer, Answering
 from nmt.streams.records import Record
+from nmt.streams.workers import TranslatedWindow, WindowTranslator
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 from tests.calling import PipeIn, Write
 from tests.cli.nasty_lines import sentence
@@ -125,14 +125,14 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Let Ctrl-C come when so many windows are translated; it comes once."""
 
     def set_up(windows: int) -> None:
-        left, translate = [windows], Answering.start
+        left, translate = [windows], WindowTranslator.start
 
-        def translate_or_stop(self: Answering, window: list[Record]) -> Callable[[], Answer]:
+        def translate_or_stop(self: WindowTranslator, window: list[Record]) -> Callable[[], TranslatedWindow]:
             left[0] -= 1
             if left[0] == -1:
                 os.kill(os.getpid(), signal.SIGINT)
             return translate(self, window)
 
-        monkeypatch.setattr(Answering, "start", translate_or_stop)
+        monkeypatch.setattr(WindowTranslator, "start", translate_or_stop)
 
     return set_up

@@ -138,7 +138,7 @@ def test_wrong_input_of_align_is_one_line(folder: Path, tmp_path: Path, nmt: Nmt
         ((src, folder / "one", "--save-model", folder / "forward"), "already exists", 1),  # before anything else
         ((src, tgt, "--reverse-model", folder / "reverse"), "goes by; give --choose", 2),
         ((src, tgt, "--choose", src, folder / "one"), "has 1; they must match", 1),
-        ((src, tgt, "--choose", src, tgt, "--reverse-model", model), "as --reverse-model it must from de to en", 1),
+        ((src, tgt, "--choose", src, tgt, "--reverse-model", model), "--reverse-model must translate from de to en", 1),
     ):
         found, out, err = nmt("align", model, *arguments)
         assert (found, out) == (status, "")
@@ -212,10 +212,13 @@ def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: 
         ((forward, src, src, *tune), "line 1, is no translation with its score"),
         ((forward, src, nbest, "--tune", folder / "one"), "one has 1 lines"),
         ((forward, src, nbest, "--weights", tmp_path / "w.toml"), "for given; they must be for given, length"),
-        ((forward, src, nbest, *tune, "--model", folder / "reverse"), "as --model it must from en to de"),
-        ((forward, src, nbest, *tune, "--reverse-model", forward), "as --reverse-model it must from de to en"),
+        ((forward, src, nbest, *tune, "--model", folder / "reverse"), "--model must translate from en to de"),
+        ((forward, src, nbest, *tune, "--reverse-model", forward), "--reverse-model must translate from de to en"),
         ((tmp_path, src, nbest, *tune), "holds no model"),
-        ((tmp_path, src, nbest, *tune, "--save-weights", tmp_path / "no" / "w"), "no is no folder"),  # before the work
+        (
+            (tmp_path, src, nbest, *tune, "--save-weights", tmp_path / "no" / "w"),
+            "no is not a directory",
+        ),  # before the work
     ):
         status, out, err = nmt("rerank", *arguments)
         assert (status, out) == (1, "")

@@ -126,7 +126,7 @@ def test_what_is_no_option_of_the_search_decides_too(translate: Nmt, model: Path
     for options, expected in (
         (("--ensemble", model), SLOW + "CTranslate2 does not support ensemble"),
         (("--ensemble", model, "--set", "ensemble_mean=log"), SLOW + "CTranslate2 does not support ensemble"),
-        (("--precision", "bf16"), "engine: torch, bf16, because bf16 was asked for"),
+        (("--precision", "bf16"), "engine: torch, bf16, because bf16 was requested"),
         (
             ("--precision", "fp32", "--with-alignments"),
             "engine: torch, fp32, because CTranslate2 does not support alignments",
@@ -168,8 +168,8 @@ def test_the_tokens_of_the_best_translations_are_counted(
     translate: Nmt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ticks = iter([10.0, 12.0])
-    for module in ("translate", "translation_job"):
-        monkeypatch.setattr(f"nmt.cli.{module}.monotonic", lambda: next(ticks))
+    for module in ("cli.translate", "streams.job"):
+        monkeypatch.setattr(f"nmt.{module}.monotonic", lambda: next(ticks))
     err = translate("--n-best", 2, "-o", tmp_path / "out.jsonl")[2]
     objects = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     tokens = sum(len(one["tokens"]) for one in objects)
@@ -236,4 +236,4 @@ def test_a_model_where_nothing_can_be_written_is_left_to_torch(
 ) -> None:
     monkeypatch.setattr("nmt.cli.engines.can_cache", lambda *_: False)
     status, _, err = translate()
-    assert (status, said_last(err)) == (0, f"{SLOW}{model} cannot be written to, so no conversion can be kept")
+    assert (status, said_last(err)) == (0, f"{SLOW}{model} is not writable, which the converted model needs")

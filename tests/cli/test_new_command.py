@@ -63,7 +63,7 @@ def test_a_table_of_pairs_will_do_and_nothing_is_overwritten(
     before = Path("en-de.toml").read_text()
     status, _, err = nmt(*command)
     assert (status, Path("en-de.toml").read_text()) == (1, before)
-    assert one_line(err) == "en-de.toml exists already; -o must be a new file; give another name"
+    assert one_line(err) == "en-de.toml already exists; -o must be a new file; give another name"
 
 
 def test_what_cannot_become_a_recipe_is_one_line(tmp_path: Path, nmt: Nmt) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from nmt.cli.arguments import require_output
 from nmt.recipe import UserError
-from nmt.streams.output import require_no_input
+from nmt.streams.output import require_not_input
 from tests.calling import Nmt, one_line
 
 
@@ -76,9 +76,9 @@ def test_what_cannot_be_a_file_shows_before_the_work(
     (folder / "dangling.png").symlink_to(folder / "none" / "x.png")
     before = contents(folder)
     for out, expected in (
-        (folder / "other.png", "it is a folder"),
-        (folder / "none" / "x.png", "none is no folder"),
-        (folder / "dangling.png", "none is no folder"),
+        (folder / "other.png", "it is a directory"),
+        (folder / "none" / "x.png", "none is not a directory"),
+        (folder / "dangling.png", "none is not a directory"),
         ("-", "it must be a file"),
     ):
         status, _, err = nmt(*commands(folder)[command], out)
@@ -163,4 +163,4 @@ def test_what_is_no_input_may_be_replaced(tmp_path: Path) -> None:
     require_output("-o", None, inputs)
     require_output("-o", Path("/dev/null"), [*inputs, Path("/dev/null")])
     with pytest.raises(UserError, match=r"-o .*one is the input .*models/one; it must be another file"):
-        require_no_input("-o", tmp_path / "models" / "one", inputs)
+        require_not_input("-o", tmp_path / "models" / "one", inputs)

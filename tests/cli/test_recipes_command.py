@@ -27,7 +27,7 @@ def test_all_are_listed_and_each_can_be_copied(nmt: Nmt, tmp_path: Path) -> None
     shown = (ROOT / "recipes" / "quickstart.toml").read_text()
     assert out.read_text() == nmt("recipes", "quickstart")[1] == shown
     status, _, err = nmt("recipes", "tatoeba-en-de", "-o", out)
-    assert status == 1 and "exists already" in one_line(err)
+    assert status == 1 and "already exists" in one_line(err)
     assert out.read_text() == shown
 
 
@@ -37,7 +37,7 @@ def test_a_name_calls_the_recipe_unless_a_file_has_it(
     monkeypatch.chdir(tmp_path)
     status, out, err = nmt("config", "quickstart")
     assert status == 0 and 'name = "quickstart"' in out
-    assert err.startswith("quickstart is the recipe that comes with nmt; to change it: nmt recipes quickstart -o ")
+    assert err.startswith("quickstart is a recipe that comes with nmt; to change it: nmt recipes quickstart -o ")
     (tmp_path / "quickstart").write_text(packaged_recipes()["tatoeba-en-de"].read_text())
     status, out, err = nmt("config", "quickstart")
     assert (status, err) == (0, "") and 'name = "tatoeba-en-de"' in out

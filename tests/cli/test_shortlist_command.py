@@ -101,7 +101,7 @@ def test_a_list_is_made_and_used(run: Path, tmp_path: Path, nmt: Nmt) -> None:
 def test_wrong_input_is_one_line(run: Path, tmp_path: Path, nmt: Nmt) -> None:
     source = tmp_path / "in.txt"
     for arguments, status, expected in (
-        (("shortlist", tmp_path / "nowhere", "-o", tmp_path / "x"), 1, "has no complete prepared corpus"),
+        (("shortlist", tmp_path / "nowhere", "-o", tmp_path / "x"), 1, "holds no prepared corpus"),
         (("shortlist", run, "-o", source / "x"), 1, "cannot write"),
         (("translate", run, source, "--shortlist", tmp_path / "none"), 1, "cannot be read as a shortlist"),
         (("translate", run, source, "--shortlist", run / "model" / "model.safetensors"), 1, "holds no shortlist"),
@@ -122,7 +122,7 @@ def test_a_folder_that_is_not_there_shows_before_the_work(
     monkeypatch.delattr("nmt.cli.shortlist.make_shortlist")
     status, out, err = nmt("shortlist", run, "-o", tmp_path / "none" / "list")
     assert (status, out) == (1, "")
-    assert "none is no folder; choose a place" in one_line(err)
+    assert "none is not a directory; -o must be" in one_line(err)
     assert not (tmp_path / "none").exists()
 
 
@@ -135,7 +135,7 @@ def test_the_output_is_no_input_and_no_folder(
         status, _, err = nmt("shortlist", run, "-o", out)
         assert (status, "is the input" in one_line(err)) == (1, True)
     status, _, err = nmt("shortlist", run, "-o", run)
-    assert (status, "it is a folder" in one_line(err)) == (1, True)
+    assert (status, "it is a directory" in one_line(err)) == (1, True)
     assert {path: path.read_bytes() for path in (run / "data").iterdir()} == before
 
 

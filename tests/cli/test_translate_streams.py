@@ -158,7 +158,7 @@ def test_formats_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, t
     [
         ("in.jsonl", b'{"text": "a"}\n{"body": "b"}\n', (), "in.jsonl, line 2 has no field 'text'"),
         ("in.jsonl", b"{1\n", (), "in.jsonl, line 1 is not JSON"),
-        ("in.json", b'[{"text": "a"}]', (), "in.json, line 1 begins an array"),
+        ("in.json", b'[{"text": "a"}]', (), "in.json, line 1 starts an array"),
         ("in.txt", "a\n".encode("utf-16"), (), "in.txt is UTF-16; nmt reads UTF-8"),
         (
             "in.txt",
@@ -166,10 +166,10 @@ def test_formats_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, t
             ("--set", "alignment_layer=9", "--with-alignments"),
             "alignment_layer is 9; the decoder has layers 0 to 0",
         ),
-        ("in.tsv", b"", ("--header",), "in.tsv is empty; --header needs a first line"),
+        ("in.tsv", b"", ("--header",), "in.tsv is empty; with --header, the first line must name"),
         ("in.tsv", b"a\tb\nc\n", ("--column", 1), "in.tsv, line 2 has 1 columns"),
         ("in.txt", b"a\n\xff\n", (), "in.txt, line 2: byte 0xff is not UTF-8"),
-        ("in.txt", b"a\n", ("-o", "out.zst"), "out.zst cannot be written"),
+        ("in.txt", b"a\n", ("-o", "out.zst"), "out.zst: only .gz compression"),
         ("in.txt", b"a\n", ("--tag", "<talks>"), "tag '<talks>' is unknown to the tokenizer; it must be one of <web>,"),
         ("in.txt", b"a\n", ("--resume",), "--resume cannot resume standard output"),
         ("in.txt", b"a\n", ("--restart",), "--restart cannot restart standard output"),
@@ -188,12 +188,12 @@ def test_what_is_wrong_is_said_in_one_line_before_any_work(
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
-        ("in.txt", ("--column", 0), "--column is of TSV input; in.txt is read as text"),
-        ("in.jsonl", ("--column", 1), "--column is of TSV input; in.jsonl is read as jsonl"),
-        ("in.txt", ("--header",), "--header is of TSV input; in.txt is read as text"),
-        ("in.txt", ("--field", "text"), "--field is of JSON Lines; in.txt is read as text and written as text"),
-        ("in.tsv", ("--field", "a", "--output-format", "jsonl"), "--field is of JSON Lines; in.tsv is read as tsv"),
-        ("in.tsv", ("--column", "-1"), "--column is -1; it must be a number from 0 or a name of the header"),
+        ("in.txt", ("--column", 0), "--column is for TSV input; in.txt is read as text"),
+        ("in.jsonl", ("--column", 1), "--column is for TSV input; in.jsonl is read as jsonl"),
+        ("in.txt", ("--header",), "--header is for TSV input; in.txt is read as text"),
+        ("in.txt", ("--field", "text"), "--field is for JSON Lines; in.txt is read as text and written as text"),
+        ("in.tsv", ("--field", "a", "--output-format", "jsonl"), "--field is for JSON Lines; in.tsv is read as tsv"),
+        ("in.tsv", ("--column", "-1"), "--column is -1; it must be a number from 0, or a name in the header"),
         ("in.txt", ("--set", "alignment_heads=[0]"), "alignment_heads has no effect without --with-alignments"),
         (
             "in.txt",
@@ -297,11 +297,11 @@ def test_after_any_interruption_the_same_text_comes_out(
             assert one_line(err) == "interrupted"
             assert sorted(path.name for path in tmp_path.iterdir()) == ["in.tsv"]
             continue
-        told = f"interrupted; {part} holds the first {6 * windows} lines; to continue, add --resume to the command"
+        told = f"interrupted; {part} has the first {6 * windows} lines; to continue, add --resume to the command"
         assert one_line(err) == told
         status, _, err = nmt(*command)
         assert status == 2
-        assert f"{part} holds {6 * windows} lines that an interrupted call has translated" in one_line(err)
+        assert f"{part} has {6 * windows} lines of an interrupted command" in one_line(err)
         status, _, err = nmt(*command, "--resume", "--batch-tokens", 999)
         assert status == 0, err
         assert text(out) == expected
@@ -330,7 +330,7 @@ def test_only_what_made_a_part_goes_on_with_it(
         (model, sentences, ("--beam-size", 3), "decode.beam_size was 2 and is 3"),
         (model, sentences, ("--with-scores",), "with-scores was false and is true"),
         (model, sentences, ("--prefixes", sentences), "the first 12 lines of "),
-        (model, tmp_path / "shortened", (), f"shortened has 3 lines; {tmp_path / 'out.part'} holds translations of 12"),
+        (model, tmp_path / "shortened", (), f"shortened has 3 lines; {tmp_path / 'out.part'} has translations of 12"),
         (model, tmp_path / "changed", (), "changed are not those that "),
     ):
         status, _, err = nmt("translate", models, source, *more, *options, "--resume")

@@ -1,4 +1,4 @@
-"""Outputs that are no plain files, and inputs that are no outputs."""
+"""Outputs: files, pipes, devices and links, and outputs that would overwrite an input."""
 
 import gzip
 import os
@@ -11,7 +11,7 @@ import pytest
 
 from nmt import UserError
 from nmt.storage.sealed import write_file
-from nmt.streams.output import Output
+from nmt.streams.output import Output, require_not_input
 from nmt.streams.part import Origin
 
 ORIGIN = Origin({"model": "m"})
@@ -22,10 +22,10 @@ def write(output: Output, text: str) -> None:
         sink.write(text, 1, "")
 
 
-def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_unwritable_outputs_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot write .*none/out.*;"):
         write(Output(tmp_path / "none" / "out"), "x\n")
-    with pytest.raises(UserError, match=r"out\.xz cannot be written;.*\.gz"):
+    with pytest.raises(UserError, match=r"cannot write .*out\.xz: only \.gz"):
         Output(tmp_path / "out.xz")
     (tmp_path / "folder").mkdir()
     with pytest.raises(UserError, match="cannot write"):
@@ -37,15 +37,15 @@ def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
             write(Output(tmp_path / "full"), "x\n")
 
 
-def test_what_cannot_be_resumed_is_one_line(tmp_path: Path) -> None:
+def test_streams_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"standard output;.*;"):
-        Output(Path("-")).require_file()
-    with pytest.raises(UserError, match="no plain file"):
-        Output(Path("/dev/null")).require_file()
-    Output(tmp_path / "new").require_file()
+        Output(Path("-")).require_file("--resume")
+    with pytest.raises(UserError, match="must be a regular file"):
+        Output(Path("/dev/null")).require_file("--resume")
+    Output(tmp_path / "new").require_file("--resume")
 
 
-def test_the_records_of_a_finished_output_are_counted(tmp_path: Path) -> None:
+def test_count_finished(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert Output(out).count_finished() is None
     out.write_text("1\t-1\ta\n1\t-2\tb\n2\t-1\tc\n")
@@ -58,7 +58,7 @@ def test_the_records_of_a_finished_output_are_counted(tmp_path: Path) -> None:
     assert Output(out).count_finished() is None
 
 
-# --- What is no plain file --------------------------------------------------------------------------------------------
+# --- Pipes, devices and links -----------------------------------------------------------------------------------------
 
 
 def read_in_thread(path: Path) -> tuple[threading.Thread, list[bytes]]:
@@ -69,7 +69,7 @@ def read_in_thread(path: Path) -> tuple[threading.Thread, list[bytes]]:
 
 
 @pytest.mark.parametrize("name", ["pipe", "pipe.gz"])
-def test_a_named_pipe_is_written_through_and_stays(tmp_path: Path, name: str) -> None:
+def test_named_pipe_is_written_in_place(tmp_path: Path, name: str) -> None:
     pipe = tmp_path / name
     os.mkfifo(pipe)
     thread, found = read_in_thread(pipe)
@@ -77,11 +77,11 @@ def test_a_named_pipe_is_written_through_and_stays(tmp_path: Path, name: str) ->
     thread.join(20)
     assert (gzip.decompress(found[0]) if name.endswith("gz") else found[0]) == b"one\n"
     assert pipe.is_fifo() and [path.name for path in tmp_path.iterdir()] == [name]
-    with pytest.raises(UserError, match="no plain file"):
-        Output(pipe).require_file()
+    with pytest.raises(UserError, match="must be a regular file"):
+        Output(pipe).require_file("--resume")
 
 
-def test_a_device_stays_a_device(tmp_path: Path) -> None:
+def test_device_is_written_in_place(tmp_path: Path) -> None:
     device = Path("/dev/full")
     before = device.stat()
     with pytest.raises(UserError, match="No space left"):
@@ -96,7 +96,7 @@ def test_a_device_stays_a_device(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_symbolic_link_stays_and_its_target_is_replaced(tmp_path: Path, exists: bool) -> None:
+def test_target_of_a_symbolic_link_is_replaced(tmp_path: Path, exists: bool) -> None:
     (tmp_path / "other").mkdir()
     target, link = tmp_path / "other" / "target.txt", tmp_path / "link.txt"
     if exists:
@@ -105,36 +105,36 @@ def test_a_symbolic_link_stays_and_its_target_is_replaced(tmp_path: Path, exists
     output = Output(link)
     with output.open(ORIGIN) as sink:
         sink.write("one\n", 1, "")
-        assert output.unfinished == target.with_name("target.txt.part")
+        assert output.part == target.with_name("target.txt.part")
     assert link.is_symlink() and target.read_text() == "one\n"
     write_file(link, b"two")
     assert link.is_symlink() and target.read_text() == "two"
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["target.txt"]
 
 
-def test_a_folder_is_one_line(tmp_path: Path) -> None:
+def test_directory_as_output_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Is a directory"), Output(tmp_path).open(ORIGIN):
         pass
     assert not tmp_path.with_name(f"{tmp_path.name}.part").exists()
 
 
-def test_an_input_is_never_the_output(tmp_path: Path) -> None:
+def test_output_that_is_an_input_is_an_error(tmp_path: Path) -> None:
     text, link = tmp_path / "text", tmp_path / "link"
     text.write_text("one\n")
     link.symlink_to(text)
     for out in (text, link, tmp_path / "." / "text"):
         with pytest.raises(UserError, match=r"is the input .*; it must be another file"):
-            Output(out).require_other_than([None, text])
-    Output(tmp_path / "new").require_other_than([None, text])
-    Output(Path("-")).require_other_than([text])
+            require_not_input("-o", out, [None, text])
+    require_not_input("-o", tmp_path / "new", [None, text])
+    require_not_input("-o", Path("-"), [text])
 
 
 @pytest.mark.slow
-def test_the_file_that_standard_input_comes_from_is_not_overwritten(tmp_path: Path) -> None:
+def test_output_that_is_standard_input_is_an_error(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("keep me\n")
-    program = "import sys; from pathlib import Path; from nmt.streams.output import Output; "
-    program += "Output(Path(sys.argv[1])).require_other_than([Path('-')])"
+    program = "import sys; from pathlib import Path; from nmt.streams.output import require_not_input; "
+    program += "require_not_input('-o', Path(sys.argv[1]), [Path('-')])"
     for target, status in ((text, 1), (tmp_path / "other", 0)):
         with text.open() as file:
             command = [sys.executable, "-c", program, str(target)]
@@ -143,11 +143,11 @@ def test_the_file_that_standard_input_comes_from_is_not_overwritten(tmp_path: Pa
         assert ("is the input standard input; it must be another file" in done.stderr) == bool(status)
 
 
-def test_standard_output_that_is_the_input_is_an_error(tmp_path: Path) -> None:
+def test_standard_output_that_is_an_input_is_an_error(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("keep me\n")
-    program = "import sys; from pathlib import Path; from nmt.streams.output import Output; "
-    program += "Output(Path('-')).require_other_than([Path(sys.argv[1])])"
+    program = "import sys; from pathlib import Path; from nmt.streams.output import require_not_input; "
+    program += "require_not_input('-o', Path('-'), [Path(sys.argv[1])])"
     command = [sys.executable, "-c", program, str(text)]
     for target, status in ((text, 1), (tmp_path / "other", 0)):
         with target.open("a") as file:
@@ -159,7 +159,7 @@ def test_standard_output_that_is_the_input_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1"])
-def test_standard_output_by_another_name_keeps_what_is_in_its_file(tmp_path: Path, name: str) -> None:
+def test_aliases_of_standard_output_append(tmp_path: Path, name: str) -> None:
     program = "import sys; from pathlib import Path\n"
     program += "from nmt.streams.output import Output; from nmt.streams.part import Origin\n"
     program += "with Output(Path(sys.argv[1])).open(Origin({})) as sink: sink.write('more\\n', 1, '')"

@@ -1,4 +1,4 @@
-"""An unfinished output: it takes its name when it is whole, and only what made it can go on with it."""
+"""Incomplete outputs: renamed when complete, resumed only with the same origin and input."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ import pytest
 from nmt import UserError
 from nmt.recipe import CommandError
 from nmt.streams import part as part_module
-from nmt.streams.part import InputDigest, Mark, Origin, Part, open_part
+from nmt.streams.part import InputDigest, Mark, Origin, PartFile, open_part
 from nmt.streams.records import Record
 
 LINES = [f"line {number} ü{'x' * (number % 50)}\n" for number in range(1, 301)]
@@ -22,18 +22,18 @@ ORIGIN = Origin({"model": DIGEST, "decode.beam_size": 4}, {DIGEST: "runs/mine"},
 
 
 @pytest.fixture(autouse=True)
-def marks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def mark_every_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_module, "SECONDS_BETWEEN_MARKS", 0.0)
 
 
-def write(part: Part, end: int = len(LINES), *, together: int = 10) -> None:
+def write(part: PartFile, end: int = len(LINES), *, together: int = 10) -> None:
     for start in range(part.start.records, end, together):
         stop = min(start + together, end)
         part.write("".join(LINES[start:stop]), stop, f"digest of {stop}")
 
 
 def interrupt(path: Path, end: int = len(LINES), size: int | None = None) -> None:
-    """Write lines and be interrupted; of the part only the first bytes reach the disk."""
+    """Write lines, interrupt, and truncate the part to `size` bytes."""
     with pytest.raises(KeyboardInterrupt), open_part(path, ORIGIN, restart=True) as part:
         write(part, end)
         raise KeyboardInterrupt
@@ -51,7 +51,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["out", "out.gz"])
-def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path, name: str) -> None:
+def test_part_is_renamed_when_complete(tmp_path: Path, name: str) -> None:
     with open_part(tmp_path / name, ORIGIN) as part:
         part.write("one\n", 1, "")
         assert names(tmp_path) == [f"{name}.part", f"{name}.part.jsonl"]
@@ -66,7 +66,7 @@ def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path, name: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["out", "out.gz"])
-def test_an_interrupted_file_is_gone_on_with_wherever_it_was_cut(tmp_path: Path, name: str) -> None:
+def test_resume_after_truncation_at_any_byte(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     interrupt(path)
     whole = (tmp_path / f"{name}.part").stat().st_size
@@ -84,7 +84,7 @@ def test_an_interrupted_file_is_gone_on_with_wherever_it_was_cut(tmp_path: Path,
 
 
 @pytest.mark.parametrize("name", ["out", "out.gz"])
-def test_it_can_be_interrupted_again_and_again(tmp_path: Path, name: str) -> None:
+def test_repeated_interruptions(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     for end in (50, 100, 150):
         with pytest.raises(KeyboardInterrupt), open_part(path, ORIGIN, resume=True) as part:
@@ -99,7 +99,7 @@ def test_it_can_be_interrupted_again_and_again(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["out", "out.gz"])
-def test_between_marks_a_killed_process_loses_little_and_an_interrupted_one_nothing(
+def test_killed_process_resumes_at_the_last_mark_and_interrupted_one_at_its_end(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(part_module, "SECONDS_BETWEEN_MARKS", 1e9)
@@ -109,7 +109,7 @@ def test_between_marks_a_killed_process_loses_little_and_an_interrupted_one_noth
         record = (tmp_path / f"{name}.part.jsonl").read_text().splitlines()
         assert [json.loads(line)["records"] for line in record[1:]] == [10]
         content = part.path.read_bytes()
-    (tmp_path / f"{name}.part").write_bytes(content)  # as if it had been killed there
+    (tmp_path / f"{name}.part").write_bytes(content)  # as if the process had been killed here
     (tmp_path / f"{name}.part.jsonl").write_text("".join(f"{line}\n" for line in record))
     with open_part(path, ORIGIN, resume=True) as part:
         assert part.start.records == 10
@@ -120,14 +120,14 @@ def test_between_marks_a_killed_process_loses_little_and_an_interrupted_one_noth
         assert part.start.records == 100
 
 
-def test_without_a_mark_nothing_is_left(tmp_path: Path) -> None:
+def test_part_without_a_mark_is_removed(tmp_path: Path) -> None:
     for error in (KeyboardInterrupt, UserError):
         with pytest.raises(error), open_part(tmp_path / "out", ORIGIN):
             raise error
     assert names(tmp_path) == []
 
 
-# --- What may go on ---------------------------------------------------------------------------------------------------
+# --- Conditions for resuming ------------------------------------------------------------------------------------------
 
 
 def refusal(path: Path, origin: Origin = ORIGIN, *, resume: bool = False) -> str:
@@ -138,11 +138,11 @@ def refusal(path: Path, origin: Origin = ORIGIN, *, resume: bool = False) -> str
     return str(caught.value).replace(f"{path.parent}/", "")
 
 
-def test_a_part_is_not_overwritten_in_silence(tmp_path: Path) -> None:
+def test_existing_part_is_not_overwritten(tmp_path: Path) -> None:
     interrupt(tmp_path / "out", 20)
     assert refusal(tmp_path / "out") == (
-        "out.part holds 20 lines that an interrupted call has translated; it is not overwritten; give --resume to "
-        "continue, or --restart to start over"
+        "out.part has 20 lines of an interrupted command; it is not overwritten; give --resume to continue, or "
+        "--restart to start over"
     )
     with open_part(tmp_path / "out", ORIGIN, restart=True) as part:
         assert part.start == Mark()
@@ -150,7 +150,7 @@ def test_a_part_is_not_overwritten_in_silence(tmp_path: Path) -> None:
     assert read(tmp_path / "out") == LINES
 
 
-def test_a_part_of_something_else_is_refused_by_name(tmp_path: Path) -> None:
+def test_different_origin_is_an_error(tmp_path: Path) -> None:
     interrupt(tmp_path / "out", 20)
     other = "b" * 64
     for origin, expected in (
@@ -162,21 +162,21 @@ def test_a_part_of_something_else_is_refused_by_name(tmp_path: Path) -> None:
         (Origin({"model": DIGEST, "new": "x"}), 'new was null and is "x"; decode.beam_size was 4 and is null'),
     ):
         assert refusal(tmp_path / "out", origin, resume=True) == (
-            f"out.part was made otherwise: {expected}; --resume needs the same; give the same, or --restart to start "
-            "over"
+            f"out.part was made with other settings: {expected}; --resume needs the same settings; restore them, or "
+            "give --restart to start over"
         )
     with open_part(tmp_path / "out", Origin(ORIGIN.facts, {DIGEST: "elsewhere"}), resume=True) as part:
-        assert part.start.records == 20, "where the same model lies does not matter"
+        assert part.start.records == 20, "the path of the model does not matter"
 
 
-@pytest.mark.parametrize("record", [None, b"", b"\xff\n", b"[]\n", b'{"format": 9}\n', b'{"format": 1, "x": 2}\n'])
-def test_a_part_without_record_is_refused(tmp_path: Path, record: bytes | None) -> None:
+@pytest.mark.parametrize("journal", [None, b"", b"\xff\n", b"[]\n", b'{"format": 9}\n', b'{"format": 1, "x": 2}\n'])
+def test_part_without_journal_is_an_error(tmp_path: Path, journal: bytes | None) -> None:
     (tmp_path / "out.part").write_text("who knows\n")
-    if record is not None:
-        (tmp_path / "out.part.jsonl").write_bytes(record)
+    if journal is not None:
+        (tmp_path / "out.part.jsonl").write_bytes(journal)
     for resume in (False, True):
         with (
-            pytest.raises(CommandError, match=r"out\.part has no record of what made it; .* --restart"),
+            pytest.raises(CommandError, match=r"out\.part has no valid journal; .* --restart"),
             open_part(tmp_path / "out", ORIGIN, resume=resume),
         ):
             pytest.fail("it must be refused")
@@ -189,7 +189,7 @@ def digest(*records: Record) -> InputDigest:
     return found
 
 
-def test_the_input_must_be_the_same_as_far_as_it_was_read(tmp_path: Path) -> None:
+def test_changed_input_is_an_error(tmp_path: Path) -> None:
     first, second = Record(1, "a", "a"), Record(2, "b", "b", "pre", ("x", "y"))
     with pytest.raises(KeyboardInterrupt), open_part(tmp_path / "out", ORIGIN) as part:
         part.write("A\nB\n", 2, digest(first, second).hexdigest())
@@ -198,10 +198,10 @@ def test_the_input_must_be_the_same_as_far_as_it_was_read(tmp_path: Path) -> Non
         part.check_input(digest(first, second), "same.txt")
         for other in (Record(2, "c", "c", "pre", ("x", "y")), Record(2, "b", "b"), Record(2, "b", "b", "pre", ("xy",))):
             with pytest.raises(
-                CommandError, match=r"the first 2 lines of in2 are not those that .*out\.part was made of"
+                CommandError, match=r"the first 2 lines of in2 are not those that .*out\.part was made from"
             ):
                 part.check_input(digest(first, other), "in2")
-        with pytest.raises(CommandError, match=r"in2 has 1 lines; .*out\.part holds translations of 2 \(in\.txt\)"):
+        with pytest.raises(CommandError, match=r"in2 has 1 lines; .*out\.part has translations of 2 \(in\.txt\)"):
             part.check_input(digest(first), "in2")
         raise KeyboardInterrupt
 
@@ -226,10 +226,10 @@ def holder(tmp_path: Path) -> Iterator[BaseProcess]:
     process.join()
 
 
-def test_one_process_at_a_time_writes_a_part(tmp_path: Path, holder: BaseProcess) -> None:
+def test_part_is_locked(tmp_path: Path, holder: BaseProcess) -> None:
     for options in ({"resume": True}, {"restart": True}, {}):
         with (
-            pytest.raises(UserError, match=r"out\.part is written by another process"),
+            pytest.raises(UserError, match=r"out\.part is being written by another process"),
             open_part(tmp_path / "out", ORIGIN, **options),
         ):
             pytest.fail("it must be refused")

@@ -1,4 +1,4 @@
-"""Files and pipes: what is read, when it is given, and what is wrong with it."""
+"""Reading files and pipes."""
 
 import gzip
 import lzma
@@ -11,13 +11,13 @@ import pytest
 import zstandard
 
 from nmt import UserError
-from nmt.streams.records import Format, Layout
+from nmt.streams.records import Format, RecordReader
 from nmt.streams.source import PipeLines, Source
-from nmt.streams.windows import windows
+from nmt.streams.windows import split_windows
 from nmt.text import lines as lines_module
 from tests.cli.nasty_lines import as_bytes, nasty_lines
 
-TEXT = Layout(Format.text)
+TEXT = RecordReader(Format.text)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def open_file(path: Path, prefixes: Path | None = None) -> Source:
 # --- Pipes ------------------------------------------------------------------------------------------------------------
 
 
-def test_lines_come_out_as_they_went_in(pipe: tuple[int, int]) -> None:
+def test_pipe_lines(pipe: tuple[int, int]) -> None:
     content = as_bytes(nasty_lines(300, num_longest=4)) + b"\n\r\n\0\xff\n" + b"no end"
 
     def write() -> None:
@@ -50,7 +50,7 @@ def test_lines_come_out_as_they_went_in(pipe: tuple[int, int]) -> None:
     assert all(line.endswith(b"\n") for line in lines[:-1])
 
 
-def test_waiting_says_whether_a_whole_line_is_there(pipe: tuple[int, int]) -> None:
+def test_wait_returns_whether_a_line_is_available(pipe: tuple[int, int]) -> None:
     lines = PipeLines(pipe[0], "pipe")
     started = time.monotonic()
     assert not lines.wait(0.05)
@@ -70,7 +70,7 @@ def test_waiting_says_whether_a_whole_line_is_there(pipe: tuple[int, int]) -> No
     assert lines.wait(0.0)
 
 
-def test_an_endless_writer_is_held_up(pipe: tuple[int, int]) -> None:
+def test_pipe_limits_a_fast_writer(pipe: tuple[int, int]) -> None:
     written = 0
 
     def write() -> None:
@@ -84,7 +84,7 @@ def test_an_endless_writer_is_held_up(pipe: tuple[int, int]) -> None:
     writer = threading.Thread(target=write)
     writer.start()
     lines = PipeLines(pipe[0], "pipe")
-    found = windows(Source(Path("-"), TEXT, pipe=lines).records(), 100, lines.wait, delay=10.0)
+    found = split_windows(Source(Path("-"), TEXT, pipe=lines).records(), 100, lines.wait, delay=10.0)
     taken = sum(len(record.line) + 1 for _ in range(500) for record in next(found))
     time.sleep(0.1)
     assert written - taken < 400_000, "the pipe's own buffer and a block"
@@ -92,9 +92,7 @@ def test_an_endless_writer_is_held_up(pipe: tuple[int, int]) -> None:
     writer.join()
 
 
-def test_a_line_without_end_is_refused_before_it_fills_the_memory(
-    pipe: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_very_long_line_is_an_error(pipe: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmt.streams.source.MAX_LINE_BYTES", 1000)
     monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 1000)
     monkeypatch.setattr(lines_module, "_BLOCK_BYTES", 100)  # of which a line may fill many
@@ -109,14 +107,14 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(
         open_file(tmp_path / "in").check()
 
 
-def test_a_descriptor_that_cannot_be_read_is_one_line(pipe: tuple[int, int]) -> None:
+def test_unreadable_pipe_is_an_error(pipe: tuple[int, int]) -> None:
     lines = PipeLines(pipe[1], "pipe")  # the end for writing
     os.close(pipe[0])
     with pytest.raises(UserError, match=r"cannot read pipe: .*;.*;"):
         next(lines)
 
 
-def test_a_named_pipe_is_read_once_as_it_comes(tmp_path: Path) -> None:
+def test_named_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     writer = threading.Thread(target=lambda: (tmp_path / "fifo").write_text("one\ntwo\n"))
     writer.start()
@@ -126,30 +124,30 @@ def test_a_named_pipe_is_read_once_as_it_comes(tmp_path: Path) -> None:
     writer.join()
 
 
-def test_a_header_is_no_record(pipe: tuple[int, int], tmp_path: Path) -> None:
-    layout = Layout(Format.tsv, column="en", header=True)
+def test_header_is_not_a_record(pipe: tuple[int, int], tmp_path: Path) -> None:
+    reader = RecordReader(Format.tsv, column="en", header=True)
     content = b"\xef\xbb\xbfid\ten\n1\tone\n2\ttwo\n3\tthree\tx\n"
     (tmp_path / "in.tsv").write_bytes(content)
     (tmp_path / "prefixes").write_text("eins\nzwei\ndrei\n")
     os.mkfifo(tmp_path / "fifo")
     threading.Thread(target=lambda: (tmp_path / "fifo").write_bytes(content), daemon=True).start()
     for path in (tmp_path / "in.tsv", tmp_path / "fifo"):
-        source = Source.open(path, layout, "error", tmp_path / "prefixes")
-        assert source.layout.names == ("id", "en")
+        source = Source.open(path, reader, "error", tmp_path / "prefixes")
+        assert source.reader.names == ("id", "en")
         records = source.records()
         found = [next(records) for _ in range(2)]
         assert [(record.number, record.text, record.prefix) for record in found] == [
             (1, "one", "eins"),
             (2, "two", "zwei"),
         ]
-        with pytest.raises(UserError, match="line 4 has 3 columns and the header 2"):
+        with pytest.raises(UserError, match="line 4 has 3 columns and the header has 2"):
             next(records)
 
 
 # --- Files ------------------------------------------------------------------------------------------------------------
 
 
-def test_files_plain_and_compressed(tmp_path: Path) -> None:
+def test_plain_and_compressed_files(tmp_path: Path) -> None:
     content = as_bytes(nasty_lines(100, num_longest=1)) + b"no end"
     (tmp_path / "in").write_bytes(content)
     (tmp_path / "in.gz").write_bytes(gzip.compress(content))
@@ -164,7 +162,7 @@ def test_files_plain_and_compressed(tmp_path: Path) -> None:
         assert list(open_file(tmp_path / f"in.{ending}").records()) == expected
 
 
-def test_what_is_wrong_with_a_file_shows_before_any_work(tmp_path: Path) -> None:
+def test_check_reports_errors(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"fine\n\xff\n")
     with pytest.raises(UserError, match=r"in, line 2: byte 0xff is not UTF-8.*--invalid-utf8"):
         open_file(tmp_path / "in").check()
@@ -177,7 +175,7 @@ def test_what_is_wrong_with_a_file_shows_before_any_work(tmp_path: Path) -> None
         open_file(tmp_path).check()
 
 
-def test_utf16_without_a_mark_is_named(tmp_path: Path) -> None:
+def test_utf16_without_a_byte_order_mark_is_an_error(tmp_path: Path) -> None:
     for encoding in ("utf-16-le", "utf-16-be"):
         (tmp_path / "in").write_bytes("A dog runs.\nTwo cats.\n".encode(encoding))
         with pytest.raises(UserError, match="is UTF-16; nmt reads UTF-8"):
@@ -188,7 +186,7 @@ def test_utf16_without_a_mark_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("invalid_utf8", ["error", "replace"])
-def test_utf16_is_named(tmp_path: Path, encoding: str, invalid_utf8: lines_module.InvalidUtf8) -> None:
+def test_utf16_is_an_error(tmp_path: Path, encoding: str, invalid_utf8: lines_module.InvalidUtf8) -> None:
     content = "\ufeffa dog\n\u0a0a\n".encode(encoding)
     (tmp_path / "in").write_bytes(content)
     os.mkfifo(tmp_path / "fifo")
@@ -198,7 +196,7 @@ def test_utf16_is_named(tmp_path: Path, encoding: str, invalid_utf8: lines_modul
             list(Source.open(tmp_path / name, TEXT, invalid_utf8).records())
 
 
-def test_each_line_has_its_prefix(tmp_path: Path) -> None:
+def test_prefixes(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("one\ntwo\n")
     (tmp_path / "prefixes").write_text("eins\n\n")
     source = open_file(tmp_path / "in", tmp_path / "prefixes")

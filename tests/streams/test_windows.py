@@ -1,4 +1,4 @@
-"""Windows: how wide, when they end, and what happens when a line is bad."""
+"""Windows of input lines."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pytest
 
 from nmt import UserError
 from nmt.streams.records import Record
-from nmt.streams.windows import WINDOW_CHARACTERS, window_of_file, windows, with_pauses
+from nmt.streams.windows import MAX_WINDOW_CHARACTERS, split_windows, window_of_file, with_pauses
 
 
 def records(count: int, text: str = "a", asked: list[int] | None = None, bad: int = 0) -> Iterator[Record]:
@@ -23,42 +23,42 @@ def numbers(found: Iterator[list[Record]]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(("lines", "expected"), [(0, 256), (1000, 256), (10_000, 313), (65_536, 2048), (10**9, 2048)])
-def test_width_for_a_file(lines: int, expected: int) -> None:
+def test_window_of_file(lines: int, expected: int) -> None:
     assert window_of_file(lines) == expected
 
 
-def test_a_gpu_gets_wider_windows() -> None:
+def test_windows_for_a_gpu() -> None:
     assert [window_of_file(lines, on_gpu=True) for lines in (0, 3_000, 50_000, 10**9)] == [256, 256, 3_125, 32_768]
-    found = numbers(windows(records(25, text="x" * 100_000), 2_048, most_characters=10 * WINDOW_CHARACTERS))
+    found = numbers(split_windows(records(25, text="x" * 100_000), 2_048, max_characters=10 * MAX_WINDOW_CHARACTERS))
     assert [len(window) for window in found] == [25]
 
 
-def test_windows_are_full_and_nothing_is_read_ahead() -> None:
+def test_windows_do_not_read_ahead() -> None:
     asked: list[int] = []
-    found = windows(records(7, asked=asked), 3)
+    found = split_windows(records(7, asked=asked), 3)
     for last, expected in ((3, [1, 2, 3]), (6, [4, 5, 6]), (7, [7])):
         assert [record.number for record in next(found)] == expected
         assert asked[-1] == last
     assert next(found, None) is None
-    assert numbers(windows(records(6), 3)) == [[1, 2, 3], [4, 5, 6]]
-    assert numbers(windows(records(0), 3)) == []
+    assert numbers(split_windows(records(6), 3)) == [[1, 2, 3], [4, 5, 6]]
+    assert numbers(split_windows(records(0), 3)) == []
 
 
-def test_long_lines_make_narrow_windows() -> None:
-    found = numbers(windows(records(25, text="x" * 100_000), 2_048))
-    assert [len(window) for window in found] == [-(-WINDOW_CHARACTERS // 100_000)] * 2 + [3]
+def test_long_lines_end_windows_early() -> None:
+    found = numbers(split_windows(records(25, text="x" * 100_000), 2_048))
+    assert [len(window) for window in found] == [-(-MAX_WINDOW_CHARACTERS // 100_000)] * 2 + [3]
 
 
-def test_what_stands_before_a_bad_line_is_answered() -> None:
-    found = windows(records(9, bad=5), 3)
+def test_records_before_an_error_are_yielded() -> None:
+    found = split_windows(records(9, bad=5), 3)
     assert [len(next(found)) for _ in range(2)] == [3, 1]
     with pytest.raises(UserError, match="bad line"):
         next(found)
     with pytest.raises(UserError, match="bad line"):
-        list(windows(records(3, bad=1), 3))
+        list(split_windows(records(3, bad=1), 3))
 
 
-def test_a_window_ends_when_nothing_comes() -> None:
+def test_windows_of_a_slow_pipe() -> None:
     asked: list[int] = []
     patience: list[float] = []
 
@@ -66,29 +66,35 @@ def test_a_window_ends_when_nothing_comes() -> None:
         patience.append(seconds)
         return asked[-1] not in (2, 3, 9)
 
-    assert numbers(windows(records(10, asked=asked), 4, wait, delay=5.0)) == [[1, 2], [3], [4, 5, 6, 7], [8, 9], [10]]
+    assert numbers(split_windows(records(10, asked=asked), 4, wait, delay=5.0)) == [
+        [1, 2],
+        [3],
+        [4, 5, 6, 7],
+        [8, 9],
+        [10],
+    ]
     assert all(4.0 < seconds <= 5.0 for seconds in patience)
-    assert len(patience) == 9, "a full window ends without a question"
+    assert len(patience) == 9, "a full window ends without waiting"
 
 
-def test_lines_that_are_there_are_taken_though_the_time_is_over() -> None:
-    assert numbers(windows(records(5), 4, lambda seconds: True, delay=0.0)) == [[1, 2, 3, 4], [5]]
+def test_available_lines_are_added_after_the_delay() -> None:
+    assert numbers(split_windows(records(5), 4, lambda seconds: True, delay=0.0)) == [[1, 2, 3, 4], [5]]
     patience: list[float] = []
 
     def wait(seconds: float) -> bool:
         patience.append(seconds)
         return len(patience) < 3
 
-    list(windows(records(3), 4, wait, delay=0.0))
+    list(split_windows(records(3), 4, wait, delay=0.0))
     assert patience == [0.0] * 3
 
 
-def test_pauses_stand_where_an_answer_must_not_wait() -> None:
+def test_pauses() -> None:
     ready = iter([True, False, True])
-    found = list(with_pauses(windows(records(3), 1), lambda seconds: next(ready)))
+    found = list(with_pauses(split_windows(records(3), 1), lambda seconds: next(ready)))
     assert [window and window[0].number for window in found] == [1, 2, None, 3]
-    assert None not in list(with_pauses(windows(records(3), 1), None))
-    broken = with_pauses(windows(records(3, bad=2), 1), None)
+    assert None not in list(with_pauses(split_windows(records(3), 1), None))
+    broken = with_pauses(split_windows(records(3, bad=2), 1), None)
     assert next(broken) is not None
     assert next(broken) is None
     with pytest.raises(UserError, match="bad line"):

@@ -106,9 +106,7 @@ def test_a_lost_process_ends_the_job_and_what_is_done_stays(model: Path, start: 
     os.kill(lost, signal.SIGKILL)
     assert job.wait() == [1, -signal.SIGKILL]
     (said,) = job.said()
-    assert said.endswith(
-        f"pid {lost}) died; start the same command again, with --resume where a file holds what was done"
-    )
+    assert said.endswith(f"pid {lost}) died; rerun the command, with --resume if the output is a file")
     assert part.read_bytes().count(b"\n") >= 10
     assert not (tmp_path / "out").exists()
 

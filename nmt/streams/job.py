@@ -1,0 +1,189 @@
+"""The job of `nmt translate`: what to resume, the windows of the input, and the output with its progress."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from time import monotonic
+
+from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
+from nmt.processes.interruption import Interrupted, interruptible
+from nmt.recipe import UserError
+from nmt.streams.output import Output, Stream
+from nmt.streams.part import InputDigest, Origin, PartFile
+from nmt.streams.records import Record, RecordWriter
+from nmt.streams.source import Source
+from nmt.streams.windows import (
+    GPU_FACTOR,
+    MAX_WINDOW,
+    MAX_WINDOW_CHARACTERS,
+    SINGLE_PROCESS_WINDOW,
+    split_windows,
+    window_of_file,
+)
+from nmt.streams.workers import Load, TranslatedWindow, Workers
+
+
+@dataclass(frozen=True)
+class TranslationJob:
+    """Translates a source to an output.
+
+    window:    lines that are translated together, by default as the input suggests
+    max_delay: seconds that a line of a pipe waits for further lines
+    models:    their paths, for the final message
+    note:      the engine, for the final message
+    started:   start of the command by `time.monotonic`
+    """
+
+    source: Source
+    output: Output
+    origin: Origin
+    writer: RecordWriter
+    load: Load
+    window: int | None
+    max_delay: float
+    models: str
+    note: str
+    started: float
+
+    def run(self, start_workers: AbstractContextManager[Workers], *, resume: bool, restart: bool) -> None:
+        """Translate the whole input.
+
+        Raises Interrupted, with the way to continue, after Ctrl-C or SIGTERM.
+        """
+        with interruptible(), start_workers as workers:
+            if workers.size > 1 and self.source.pipe is not None:
+                raise UserError(
+                    f"{self.source.name} cannot be read by {workers.size} processes; under torchrun the input must be "
+                    "a file; write it to one"
+                )
+            count = self.source.check()
+            if restart:
+                self.output.require_file("--restart")
+            if resume:
+                self.output.require_file("--resume")
+                if workers.max(int(workers.is_main and self._is_complete(count))):
+                    return
+            opened = self._open_output(resume=resume, restart=restart) if workers.is_main else nullcontext()
+            with opened as sink:
+                self._translate(workers, count, sink)
+
+    @contextmanager
+    def _open_output(self, *, resume: bool, restart: bool) -> Iterator[PartFile | Stream]:
+        """Open the output; an interruption of the block tells how to continue."""
+        sink: PartFile | Stream | None = None
+        try:
+            with self.output.open(self.origin, resume=resume, restart=restart) as sink:
+                yield sink
+        except Interrupted as error:
+            if not isinstance(sink, PartFile) or not sink.records:
+                raise
+            raise Interrupted(
+                f"interrupted; {sink.path} has the first {sink.records:,} lines; to continue, add --resume to the "
+                "command",
+                error.status,
+            ) from error
+
+    def _is_complete(self, count: int | None) -> bool:
+        """Return whether the output is complete, and log it.
+
+        Raises UserError if the numbers of records of a complete output and of the input differ.
+        """
+        done = self.output.count_finished()
+        if done is None:
+            return False
+        count = sum(1 for _ in self.source.records()) if count is None else count
+        if done != count:
+            raise UserError(
+                f"{self.output.path} has {done:,} lines, {self.source.name} has {count:,}, and there is no "
+                f"{self.output.part.name} to resume; give the same input, or leave out --resume to translate it again"
+            )
+        say(
+            f"{self.output.path} is complete: {done:,} lines, as many as {self.source.name}; its model and options are "
+            "not recorded; leave out --resume to translate it again"
+        )
+        return True
+
+    def _translate(self, workers: Workers, count: int | None, sink: PartFile | Stream | None) -> None:
+        """Translate the remaining records; `sink` is None except in the first process.
+
+        Windows of a file start where they would without an interruption, which gives the same batches.
+        """
+        done = workers.max(sink.start.records if isinstance(sink, PartFile) else 0)
+        records, digest = self.source.records(), InputDigest()
+        digest.add(islice(records, done))
+        if isinstance(sink, PartFile):
+            sink.check_input(digest, self.source.name)
+        wait = None if self.source.pipe is None else self.source.pipe.wait
+        windows = self._windows(records, count, workers)
+        if sink is None:
+            for _ in workers.translate(self.load, self.writer, windows, wait):
+                raise AssertionError("only the first process yields results")
+            return
+        digests: deque[str] = deque()
+        windows = _with_digests(windows, digest, digests)
+        with closing(workers.translate(self.load, self.writer, windows, wait)) as results:
+            self._write(sink, results, digests, count, done, workers.device)
+
+    def _windows(self, records: Iterator[Record], count: int | None, workers: Workers) -> Iterator[list[Record]]:
+        """Split records into windows; count: lines of a file."""
+        pipe, factor = self.source.pipe, GPU_FACTOR if workers.on_gpu else 1
+        if pipe is not None:
+            size = factor * MAX_WINDOW
+        elif workers.splits_files:
+            size = window_of_file(count or 0, on_gpu=workers.on_gpu)
+        else:
+            size = SINGLE_PROCESS_WINDOW
+        wait, max_characters = None if pipe is None else pipe.wait, factor * MAX_WINDOW_CHARACTERS
+        return split_windows(records, self.window or size, wait, self.max_delay, max_characters=max_characters)
+
+    def _write(
+        self,
+        sink: PartFile | Stream,
+        results: Iterator[TranslatedWindow],
+        digests: deque[str],
+        count: int | None,
+        done: int,
+        device: str,
+    ) -> None:
+        """Write the results after `done` records.
+
+        digests: of the input up to the end of each window
+        """
+        lines_split, tokens, done_before = 0, 0, done
+        with _progress_bar(count, self.source.is_terminal, done) as bar:
+            if self.writer.header and not done:
+                sink.write(self.writer.header, 0, "")
+            for result in results:
+                done += result.num_records
+                sink.write(result.text, done, digests.popleft())
+                lines_split, tokens = lines_split + result.lines_split, tokens + result.tokens
+                bar.advance(result.num_records)
+        if lines_split:
+            were = "was" if lines_split == 1 else "were"
+            warn(f"{counted(lines_split, 'line')} {were} too long for the model and {were} translated in parts")
+        lines, seconds = done - done_before, monotonic() - self.started
+        speed = f"{lines / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
+        took = f"{counted(lines, 'line')} in {format_duration(seconds)} ({speed})"
+        say(f"translated {took} with {self.models} on {device}; {self.note}")
+
+
+def _with_digests(windows: Iterator[list[Record]], digest: InputDigest, digests: deque[str]) -> Iterator[list[Record]]:
+    """Yield the windows, and append to `digests` the digest of the input up to the end of each."""
+    for window in windows:
+        digest.add(window)
+        digests.append(digest.hexdigest())
+        yield window
+
+
+@contextmanager
+def _progress_bar(count: int | None, is_terminal: bool, done: int) -> Iterator[ProgressBar]:
+    """Show progress on stderr, except for input that is typed at a terminal."""
+    if is_terminal:
+        yield ProgressBar.silent()
+    else:
+        with progress("translating", count, "lines", done=done) as bar:
+            yield bar

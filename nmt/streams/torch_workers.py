@@ -1,0 +1,98 @@
+"""Translation with torch in the current process, in worker processes, or in the processes of torchrun."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import torch
+
+from nmt.processes.distributed import World, start_world
+from nmt.processes.parallel import map_in_order, num_cores
+from nmt.recipe import UserError
+from nmt.streams.records import Record, RecordWriter
+from nmt.streams.windows import Wait, with_pauses
+from nmt.streams.workers import Load, TranslatedWindow, WindowTranslator, Workers
+
+_REMEDY = "rerun the command, with --resume if the output is a file"
+
+
+@contextmanager
+def start_torch_workers(device: str, processes: int, threads: int | None = None) -> Iterator[Workers]:
+    """Provide workers on a device for a `with` block.
+
+    processes: worker processes on a CPU; 0 is one per core, 1 uses the current process or those of torchrun
+    threads:   of the current process
+
+    Raises UserError if the device or torchrun does not allow several worker processes.
+    """
+    processes = processes or num_cores()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with start_world(device, _REMEDY) as world:
+        if processes > 1 and world.size > 1:
+            raise UserError(
+                f"--processes {processes} under torchrun, which has started {world.size}; it must be 1; leave it "
+                "out, or torchrun"
+            )
+        if processes > 1 and world.device.type != "cpu":
+            raise UserError(
+                f"--processes {processes} on {world.device}; it is for a CPU only; add --device cpu, or use torchrun "
+                "for several GPUs"
+            )
+        yield _TorchWorkers(
+            device=str(world.device),
+            size=world.size,
+            is_main=world.is_main,
+            on_gpu=world.device.type == "cuda",
+            splits_files=True,  # always, to get the same batches with any number of processes
+            world=world,
+            processes=processes,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TorchWorkers(Workers):
+    world: World
+    processes: int
+
+    def max(self, value: int) -> int:
+        return self.world.max(value)
+
+    def translate(
+        self, load: Load, writer: RecordWriter, windows: Iterator[list[Record]], wait: Wait | None
+    ) -> Generator[TranslatedWindow, None, None]:
+        translator = load()
+        if self.processes > 1:  # each worker loads the model again; loading it here first reports errors once
+            make = partial(_start_worker, load, writer)
+            return map_in_order(make, with_pauses(windows, wait), self.processes, option="--processes")
+        translate_window = WindowTranslator(translator, writer)
+        if self.size > 1:
+            return _translate_in_turn(translate_window, windows, self.world)
+        return (translate_window(window) for window in windows)
+
+
+def _translate_in_turn(
+    translate_window: WindowTranslator, windows: Iterator[list[Record]], world: World
+) -> Generator[TranslatedWindow, None, None]:
+    """Translate window k in process k % size, and yield all results in the first process.
+
+    All processes must read the same windows.
+    """
+    while round_of_windows := list(islice(windows, world.size)):
+        own: list[str] = []
+        if world.rank < len(round_of_windows):
+            result = translate_window(round_of_windows[world.rank])
+            own = [result.text, *map(str, (result.num_records, result.lines_split, result.tokens))]
+        world.barrier_without_timeout()
+        for fields in world.gather_text(own) or []:
+            if fields:
+                yield TranslatedWindow(fields[0], *map(int, fields[1:]))
+
+
+def _start_worker(load: Load, writer: RecordWriter) -> WindowTranslator:
+    torch.set_num_threads(1)
+    return WindowTranslator(load(), writer)
