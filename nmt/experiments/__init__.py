@@ -1,1 +1,1 @@
-"""Experiments of many runs: variants of a recipe, each with several seeds, and what differs between them."""
+"""Experiments: recipe variants with several seeds, and their comparison."""

@@ -1,4 +1,4 @@
-"""The runs of an experiment as processes of their own, several at a time, on text that is prepared once."""
+"""Execution of a sweep: one process per run, several in parallel, with shared prepared data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -24,132 +24,116 @@ from nmt.processes.interruption import Interrupted, interruptible
 from nmt.processes.parallel import num_cores
 from nmt.recipe import Recipe, RecipeError, UserError, parse_recipe
 
-_PAUSE = 0.2  # seconds between two looks at the processes
+_POLL_SECONDS = 0.2
 
 
 def is_complete(run: Run) -> bool:
-    """Whether a run was finished with this recipe; the number of threads does not count."""
+    """Return whether a run has finished with this recipe; the number of threads may differ."""
     try:
         report = json.loads((run.recipe.directory / "report.json").read_text(encoding="utf-8"))
-        made = parse_recipe(report["recipe"])
+        finished = parse_recipe(report["recipe"])
     except (OSError, ValueError, KeyError, TypeError, RecipeError):
         return False
-    return _facts(made) == _facts(run.recipe)
+    return _relevant_options(finished) == _relevant_options(run.recipe)
 
 
 def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
-    """Carry out the runs that are not complete, and return those that failed.
+    """Execute the runs that are not complete; return those that failed.
 
-    jobs: processes at a time; by default one for each GPU, or else one. They share GPUs and cores evenly. Raises
-    Interrupted, which says how to continue, after Ctrl-C and SIGTERM; each process then saves a checkpoint and ends.
+    jobs: parallel processes, which divide the GPUs and cores evenly; None starts one per GPU, or one
+
+    Raises Interrupted after Ctrl-C and SIGTERM, once each process has saved a checkpoint.
     """
-    waiting = [run for run in runs if not is_complete(run)]
-    if not waiting:
+    pending = [run for run in runs if not is_complete(run)]
+    if not pending:
         return []
-    places = _places(waiting[0].recipe, jobs, len(waiting))
+    slots = _slots(pending[0].recipe, jobs, len(pending))
     with interruptible():
-        unprepared = prepare_data(waiting)
-        failed = [run for run in waiting if run in unprepared]
-        waiting = [run for run in waiting if run not in unprepared]
-        with progress("runs", len(runs), "runs", done=len(runs) - len(waiting) - len(failed)) as bar:
-            failed += _Processes(waiting, places, bar).work()
-    return failed
+        failed = prepare_data(pending)
+        ready = [run for run in pending if run not in failed]
+        with progress("runs", len(runs), "runs", done=len(runs) - len(pending)) as bar:
+            return failed + _execute(ready, slots, bar)
 
 
 def prepare_data(runs: Sequence[Run]) -> list[Run]:
-    """Prepare the text of the runs, once where it is the same; returns the runs whose text could not be prepared."""
+    """Prepare the data of the runs, once per distinct corpus; return the runs for which this failed."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        part = {**preparation_options(run.recipe), "root": str(run.recipe.data.root)}
-        groups.setdefault(json.dumps(part, sort_keys=True, default=str), []).append(run)
+        options = {**preparation_options(run.recipe), "root": str(run.recipe.data.root)}
+        groups.setdefault(json.dumps(options, sort_keys=True, default=str), []).append(run)
     failed: list[Run] = []
     for group in groups.values():
         source = next((run for run in group if _is_prepared(run)), None)
         if source is None:
             source = group[0]
-            say(f"preparing the text of {len(group)} run{'s' if len(group) > 1 else ''}")
-            if _finish(_start("prepare", source, {}, ()), source):
+            say(f"preparing the data of {len(group)} run{'s' if len(group) > 1 else ''}")
+            if not _succeeds(_start("prepare", source, _Slot({}, ())), source):
                 failed += group
                 continue
         for run in group:
             if not run.recipe.data_directory.exists():
-                _copy_text(source.recipe.data_directory, run.recipe.data_directory)
+                _copy_data(source.recipe.data_directory, run.recipe.data_directory)
     return failed
 
 
 def command(run: Run, *more: str) -> list[str]:
-    """The command line of a run."""
+    """Return the arguments of `nmt` for a run."""
     return ["run", str(run.recipe_file), *run.overrides, *more]
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where one process at a time computes: environment variables, and overrides of the recipe."""
+class _Slot:
+    """Compute resources of one process: environment variables and recipe overrides."""
 
     environment: dict[str, str]
     overrides: tuple[str, ...]
 
 
-class _Processes:
-    """Runs that wait, and those that processes are working on."""
-
-    def __init__(self, waiting: Iterable[Run], places: Sequence[_Place], bar: ProgressBar) -> None:
-        self._waiting, self._free, self._bar = list(waiting), list(places), bar
-        self._working: list[tuple[subprocess.Popen[bytes], Run, _Place, float]] = []
-        self._failed: list[Run] = []
-
-    def work(self) -> list[Run]:
-        """Carry out all runs; returns those that failed."""
-        try:
-            while self._waiting or self._working:
-                while self._waiting and self._free:
-                    run, place = self._waiting.pop(0), self._free.pop(0)
-                    say(f"{run.name}: {run.recipe.directory}")
-                    process = _start("run", run, place.environment, place.overrides)
-                    self._working.append((process, run, place, time.monotonic()))
-                time.sleep(_PAUSE)
-                self._collect()
-        except Interrupted as error:
-            self._stop()
+def _execute(runs: Sequence[Run], slots: Sequence[_Slot], bar: ProgressBar) -> list[Run]:
+    """Execute the runs, one at a time in each slot; return those that failed."""
+    pending, free = list(runs), list(slots)
+    active: list[tuple[subprocess.Popen[bytes], Run, _Slot, float]] = []
+    failed: list[Run] = []
+    try:
+        while pending or active:
+            while pending and free:
+                run, slot = pending.pop(0), free.pop(0)
+                say(f"{run.name}: {run.recipe.directory}")
+                active.append((_start("run", run, slot), run, slot, time.monotonic()))
+            time.sleep(_POLL_SECONDS)
+            for entry in [one for one in active if one[0].poll() is not None]:
+                process, run, slot, started = entry
+                active.remove(entry)
+                free.append(slot)
+                if _succeeds(process, run):
+                    say(f"{run.name}: complete after {format_duration(time.monotonic() - started)}")
+                    bar.advance(1)
+                else:
+                    failed.append(run)
+    except BaseException as error:
+        for process, *_ in active:
+            process.send_signal(signal.SIGTERM)  # saves a checkpoint
+        for process, *_ in active:
+            process.wait()
+        if isinstance(error, Interrupted):
             raise Interrupted(
-                f"interrupted; {len(self._waiting) + len(self._working)} runs are not complete; to continue, give the "
-                "same command again",
+                f"interrupted; {len(pending) + len(active)} runs are not complete; rerun the command to continue",
                 error.status,
             ) from error
-        except BaseException:
-            self._stop()
-            raise
-        return self._failed
-
-    def _collect(self) -> None:
-        for entry in [one for one in self._working if one[0].poll() is not None]:
-            process, run, place, started = entry
-            self._working.remove(entry)
-            self._free.append(place)
-            if _finish(process, run):
-                self._failed.append(run)
-            else:
-                say(f"{run.name}: complete after {format_duration(time.monotonic() - started)}")
-                self._bar.advance(1)
-
-    def _stop(self) -> None:
-        """Have all processes save and end."""
-        for process, *_ in self._working:
-            process.send_signal(signal.SIGTERM)
-        for process, *_ in self._working:
-            process.wait()
+        raise
+    return failed
 
 
-def _start(name: str, run: Run, environment: dict[str, str], overrides: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a command of the program on the recipe of a run; what it says goes into a file beside the run."""
-    path = _log(run)
+def _start(name: str, run: Run, slot: _Slot) -> subprocess.Popen[bytes]:
+    """Start a subcommand of `nmt` on the recipe of a run, with a log file beside the run directory."""
+    path = _log_path(run)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as log:
-            return _popen([name, *command(run)[1:], *overrides], environment, log)
+            return _popen([name, *command(run)[1:], *slot.overrides], slot.environment, log)
     except OSError as error:
         raise UserError(
-            f"cannot write {path}: {error.strerror}; the folder must be writable; give another with -o"
+            f"cannot write {path}: {error.strerror}; the directory must be writable; select another with -o"
         ) from error
 
 
@@ -160,12 +144,12 @@ def _popen(arguments: Sequence[str], environment: dict[str, str], log: IO[bytes]
         stdout=log,
         stderr=log,
         env={**os.environ, **environment},
-        start_new_session=True,  # so that Ctrl-C reaches it through us, once
+        start_new_session=True,  # Ctrl-C reaches only this process, which forwards it
     )
 
 
-def _finish(process: subprocess.Popen[bytes], run: Run) -> bool:
-    """Wait for a process; returns whether it failed, which is said with the last line that it wrote."""
+def _succeeds(process: subprocess.Popen[bytes], run: Run) -> bool:
+    """Wait for a process; on failure, warn with the last line of its log."""
     try:
         status = process.wait()
     except BaseException:
@@ -173,32 +157,31 @@ def _finish(process: subprocess.Popen[bytes], run: Run) -> bool:
         process.wait()
         raise
     if status:
-        lines = _log(run).read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it wrote nothing"]
-        warn(f"{run.name}: ended with status {status}: {lines[-1]}; its output is in {_log(run)}")
-    return status != 0
+        lines = _log_path(run).read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
+        warn(f"{run.name}: failed with exit status {status}: {lines[-1]}; the log is {_log_path(run)}")
+    return status == 0
 
 
-def _log(run: Run) -> Path:
+def _log_path(run: Run) -> Path:
     directory = run.recipe.directory
     return directory.with_name(f"{directory.name}.log")
 
 
-def _places(recipe: Recipe, jobs: int | None, runs: int) -> list[_Place]:
-    """Where the processes compute: each on a GPU of its own, while there are enough, or on its share of the cores."""
+def _slots(recipe: Recipe, jobs: int | None, runs: int) -> list[_Slot]:
+    """Assign GPUs to processes in turn, or divide the cores among them."""
     gpus = _gpus() if recipe.train.device in ("auto", "cuda") else []
     count = min(jobs or len(gpus) or 1, runs)
     if gpus:
-        return [_Place({"CUDA_VISIBLE_DEVICES": gpus[place % len(gpus)]}, ()) for place in range(count)]
-    threads = max(1, num_cores() // count)
-    shared = recipe.train.threads == 0 and count > 1
-    return [_Place({}, (f"train.threads={threads}",) if shared else ()) for _ in range(count)]
+        return [_Slot({"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]}, ()) for index in range(count)]
+    is_divided = recipe.train.threads == 0 and count > 1
+    overrides = (f"train.threads={max(1, num_cores() // count)}",) if is_divided else ()
+    return [_Slot({}, overrides)] * count
 
 
 def _gpus() -> list[str]:
-    """The names of the GPUs that this process may use."""
     count = torch.cuda.device_count()
-    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return given.split(",")[:count] if given else [str(place) for place in range(count)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return visible.split(",")[:count] if visible else [str(index) for index in range(count)]
 
 
 def _is_prepared(run: Run) -> bool:
@@ -206,8 +189,8 @@ def _is_prepared(run: Run) -> bool:
     return read_report(directory) is not None and not outdated_splits(run.recipe, directory)
 
 
-def _copy_text(source: Path, target: Path) -> None:
-    """Give prepared text to another run; what may be rewritten in place is copied, all else has a second name."""
+def _copy_data(source: Path, target: Path) -> None:
+    """Copy JSON files, which may be rewritten in place, and hard-link the others."""
     with replacing(target) as folder:
         for path in source.iterdir():
             if path.suffix == ".json":
@@ -216,5 +199,5 @@ def _copy_text(source: Path, target: Path) -> None:
                 link_or_copy(path, folder / path.name)
 
 
-def _facts(recipe: Recipe) -> dict[str, Any]:
+def _relevant_options(recipe: Recipe) -> dict[str, Any]:
     return recipe.model_dump(mode="json", exclude={"train": {"threads"}})

@@ -1,10 +1,10 @@
-"""What an experiment consists of: variants of one recipe, and a run of each variant with each seed."""
+"""Sweeps: variants of a recipe, each run with several seeds."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -14,30 +14,30 @@ from pydantic import Field, ValidationError
 from nmt.recipe import Recipe, RecipeError, load_recipe
 from nmt.recipe.corpora import Section
 
-# A comma that no bracket and no quotation mark encloses.
+# A comma outside of brackets and quotation marks.
 _COMMA = re.compile(r""",(?=(?:[^\[\]"']|\[[^\[\]]*\]|"[^"]*"|'[^']*')*$)""")
 
 
 class SweepFile(Section):
-    """A file that describes an experiment."""
+    """A sweep file."""
 
     recipe: str
-    """A recipe: the name of one of `nmt recipes`, or a file, relative to this one."""
+    """Recipe: a name from `nmt recipes`, or a path relative to this file."""
     seeds: int = Field(3, gt=0)
-    """Runs of each variant, with consecutive seeds from that of the recipe on."""
+    """Runs per variant, with consecutive seeds starting at the recipe's."""
     overrides: list[str] = Field(default_factory=list)
-    """Options for all variants: section.key=value."""
+    """Options of all variants: section.key=value."""
     variants: dict[str, list[str]] = Field(min_length=1)
-    """Options of each variant, by its name; the first variant is the one that the others are compared with."""
+    """Options by variant name. The first variant is the baseline."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of an experiment.
+    """One run of a sweep.
 
-    number:    its place among all, from 1
-    overrides: all that differs from the recipe file, seed and run directory included
-    recipe:    the recipe with these options
+    number:    from 1
+    overrides: all differences to the recipe file, including seed and run directory
+    recipe:    with these overrides
     """
 
     number: int
@@ -48,13 +48,13 @@ class Run:
 
     @property
     def name(self) -> str:
-        """How it is called in messages."""
+        """Name for messages."""
         return f"{self.variant}, seed {self.recipe.seed}"
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """An experiment: options of each variant by its name, the baseline first."""
+    """Variants of a recipe, with the options of each by name; the first is the baseline."""
 
     recipe_file: Path
     seeds: int
@@ -62,39 +62,34 @@ class Sweep:
     variants: dict[str, tuple[str, ...]]
 
     def runs(self, directory: Path) -> list[Run]:
-        """All runs, each seed of every variant before the next seed, in subfolders of `directory`.
+        """Return all runs, in subdirectories of `directory`.
 
-        So the table is complete after each seed. Raises RecipeError where a variant makes no valid recipe.
+        All variants run with one seed before the next, which allows a comparison after each seed. Raises RecipeError
+        for invalid variants.
         """
         folders = {name: re.sub(r"[^\w.=+-]+", "-", name).strip("-.") or "variant" for name in self.variants}
         if len({folder.casefold() for folder in folders.values()}) < len(folders):
-            raise RecipeError(f"variants {', '.join(folders)} have names too much alike for folders; rename one")
-        first = {name: self._load(name).seed for name in self.variants}
-        return [
-            self._run(number, name, first[name] + place, directory / folders[name])
-            for number, (place, name) in enumerate(product(range(self.seeds), self.variants), start=1)
-        ]
+            raise RecipeError(f"variants {', '.join(folders)} map to the same directory name; rename one")
+        first_seeds = {name: self._load(name)[1].seed for name in self.variants}
+        runs = []
+        for number, (index, name) in enumerate(product(range(self.seeds), self.variants), start=1):
+            seed = first_seeds[name] + index
+            overrides, recipe = self._load(
+                name, f"seed={seed}", f"run_dir={directory / folders[name] / f'seed-{seed}'}"
+            )
+            runs.append(Run(number, name, self.recipe_file, overrides, recipe))
+        return runs
 
-    def _run(self, number: int, variant: str, seed: int, directory: Path) -> Run:
-        place = directory / f"seed-{seed}"
-        own = (f"seed={seed}", f"run_dir={place}")
-        return Run(number, variant, self.recipe_file, (*self._overrides(variant), *own), self._load(variant, own))
-
-    def _load(self, variant: str, own: tuple[str, ...] = ()) -> Recipe:
+    def _load(self, variant: str, *more: str) -> tuple[tuple[str, ...], Recipe]:
+        overrides = (*_merge(self.overrides, self.variants[variant]), *more)
         try:
-            return load_recipe(self.recipe_file, (*self._overrides(variant), *own))
+            return overrides, load_recipe(self.recipe_file, overrides)
         except RecipeError as error:
             raise RecipeError(f"variant {variant}: {error}") from error
 
-    def _overrides(self, variant: str) -> tuple[str, ...]:
-        """The options of a variant; those of its own replace those for all."""
-        own = self.variants[variant]
-        replaced = {one.partition("=")[0] for one in own}
-        return (*(one for one in self.overrides if one.partition("=")[0] not in replaced), *own)
-
 
 def is_sweep(path: Path) -> bool:
-    """Whether a file is a sweep and no recipe."""
+    """Return whether a file is a sweep rather than a recipe."""
     try:
         return "variants" in tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
@@ -102,56 +97,53 @@ def is_sweep(path: Path) -> bool:
 
 
 def load_sweep(path: Path, find_recipe: Callable[[str], Path], seeds: int | None, overrides: Sequence[str]) -> Sweep:
-    """The experiment that a file describes; `seeds` and `overrides` come on top. Raises RecipeError.
+    """Load a sweep file; `seeds` and `overrides` take precedence over it. Raises RecipeError.
 
-    find_recipe: the file of a recipe that comes with nmt, or the path itself
+    find_recipe: returns the path of a packaged recipe, or the path itself
     """
     try:
         file = SweepFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        location = ".".join(map(str, first["loc"]))
         raise RecipeError(
-            f"{path}: {where}: {first['msg']}; a sweep has recipe, seeds, overrides and [variants]; correct it"
+            f"{path}: {location}: {first['msg']}; a sweep has recipe, seeds, overrides and [variants]"
         ) from error
-    beside = path.parent / file.recipe
-    recipe = beside if beside.is_file() else find_recipe(file.recipe)
+    relative = path.parent / file.recipe
+    recipe = relative if relative.is_file() else find_recipe(file.recipe)
     variants = {name: tuple(own) for name, own in file.variants.items()}
-    return Sweep(recipe, seeds or file.seeds, _replaced(file.overrides, overrides), variants)
+    return Sweep(recipe, seeds or file.seeds, _merge(file.overrides, overrides), variants)
 
 
 def make_sweep(recipe: Path, seeds: int, overrides: Sequence[str], varied: Sequence[str]) -> Sweep:
-    """The experiment of all combinations of `key=A,B,...`; without any, the recipe itself.
+    """Create a sweep over all combinations of `key=A,B,...`, or over the recipe alone if `varied` is empty.
 
-    Raises RecipeError where a text is not of this form or names a key twice.
+    Raises RecipeError for a malformed entry or a repeated key.
     """
-    choices = [list(_choices(one)) for one in varied]
+    choices = [_split_values(one) for one in varied]
     keys = [choice[0].partition("=")[0] for choice in choices]
-    if twice := {key for key in keys if keys.count(key) > 1}:
-        raise RecipeError(f"--vary {min(twice)} is given twice; give all its values at once, as KEY=A,B")
-    variants = {" ".join(map(_short, one)) or recipe.stem: one for one in product(*choices)}
+    if repeated := {key for key in keys if keys.count(key) > 1}:
+        raise RecipeError(f"--vary {min(repeated)} is given twice; give all its values at once, as KEY=A,B")
+    variants = {" ".join(map(_short_name, one)) or recipe.stem: one for one in product(*choices)}
     return Sweep(recipe, seeds, tuple(overrides), variants)
 
 
-def _replaced(earlier: Sequence[str], later: Sequence[str]) -> tuple[str, ...]:
-    """Both lists of overrides; where they name the same option, the later one counts."""
-    names = {one.partition("=")[0] for one in later}
-    return (*(one for one in earlier if one.partition("=")[0] not in names), *later)
+def _merge(earlier: Sequence[str], later: Sequence[str]) -> tuple[str, ...]:
+    """Concatenate overrides; later ones replace earlier ones of the same key."""
+    keys = {one.partition("=")[0] for one in later}
+    return (*(one for one in earlier if one.partition("=")[0] not in keys), *later)
 
 
-def _choices(text: str) -> Iterator[str]:
-    """The overrides of `key=A,B,...`."""
+def _split_values(text: str) -> list[str]:
+    """Split `key=A,B,...` into the overrides `key=A`, `key=B`, ..."""
     key, sign, values = text.partition("=")
     parts = [part.strip() for part in _COMMA.split(values)]
     if not sign or not key.strip() or not all(parts) or len(set(parts)) < len(parts):
-        raise RecipeError(
-            f"--vary {text}: it must be KEY=A,B, all values different, as model.num_heads=4,8; correct it"
-        )
-    for value in parts:
-        yield f"{key.strip()}={value}"
+        raise RecipeError(f"--vary {text}: it must be KEY=A,B with different values, such as model.num_heads=4,8")
+    return [f"{key.strip()}={value}" for value in parts]
 
 
-def _short(override: str) -> str:
-    """An override without the section of its key, for the name of a variant."""
+def _short_name(override: str) -> str:
+    """Return an override without the section of its key."""
     key, _, value = override.partition("=")
     return f"{key.rpartition('.')[2]}={value}"

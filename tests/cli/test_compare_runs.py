@@ -90,7 +90,7 @@ def test_without_a_common_test_set_the_options_are_shown(runs: Path, nmt: Nmt) -
         (("a", "b", "--ref", "test.de"), "--ref has no effect on runs, whose recipes say it"),
         (("a", "b", "--lowercase"), "--lowercase has no effect on runs"),
         (("a", "a"), "a is given twice"),
-        (("a", "test.de"), "test.de is no run directory: it has no recipe.toml"),
+        (("a", "test.de"), "test.de is not a run directory: it has no recipe.toml"),
         (("test.de", "test.de", "--ref", "test.de", "-o", "x.png"), "-o is for the curves of runs"),
         (("a", "b", "-o", "a/metrics.jsonl"), "a/metrics.jsonl"),
     ],
@@ -104,4 +104,4 @@ def test_wrong_calls_are_one_line(runs: Path, nmt: Nmt, words: tuple[str, ...], 
 def test_a_run_that_is_not_complete_is_named(runs: Path, nmt: Nmt) -> None:
     (runs / "b" / "translations" / "heldout.de").unlink()
     status, _, err = nmt("compare", "a", "b")
-    assert status == 1 and "b/translations/heldout.de is missing; `nmt run` translates" in one_line(err)
+    assert status == 1 and "b/translations/heldout.de is missing; `nmt run` writes it" in one_line(err)

@@ -94,7 +94,7 @@ def test_the_seed_of_the_intervals_is_sacrebleus(texts: Path, nmt: Nmt, monkeypa
     assert "seed:77" in next(iter(expected))
     monkeypatch.setenv("SACREBLEU_SEED", "many")
     status, _, err = nmt("evaluate", "--ref", texts / "ref", texts / "poor", "--confidence")
-    assert (status, "SACREBLEU_SEED must be an integer, or none for a random seed, got 'many'" in one_line(err)) == (
+    assert (status, "SACREBLEU_SEED must be an integer" in one_line(err)) == (
         1,
         True,
     )
@@ -389,7 +389,7 @@ def test_comet_that_is_missing_fails_or_says_nothing_is_one_line(texts: Path, co
     last.append(nmt(*scored, comet))
     last.append(nmt(*scored, "'comet", "--src", texts / "src"))
     expected = [
-        "must be comet-score in its own environment",
+        "comet-score in its own environment",
         "exit status 3 (broken)",
         "printed no score",
         "give --src",

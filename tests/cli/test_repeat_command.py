@@ -64,7 +64,7 @@ def test_variants_are_run_on_the_same_text_and_compared(
     rows = [line.split() for line in out.splitlines() if line.startswith("d_ff=")]
     assert [row[0] for row in rows] == ["d_ff=32", "d_ff=64"]
     assert [row[2] for row in rows] == ["2", "2"]
-    assert rows[0][-1] != "shown" and rows[1][-1] == "shown"  # of the difference, whether shown or not
+    assert rows[0][-1] != "significant" and rows[1][-1] == "significant"  # or "not significant"
     seeds = [Path("out") / variant / f"seed-{seed}" for variant in ("d_ff=32", "d_ff=64") for seed in (1, 2)]
     names = {path.name for path in (seeds[0] / "data").iterdir()}
     assert all({path.name for path in (run / "data").iterdir()} == names for run in seeds)
@@ -92,7 +92,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_made(recipe: Path, nmt: Nm
     status, out, err = nmt("repeat", *options)
     assert (status, out) == (1, "")
     assert "nmt: 2 runs of 2 failed: start_from=nothing, seed 1; start_from=none-either, seed 1; the lines" in err
-    assert "ended with status 1: nmt: " in err and "its output is in out/start_from=nothing/seed-1.log" in err
+    assert "failed with exit status 1: nmt: " in err and "the log is out/start_from=nothing/seed-1.log" in err
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,6 @@ def test_sigterm_ends_all_processes_and_says_how_to_continue(recipe: Path) -> No
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 143
-    assert "2 runs are not complete; to continue, give the same command again" in err.splitlines()[-1]
+    assert "2 runs are not complete; rerun the command to continue" in err.splitlines()[-1]
     for seed in (1, 2):
         assert list(Path("out/tiny", f"seed-{seed}", "checkpoints").iterdir())  # each has saved

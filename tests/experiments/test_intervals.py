@@ -1,4 +1,4 @@
-"""Intervals over seeds and sentences: against known quantiles, sacreBLEU, and systems of known difference."""
+"""Intervals over seeds and sentences: coverage in simulations, and scores against sacreBLEU."""
 
 import math
 
@@ -11,23 +11,23 @@ from nmt.experiments.intervals import Estimate, RunScores, estimate, score_runs
 SENTENCES, RESAMPLES = 150, 200
 
 
-def of_values(values: np.ndarray, drawn: np.ndarray) -> RunScores:
-    """The scores of runs whose score is the mean of values of the sentences; values: (runs, sentences)."""
-    return RunScores(values.mean(axis=1), values @ drawn.T / SENTENCES)
+def mean_scores(values: np.ndarray, weights: np.ndarray) -> RunScores:
+    """Scores of runs as means over sentences of `values` (runs, sentences)."""
+    return RunScores(values.mean(axis=1), values @ weights.T / SENTENCES)
 
 
 @pytest.mark.parametrize(
     ("runs", "of_seed", "of_sentence", "of_both"),
     [(2, 0.5, 0.5, 0.3), (3, 0.0, 0.1, 0.8), (5, 0.3, 0.6, 0.3)],
 )
-def test_intervals_hold_the_true_difference_in_95_of_100_experiments(
+def test_intervals_contain_the_true_difference_in_95_percent_of_experiments(
     runs: int, of_seed: float, of_sentence: float, of_both: float
 ) -> None:
-    """The four figures are the standard deviations that a score of one run has by each cause."""
+    """The last three parameters are standard deviations of a run's score by source."""
     generator, experiments, true = np.random.default_rng(7), 1000, 0.4
-    drawn = generator.multinomial(SENTENCES, np.full(SENTENCES, 1 / SENTENCES), size=RESAMPLES)
+    weights = generator.multinomial(SENTENCES, np.full(SENTENCES, 1 / SENTENCES), size=RESAMPLES)
     root = math.sqrt(SENTENCES)
-    held = 0
+    contained = 0
     for _ in range(experiments):
         shared = generator.normal(0, root, SENTENCES)  # hard sentences are hard for both
         systems = []
@@ -35,30 +35,30 @@ def test_intervals_hold_the_true_difference_in_95_of_100_experiments(
             own = generator.normal(0, of_sentence * root, SENTENCES)
             each = generator.normal(0, of_both * root, (runs, SENTENCES))
             seeds = generator.normal(0, of_seed, (runs, 1))
-            systems.append(of_values(mean + shared + own + each + seeds, drawn))
+            systems.append(mean_scores(mean + shared + own + each + seeds, weights))
         found = estimate(*systems)
-        held += abs(found.value - true) <= found.half_width
-    assert 0.93 <= held / experiments <= 0.97
+        contained += abs(found.value - true) <= found.half_width
+    assert 0.93 <= contained / experiments <= 0.97
 
 
-def test_the_same_seeds_and_sentences_leave_nothing_uncertain_but_luck() -> None:
+def test_equal_scores_have_an_interval_of_zero() -> None:
     same = RunScores(np.full(3, 30.0), np.full((3, 50), 30.0))
     assert estimate(same, same) == Estimate(0.0, 0.0)
-    assert not estimate(same, same).is_shown
+    assert not estimate(same, same).is_significant
     better = RunScores(np.full(3, 31.0), np.full((3, 50), 31.0))
-    assert estimate(better, same).is_shown
+    assert estimate(better, same).is_significant
 
 
-def test_one_seed_shows_nothing() -> None:
+def test_one_seed_has_no_interval() -> None:
     one = RunScores(np.array([31.0]), np.full((1, 50), 31.0))
     other = RunScores(np.array([30.0]), np.full((1, 50), 30.0))
     found = estimate(one, other)
-    assert found.value == 1.0 and math.isnan(found.half_width) and not found.is_shown
+    assert found.value == 1.0 and math.isnan(found.half_width) and not found.is_significant
     assert math.isnan(one.deviation)
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf", "ter", "bleu-tokenized-lc"])
-def test_scores_are_those_of_sacrebleu_and_resamples_spread_as_its_bootstrap(metric: str) -> None:
+def test_scores_and_resampling_intervals_equal_those_of_sacrebleu(metric: str) -> None:
     generator = np.random.default_rng(1)
     words = ["der", "die", "das", "Hund", "Katze", "sieht", "läuft", "und", "nicht", "heute"]
     refs = [" ".join(generator.choice(words, 8)) for _ in range(120)]
@@ -70,4 +70,4 @@ def test_scores_are_those_of_sacrebleu_and_resamples_spread_as_its_bootstrap(met
         assert known.interval is not None
         assert 1.96 * resampled.std() == pytest.approx(known.interval, rel=0.15)
     again = score_runs(make_scorer(metric, tgt_lang="de"), runs[:1], [refs], 1000)
-    assert np.array_equal(again.resampled[0], scores.resampled[0])  # the same resamples for every system
+    assert np.array_equal(again.resampled[0], scores.resampled[0])  # same resamples for every system
