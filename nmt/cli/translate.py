@@ -308,6 +308,7 @@ def _override_decode(
         "length_alpha": (resolved.length_penalty != "none", "another length_penalty than 'none'"),
         "diversity_strength": (resolved.num_groups > 1, "num_groups"),
         "sampling_seed": (resolved.sampling, "sampling=true"),
+        "beam_size": (not resolved.sampling, "a search (sampling=false)"),
         "ensemble_mean": (bool(ensemble), "--ensemble"),
     }
     for name in values:

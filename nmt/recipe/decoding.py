@@ -117,6 +117,13 @@ class DecodeRecipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _phrases_have_text(self) -> DecodeRecipe:
+        for name, phrases in (("forbid", self.forbid), ("require", self.require), ("bias", self.bias)):
+            if not all(phrase.strip() for phrase in phrases):
+                raise ValueError(f"decode.{name} has an empty phrase; each must have text; remove it")
+        return self
+
+    @model_validator(mode="after")
     def _search_options_fit_together(self) -> DecodeRecipe:
         if self.beam_size % self.num_groups and not self.sampling:
             raise ValueError(

@@ -207,6 +207,14 @@ def test_what_is_wrong_is_said_in_one_line_before_any_work(
             "decode.beam_size is given twice",
         ),
         ("in.txt", ("--seed", 3), "sampling_seed has no effect without sampling=true"),
+        (
+            "in.txt",
+            ("--beam-size", 3, "--set", "sampling=true"),
+            "beam_size has no effect without a search (sampling=false)",
+        ),
+        ("in.txt", ("--set", 'forbid=[""]'), "decode.forbid has an empty phrase"),
+        ("in.txt", ("--set", 'require=["a", " "]'), "decode.require has an empty phrase"),
+        ("in.txt", ("--set", "bias={''=1}"), "decode.bias has an empty phrase"),
         ("in.txt", ("--threads", 1, "--processes", 1), "--threads and --processes are mutually exclusive"),
     ],
 )
