@@ -1,1 +1,1 @@
-"""Sentences packed end to end, and the rectangles that products of matrices want."""
+"""Packed sentences without padding, and padded rows for attention."""

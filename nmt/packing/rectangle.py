@@ -1,7 +1,7 @@
-"""Packed sentences laid out in rectangles, as products of matrices want them.
+"""Padded rows for attention by matmuls.
 
-A sentence to a row would be mostly padding, because one is long and most are short. So several share a row, side by
-side, and what belongs together is said by a mask: a query sees the keys of its own sentence alone.
+One row per sentence would be mostly padding, because lengths differ. Several sentences therefore share a row, and an
+attention mask restricts each query to the keys of its own sentence.
 """
 
 from __future__ import annotations
@@ -19,40 +19,38 @@ from nmt.devices.transfer import to_device
 
 Lengths = NDArray[np.int64]
 
-# Rows are at least this wide, so that some sentences fit side by side, and a multiple of the step, so that the products
-# are of few shapes.
-_LEAST_WIDTH = 64
+# Rows have room for several short sentences, and a width that is a multiple of the step, to limit the matmul shapes.
+_MIN_WIDTH = 64
 _WIDTH_STEP = 16
 
 
 @dataclass(frozen=True)
-class Rectangle:
-    """Where the tokens of packed sentences lie in rows of one width.
+class PaddedRows:
+    """Layout of packed tokens in rows of one width.
 
-    tokens: (rows, width) int64, the packed token at each place; behind the end of a row its last token again
-    places: (total,) int64, the place of each token, row * width + column
+    tokens: (rows, width) int64, index of the packed token in each slot; padding repeats the last token of its row
+    slots:  (total,) int64, slot of each token: row * width + column
     """
 
     tokens: Tensor
-    places: Tensor
+    slots: Tensor
 
     @property
     def width(self) -> int:
-        """Places of a row."""
+        """Slots per row."""
         return self.tokens.shape[1]
 
     def head_rows(self, num_heads: int) -> tuple[Tensor, Tensor]:
-        """How rows of single heads are laid out and found again, int64; computed once for all layers.
+        """Return gather indices for `(total * num_heads,)` rows of single heads, int64; cached for all layers.
 
-        Of `(total * num_heads,)` rows, which one lies at each place of `(rows * num_heads * width,)`; and at which of
-        these places each row lies.
+        The first pads, (rows * num_heads * width,); the second unpads, (total * num_heads,).
         """
         if num_heads not in self._head_rows:
             heads = torch.arange(num_heads, device=self.tokens.device)
-            laid_out = self.tokens[:, None, :] * num_heads + heads[:, None]
-            row, column = self.places // max(self.width, 1), self.places % max(self.width, 1)
-            found = (row[:, None] * num_heads + heads) * self.width + column[:, None]
-            self._head_rows[num_heads] = laid_out.flatten(), found.flatten()
+            pad_index = self.tokens[:, None, :] * num_heads + heads[:, None]
+            row, column = self.slots // max(self.width, 1), self.slots % max(self.width, 1)
+            unpad_index = (row[:, None] * num_heads + heads) * self.width + column[:, None]
+            self._head_rows[num_heads] = pad_index.flatten(), unpad_index.flatten()
         return self._head_rows[num_heads]
 
     @cached_property
@@ -61,67 +59,67 @@ class Rectangle:
 
 
 @dataclass(frozen=True)
-class Rectangles:
-    """Queries and keys in as many rows, the same sentences in the same row, and who sees whom.
+class AttentionRows:
+    """Queries and keys in the same number of rows: a sentence has the same row on both sides.
 
-    mask: (rows, 1, query width, key width) float32, 0 where a query sees a key, -inf where it must not
+    mask: (rows, 1, query width, key width) float32, 0 where a query attends to a key, -inf elsewhere
     """
 
-    queries: Rectangle
-    keys: Rectangle
+    queries: PaddedRows
+    keys: PaddedRows
     mask: Tensor
 
 
-def one_to_a_row(lengths: Lengths, device: torch.device) -> Rectangle:
-    """Each sentence in a row of its own, as wide as the longest padded."""
+def one_to_a_row(lengths: Lengths, device: torch.device) -> PaddedRows:
+    """Lay out each sentence in its own row, with the padded width of the longest."""
     width = padded_width(int(lengths.max(initial=0)))
-    return _lay_out(lengths, np.arange(len(lengths)), width).to(device)
+    return _layout(lengths, np.arange(len(lengths)), width).to(device)
 
 
-def side_by_side(queries: Lengths, keys: Lengths, *, causal: bool, device: torch.device) -> Rectangles:
-    """As many sentences to a row as fit on both sides; with `causal` a query sees only keys up to its own column.
+def side_by_side(queries: Lengths, keys: Lengths, *, causal: bool, device: torch.device) -> AttentionRows:
+    """Pack as many sentences into a row as fit on both sides.
 
-    What stands behind the end of a row of queries sees every key. It does not count, but were it to see none, as beside
-    keys whose sentences have no queries, it would be no number, and so would be the gradient of these keys.
+    Args:
+        queries, keys: lengths (num_sentences,) of both sides
+        causal: a query attends only to keys up to its own column.
     """
     widths = row_width(int(queries.max(initial=0))), row_width(int(keys.max(initial=0)))
-    row_of = _share_rows(np.stack([queries, keys], axis=1), widths)
-    as_queries, as_keys = (_lay_out(side, row_of, width) for side, width in zip((queries, keys), widths, strict=True))
+    row_of = _pack_rows(np.stack([queries, keys], axis=1), widths)
+    as_queries, as_keys = (_layout(side, row_of, width) for side, width in zip((queries, keys), widths, strict=True))
     columns = np.arange(widths[1])
-    sees = as_queries.sentences[:, :, None] == as_keys.sentences[:, None, :]  # (rows, query width, key width)
-    sees &= (columns < as_keys.ends)[:, None, :]
+    visible = as_queries.sentences[:, :, None] == as_keys.sentences[:, None, :]  # (rows, query width, key width)
+    visible &= (columns < as_keys.ends)[:, None, :]
     if causal:
-        sees &= columns <= np.arange(widths[0])[:, None]
-    sees |= (np.arange(widths[0]) >= as_queries.ends)[:, :, None]
-    mask = np.where(sees, np.float32(0.0), np.float32("-inf"))[:, None]
-    return Rectangles(as_queries.to(device), as_keys.to(device), to_device(mask, device))
+        visible &= columns <= np.arange(widths[0])[:, None]
+    # Padding queries see every key. Without any key, their softmax and the gradient of the keys would be NaN.
+    visible |= (np.arange(widths[0]) >= as_queries.ends)[:, :, None]
+    mask = np.where(visible, np.float32(0.0), np.float32("-inf"))[:, None]
+    return AttentionRows(as_queries.to(device), as_keys.to(device), to_device(mask, device))
 
 
 def row_width(longest: int) -> int:
-    """The width of rows that sentences share of which the longest has so many tokens."""
-    return max(_LEAST_WIDTH, padded_width(longest)) if longest else 0
+    """Return the width of shared rows for sentences of up to `longest` tokens."""
+    return max(_MIN_WIDTH, padded_width(longest)) if longest else 0
 
 
-def padded_width(longest: int) -> int:
-    """The width of rows that have room for so many: a multiple of what a CPU takes at a time.
+def padded_width(length: int) -> int:
+    """Round a width up to a multiple of 16; below 16, the softmax of torch on a CPU is ten times slower."""
+    return -(-length // _WIDTH_STEP) * _WIDTH_STEP
 
-    Of rows that are narrower than 16, torch computes the softmax number by number, which takes ten times as long.
+
+def _pack_rows(lengths: Lengths, widths: tuple[int, ...]) -> Lengths:
+    """Assign a row to each sentence: first fit decreasing, at most about 11/9 of the optimum (Johnson 1973).
+
+    Args:
+        lengths: (num_sentences, sides)
+        widths: row width of each side
     """
-    return -(-longest // _WIDTH_STEP) * _WIDTH_STEP
-
-
-def _share_rows(lengths: Lengths, widths: tuple[int, ...]) -> Lengths:
-    """The row of each sentence: the first one with room on every side, the longest sentences before the others.
-
-    lengths: (num_sentences, sides), widths: of each side. Seldom more than a ninth above the fewest rows that would do
-    (first fit decreasing; Johnson 1973 for one side).
-    """
-    room = np.tile(np.array(widths), (len(lengths), 1))  # of each row that may come to be
+    capacity = np.tile(np.array(widths), (len(lengths), 1))  # of each possible row
     row_of = np.empty(len(lengths), dtype=np.int64)
     num_rows = 0
     for sentence in np.argsort(-lengths.max(axis=1), kind="stable"):
-        row = int((room[: num_rows + 1] >= lengths[sentence]).all(axis=1).argmax())
-        room[row] -= lengths[sentence]
+        row = int((capacity[: num_rows + 1] >= lengths[sentence]).all(axis=1).argmax())
+        capacity[row] -= lengths[sentence]
         row_of[sentence] = row
         num_rows = max(num_rows, row + 1)
     return row_of
@@ -129,85 +127,84 @@ def _share_rows(lengths: Lengths, widths: tuple[int, ...]) -> Lengths:
 
 @dataclass(frozen=True)
 class _Layout:
-    """A `Rectangle` in numpy.
+    """`PaddedRows` in numpy.
 
-    sentences: (rows, width), to which sentence the token of each place belongs
-    ends:      (rows, 1), how many places of each row are taken
+    sentences: (rows, width), sentence of each slot
+    ends:      (rows, 1), tokens in each row
     """
 
     tokens: NDArray[np.int64]
-    places: NDArray[np.int64]
+    slots: NDArray[np.int64]
     sentences: NDArray[np.int64]
     ends: NDArray[np.int64]
 
-    def to(self, device: torch.device) -> Rectangle:
-        tokens, places = (to_device(array, device) for array in (self.tokens, self.places))
-        return Rectangle(tokens, places)
+    def to(self, device: torch.device) -> PaddedRows:
+        return PaddedRows(to_device(self.tokens, device), to_device(self.slots, device))
 
 
-def _lay_out(lengths: Lengths, row_of: Lengths, width: int) -> _Layout:
-    """Lay sentences out in the rows that each was given, those of a row in their order."""
+def _layout(lengths: Lengths, row_of: Lengths, width: int) -> _Layout:
+    """Lay out sentences in the given rows, in order within a row."""
     num_rows, total = int(row_of.max(initial=-1)) + 1, int(lengths.sum())
     ends = np.zeros(num_rows, dtype=np.int64)
     np.add.at(ends, row_of, lengths)
     order = np.argsort(row_of, kind="stable")
-    starts = np.empty_like(lengths)  # the place of each sentence's first token
-    before = np.cumsum(lengths[order]) - lengths[order]  # tokens in rows above, and in this one to the left
+    starts = np.empty_like(lengths)  # slot of the first token of each sentence
+    before = np.cumsum(lengths[order]) - lengths[order]  # tokens in previous rows and to the left
     starts[order] = before + (np.arange(num_rows) * width - (np.cumsum(ends) - ends))[row_of[order]]
-    places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(total)
-    laid_out = np.zeros(num_rows * width, dtype=np.int64)
-    laid_out[places] = np.arange(total)
+    slots = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(total)
+    token_at = np.zeros(num_rows * width, dtype=np.int64)
+    token_at[slots] = np.arange(total)
     columns = np.minimum(np.arange(width), ends[:, None] - 1).clip(min=0)
-    tokens = np.take_along_axis(laid_out.reshape(num_rows, width), columns, axis=1)
+    tokens = np.take_along_axis(token_at.reshape(num_rows, width), columns, axis=1)
     sentence_of = np.repeat(np.arange(len(lengths)), lengths)
-    return _Layout(tokens, places, sentence_of[tokens] if total else tokens, ends[:, None])
+    return _Layout(tokens, slots, sentence_of[tokens] if total else tokens, ends[:, None])
 
 
-# --- Packed rows to padded rows and back ------------------------------------------------------------------------------
+# --- Packed to padded and back ----------------------------------------------------------------------------------------
 
 
-def pad(packed: Tensor, rectangle: Rectangle) -> Tensor:
-    """(total, num_heads, d_head) -> (rows, num_heads, width, d_head), the last token of each row repeated behind it.
+def pad(packed: Tensor, rows: PaddedRows) -> Tensor:
+    """(total, num_heads, d_head) -> (rows, num_heads, width, d_head); padding repeats the last token of its row.
 
-    Padding must not count: a mask hides it from queries, and `unpad` drops it.
+    The caller must mask the padding: it gets no gradient.
     """
     num_heads, d_head = packed.shape[1:]
-    padded = _Pad.apply(packed.reshape(-1, d_head), *rectangle.head_rows(num_heads))  # type: ignore[no-untyped-call]
-    return cast(Tensor, padded).view(-1, num_heads, rectangle.width, d_head)
+    padded = _Pad.apply(packed.reshape(-1, d_head), *rows.head_rows(num_heads))  # type: ignore[no-untyped-call]
+    return cast(Tensor, padded).view(-1, num_heads, rows.width, d_head)
 
 
-def unpad(padded: Tensor, rectangle: Rectangle) -> Tensor:
-    """The inverse of `pad`."""
+def unpad(padded: Tensor, rows: PaddedRows) -> Tensor:
+    """(rows, num_heads, width, d_head) -> (total, num_heads, d_head)."""
     num_heads, d_head = padded.shape[1], padded.shape[3]
-    _, places = rectangle.head_rows(num_heads)
-    packed = _Unpad.apply(padded.reshape(-1, d_head), places)  # type: ignore[no-untyped-call]
+    _, unpad_index = rows.head_rows(num_heads)
+    packed = _Unpad.apply(padded.reshape(-1, d_head), unpad_index)  # type: ignore[no-untyped-call]
     return cast(Tensor, packed).view(-1, num_heads, d_head)
 
 
 class _Pad(torch.autograd.Function):
-    """A gather both ways: padding has no gradient, because nothing that counts has seen it."""
+    """A gather whose gradient is a gather too, since padding has no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, packed: Tensor, rows: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
-        return packed.index_select(0, rows)
+    def forward(ctx: Any, packed: Tensor, pad_index: Tensor, unpad_index: Tensor) -> Tensor:
+        ctx.save_for_backward(unpad_index)
+        return packed.index_select(0, pad_index)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (places,) = ctx.saved_tensors
-        return grad.index_select(0, places), None, None
+        (unpad_index,) = ctx.saved_tensors
+        return grad.index_select(0, unpad_index), None, None
 
 
 class _Unpad(torch.autograd.Function):
-    """A gather, and as its gradient a scatter among zeros, since no two rows share a position."""
+    """A gather whose gradient is a copy into zeros, since slots are unique."""
 
     @staticmethod
-    def forward(ctx: Any, padded: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
-        ctx.num_places = len(padded)
-        return padded.index_select(0, places)
+    def forward(ctx: Any, padded: Tensor, unpad_index: Tensor) -> Tensor:
+        ctx.save_for_backward(unpad_index)
+        ctx.num_slots = len(padded)
+        return padded.index_select(0, unpad_index)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (places,) = ctx.saved_tensors
-        return grad.new_zeros(ctx.num_places, grad.shape[1]).index_copy_(0, places, grad), None
+        (unpad_index,) = ctx.saved_tensors
+        return grad.new_zeros(ctx.num_slots, grad.shape[1]).index_copy_(0, unpad_index, grad), None

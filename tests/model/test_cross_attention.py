@@ -39,7 +39,7 @@ def test_the_weights_are_those_of_the_forward_pass(norm_order: str, monkeypatch:
     across = used[2::2]  # behind the encoder's layer, each layer's attention to its own past comes before
     shape = TGT.beside(SRC, causal=False)
     places = [
-        side.places.split(lengths.tolist()) for side, lengths in ((shape.queries, TGT.sizes), (shape.keys, SRC.sizes))
+        side.slots.split(lengths.tolist()) for side, lengths in ((shape.queries, TGT.sizes), (shape.keys, SRC.sizes))
     ]
     assert len(found) == len(across) == 3
     for one, other in zip(found, across, strict=True):

@@ -1,4 +1,4 @@
-"""Packed sentences against plain Python lists."""
+"""Packed sentences, compared with Python lists."""
 
 import weakref
 
@@ -24,11 +24,11 @@ DEVICES = ["meta", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 @given(sentences_strategy)
-def test_twice(sentences: list[list[int]]) -> None:
-    made, wanted = PackedSequences.from_lists(sentences).repeated(), PackedSequences.from_lists(sentences * 2)
+def test_repeated(sentences: list[list[int]]) -> None:
+    repeated, expected = PackedSequences.from_lists(sentences).repeated(), PackedSequences.from_lists(sentences * 2)
     for name in ("tokens", "positions", "cu_seqlens", "sizes"):
-        np.testing.assert_array_equal(getattr(made, name), getattr(wanted, name), strict=True)
-    assert made.max_length == wanted.max_length
+        np.testing.assert_array_equal(getattr(repeated, name), getattr(expected, name), strict=True)
+    assert repeated.max_length == expected.max_length
 
 
 @given(sentences_strategy)
@@ -40,7 +40,7 @@ def test_round_trip(sentences: list[list[int]]) -> None:
 def test_fields(sentences: list[list[int]]) -> None:
     packed = PackedSequences.from_lists(sentences)
     assert packed.tokens.tolist() == [token for sentence in sentences for token in sentence]
-    assert packed.positions.tolist() == [place for sentence in sentences for place in range(len(sentence))]
+    assert packed.positions.tolist() == [position for sentence in sentences for position in range(len(sentence))]
     assert packed.cu_seqlens.tolist() == [sum(map(len, sentences[:count])) for count in range(len(sentences) + 1)]
     assert packed.lengths.tolist() == [len(sentence) for sentence in sentences]
     assert packed.max_length == max(map(len, sentences), default=0)
@@ -50,11 +50,11 @@ def test_fields(sentences: list[list[int]]) -> None:
 
 
 @given(sentences_strategy)
-def test_padding_mask_closes_exactly_what_lies_behind_the_end(sentences: list[list[int]]) -> None:
+def test_padding_mask_hides_padding_only(sentences: list[list[int]]) -> None:
     packed = PackedSequences.from_lists(sentences)
     minus_infinity = float("-inf")
     assert packed.padding_mask.tolist() == [
-        [0.0 if place < len(sentence) else minus_infinity for place in range(packed.one_to_a_row.width)]
+        [0.0 if column < len(sentence) else minus_infinity for column in range(packed.one_to_a_row.width)]
         for sentence in sentences
     ]
 
@@ -86,7 +86,7 @@ def test_from_arrays_copies_the_tokens() -> None:
     assert packed.to_lists() == [[1, 2, 3]]
 
 
-def test_lengths_that_do_not_add_up_are_refused() -> None:
+def test_from_arrays_checks_the_total() -> None:
     with pytest.raises(AssertionError, match="add up"):
         PackedSequences.from_arrays(np.arange(5), np.array([2, 2]))
 
@@ -97,14 +97,14 @@ def test_to_moves_every_tensor(device_name: str) -> None:
     moved = PackedSequences.from_lists([[7, 8, 9], [], [4]]).to(device)
     found = moved.beside(moved, causal=True)
     tensors = [moved.tokens, moved.positions, moved.cu_seqlens, moved.padding_mask, moved.lengths]
-    tensors += [found.mask, found.keys.tokens, found.keys.places, *moved.one_to_a_row.head_rows(2)]
+    tensors += [found.mask, found.keys.tokens, found.keys.slots, *moved.one_to_a_row.head_rows(2)]
     assert {tensor.device.type for tensor in tensors} == {device.type}
     assert moved.max_length == 3
     if device_name != "meta":
         assert moved.to_lists() == [[7, 8, 9], [], [4]]
 
 
-def test_to_the_same_device_is_free() -> None:
+def test_to_the_same_device_returns_the_same_object() -> None:
     packed = PackedSequences.from_lists([[1, 2]])
     assert packed.to(torch.device("cpu")) is packed
 
@@ -124,7 +124,7 @@ def test_batch(device_name: str) -> None:
 @given(
     st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=20), st.sampled_from([1, 8, 64])
 )
-def test_a_rounded_batch_has_whole_steps_and_keeps_its_pairs(lengths: list[tuple[int, int]], step: int) -> None:
+def test_pad_to_multiple_keeps_the_pairs(lengths: list[tuple[int, int]], step: int) -> None:
     src = PackedSequences.from_lists([[5] * length for length, _ in lengths])
     tgt = PackedSequences.from_lists([[6] * length for _, length in lengths])
     batch = Batch(src, tgt, labels=tgt.tokens)
@@ -143,7 +143,7 @@ def test_a_rounded_batch_has_whole_steps_and_keeps_its_pairs(lengths: list[tuple
     assert rounded.src.num_sentences == rounded.tgt.num_sentences
 
 
-def test_a_batch_of_usual_lengths_is_rounded() -> None:
+def test_pad_to_multiple_pads_typical_batches() -> None:
     src = PackedSequences.from_lists([[5] * (10 + i % 7) for i in range(100)])
     tgt = PackedSequences.from_lists([[6] * (9 + i % 9) for i in range(100)])
     rounded = Batch(src, tgt, labels=tgt.tokens).pad_to_multiple(64)
@@ -158,16 +158,16 @@ def test_a_batch_of_usual_lengths_is_rounded() -> None:
     st.integers(0, 200),
     st.integers(0, 9),
 )
-def test_a_fixed_batch_has_the_shape_and_keeps_its_pairs(
+def test_pad_to_shape_keeps_the_pairs(
     lengths: list[tuple[int, int]], more_src: int, more_tgt: int, more_sentences: int
 ) -> None:
     src = PackedSequences.from_lists([[5] * length for length, _ in lengths])
     tgt = PackedSequences.from_lists([[6] * length for _, length in lengths])
     batch = Batch(src, tgt, labels=tgt.tokens)
     longest = 1 + max(src.max_length, tgt.max_length)
-    fillers = max(-(-more_src // longest), -(-more_tgt // longest))
-    more_src = max(more_src, fillers)  # each target of the padding has a source
-    shape = BatchShape(src.total + more_src, tgt.total + more_tgt, len(lengths) + fillers + more_sentences, longest)
+    padding = max(-(-more_src // longest), -(-more_tgt // longest))
+    more_src = max(more_src, padding)  # a source token for each padding pair
+    shape = BatchShape(src.total + more_src, tgt.total + more_tgt, len(lengths) + padding + more_sentences, longest)
     fixed = batch.pad_to_shape(shape)
     assert (fixed.src.total, fixed.tgt.total, fixed.num_sentences) == (
         shape.src_tokens,
@@ -190,8 +190,8 @@ def test_a_fixed_batch_has_the_shape_and_keeps_its_pairs(
         assert source or not alone
 
 
-def test_padding_is_short_however_long_sentences_may_be() -> None:
-    """One sentence of padding of 200 tokens would make all rows as wide in which attention lays sentences out."""
+def test_padding_sentences_are_short() -> None:
+    """One padding sentence of 200 tokens would widen all rows of attention."""
     side = PackedSequences.from_lists([[5, 6, 7]] * 4)
     batch = Batch(src=side, tgt=side, labels=side.tokens)
     fixed = batch.pad_to_shape(BatchShape(src_tokens=212, tgt_tokens=112, num_sentences=9, max_length=257))
@@ -199,7 +199,7 @@ def test_padding_is_short_however_long_sentences_may_be() -> None:
     assert fixed.tgt.sizes.tolist() == [3] * 4 + [25] * 4 + [0]
 
 
-def test_a_shape_that_does_not_hold_the_pairs_is_refused() -> None:
+def test_pad_to_shape_checks_the_capacity() -> None:
     side = PackedSequences.from_lists([[5] * 8, [5] * 4])
     batch = Batch(side, side, labels=side.tokens)
     for counts in ((11, 20, 9), (20, 11, 9), (12, 20, 9), (20, 20, 2)):
@@ -208,7 +208,7 @@ def test_a_shape_that_does_not_hold_the_pairs_is_refused() -> None:
     assert batch.pad_to_shape(BatchShape(13, 20, 3, max_length=8)).src.total == 13
 
 
-def test_a_fixed_batch_stays_so_on_its_way_to_a_device() -> None:
+def test_copies_of_a_padded_batch_keep_its_shape() -> None:
     side = PackedSequences.from_lists([[5] * 8, [5] * 4])
     fixed = Batch(side, side, labels=side.tokens).pad_to_shape(BatchShape(20, 24, 5, max_length=8))
     moved = fixed.to(torch.device("meta"))
@@ -217,15 +217,15 @@ def test_a_fixed_batch_stays_so_on_its_way_to_a_device() -> None:
     assert (rounded.padding, rounded.tgt_tokens, rounded.tgt.total) == (12, 12, 32)
 
 
-def test_rectangles_are_made_once_for_each_pair_of_sides_and_hold_nothing_in_a_circle() -> None:
+def test_attention_rows_are_cached_without_reference_cycles() -> None:
     first, second = (PackedSequences.from_lists([[5] * n for n in (2, 3)]) for _ in range(2))
     assert first.beside(first, causal=True) is first.beside(first, causal=True)
     assert first.beside(first, causal=False) is not first.beside(first, causal=True)
     across = first.beside(second, causal=False)
     assert across is first.beside(second, causal=False)
     assert across is not first.beside(first, causal=False)
-    watched = weakref.ref(second)
+    reference = weakref.ref(second)
     second.beside(second, causal=False)
     first.beside(first, causal=False)
     del second
-    assert watched() is None  # at once, not when the collector of circles comes by
+    assert reference() is None  # at once, without garbage collection

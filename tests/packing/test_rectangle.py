@@ -1,4 +1,4 @@
-"""Rectangles against plain Python lists and loops."""
+"""Padded rows, compared with Python loops."""
 
 import math
 
@@ -21,47 +21,47 @@ def sides(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(lengths_strategy)
-def test_every_sentence_is_whole_and_in_one_row_beside_its_other_side(pairs: list[tuple[int, int]]) -> None:
+def test_both_sides_of_a_sentence_are_contiguous_in_the_same_row(pairs: list[tuple[int, int]]) -> None:
     queries, keys = sides(pairs)
     found = side_by_side(queries, keys, causal=False, device=CPU)
     rows = []
-    for lengths, rectangle in ((queries, found.queries), (keys, found.keys)):
-        places = rectangle.places.split(lengths.tolist())
-        rows.append([int(place[0]) // rectangle.width for place in places])
-        for place, row in zip(places, rows[-1], strict=True):
-            assert place.tolist() == list(range(int(place[0]), int(place[0]) + len(place)))
-            assert int(place[-1]) // rectangle.width == row
-        assert len(set(rectangle.places.tolist())) == lengths.sum()  # no two at one place
-        assert rectangle.tokens.flatten()[rectangle.places].tolist() == list(range(lengths.sum()))
+    for lengths, layout in ((queries, found.queries), (keys, found.keys)):
+        slots = layout.slots.split(lengths.tolist())
+        rows.append([int(slot[0]) // layout.width for slot in slots])
+        for slot, row in zip(slots, rows[-1], strict=True):
+            assert slot.tolist() == list(range(int(slot[0]), int(slot[0]) + len(slot)))
+            assert int(slot[-1]) // layout.width == row
+        assert len(set(layout.slots.tolist())) == lengths.sum()  # slots are unique
+        assert layout.tokens.flatten()[layout.slots].tolist() == list(range(lengths.sum()))
     assert rows[0] == rows[1]
 
 
 @given(with_empty_queries, st.booleans())
-def test_the_mask_lets_a_query_see_the_keys_of_its_own_sentence(pairs: list[tuple[int, int]], causal: bool) -> None:
+def test_a_query_attends_to_the_keys_of_its_own_sentence(pairs: list[tuple[int, int]], causal: bool) -> None:
     queries, keys = sides(pairs)
     if causal:
         keys = queries
     found = side_by_side(queries, keys, causal=causal, device=CPU)
     query_ends, key_ends = np.cumsum(queries), np.cumsum(keys)
-    for query, place in enumerate(found.queries.places.tolist()):
+    for query, slot in enumerate(found.queries.slots.tolist()):
         sentence = int(np.searchsorted(query_ends, query, side="right"))
-        row, column = divmod(place, found.queries.width)
-        seen = (found.mask[row, 0, column] == 0).nonzero()[:, 0] + row * found.keys.width
+        row, column = divmod(slot, found.queries.width)
+        visible = (found.mask[row, 0, column] == 0).nonzero()[:, 0] + row * found.keys.width
         first = int(key_ends[sentence] - keys[sentence])
         last = query + 1 if causal else int(key_ends[sentence])
-        assert seen.tolist() == found.keys.places[first:last].tolist()
+        assert visible.tolist() == found.keys.slots[first:last].tolist()
     assert set(found.mask.unique().tolist()) <= {0.0, -math.inf}
-    assert (found.mask == 0).any(dim=-1).all()  # what stands behind an end sees something too, else softmax is NaN
+    assert (found.mask == 0).any(dim=-1).all()  # padding queries too, or softmax is NaN
 
 
 @given(lengths_strategy)
-def test_rows_are_well_filled(pairs: list[tuple[int, int]]) -> None:
+def test_rows_have_little_padding(pairs: list[tuple[int, int]]) -> None:
     queries, _ = sides(pairs)
     found = side_by_side(queries, queries, causal=True, device=CPU).queries
     assert found.width == row_width(int(queries.max()))
-    taken = np.bincount(found.places.numpy() // found.width, minlength=len(found.tokens))
-    assert all(taken > 0)
-    assert sum(taken <= found.width // 2) <= 1  # two of them would be one
+    filled = np.bincount(found.slots.numpy() // found.width, minlength=len(found.tokens))
+    assert all(filled > 0)
+    assert sum(filled <= found.width // 2) <= 1  # two half-empty rows would be merged
 
 
 def test_many_short_sentences_share_few_rows() -> None:
@@ -87,10 +87,10 @@ def test_one_to_a_row_repeats_the_last_token(lengths: list[int]) -> None:
 
 def test_head_rows_find_each_head_of_each_token() -> None:
     lengths = np.array([3, 70, 2])
-    rectangle = side_by_side(lengths, lengths, causal=False, device=CPU).queries
+    layout = side_by_side(lengths, lengths, causal=False, device=CPU).queries
     packed = torch.randn(75, 4, 5)
-    laid_out, places = rectangle.head_rows(4)
-    padded = packed.reshape(-1, 5)[laid_out]
-    assert torch.equal(padded[places].view(75, 4, 5), packed)
-    by_place = padded.view(-1, 4, rectangle.width, 5).transpose(1, 2).reshape(-1, 4, 5)
-    assert torch.equal(by_place[rectangle.places], packed)
+    pad_index, unpad_index = layout.head_rows(4)
+    padded = packed.reshape(-1, 5)[pad_index]
+    assert torch.equal(padded[unpad_index].view(75, 4, 5), packed)
+    by_slot = padded.view(-1, 4, layout.width, 5).transpose(1, 2).reshape(-1, 4, 5)
+    assert torch.equal(by_slot[layout.slots], packed)

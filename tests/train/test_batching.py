@@ -208,13 +208,13 @@ def test_a_checkpoint_that_counts_no_pairs_refuses_updates_of_another_size(
 
 
 @dataclass(frozen=True)
-class Told(World):
-    """A process that is told something by a first one, which is not there."""
+class SecondRank(World):
+    """A process that is text something by a first one, which is not there."""
 
-    told: str = ""
+    text: str = ""
 
-    def tell(self, text: str) -> str:
-        return self.told
+    def broadcast_text(self, text: str) -> str:
+        return self.text
 
 
 def test_all_processes_take_the_checkpoint_that_the_first_one_names(
@@ -223,10 +223,10 @@ def test_all_processes_take_the_checkpoint_that_the_first_one_names(
     train_tiny(tiny_recipe, tiny_data)
     run = tiny_recipe.directory
     second = list_checkpoints(run)[1]
-    other = Told(1, 2, CPU, told=f"12 {manifest_digest(second)}")
+    other = SecondRank(1, 2, CPU, text=f"12 {manifest_digest(second)}")
     found = choose_checkpoint(run, other)
     assert found is not None and found[0] == second and found[1].state["step"] == 12
-    assert choose_checkpoint(run, Told(1, 2, CPU)) is None
+    assert choose_checkpoint(run, SecondRank(1, 2, CPU)) is None
     alone = choose_checkpoint(run, World(0, 1, CPU))
     assert alone is not None and alone[1].state["step"] == 24
 
@@ -247,7 +247,7 @@ def test_only_the_first_process_sets_a_corrupt_checkpoint_aside(tiny_recipe: Rec
     digest = manifest_digest(last)
     (last / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(CorruptError, match="missing or corrupt"):
-        choose_checkpoint(run, Told(1, 2, CPU, told=f"24 {digest}"))
+        choose_checkpoint(run, SecondRank(1, 2, CPU, text=f"24 {digest}"))
     assert last.is_dir()
     found = choose_checkpoint(run, World(0, 1, CPU))
     assert found is not None and found[1].state["step"] == 18

@@ -44,11 +44,11 @@ from tests.train.run_tiny import RUN_TINY, final_files, metrics, train_tiny, wit
 @pytest.mark.slow
 def test_the_model_learns_and_everything_is_noted(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, max_steps=150, validate_every=50, save_every=50)
-    position = train_tiny(recipe, tiny_data)
+    state = train_tiny(recipe, tiny_data)
     losses = metrics(recipe, "train/loss")
-    assert position.step == len(losses) == 150
+    assert state.step == len(losses) == 150
     assert losses[-1] < losses[0] - 0.3
-    assert position.epoch == 150 // position.updates_in_epoch
+    assert state.epoch == 150 // state.updates_in_epoch
     assert len(metrics(recipe, "valid/loss")) == 3
     assert metrics(recipe, "train/learning_rate") == [
         pytest.approx(learning_rate(recipe.train, 16, step)) for step in range(1, 151)
@@ -244,23 +244,23 @@ def test_sigterm_saves_and_exits_143_and_the_run_goes_on(tiny_recipe: Recipe, ti
 
 def test_patience_ends_a_run_that_does_not_improve(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, patience=2, learning_rate=1e-12, max_steps=500, validate_every=2)
-    position = train_tiny(recipe, tiny_data)
-    assert position.validations_without_best == 2
-    assert position.step < 500
+    state = train_tiny(recipe, tiny_data)
+    assert state.validations_without_best == 2
+    assert state.step < 500
 
 
 def test_epoch_limit_ends_at_the_end_of_an_epoch(tiny_recipe: Recipe, tiny_data: Path) -> None:
-    position = train_tiny(with_train(tiny_recipe, max_epochs=2, max_steps=500), tiny_data)
-    assert (position.epoch, position.update) == (2, 0)
-    assert position.step == 2 * position.updates_in_epoch
+    state = train_tiny(with_train(tiny_recipe, max_epochs=2, max_steps=500), tiny_data)
+    assert (state.epoch, state.update) == (2, 0)
+    assert state.step == 2 * state.updates_in_epoch
 
 
 @pytest.mark.slow
 def test_old_checkpoints_go_and_the_best_stays(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, keep_last=2, average_count=2, keep_best=1, learning_rate=0.5, warmup_steps=0)
-    position = train_tiny(recipe, tiny_data)
+    state = train_tiny(recipe, tiny_data)
     steps = [int(path.name.removeprefix("step-")) for path in list_checkpoints(recipe.directory)]
-    assert steps == sorted({position.best_step, 18, 24})
+    assert steps == sorted({state.best_step, 18, 24})
 
 
 def test_an_update_without_finite_gradient_changes_nothing(
@@ -268,17 +268,17 @@ def test_an_update_without_finite_gradient_changes_nothing(
 ) -> None:
     monkeypatch.setattr(update_module.Updater, "_clip_gradients", lambda self: torch.tensor(float("nan")))
     recipe = with_train(tiny_recipe, max_steps=3, validate_every=3, save_every=3, schedule="constant")
-    position = train_tiny(recipe, tiny_data)
+    state = train_tiny(recipe, tiny_data)
     torch.manual_seed(recipe.seed)
     fresh = dict(Transformer(recipe.model, 40, 40).named_parameters())
     saved = read_tensors(list_checkpoints(recipe.directory)[-1] / "model.safetensors")
-    assert position.skipped == 3
+    assert state.skipped == 3
     assert all(torch.equal(saved[name], parameter) for name, parameter in fresh.items())
     optimizer = read_tensors(list_checkpoints(recipe.directory)[-1] / "optimizer.safetensors")
     assert all(not tensor.any() for tensor in optimizer.values())  # neither moments nor step counts have moved
     said = capsys.readouterr().err
     assert re.search(r"skipped epoch 0, update 0: the gradient is not finite; pairs (\d+, ){7}\d+ and \d+ more\n", said)
-    with pytest.raises(UserError, match="20 updates in a row"):
+    with pytest.raises(UserError, match="20 consecutive updates"):
         train_tiny(with_train(recipe, max_steps=100), tiny_data)
 
 
@@ -336,9 +336,9 @@ def test_a_stop_during_validation_is_prompt_and_loses_nothing(
         train_tiny(parts, tiny_data, translate=translate)
     (stopped,) = list_checkpoints(parts.directory)
     assert load_checkpoint(stopped).state["validation_due"]
-    position = train_tiny(parts, tiny_data, translate=translate)
+    state = train_tiny(parts, tiny_data, translate=translate)
     assert final_files(parts) == final_files(whole)
-    assert set(position.scores) == {"6", "12", "18", "24"}
+    assert set(state.scores) == {"6", "12", "18", "24"}
     assert metrics(parts, "valid/loss") == metrics(whole, "valid/loss")
     assert not load_checkpoint(stopped).state["validation_due"]  # the checkpoint too is made whole
 
@@ -379,10 +379,10 @@ def test_a_full_disk_in_the_background_ends_the_run_and_keeps_what_was_saved(
 @pytest.mark.slow
 def test_moving_average_is_validated_and_saved(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     recipe = with_train(tiny_recipe, ema_decay=0.9, average="ema")
-    position = train_tiny(recipe, tiny_data)
+    state = train_tiny(recipe, tiny_data)
     averaged = metrics(recipe, "valid/average_loss")
     assert len(averaged) == 4
-    assert position.best_score == pytest.approx(-min(averaged))
+    assert state.best_score == pytest.approx(-min(averaged))
     last = list_checkpoints(recipe.directory)[-1]
     write_ema(last, tmp_path / "model")
     assert read_tensors(tmp_path / "model" / "model.safetensors").keys() == load_checkpoint(last).average.keys()
