@@ -46,7 +46,9 @@ def export(
     sample: Annotated[
         Path | None, typer.Option(help="Sentences for the parity check, one a line; by default validation text.")
     ] = None,
-    licence: Annotated[str | None, typer.Option("--license", help="Licence for the card, such as apache-2.0.")] = None,
+    license_id: Annotated[
+        str | None, typer.Option("--license", help="License for the card, such as apache-2.0.")
+    ] = None,
     push: Annotated[str | None, typer.Option(help="Upload to the Hugging Face hub as OWNER/MODEL.")] = None,
     private: Annotated[bool, typer.Option("--private", help="With --push: only the owner sees the model.")] = False,
     no_parity_check: Annotated[
@@ -69,7 +71,7 @@ def export(
         target=to.value,
         quantization=(quantization or Quantization.float32).value,
         sample=None if sample is None else list(read_lines(sample)),
-        licence=licence,
+        license=license_id,
         is_checked=not no_parity_check,
         repository=push,
     )

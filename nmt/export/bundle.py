@@ -1,4 +1,4 @@
-"""A whole export: converted, compared with the model, described, and only then at its place."""
+"""Exports: convert a model, check parity, write the model card, and publish the folder atomically."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from nmt.export.ctranslate2 import Quantization, ctranslate2_files
 from nmt.export.huggingface import huggingface_files
 from nmt.export.marian import read_json
 from nmt.export.packages import Package, is_installed
-from nmt.export.parity import Parity, check_ctranslate2, check_huggingface
-from nmt.export.sentences import Sentences, sample_sentences
-from nmt.export.usage import Place, ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
+from nmt.export.parity import Parity, Sample, check_ctranslate2, check_huggingface, default_sample
+from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
 from nmt.recipe import UserError
 from nmt.storage.sealed import require_new
 from nmt.text.tokenizer import Tokenizers
@@ -29,44 +28,47 @@ _PACKAGE_OF: dict[Target, Package] = {"ctranslate2": "ctranslate2", "huggingface
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """How to export.
+    """Options of an export.
 
-    sample:     sentences for the parity check; None takes the run's validation text, see `sample_sentences`
-    is_checked: False where the package for the parity check is not installed, and the user wants no check
-    repository: on the Hugging Face hub, where the card says that the export is; None for the folder
+    sample:       sentences for the parity check; None for those of `default_sample`
+    is_checked:   False to export without the package that the parity check needs
+    repository:   Hugging Face repository named on the model card; None for the local folder
     """
 
     target: Target
     quantization: Quantization = "float32"
     sample: Sequence[str] | None = None
-    licence: str | None = None
+    license: str | None = None
     is_checked: bool = True
     repository: str | None = None
 
 
 def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ...]:
-    """Export the model that `path` means into the new directory `out`, and return what there is to say about it.
+    """Export a model to the new directory `out`, and return notes on the export.
 
-    Raises UserError when the format cannot hold the model, when the package for it is missing, and when the export does
-    not pass the parity check; then there is no `out`.
+    Raises UserError if the format cannot represent the model, a package is missing, or the parity check fails; `out` is
+    then not written.
     """
     require_new(out)
     _check_package(options)
     loaded = load_model(path, torch.device("cpu"))
     tokenizers = Tokenizers.load(loaded.directory)
     files, notes = _convert(loaded, tokenizers, options)
-    with _unfinished(out) as folder:
+    with _staging_folder(out) as folder:
         _write(folder, files)
         if options.is_checked:
-            parity = _check(loaded, tokenizers, folder, options)
+            parity = _check_parity(loaded, tokenizers, folder, options)
             if not parity.passed:
                 raise UserError(
-                    f"the parity check failed: {parity.figures}; all must be within the limits; {out} was not written; "
-                    + ("report this" if options.quantization == "float32" else "try another --quantization")
+                    f"the parity check failed: {parity.summary}; all values must be within the limits; {out} was not "
+                    f"written; {'report this' if options.quantization == 'float32' else 'try another --quantization'}"
                 )
-            notes.append(f"Parity check passed: {parity.figures}.")
-        usage = _usage(loaded, tokenizers, folder, Place(out, options.repository), options.target)
-        card = Card(options.target, options.licence, usage, tuple(notes))
+            notes.append(f"Parity check passed: {parity.summary}.")
+        if options.target == "ctranslate2":
+            usage = ctranslate2_usage(loaded.facts, tokenizers, out, options.repository)
+        else:
+            usage = huggingface_usage(read_json(folder / "generation_config.json"), options.repository or str(out))
+        card = Card(options.target, options.license, usage, tuple(notes))
         _write(folder, {"README.md": write_card(loaded, card).encode()})
     return tuple(notes)
 
@@ -74,40 +76,35 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
 def _check_package(options: ExportOptions) -> None:
     package = _PACKAGE_OF[options.target]
     if not options.is_checked and is_installed(package):
-        raise UserError(f"{package} is installed, so the parity check must be made; leave out --no-parity-check")
+        raise UserError(f"{package} is installed, so the parity check is required; leave out --no-parity-check")
     if options.is_checked and not is_installed(package):
         extra = "fast" if package == "ctranslate2" else "huggingface"
-        way_out = "" if options.target == "ctranslate2" else ", or export without it by --no-parity-check"
+        alternative = "" if package == "ctranslate2" else ", or skip the check with --no-parity-check"
         raise UserError(
-            f"package {package} is not installed; the parity check needs it; pip install 'nmt[{extra}]'{way_out}"
+            f"package {package} is not installed; the parity check needs it; pip install 'nmt[{extra}]'{alternative}"
         )
 
 
 def _convert(
     loaded: LoadedModel, tokenizers: Tokenizers, options: ExportOptions
 ) -> tuple[Mapping[str, bytes], list[str]]:
+    """Return the files of the export, and notes on what it does not preserve."""
     if options.target == "ctranslate2":
         files = ctranslate2_files(loaded.model, tokenizers, options.quantization, loaded.facts)
-        notes = [f"CTranslate2 does not have {one}." for one in lost_by_ctranslate2(loaded.facts.decode)]
+        notes = [f"CTranslate2 does not support {name}." for name in lost_by_ctranslate2(loaded.facts.decode)]
         return files, [f"Weights are stored as {options.quantization}.", *notes]
     files, lost = huggingface_files(loaded.model, tokenizers, loaded.facts)
-    return files, [f"generation_config.json cannot express {one}." for one in lost]
+    return files, [f"generation_config.json cannot express {name}." for name in lost]
 
 
-def _check(loaded: LoadedModel, tokenizers: Tokenizers, folder: Path, options: ExportOptions) -> Parity:
+def _check_parity(loaded: LoadedModel, tokenizers: Tokenizers, folder: Path, options: ExportOptions) -> Parity:
     if options.sample is None:
-        sentences = sample_sentences(loaded, tokenizers.src)
+        sample = default_sample(loaded, tokenizers.src)
     else:
-        sentences = Sentences(list(options.sample), "of the given sample")
+        sample = Sample(list(options.sample), "the given sample")
     if options.target == "ctranslate2":
-        return check_ctranslate2(loaded, tokenizers, folder, options.quantization, sentences)
-    return check_huggingface(loaded, tokenizers, folder, sentences)
-
-
-def _usage(loaded: LoadedModel, tokenizers: Tokenizers, folder: Path, place: Place, target: Target) -> str:
-    if target == "ctranslate2":
-        return ctranslate2_usage(loaded.facts, tokenizers, place)
-    return huggingface_usage(read_json(folder / "generation_config.json"), place)
+        return check_ctranslate2(loaded, tokenizers, folder, options.quantization, sample)
+    return check_huggingface(loaded, tokenizers, folder, sample)
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -116,14 +113,14 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 @contextmanager
-def _unfinished(out: Path) -> Iterator[Path]:
-    """A hidden folder beside `out` that becomes `out` when all went well, and otherwise goes."""
+def _staging_folder(out: Path) -> Iterator[Path]:
+    """Make a hidden folder beside `out`; rename it to `out` on success and remove it on failure."""
     folder = out.with_name(f".{out.name}.part-{os.getpid()}")
     try:
         folder.mkdir(parents=True)
         yield folder
         folder.rename(out)
     except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}; choose a place that can be written to") from error
+        raise UserError(f"cannot write {out}: {error.strerror}; it must be writable; choose another --out") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The model card: what a model is, what it learnt from and how well it translates, as Markdown."""
+"""Model cards: languages, scores, training data and options of a model, as Markdown."""
 
 from __future__ import annotations
 
@@ -14,31 +14,36 @@ from nmt.text.tokenizer import Tokenizers
 
 Target = Literal["ctranslate2", "huggingface"]
 
-# What tells a corpus from others.
-_CORPUS_NAMES = ("dataset", "config", "test_set", "path", "src", "tgt", "pairs")
+_CORPUS_KEYS = ("dataset", "config", "test_set", "path", "src", "tgt", "pairs")  # options that identify a corpus
 
 
 @dataclass(frozen=True)
 class Card:
-    """What the card of an export says besides what the model itself tells.
+    """Content of a model card besides the model's own metadata.
 
-    licence: an identifier such as apache-2.0, or None where it is not stated
+    license: an identifier such as apache-2.0; None if not stated
     usage:   a program that translates with the export
-    notes:   sentences on the export, such as its parity check
+    notes:   sentences on the export, such as the result of the parity check
     """
 
     target: Target
-    licence: str | None
+    license: str | None
     usage: str
     notes: tuple[str, ...]
 
 
 def write_card(loaded: LoadedModel, card: Card) -> str:
-    """The text of README.md."""
+    """Return the text of README.md."""
     facts, report = loaded.facts, find_report(loaded.directory)
-    lowercases = Tokenizers.load(loaded.directory).tgt.lowercases()
     lines = [
-        *_front_matter(loaded, card),
+        "---",
+        f"language: [{facts.src_lang}, {facts.tgt_lang}]",
+        *([f"license: {card.license}"] if card.license is not None else []),
+        "pipeline_tag: translation",
+        f"library_name: {'transformers' if card.target == 'huggingface' else 'ctranslate2'}",
+        "tags: [translation, nmt]",
+        "---",
+        "",
         f"# {facts.src_lang} to {facts.tgt_lang}",
         "",
         f"A Transformer (Vaswani et al. 2017), trained with nmt to translate {facts.src_lang} into {facts.tgt_lang}.",
@@ -47,44 +52,35 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         card.usage,
         "```",
         "",
-        f"Text is expected in Unicode form {facts.unicode_form}, one sentence at a time."
-        if facts.unicode_form != "none"
-        else "Text is taken as it is, one sentence at a time.",
-        *(["Upper case is taken for lower case, and translations are in lower case."] if lowercases else []),
+        "Input is one sentence at a time"
+        + (f", in Unicode form {facts.unicode_form}." if facts.unicode_form != "none" else ". It is not normalized."),
+        *(["The model ignores case, and translations are in lower case."] if _is_lowercase(loaded) else []),
         "",
     ]
     if report is not None:
         lines += [*_scores(report), *_training(report, _corpora(loaded.directory))]
     lines += ["## Architecture", "", *_table(loaded.model.recipe.model_dump(mode="json")), ""]
-    search = facts.decode.model_dump(mode="json", exclude_defaults=True, exclude={"shortlist"})  # which stays here
+    search = facts.decode.model_dump(mode="json", exclude_defaults=True, exclude={"shortlist"})  # a local path
     lines += ["## Search", "", *_table(search), ""]
     lines += ["## This export", "", *(f"- {note}" for note in card.notes), ""]
     return "\n".join(lines)
 
 
-def _front_matter(loaded: LoadedModel, card: Card) -> Iterator[str]:
-    yield "---"
-    yield f"language: [{loaded.facts.src_lang}, {loaded.facts.tgt_lang}]"
-    if card.licence is not None:
-        yield f"license: {card.licence}"
-    yield "pipeline_tag: translation"
-    yield f"library_name: {'transformers' if card.target == 'huggingface' else 'ctranslate2'}"
-    yield "tags: [translation, nmt]"
-    yield "---"
-    yield ""
+def _is_lowercase(loaded: LoadedModel) -> bool:
+    return Tokenizers.load(loaded.directory).tgt.lowercases()
 
 
 def _corpora(model: Path) -> str | None:
-    """The training corpora of the run that a model belongs to, as its recipe names them, without folders."""
+    """Name the training corpora in the recipe of the model's run, without folders; None without a recipe."""
     try:
         recipe = tomllib.loads((model.resolve().parent / "recipe.toml").read_text(encoding="utf-8"))
-        named = [
-            [corpus["kind"], *(_short(key, corpus[key]) for key in _CORPUS_NAMES if key in corpus)]
+        corpora = [
+            [corpus["kind"], *(_short(key, corpus[key]) for key in _CORPUS_KEYS if key in corpus)]
             for corpus in recipe["data"]["train"]
         ]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return ", ".join(" ".join(parts) for parts in named)
+    return ", ".join(" ".join(parts) for parts in corpora)
 
 
 def _short(key: str, value: object) -> str:
@@ -92,41 +88,38 @@ def _short(key: str, value: object) -> str:
 
 
 def _scores(report: dict[str, Any]) -> Iterator[str]:
-    yield "## Scores"
-    yield ""
-    yield "| test set | metric | score | signature |"
-    yield "|---|---|---|---|"
+    yield from ("## Scores", "", "| test set | metric | score | signature |", "|---|---|---|---|")
     for test in report.get("tests", []):
         for score in test.get("scores", []):
-            signature = score["signature"].replace("|", "\\|")  # a bar would end the cell
+            signature = _escape(score["signature"])
             yield f"| {test['name']} | {score['name']} | {score['value']:.2f} | `{signature}` |"
     yield ""
 
 
 def _training(report: dict[str, Any], corpora: str | None) -> Iterator[str]:
     data, training = report.get("data", {}), report.get("training", {})
-    yield "## Training"
-    yield ""
-    yield from _table(
-        {
-            "recipe": report.get("summary"),
-            "corpora": corpora,
-            "training pairs": data.get("train_pairs"),
-            "development pairs": data.get("valid_pairs"),
-            "updates": training.get("steps"),
-            "epochs": round(training.get("epochs") or 0.0, 1),
-            "averaged checkpoints": training.get("averaged"),
-            "seed": report.get("seed"),
-            "nmt commit": report.get("git_commit"),
-        }
-    )
-    yield ""
+    rows = {
+        "recipe": report.get("summary"),
+        "corpora": corpora,
+        "training pairs": data.get("train_pairs"),
+        "validation pairs": data.get("valid_pairs"),
+        "updates": training.get("steps"),
+        "epochs": round(training.get("epochs") or 0.0, 1),
+        "averaged checkpoints": training.get("averaged"),
+        "seed": report.get("seed"),
+        "nmt commit": report.get("git_commit"),
+    }
+    yield from ("## Training", "", *_table(rows), "")
 
 
 def _table(rows: dict[str, Any]) -> Iterator[str]:
-    yield "| | |"
-    yield "|---|---|"
+    yield from ("| | |", "|---|---|")
     for name, value in rows.items():
         if value is not None:
-            shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-            yield f"| {name} | {shown.replace('|', chr(92) + '|')} |"
+            text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+            yield f"| {name} | {_escape(text)} |"
+
+
+def _escape(text: str) -> str:
+    """Escape vertical bars, which would end a table cell."""
+    return text.replace("|", "\\|")

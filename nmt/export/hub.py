@@ -1,4 +1,4 @@
-"""Uploading an export to the Hugging Face hub."""
+"""Uploads of exports to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from nmt.recipe import UserError
 
 
 def require_token() -> str:
-    """The user's token for the hub; UserError where there is none."""
-    from huggingface_hub import get_token  # noqa: PLC0415 - slow to import, and every command would wait for it
+    """Return the user's token for the hub. Raises UserError if there is none."""
+    from huggingface_hub import get_token  # noqa: PLC0415 - slow import, which other commands do not need
 
     token = get_token()
     if not token:
         raise UserError(
-            "there is no Hugging Face token; --push needs one with write access; set HF_TOKEN, or run: hf auth login"
+            "no Hugging Face token found; --push needs one with write access; set HF_TOKEN, or run: hf auth login"
         )
     return token
 
 
 def require_repository_name(name: str) -> None:
-    """Raise UserError unless the hub may have a model of this name."""
+    """Raise UserError unless a string is a valid repository name."""
     from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # noqa: PLC0415
 
@@ -33,35 +33,31 @@ def require_repository_name(name: str) -> None:
 
 
 def push(folder: Path, name: str, *, private: bool = False) -> str:
-    """Upload a folder as the hub's model `name` (OWNER/MODEL), made if need be, and return its address.
+    """Upload a folder to the repository `name` (OWNER/MODEL), create it if needed, and return its URL.
 
-    private: only its owner shall see it; refused where a public model of this name is there already
-    Raises UserError without a token, and for all that the hub or the network refuse, with the command that uploads the
-    folder again.
+    private: create a private repository, and refuse to upload to a public one
+    Raises UserError without a token and after errors of the hub or network, with the command that repeats the upload.
     """
     from huggingface_hub import HfApi  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
-    # What the hub refuses, and what its client for HTTP raises when there is no network: which client that is, and with
-    # it the class, depends on the version of huggingface_hub. A name that is none is a ValueError.
-    refusals: tuple[type[BaseException], ...] = (HfHubHTTPError, *HfHubHTTPError.__bases__, OSError, ValueError)
+    # The base classes are the connection errors of the HTTP client, which depends on the version of huggingface_hub. An
+    # invalid name is a ValueError.
+    errors: tuple[type[BaseException], ...] = (HfHubHTTPError, *HfHubHTTPError.__bases__, OSError, ValueError)
+    retry = shlex.join(["hf", "upload", name, str(folder), ".", *(["--private"] if private else [])])
     api = HfApi(token=require_token())
     try:
         repository = api.create_repo(name, repo_type="model", private=private or None, exist_ok=True)
         if private and not api.model_info(repository.repo_id).private:
             raise UserError(
-                f"{name} is public already; --private needs a private model; make it private on its page on the hub, "
-                f"then run: {_upload_command(folder, name, private)}"
+                f"{name} is already public; --private needs a private repository; make it private on the hub, then "
+                f"run: {retry}"
             )
         api.upload_folder(repo_id=repository.repo_id, folder_path=folder, repo_type="model")
-    except refusals as error:
+    except errors as error:
         detail = " ".join(str(error).split()).rstrip(".")
         raise UserError(
-            f"cannot upload {folder} as {name}: {detail}; the export in {folder} is complete; correct the cause, then "
-            f"run: {_upload_command(folder, name, private)}"
+            f"cannot upload {folder} as {name}: {detail}; the export in {folder} is complete; fix the cause, then "
+            f"run: {retry}"
         ) from error
     return str(repository)
-
-
-def _upload_command(folder: Path, name: str, private: bool) -> str:
-    return shlex.join(["hf", "upload", name, str(folder), ".", *(["--private"] if private else [])])

@@ -1,17 +1,15 @@
-"""A Marian model in Hugging Face's format becomes a model directory of nmt that translates the same.
+"""Import of Marian models in Hugging Face's format.
 
-What differs is put right in the weights, so that nothing else of nmt need know of it:
+All differences are resolved in the weights and tokenizers:
 
-Numbers     Our special tokens have fixed numbers, so rows of the embeddings are moved, and the SentencePiece models get
-            their pieces in our order.
-Begin       Marian's decoder begins with the padding token: our begin token gets its row, and our padding token, for
-            which nothing is left, a row that is never probable.
-Vocabulary  The source side keeps the pieces of `source.spm`; one that `vocab.json` does not number becomes, as there,
-            the unknown token's embedding. The target side has all that `vocab.json` numbers.
-Bias        `final_logits_bias` is our output bias.
-Scale       Where embeddings are not to be scaled by sqrt(d_model), they are divided by it here.
+Token ids   nmt has fixed ids of special tokens: embedding rows and SentencePiece pieces are reordered.
+BOS         Marian's decoder starts with the padding token: BOS gets its row, and PAD a row of probability 0.
+Vocabulary  The source side keeps the pieces of `source.spm`; those that `vocab.json` lacks get the embedding of the
+            unknown token, as in transformers. The target side has all pieces of `vocab.json`.
+Bias        `final_logits_bias` becomes the output bias.
+Scale       nmt scales embeddings by sqrt(d_model): unscaled embeddings are divided by it.
 
-A model that nmt exported comes back as it was, also a pre-norm one, for which nmt takes Pegasus' form.
+Importing an export of nmt restores the model exactly, including pre-norm models, which are exported as Pegasus.
 """
 
 from __future__ import annotations
@@ -36,22 +34,17 @@ from nmt.recipe import ModelRecipe, UserError, explain
 from nmt.storage.model_facts import ModelFacts
 from nmt.storage.sealed import require_new, write_directory
 
-# A logit that far below all others has no probability in float32, and a finite loss in training.
-_NEVER_LOGIT = -100.0
+_MASKED_LOGIT = -100.0  # probability 0 in float32, but a finite loss in training
 
-_ACTIVATIONS: Mapping[str, Literal["relu", "gelu", "swish"]] = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "swish": "swish",
-    "silu": "swish",
-}
+_ACTIVATIONS: Mapping[str, Literal["relu", "gelu", "swish"]]
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
 
 Config = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import gives: weights by our names, and all that goes with them into a model directory."""
+    """The contents of a model directory: recipe, weights, tokenizers and metadata."""
 
     recipe: ModelRecipe
     tensors: dict[str, Tensor]
@@ -60,9 +53,9 @@ class Imported:
 
 
 def import_marian(source: Path, out: Path, src_lang: str | None = None, tgt_lang: str | None = None) -> Imported:
-    """Write the Marian model in the directory `source` as the model directory `out`.
+    """Convert the Marian model in `source` to the model directory `out`.
 
-    Raises UserError for a directory that is no such model, with all the reasons, and where `out` exists.
+    Raises UserError with all reasons why the model is not supported, or if `out` exists.
     """
     require_new(out)
     imported = read_marian(source, src_lang, tgt_lang)
@@ -71,22 +64,22 @@ def import_marian(source: Path, out: Path, src_lang: str | None = None, tgt_lang
 
 
 def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None = None) -> Imported:
-    """The Marian model in a directory, in our terms; see `import_marian`."""
+    """Convert a Marian model without writing it; see `import_marian`."""
     _require_files(source)
     config = read_json(source / "config.json")
-    _refuse_what_does_not_fit(source, config)
+    _check_config(source, config)
     weights = read_tensors(source / "model.safetensors")
     src, tgt = read_sides(source, config)
     tensors, recipe = _convert(weights, config, src, tgt)
     _check_positions(source, weights, recipe)
     generation = source / "generation_config.json"
-    named = read_json(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
+    names = read_json(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
     facts = ModelFacts(
-        src_lang=src_lang or str(named.get("source_lang") or "und"),
-        tgt_lang=tgt_lang or str(named.get("target_lang") or "und"),
+        src_lang=src_lang or str(names.get("source_lang") or "und"),
+        tgt_lang=tgt_lang or str(names.get("target_lang") or "und"),
         src_vocab_size=len(src.rows),
         tgt_vocab_size=len(tgt.rows),
-        unicode_form="NFC" if src.is_ours else "none",
+        unicode_form="NFC" if src.is_nmt else "none",
         decode=from_generation_config(read_json(generation) if generation.exists() else config),
         origin={"imported": source.resolve().name},
     )
@@ -99,14 +92,14 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
 
 
 def read_json(path: Path) -> Config:
-    """A JSON file that holds an object; UserError where it does not."""
+    """Read a JSON object from a file. Raises UserError."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         detail = " ".join(str(error).split())
-        raise UserError(f"{path} is not readable JSON ({detail}); it must be as it was made; copy it again") from error
+        raise UserError(f"{path} is not readable JSON ({detail}); it must be unchanged; copy it again") from error
     if not isinstance(tree, dict):
-        raise UserError(f"{path} holds no JSON object; it must be as it was made; copy it again")
+        raise UserError(f"{path} is not a JSON object; it must be unchanged; copy it again")
     return tree
 
 
@@ -115,39 +108,39 @@ def _require_files(source: Path) -> None:
     missing = [name for name in needed if not (source / name).is_file()]
     if "model.safetensors" in missing and (source / "pytorch_model.bin").exists():
         raise UserError(
-            f"{source} holds its weights as pytorch_model.bin, a pickle, which can run code when it is read; they must "
-            "be in model.safetensors; get that file of the model, or make it where you trust the pickle: "
+            f"{source} has only pytorch_model.bin, a pickle, which can run code; the weights must be in "
+            "model.safetensors; download that file, or, if you trust the pickle, convert it with "
             "AutoModelForSeq2SeqLM.from_pretrained(OLD).save_pretrained(NEW)"
         )
     if missing:
-        what = "does not exist" if not source.is_dir() else f"lacks {', '.join(missing)}"
-        raise UserError(f"{source} {what}; it must be a Marian model in Hugging Face's format; download all its files")
+        problem = "does not exist" if not source.is_dir() else f"lacks {', '.join(missing)}"
+        raise UserError(f"{source} {problem}; it must be a Hugging Face Marian model; download all its files")
 
 
 _REQUIRED = ("d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "encoder_attention_heads", "vocab_size")
 
 
-def _refuse_what_does_not_fit(source: Path, config: Config) -> None:
-    """UserError with all reasons for which our model cannot be this one."""
+def _check_config(source: Path, config: Config) -> None:
+    """Raise UserError with all options that nmt does not support."""
     kind = config.get("model_type")
     reasons = [f"{name} is missing" for name in _REQUIRED if not isinstance(config.get(name), int)]
     if kind not in ("marian", "pegasus"):
         reasons.append(f"model_type is {kind!r}, not 'marian'")
     for one, other in (("encoder_ffn_dim", "decoder_ffn_dim"), ("encoder_attention_heads", "decoder_attention_heads")):
         if config.get(one) != config.get(other):
-            reasons.append(f"{one} is {config.get(one)} and {other} {config.get(other)}, which must be equal")
+            reasons.append(f"{one} is {config.get(one)}, but {other} is {config.get(other)}")
     if config.get("activation_function", "gelu") not in _ACTIVATIONS:
         reasons.append(f"activation_function is {config['activation_function']!r}, none of {', '.join(_ACTIVATIONS)}")
-    unwanted = {"normalize_embedding": False, "static_position_embeddings": True}
+    required = {"normalize_embedding": False, "static_position_embeddings": True}
     if kind == "marian":
-        unwanted |= {"normalize_before": False, "add_final_layer_norm": False}
+        required |= {"normalize_before": False, "add_final_layer_norm": False}
     reasons += [
-        f"{name} is {config[name]!r}, not {wanted}"
-        for name, wanted in unwanted.items()
-        if config.get(name, wanted) != wanted
+        f"{name} is {config[name]!r}, not {value}"
+        for name, value in required.items()
+        if config.get(name, value) != value
     ]
     if reasons:
-        raise UserError(f"{source} cannot be imported: {'; '.join(reasons)}; take another model")
+        raise UserError(f"{source} cannot be imported: {'; '.join(reasons)}; choose another model")
 
 
 # --- Weights ----------------------------------------------------------------------------------------------------------
@@ -156,6 +149,7 @@ def _refuse_what_does_not_fit(source: Path, config: Config) -> None:
 def _convert(
     weights: Mapping[str, Tensor], config: Config, src: Side, tgt: Side
 ) -> tuple[dict[str, Tensor], ModelRecipe]:
+    """Return the weights with nmt's names and the architecture."""
     shared = weights.get("model.shared.weight")
     src_table = _first(weights, "model.encoder.embed_tokens.weight", "model.shared.weight")
     tgt_table = _first(weights, "model.decoder.embed_tokens.weight", "model.shared.weight", "lm_head.weight")
@@ -165,38 +159,41 @@ def _convert(
         src_table = tgt_table = shared
         out_table = shared if tied else out_table
     is_scaled = bool(config.get("scale_embedding", False))
-    is_one = src_table is tgt_table and src.rows == tgt.rows
+    is_joint = src_table is tgt_table and src.rows == tgt.rows
     tying: Literal["three-way", "decoder", "none"] = "none"
     if tied and is_scaled:
-        tying = "three-way" if is_one else "decoder"
+        tying = "three-way" if is_joint else "decoder"
     bias = weights.get("final_logits_bias", torch.zeros(1, len(out_table))).flatten().float()
-    bias = _rows(bias, tgt.rows, missing=_NEVER_LOGIT)
-    has_bias = bool(bias.any())
-    recipe = _recipe(config, tying, has_bias)
+    bias = _select_rows(bias, tgt.rows, missing=_MASKED_LOGIT)
+    recipe = _recipe(config, tying, has_bias=bool(bias.any()))
 
-    factor = 1.0 if is_scaled else 1 / math.sqrt(recipe.d_model)
+    scale = 1.0 if is_scaled else 1 / math.sqrt(recipe.d_model)
     tensors = {
-        "src_embedding.weight": _rows(src_table.float() * factor, src.rows),
-        "tgt_embedding.weight": _rows(tgt_table.float() * factor, tgt.rows),
-        "output.weight": _rows(out_table.float(), tgt.rows),
+        "src_embedding.weight": _select_rows(src_table.float() * scale, src.rows),
+        "tgt_embedding.weight": _select_rows(tgt_table.float() * scale, tgt.rows),
+        "output.weight": _select_rows(out_table.float(), tgt.rows),
         "output.bias": bias,
     }
     with torch.device("meta"):
-        names = dict(Transformer(recipe, len(src.rows), len(tgt.rows)).named_parameters())
-    own = {
+        parameters = dict(Transformer(recipe, len(src.rows), len(tgt.rows)).named_parameters())
+    converted = {
         name: tensors[name]
         if name in tensors
-        else torch.cat([_first(weights, foreign).float() for foreign in _foreign_names(name)])
-        for name in names
+        else torch.cat([_first(weights, foreign).float() for foreign in _marian_names(name)])
+        for name in parameters
     }
-    wrong = [f"{name} is {tuple(own[name].shape)}" for name, like in names.items() if own[name].shape != like.shape]
-    if wrong:
-        raise UserError(f"the weights are not what config.json says: {'; '.join(wrong)}; download the model again")
-    return {name: tensor.contiguous() for name, tensor in own.items()}, recipe
+    mismatches = [
+        f"{name} is {tuple(converted[name].shape)}"
+        for name, parameter in parameters.items()
+        if converted[name].shape != parameter.shape
+    ]
+    if mismatches:
+        raise UserError(f"the weights do not match config.json: {'; '.join(mismatches)}; download the model again")
+    return {name: tensor.contiguous() for name, tensor in converted.items()}, recipe
 
 
 def _recipe(config: Config, tying: Literal["three-way", "decoder", "none"], has_bias: bool) -> ModelRecipe:
-    """The architecture in our terms; UserError where it makes none."""
+    """Convert the architecture. Raises UserError if it is not valid."""
     try:
         return ModelRecipe(
             d_model=config["d_model"],
@@ -214,30 +211,33 @@ def _recipe(config: Config, tying: Literal["three-way", "decoder", "none"], has_
             max_positions=config.get("max_position_embeddings", 1024),
         )
     except ValidationError as error:
-        wrong = f"config.json makes no sense here ({explain(error)})"
-        raise UserError(f"{wrong}; it must describe the weights; mend it") from error
+        raise UserError(
+            f"config.json is not valid ({explain(error)}); it must match the weights; correct it"
+        ) from error
 
 
 def _first(weights: Mapping[str, Tensor], *names: str) -> Tensor:
+    """Return the first tensor that exists. Raises UserError."""
     for name in names:
         if name in weights:
             return weights[name]
-    raise UserError(f"model.safetensors lacks {' and '.join(names)}; it must hold a whole model; download it again")
+    raise UserError(f"model.safetensors lacks {' and '.join(names)}; it must be a complete model; download it again")
 
 
-def _rows(table: Tensor, rows: list[int | None], missing: float = 0.0) -> Tensor:
-    """Rows of a table in another order; one that is None is filled with `missing`."""
-    if max(row for row in rows if row is not None) >= len(table):
+def _select_rows(table: Tensor, rows: list[int | None], missing: float = 0.0) -> Tensor:
+    """Select rows in a new order; None selects a row of `missing`."""
+    largest = max(row for row in rows if row is not None)
+    if largest >= len(table):
         raise UserError(
-            f"vocab.json numbers up to {max(row for row in rows if row is not None)}, but the weights have "
-            f"{len(table)} rows; they must belong together; download the model again"
+            f"vocab.json has id {largest}, but the weights have {len(table)} rows; they must match; download the model "
+            "again"
         )
-    chosen = table[torch.tensor([row or 0 for row in rows])]
-    chosen[torch.tensor([row is None for row in rows])] = missing
-    return chosen
+    selected = table[torch.tensor([row or 0 for row in rows])]
+    selected[torch.tensor([row is None for row in rows])] = missing
+    return selected
 
 
-_PARTS = {
+_MODULES = {
     "attention": "self_attn",
     "attention_residual.norm": "self_attn_layer_norm",
     "cross_attention": "encoder_attn",
@@ -249,25 +249,25 @@ _PARTS = {
 _PROJECTIONS = {"qkv": ("q", "k", "v"), "q": ("q",), "kv": ("k", "v"), "out": ("out",)}
 
 
-def _foreign_names(name: str) -> list[str]:
-    """What transformers calls the weights that are one of ours, such as `encoder.layers.0.attention.qkv.bias`."""
+def _marian_names(name: str) -> list[str]:
+    """Return Marian's names of the tensors in a parameter of nmt, such as `encoder.layers.0.attention.qkv.bias`."""
     stack, kind, *rest = name.split(".")
-    if kind == "norm":  # that closes a pre-norm stack
+    if kind == "norm":  # the last norm of a pre-norm stack
         return [f"model.{stack}.layer_norm.{rest[0]}"]
-    number, *part, leaf = rest
-    if part[-1] in _PROJECTIONS:
-        attention = f"model.{stack}.layers.{number}.{_PARTS['.'.join(part[:-1])]}"
-        return [f"{attention}.{projection}_proj.{leaf}" for projection in _PROJECTIONS[part[-1]]]
-    return [f"model.{stack}.layers.{number}.{_PARTS['.'.join(part)]}.{leaf}"]
+    number, *module, leaf = rest
+    if module[-1] in _PROJECTIONS:
+        attention = f"model.{stack}.layers.{number}.{_MODULES['.'.join(module[:-1])]}"
+        return [f"{attention}.{projection}_proj.{leaf}" for projection in _PROJECTIONS[module[-1]]]
+    return [f"model.{stack}.layers.{number}.{_MODULES['.'.join(module)]}.{leaf}"]
 
 
 def _check_positions(source: Path, weights: Mapping[str, Tensor], recipe: ModelRecipe) -> None:
-    """UserError where the weights hold position encodings that are not ours."""
+    """Raise UserError if the weights contain position encodings that are not the paper's sinusoids."""
     for name in ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"):
         if name not in weights:
             continue
-        own = sinusoids(recipe.max_positions, recipe.d_model)
-        if weights[name].shape != own.shape or not torch.allclose(weights[name].float(), own, atol=1e-4):
+        expected = sinusoids(recipe.max_positions, recipe.d_model)
+        if weights[name].shape != expected.shape or not torch.allclose(weights[name].float(), expected, atol=1e-4):
             raise UserError(
-                f"{source} cannot be imported: {name} are not the sinusoids of Vaswani et al. 2017; take another model"
+                f"{source} cannot be imported: {name} is not sinusoidal (Vaswani et al. 2017); choose another model"
             )

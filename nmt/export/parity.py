@@ -1,24 +1,25 @@
-"""Parity checks: sample sentences through a model and its export, and how far apart the two are."""
+"""Parity checks: compare the translations and log-probabilities of a model and its export on sample sentences."""
 
 from __future__ import annotations
 
+import copy
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmt.checkpoint import LoadedModel
+from nmt.data.prepare import load_prepared
 from nmt.decode.scoring import score_pairs
 from nmt.decode.text_translator import Task
 from nmt.export.capabilities import EngineDevice
 from nmt.export.ctranslate2 import Quantization
 from nmt.export.engine import CTranslate2Engine
 from nmt.export.packages import load_package
-from nmt.export.rounding import round_weights
-from nmt.export.sentences import Sentences
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import UserError
@@ -27,186 +28,268 @@ from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.text.clean import UnicodeForm, normalize
-from nmt.text.tokenizer import Tokenizers
+from nmt.text.subword_file import PieceKind, read_pieces
+from nmt.text.tokenizer import Tokenizer, Tokenizers
 
-_AT_A_TIME = 16
+NUM_SENTENCES = 24
+"""Size of the default sample."""
+MAX_LOG_PROB_DIFFERENCE = 1e-4
+"""Maximum difference of token log-probabilities in float32. Measured with the quickstart model: 1.1e-5 for
+transformers, 1e-5 for CTranslate2 with all weight types."""
 
-MOST_LOG_PROB_DIFFERENCE = 1e-4
-"""Of any token at any place, in float32 arithmetic. Measured with the quickstart model: 1.1e-5 for transformers, and
-1e-5 for CTranslate2 with weights of every type."""
+_BATCH_SIZE = 16
+_MAX_RANDOM_PIECES = 20
+_MIN_EQUAL_FRACTION = 0.95  # of greedy translations in the same precision: rounding may decide ties
 
-# What rounded weights and CTranslate2's own arithmetic may change a token's log-probability by, on average. Measured
+# Maximum mean difference of token log-probabilities from the unrounded model, in CTranslate2's compute type. Measured
 # with the quickstart model on text and on random pieces: float16 0.0001 and 0.0008, bfloat16 0.001 and 0.007, int8
 # 0.003 and 0.027.
-_MOST_ON_AVERAGE: Mapping[str, float] = {"float16": 0.005, "bfloat16": 0.05}
-_MOST_ON_AVERAGE_OF_INT8 = 0.1
-# What of greedy translations must be the same in the same arithmetic: near ties may tip.
-_SAME_TRANSLATIONS = 0.95
+_MAX_MEAN_DIFFERENCE: Mapping[str, float] = {"float16": 0.005, "bfloat16": 0.05}
+_MAX_MEAN_DIFFERENCE_INT8 = 0.1
 
 
 @dataclass(frozen=True)
 class Parity:
-    """Whether an export agrees with its model, and what was compared, in words with the limits."""
+    """Result of a parity check, and a summary of the comparison with its limits."""
 
     passed: bool
-    figures: str
+    summary: str
 
 
-class _Sample:
-    """Sentences as tokens, and their greedy translations by a model, on the CPU in float32."""
+# --- Sample -----------------------------------------------------------------------------------------------------------
 
-    def __init__(
-        self, loaded: LoadedModel, tokenizers: Tokenizers, lines: Sequence[str], model: Transformer | None = None
-    ) -> None:
-        """model: that of `loaded` unless another is given."""
-        self.model, self.tokenizers = model or loaded.model, tokenizers
+
+@dataclass(frozen=True)
+class Sample:
+    """Sentences and a description of their origin."""
+
+    lines: list[str]
+    origin: str
+
+
+def default_sample(loaded: LoadedModel, tokenizer: Tokenizer) -> Sample:
+    """Return validation sentences of the model's run; without a run, random pieces of the source tokenizer."""
+    if validation := _validation_lines(loaded.directory.resolve()):
+        lines = [validation[i * len(validation) // NUM_SENTENCES] for i in range(NUM_SENTENCES)]
+        return Sample(list(dict.fromkeys(lines)), "the validation text")
+    ordinary = [i for i, piece in enumerate(read_pieces(tokenizer.model)) if piece.kind == PieceKind.ordinary]
+    rng = random.Random(1)
+    lines = [
+        tokenizer.decode(rng.choices(ordinary, k=rng.randint(1, _MAX_RANDOM_PIECES)))
+        for _ in range(NUM_SENTENCES if ordinary else 0)
+    ]
+    return Sample(lines, "random pieces of the source tokenizer")
+
+
+def _validation_lines(model: Path) -> list[str]:
+    """Return the nonempty validation lines of the run that contains a model or checkpoint; [] without a run."""
+    run = model.parent if model.name == "model" else model.parent.parent
+    try:
+        return [line for line in load_prepared(run / "data").valid_set().src if line.strip()]
+    except UserError:
+        return []
+
+
+class _Reference:
+    """Sample sentences as tokens, and their greedy translations by a model on the CPU in float32."""
+
+    def __init__(self, loaded: LoadedModel, tokenizers: Tokenizers, lines: Sequence[str], model: Transformer) -> None:
+        self.model = model
         form = cast(UnicodeForm, loaded.facts.unicode_form)
-        most = min(loaded.facts.max_tokens, loaded.model.recipe.max_positions - 1)
+        max_tokens = min(loaded.facts.max_tokens, model.recipe.max_positions - 1)
         encoded = {text: tokenizers.src.encode(text) for text in (normalize(line, form) for line in lines)}
-        self.lines = [text for text, tokens in encoded.items() if 0 < len(tokens) <= most]
+        self.lines = [text for text, tokens in encoded.items() if 0 < len(tokens) <= max_tokens]
         if not self.lines:
             raise UserError(
-                f"no sentence of the sample has 1 to {most} tokens; the parity check needs one; give others by --sample"
+                f"no sentence of the sample has 1 to {max_tokens} tokens; the parity check needs one; change --sample"
             )
         self.sources = [encoded[line] for line in self.lines]
-        self.options = SearchOptions(
-            beam_size=1, length_penalty="none", max_tokens=loaded.model.recipe.max_positions - 1
-        )
-        self.translations = [list(found.tokens) for found in self._translate()]
+        self.options = SearchOptions(beam_size=1, length_penalty="none", max_tokens=model.recipe.max_positions - 1)
+        self.translations = [list(hypothesis.tokens) for hypothesis in self._translate()]
+
+    @property
+    def slices(self) -> list[slice]:
+        """Slices of the sentences, one per batch."""
+        return [slice(start, start + _BATCH_SIZE) for start in range(0, len(self.sources), _BATCH_SIZE)]
 
     def _translate(self) -> list[Hypothesis]:
-        found: list[list[Hypothesis]] = []
-        for part in self.parts:
-            batch = [[*tokens, EOS_ID] for tokens in self.sources[part]]
-            found += beam_search(self.model, PackedSequences.from_lists(batch), self.options)
-        if not all(found):
+        n_best_lists: list[list[Hypothesis]] = []
+        for batch in self.slices:
+            src = PackedSequences.from_lists([[*tokens, EOS_ID] for tokens in self.sources[batch]])
+            n_best_lists += beam_search(self.model, src, self.options)
+        if not all(n_best_lists):
             raise UserError(
-                "the model gives nothing but NaN for some sentences; its weights must be finite; use another checkpoint"
+                "the model's log-probabilities are NaN for some sentences; its weights must be finite; use another "
+                "checkpoint"
             )
-        return [best[0] for best in found]
+        return [hypotheses[0] for hypotheses in n_best_lists]
 
-    def batch(self, part: slice, outputs: Sequence[Sequence[int]]) -> Batch:
-        """Some of the sentences with outputs, as training has them."""
+    def batch(self, selected: slice, outputs: Sequence[Sequence[int]]) -> Batch:
+        """Make a training batch of the selected sentences and given outputs."""
         return Batch(
-            src=PackedSequences.from_lists([[*tokens, EOS_ID] for tokens in self.sources[part]]),
+            src=PackedSequences.from_lists([[*tokens, EOS_ID] for tokens in self.sources[selected]]),
             tgt=PackedSequences.from_lists([[BOS_ID, *tokens] for tokens in outputs]),
             labels=PackedSequences.from_lists([[*tokens, EOS_ID] for tokens in outputs]).tokens,
         )
-
-    @property
-    def parts(self) -> list[slice]:
-        """The sentences in portions."""
-        return [slice(start, start + _AT_A_TIME) for start in range(0, len(self.sources), _AT_A_TIME)]
 
 
 # --- CTranslate2 ------------------------------------------------------------------------------------------------------
 
 
 def check_ctranslate2(
-    loaded: LoadedModel, tokenizers: Tokenizers, exported: Path, quantization: Quantization, sentences: Sentences
+    loaded: LoadedModel, tokenizers: Tokenizers, exported: Path, quantization: Quantization, sample: Sample
 ) -> Parity:
-    """Compare greedy translations, and the log-probabilities that both give to the tokens of CTranslate2's.
+    """Compare greedy translations, and the log-probabilities of CTranslate2's translations.
 
-    In float32 arithmetic, with the model of which the weights were rounded like the export's. Where they were rounded,
-    also in CTranslate2's own arithmetic, with the model as it is.
+    The first comparison computes in float32, with the weights of the model rounded like those of the export: a wrong
+    weight is found however small its effect. If weights are rounded, a second comparison is between the unrounded model
+    and the export in CTranslate2's compute type.
     """
-    rounded = _Sample(loaded, tokenizers, sentences.lines, round_weights(loaded.model, quantization))
-    exact = _compare(rounded, _load_engine(exported, tokenizers, "float32"))
-    passed = exact.furthest <= MOST_LOG_PROB_DIFFERENCE and exact.same >= _SAME_TRANSLATIONS * exact.sentences
-    figures = f"{exact.sentences} sentences {sentences.origin}, in float32 arithmetic"
+    exact = _compare(loaded, tokenizers, exported, sample, round_weights(loaded.model, quantization), "float32")
+    passed = exact.max_difference <= MAX_LOG_PROB_DIFFERENCE and exact.num_equal >= _MIN_EQUAL_FRACTION * exact.total
+    summary = f"{exact.total} sentences of {sample.origin}, in float32 arithmetic"
     if quantization != "float32":
-        figures += f" with weights rounded to {quantization} on both sides"
-    figures += (
-        f": log-probabilities of tokens differ by at most {exact.furthest:.2g} (limit {MOST_LOG_PROB_DIFFERENCE:g}), "
-        f"{exact.same} of {exact.sentences} greedy translations are the same (limit {_SAME_TRANSLATIONS:.0%})"
+        summary += f" with weights rounded to {quantization} on both sides"
+    summary += (
+        f": log-probabilities of tokens differ by at most {exact.max_difference:.2g} "
+        f"(limit {MAX_LOG_PROB_DIFFERENCE:g}), {exact.num_equal} of {exact.total} greedy translations are the same "
+        f"(limit {_MIN_EQUAL_FRACTION:.0%})"
     )
     if quantization == "float32":
-        return Parity(passed, figures)
-    unrounded = _Sample(loaded, tokenizers, sentences.lines)
-    own = _compare(unrounded, _load_engine(exported, tokenizers, _own_arithmetic(quantization)))
-    limit = _MOST_ON_AVERAGE.get(quantization, _MOST_ON_AVERAGE_OF_INT8)
-    figures += (
-        f"; in CTranslate2's own arithmetic on a CPU, against the model without rounding: by {own.mean:.2g} on average "
-        f"(limit {limit:g}) and by at most {own.furthest:.2g}, and {own.same} of {own.sentences} greedy translations "
-        "are the same"
+        return Parity(passed, summary)
+    quantized = _compare(loaded, tokenizers, exported, sample, loaded.model, _cpu_compute_type(quantization))
+    limit = _MAX_MEAN_DIFFERENCE.get(quantization, _MAX_MEAN_DIFFERENCE_INT8)
+    summary += (
+        f"; in CTranslate2's arithmetic on a CPU, against the unrounded model: by {quantized.mean_difference:.2g} on "
+        f"average (limit {limit:g}) and by at most {quantized.max_difference:.2g}, and {quantized.num_equal} of "
+        f"{quantized.total} greedy translations are the same"
     )
-    return Parity(passed and own.mean <= limit, figures)
+    return Parity(passed and quantized.mean_difference <= limit, summary)
 
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Of how many sentences the greedy translation is the same, and differences of log-probabilities of tokens."""
+    """Number of equal greedy translations, and differences of token log-probabilities."""
 
-    sentences: int
-    same: int
-    furthest: float
-    mean: float
-
-
-def _compare(sample: _Sample, engine: CTranslate2Engine) -> _Comparison:
-    tasks = [Task(tokens, [], []) for tokens in sample.sources]
-    found = [best[0] for best in engine.search(tasks, sample.options, batch_tokens=1_024)]
-    same = sum(one.tokens == own for one, own in zip(found, sample.translations, strict=True))
-    apart: list[float] = []
-    for part in sample.parts:
-        scored = score_pairs(sample.model, sample.batch(part, [one.tokens for one in found[part]]))
-        for own, one in zip(scored, found[part], strict=True):
-            apart += [abs(a - b) for a, b in zip(own.token_log_probs, one.token_log_probs, strict=True)]
-    return _Comparison(len(found), same, max(apart, default=0.0), sum(apart) / max(len(apart), 1))
+    total: int
+    num_equal: int
+    max_difference: float
+    mean_difference: float
 
 
-def _load_engine(exported: Path, tokenizers: Tokenizers, arithmetic: str) -> CTranslate2Engine:
-    return CTranslate2Engine(exported, tokenizers, EngineDevice("cpu"), arithmetic)
+def _compare(
+    loaded: LoadedModel,
+    tokenizers: Tokenizers,
+    exported: Path,
+    sample: Sample,
+    model: Transformer,
+    compute_type: str,
+) -> _Comparison:
+    """Compare a model, that of `loaded` or with rounded weights, with the export in a compute type."""
+    reference = _Reference(loaded, tokenizers, sample.lines, model)
+    engine = CTranslate2Engine(exported, tokenizers, EngineDevice("cpu"), compute_type)
+    tasks = [Task(tokens, [], []) for tokens in reference.sources]
+    hypotheses = [n_best[0] for n_best in engine.search(tasks, reference.options, batch_tokens=1_024)]
+    num_equal = sum(
+        hypothesis.tokens == expected for hypothesis, expected in zip(hypotheses, reference.translations, strict=True)
+    )
+    differences: list[float] = []
+    for batch in reference.slices:
+        outputs = [hypothesis.tokens for hypothesis in hypotheses[batch]]
+        scores = score_pairs(reference.model, reference.batch(batch, outputs))
+        for score, hypothesis in zip(scores, hypotheses[batch], strict=True):
+            pairs = zip(score.token_log_probs, hypothesis.token_log_probs, strict=True)
+            differences += [abs(a - b) for a, b in pairs]
+    mean = sum(differences) / max(len(differences), 1)
+    return _Comparison(len(hypotheses), num_equal, max(differences, default=0.0), mean)
 
 
-def _own_arithmetic(quantization: Quantization) -> str:
-    """What CTranslate2 computes such weights in on this CPU, named so that it need not warn of having chosen."""
+def _cpu_compute_type(quantization: Quantization) -> str:
+    """Return the compute type that CTranslate2 selects on this CPU; naming it avoids a warning."""
     supported = load_package("ctranslate2").get_supported_compute_types("cpu")
     if quantization in supported:
         return quantization
     return "int8_float32" if quantization.startswith("int8") else "float32"
 
 
+# --- Rounding ---------------------------------------------------------------------------------------------------------
+
+_DTYPES: Mapping[str, torch.dtype] = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int8_float16": torch.float16,
+    "int8_bfloat16": torch.bfloat16,
+}
+
+
+@torch.no_grad()
+def round_weights(model: Transformer, quantization: Quantization) -> Transformer:
+    """Return a float32 copy with weights rounded like CTranslate2's; for float32, the model itself.
+
+    int8 types quantize matrices, with one scale per row, and store the rest in the type at the end of their name.
+    """
+    if quantization == "float32":
+        return model
+    rounded = copy.deepcopy(model)
+    dtype = _DTYPES.get(quantization)
+    for tensor in (*rounded.parameters(), *rounded.buffers()):
+        is_matrix = isinstance(tensor, nn.Parameter) and tensor.dim() == 2
+        if is_matrix and quantization.startswith("int8"):
+            tensor.copy_(_round_to_int8(tensor))
+        elif dtype is not None and tensor.is_floating_point():
+            tensor.copy_(tensor.to(dtype))
+    return rounded
+
+
+def _round_to_int8(weight: Tensor) -> Tensor:
+    """Quantize a matrix (rows, columns) symmetrically per row and dequantize it."""
+    steps = weight.new_tensor(127.0)  # as a tensor: `127.0 / tensor` rounds twice and may differ in the last bit
+    max_abs = weight.abs().amax(dim=1, keepdim=True)
+    scale = steps / max_abs.where(max_abs > 0, steps)
+    return (weight * scale).round() / scale
+
+
 # --- Hugging Face -----------------------------------------------------------------------------------------------------
 
 
-def check_huggingface(loaded: LoadedModel, tokenizers: Tokenizers, exported: Path, sentences: Sentences) -> Parity:
-    """Compare tokens, texts, and log-probabilities of all pieces at all places of our greedy translations."""
-    sample = _Sample(loaded, tokenizers, sentences.lines)
+def check_huggingface(loaded: LoadedModel, tokenizers: Tokenizers, exported: Path, sample: Sample) -> Parity:
+    """Compare tokens, texts, and log-probabilities of the whole vocabulary at all positions of greedy translations."""
+    reference = _Reference(loaded, tokenizers, sample.lines, loaded.model)
     model, tokenizer = load_huggingface(exported)
-    furthest, same_tokens, same_texts = 0.0, 0, 0
-    for part in sample.parts:
-        outputs, own_lines = sample.translations[part], sample.lines[part]
-        encoded = tokenizer(own_lines, padding=True, return_tensors="pt")
-        rows = zip(encoded["input_ids"], encoded["attention_mask"], sample.sources[part], strict=True)
-        same_tokens += sum(ids[mask.bool()].tolist() == [*own, EOS_ID] for ids, mask, own in rows)
+    max_difference, num_equal_tokens, num_equal_texts = 0.0, 0, 0
+    for batch in reference.slices:
+        outputs = reference.translations[batch]
+        encoded = tokenizer(reference.lines[batch], padding=True, return_tensors="pt")
+        rows = zip(encoded["input_ids"], encoded["attention_mask"], reference.sources[batch], strict=True)
+        num_equal_tokens += sum(ids[mask.bool()].tolist() == [*tokens, EOS_ID] for ids, mask, tokens in rows)
         texts = tokenizer.batch_decode([[BOS_ID, *tokens, EOS_ID] for tokens in outputs], skip_special_tokens=True)
-        own_texts = map(tokenizers.tgt.decode, outputs)
-        same_texts += sum(text.split() == own.split() for text, own in zip(texts, own_texts, strict=True))
-        furthest = max(furthest, _largest_difference(model, sample, part))
-    count = len(sample.lines)
-    figures = (
-        f"{count} sentences {sentences.origin}: log-probabilities of all tokens differ by at most {furthest:.2g} "
-        f"(limit {MOST_LOG_PROB_DIFFERENCE:g}), {same_tokens} of {count} sentences have the same tokens and "
-        f"{same_texts} of {count} translations the same text (limit: all)"
+        expected = map(tokenizers.tgt.decode, outputs)
+        num_equal_texts += sum(text.split() == own.split() for text, own in zip(texts, expected, strict=True))
+        max_difference = max(max_difference, _max_log_prob_difference(model, reference, batch))
+    total = len(reference.lines)
+    summary = (
+        f"{total} sentences of {sample.origin}: log-probabilities of all tokens differ by at most {max_difference:.2g} "
+        f"(limit {MAX_LOG_PROB_DIFFERENCE:g}), {num_equal_tokens} of {total} sentences have the same tokens and "
+        f"{num_equal_texts} of {total} translations the same text (limit: all)"
     )
-    passed = furthest <= MOST_LOG_PROB_DIFFERENCE and same_tokens == same_texts == count
-    return Parity(passed, figures)
+    passed = max_difference <= MAX_LOG_PROB_DIFFERENCE and num_equal_tokens == num_equal_texts == total
+    return Parity(passed, summary)
 
 
 @torch.inference_mode()
-def _largest_difference(model: Any, sample: _Sample, part: slice) -> float:
-    """Between the two log-probabilities of any piece at any place of some translations, the sources as we cut them."""
-    batch = sample.batch(part, sample.translations[part])
-    own = sample.model.logits(sample.model(batch.src, batch.tgt)).log_softmax(dim=-1)  # (total, vocab)
+def _max_log_prob_difference(model: Any, reference: _Reference, selected: slice) -> float:
+    """Compare the log-probabilities of nmt and transformers, given the same tokens."""
+    batch = reference.batch(selected, reference.translations[selected])
+    expected = reference.model.logits(reference.model(batch.src, batch.tgt)).log_softmax(dim=-1)  # (total, vocab)
     inputs, mask = _pad(batch.src)
-    logits = model(input_ids=inputs, attention_mask=mask, decoder_input_ids=_pad(batch.tgt)[0]).logits
-    theirs = logits.float().log_softmax(dim=-1)[_pad(batch.tgt)[1].bool()]  # (total, vocab)
-    return float((own - theirs).abs().max())
+    decoder_inputs, decoder_mask = _pad(batch.tgt)
+    logits = model(input_ids=inputs, attention_mask=mask, decoder_input_ids=decoder_inputs).logits
+    actual = logits.float().log_softmax(dim=-1)[decoder_mask.bool()]  # (total, vocab)
+    return float((expected - actual).abs().max())
 
 
 def _pad(packed: PackedSequences) -> tuple[Tensor, Tensor]:
-    """Tokens and mask of packed sentences in a rectangle, both (num_sentences, max_length)."""
+    """Return padded tokens and their mask, both (num_sentences, max_length)."""
     mask = torch.arange(packed.max_length) < packed.lengths[:, None]
     tokens = torch.zeros(mask.shape, dtype=torch.int64)
     tokens[mask] = packed.tokens
@@ -214,9 +297,9 @@ def _pad(packed: PackedSequences) -> tuple[Tensor, Tensor]:
 
 
 def load_huggingface(directory: Path) -> tuple[Any, Any]:
-    """Model (float32, for evaluation) and tokenizer of a directory, as transformers loads them; without its remarks.
+    """Load a float32 model in evaluation mode and its tokenizer with transformers, and silence its messages.
 
-    Raises UserError when it cannot load them.
+    Raises UserError if transformers cannot load them.
     """
     transformers = load_package("transformers")
     transformers.utils.logging.set_verbosity_error()
@@ -227,5 +310,5 @@ def load_huggingface(directory: Path) -> tuple[Any, Any]:
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         detail = " ".join(str(error).split())
         raise UserError(
-            f"transformers cannot load {directory}: {detail}; it must be a whole model; report this"
+            f"transformers cannot load {directory}: {detail}; the model must be complete; report this"
         ) from error

@@ -1,9 +1,8 @@
-"""Programs of a few lines that translate with an export, for its card: with the search options of the model."""
+"""Example programs for model cards: they translate with an export and the model's search options."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,44 +13,27 @@ from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.storage.model_facts import ModelFacts
 from nmt.text.tokenizer import Tokenizers
 
-# What `generate` is told besides what generation_config.json says anyway, so that a reader sees it.
+# Options of generation_config.json that the example repeats, for the reader.
 _SHOWN = ("num_beams", "length_penalty", "no_repeat_ngram_size", "min_new_tokens")
-_SHOWN_OF_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
+_SHOWN_FOR_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
 
-# Search options that change translations and that CTranslate2's search does not have, or not alike.
-_NOT_IN_CTRANSLATE2 = (
-    "num_groups",
-    "require",
-    "bias",
-    "bayes_risk",
-    "sampling",
-    "shortlist",
-)
+# Search options that change translations and that CTranslate2 does not support.
+_NOT_IN_CTRANSLATE2 = ("num_groups", "require", "bias", "bayes_risk", "sampling", "shortlist")
 _DEFAULTS = DecodeRecipe()
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where an export is loaded from: its folder, or the repository on the hub that it is uploaded to."""
+def huggingface_usage(generation: Mapping[str, Any], name: str) -> str:
+    """Return a program that translates with transformers.
 
-    folder: Path
-    repository: str | None = None
-
-    @property
-    def name(self) -> str:
-        """What transformers takes as the name of a model."""
-        return self.repository or str(self.folder)
-
-
-def huggingface_usage(generation: Mapping[str, Any], place: Place) -> str:
-    """A program that translates with transformers; generation: the content of generation_config.json."""
-    shown = (*_SHOWN, *_SHOWN_OF_SAMPLING) if generation.get("do_sample") else _SHOWN
-    options = "".join(f", {name}={generation[name]!r}" for name in shown if name in generation)
+    generation: content of generation_config.json; name: folder or repository of the export
+    """
+    shown = (*_SHOWN, *_SHOWN_FOR_SAMPLING) if generation.get("do_sample") else _SHOWN
+    options = "".join(f", {option}={generation[option]!r}" for option in shown if option in generation)
     return f"""\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-model = AutoModelForSeq2SeqLM.from_pretrained({place.name!r})
-tokenizer = AutoTokenizer.from_pretrained({place.name!r})
+model = AutoModelForSeq2SeqLM.from_pretrained({name!r})
+tokenizer = AutoTokenizer.from_pretrained({name!r})
 
 
 def translate(sentence):
@@ -63,24 +45,23 @@ def translate(sentence):
 print(translate("A sentence."))"""
 
 
-def ctranslate2_usage(facts: ModelFacts, tokenizers: Tokenizers, place: Place) -> str:
-    """A program that translates with CTranslate2 as `nmt translate --engine ctranslate2` does."""
+def ctranslate2_usage(facts: ModelFacts, tokenizers: Tokenizers, folder: Path, repository: str | None) -> str:
+    """Return a program that translates like `nmt translate --engine ctranslate2`.
+
+    repository: Hugging Face repository of the export; None for the local folder
+    """
     source, target = ("tokenizer.model",) * 2 if tokenizers.joint else ("tokenizer.src.model", "tokenizer.tgt.model")
     tag = f"[{facts.decode.tag!r}] + " if facts.decode.tag else ""
     options = "".join(f"        {line},\n" for line in _ctranslate2_options(facts, tokenizers))
-    (end,) = tokenizers.tgt.pieces([EOS_ID])
-    if place.repository is None:
-        where, imported = f"folder = {str(place.folder)!r}", ""
-    else:
-        where, imported = (
-            f"folder = snapshot_download({place.repository!r})",
-            "from huggingface_hub import snapshot_download\n",
-        )
+    (eos,) = tokenizers.tgt.pieces([EOS_ID])
+    imports, location = "", repr(str(folder))
+    if repository is not None:
+        imports, location = "from huggingface_hub import snapshot_download\n", f"snapshot_download({repository!r})"
     return f"""\
 import ctranslate2
 import sentencepiece
-{imported}
-{where}
+{imports}
+folder = {location}
 translator = ctranslate2.Translator(folder)
 source = sentencepiece.SentencePieceProcessor(model_file=folder + "/{source}")
 target = sentencepiece.SentencePieceProcessor(model_file=folder + "/{target}")
@@ -88,35 +69,35 @@ target = sentencepiece.SentencePieceProcessor(model_file=folder + "/{target}")
 
 def translate(sentence):
     pieces = {tag}source.encode(sentence, out_type=str)
-    longest = {_longest(facts.decode)}
+    longest = {_max_length(facts.decode)}
     results = translator.translate_batch(
         [pieces],
 {options}    )
-    return target.decode([piece for piece in results[0].hypotheses[0][:longest] if piece != {end!r}])
+    return target.decode([piece for piece in results[0].hypotheses[0][:longest] if piece != {eos!r}])
 
 
 print(translate("A sentence."))"""
 
 
 def _ctranslate2_options(facts: ModelFacts, tokenizers: Tokenizers) -> list[str]:
-    """The arguments of `translate_batch`, each as Python text."""
+    """Return the arguments of `translate_batch` as Python code."""
     decode = facts.decode
-    never = [[piece] for piece in tokenizers.tgt.pieces([PAD_ID, BOS_ID])]
-    never += [tokenizers.tgt.pieces(tokens) for tokens in forbidden_tokens(tokenizers, facts)]
+    suppressed = [[piece] for piece in tokenizers.tgt.pieces([PAD_ID, BOS_ID])]
+    suppressed += [tokenizers.tgt.pieces(tokens) for tokens in forbidden_tokens(tokenizers, facts)]
     return [
         f"beam_size={decode.beam_size}",
         *([f"patience={decode.patience}"] if decode.stop == "patience" and decode.beam_size > 1 else []),
         f"length_penalty={(decode.length_alpha if decode.length_penalty != 'none' else 0.0) or NO_PENALTY}",
         *([f"no_repeat_ngram_size={decode.no_repeat_ngram}"] if decode.no_repeat_ngram else []),
         "max_decoding_length=longest + 1",
-        f"min_decoding_length={_shortest(decode)}",
+        f"min_decoding_length={_min_length(decode)}",
         "return_end_token=True",
         "disable_unk=True",
-        f"suppress_sequences={never!r}",
+        f"suppress_sequences={suppressed!r}",
     ]
 
 
-def _longest(decode: DecodeRecipe) -> str:
+def _max_length(decode: DecodeRecipe) -> str:
     limits = [f"len(pieces) + {decode.max_extra_tokens}"]
     if decode.max_length_ratio is not None:
         limits.append(f"-int(-{decode.max_length_ratio} * len(pieces) // 1)")  # rounded up
@@ -125,17 +106,20 @@ def _longest(decode: DecodeRecipe) -> str:
     return limits[0] if len(limits) == 1 else f"min({', '.join(limits)})"
 
 
-def _shortest(decode: DecodeRecipe) -> str:
+def _min_length(decode: DecodeRecipe) -> str:
     if not decode.min_length_ratio:
         return str(decode.min_tokens)
     return f"max({decode.min_tokens}, int({decode.min_length_ratio} * len(pieces)))"
 
 
 def lost_by_ctranslate2(decode: DecodeRecipe) -> list[str]:
-    """The search options of a model that CTranslate2 does not have, in words."""
-    lost = ["decode.stop 'exact'"] if decode.stop == "exact" else []
-    lost += [f"decode.{name}" for name in _NOT_IN_CTRANSLATE2 if getattr(decode, name) != getattr(_DEFAULTS, name)]
+    """Describe the search options of a model that CTranslate2 does not support."""
+    lost = []
     if decode.length_penalty == "gnmt" and decode.length_alpha:
         alpha = f"{decode.length_alpha:g}"
-        lost.insert(0, f"length penalty gnmt, ((5+n)/6)^{alpha} (the example uses n^{alpha})")
-    return lost
+        lost.append(f"length penalty gnmt, ((5+n)/6)^{alpha} (the example uses n^{alpha})")
+    if decode.stop == "exact":
+        lost.append("decode.stop 'exact'")
+    return lost + [
+        f"decode.{name}" for name in _NOT_IN_CTRANSLATE2 if getattr(decode, name) != getattr(_DEFAULTS, name)
+    ]

@@ -1,4 +1,4 @@
-"""Tiny models with random weights, saved as model directories; made once for all combinations that are asked for."""
+"""Tiny model directories with random weights."""
 
 import random
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def pairs() -> list[ToyPair]:
 def tokenizers_of(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[ToyPair]
 ) -> dict[tuple[bool, bool], Tokenizers]:
-    """By whether they are joint, and whether they lower-case."""
+    """Tokenizers by (joint, lowercase)."""
 
     def train(joint: bool, lowercase: bool) -> Tokenizers:
         sizes = {"vocab_size": 400 if lowercase or not joint else 420, "lowercase": lowercase}
@@ -47,7 +47,7 @@ def tokenizers_of(
 def make_model(
     tmp_path_factory: pytest.TempPathFactory, tokenizers_of: dict[tuple[bool, bool], Tokenizers]
 ) -> MakeModel:
-    """Gives the directory of a model with random weights, strong enough that its translations differ."""
+    """Return a function that makes a model directory, with random weights large enough for diverse translations."""
 
     def make(
         *,
@@ -62,14 +62,14 @@ def make_model(
         torch.manual_seed(seed)
         model = Transformer(recipe, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
         with torch.no_grad():
-            for name, parameter in model.named_parameters():  # biases and norms away from 0 and 1, so that none hides
+            for name, parameter in model.named_parameters():  # no default biases and norms, which hide errors
                 parameter.mul_(1.3).add_(torch.randn_like(parameter) * (0.05 if "embedding" in name else 0.1))
             last = (
                 model.decoder.norm
                 if recipe.norm_order == "pre"
                 else model.decoder.layers[-1].feed_forward_residual.norm
             )
-            if isinstance(last, nn.LayerNorm):  # so that translations end
+            if isinstance(last, nn.LayerNorm):  # makes EOS likely
                 model.output.weight[EOS_ID] += 12 * last.bias
             elif model.output.bias is not None:
                 model.output.bias[EOS_ID] += 4.0
@@ -90,7 +90,7 @@ def make_model(
 
 @pytest.fixture(scope="session")
 def lines(pairs: list[ToyPair]) -> list[str]:
-    """Sentences of many lengths."""
+    """Sentences of different lengths."""
     rng = random.Random(3)
     words = sorted({word for pair in pairs for word in pair.src.split()})
     return [" ".join(rng.choices(words, k=rng.randint(1, 14))) for _ in range(30)]

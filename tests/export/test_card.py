@@ -1,4 +1,4 @@
-"""The model card: front matter, scores with signatures, and where it finds them."""
+"""Model cards: front matter, scores with signatures, and their reports."""
 
 import json
 import shutil
@@ -32,9 +32,9 @@ def run(make_model: MakeModel, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_the_card_of_a_runs_model_has_its_scores(run: Path) -> None:
+def test_the_card_of_a_run_has_its_scores(run: Path) -> None:
     loaded = load_model(run, torch.device("cpu"))
-    card = write_card(loaded, Card("huggingface", "apache-2.0", "print(1)", ("Parity check passed: by looking.",)))
+    card = write_card(loaded, Card("huggingface", "apache-2.0", "print(1)", ("Parity check passed: details.",)))
     head, _, body = card.removeprefix("---\n").partition("\n---\n")
     assert head.splitlines() == [
         "language: [en, de]",
@@ -48,11 +48,11 @@ def test_the_card_of_a_runs_model_has_its_scores(run: Path) -> None:
     assert "| norm_order | post |" in body
     assert "| length_penalty | power |" in body
     assert "git" not in body
-    assert "- Parity check passed: by looking.\n" in body
+    assert "- Parity check passed: details.\n" in body
     assert "```python\nprint(1)\n```\n" in body
 
 
-def test_the_scores_of_the_average_are_not_those_of_a_checkpoint(run: Path) -> None:
+def test_a_checkpoint_does_not_get_the_scores_of_the_average(run: Path) -> None:
     assert find_report(run / "model") == REPORT
     shutil.copytree(run / "model", run / "checkpoints" / "step-00000001")
     shutil.copy(run / "report.json", run / "checkpoints" / "report.json")
@@ -61,14 +61,14 @@ def test_the_scores_of_the_average_are_not_those_of_a_checkpoint(run: Path) -> N
     assert find_report(run / "model") is None
 
 
-def test_a_model_alone_has_a_card_too(make_model: MakeModel) -> None:
+def test_a_model_without_a_run_has_a_card(make_model: MakeModel) -> None:
     loaded = load_model(make_model(joint=False, tied_embeddings="decoder"), torch.device("cpu"))
-    decode = loaded.facts.decode.model_copy(update={"shortlist": Path("of this machine")})
-    listed = replace(loaded, facts=replace(loaded.facts, decode=decode))
-    card = write_card(listed, Card("ctranslate2", None, "", ()))
+    decode = loaded.facts.decode.model_copy(update={"shortlist": Path("local")})
+    changed = replace(loaded, facts=replace(loaded.facts, decode=decode))
+    card = write_card(changed, Card("ctranslate2", None, "", ()))
     assert "shortlist" not in card
     assert "license" not in card
     assert "Scores" not in card
     assert "lower case" not in card
-    lowering = load_model(make_model(lowercase=True), torch.device("cpu"))
-    assert "in lower case" in write_card(lowering, Card("ctranslate2", None, "", ()))
+    lowercase = load_model(make_model(lowercase=True), torch.device("cpu"))
+    assert "in lower case" in write_card(lowercase, Card("ctranslate2", None, "", ()))

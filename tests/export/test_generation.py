@@ -1,4 +1,4 @@
-"""Search options as generation configuration, and back."""
+"""Conversion between search options and generation configurations."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ SPECIAL = {
 }
 
 
-def test_every_option_that_can_be_expressed_is() -> None:
+def test_supported_options_round_trip() -> None:
     decode = DecodeRecipe(
         beam_size=5,
         length_penalty="power",
@@ -45,19 +45,19 @@ def test_every_option_that_can_be_expressed_is() -> None:
 
 
 @pytest.mark.parametrize("decode", [{"length_penalty": "none"}, {"length_penalty": "gnmt", "length_alpha": 0.0}])
-def test_no_penalty_is_the_power_of_zero(decode: dict[str, object]) -> None:
+def test_no_length_penalty_is_exponent_zero(decode: dict[str, object]) -> None:
     config, lost = to_generation_config(DecodeRecipe.model_validate(decode), 1024, 256, [])
     assert (config["length_penalty"], config["max_length"], lost) == (0.0, 308, [])
 
 
-def test_what_is_lost_is_named() -> None:
+def test_lost_options_are_named() -> None:
     decode = DecodeRecipe(
         sampling=True, top_k=5, min_p=0.1, bayes_risk="chrf", max_length_ratio=2.0, shortlist=Path("list")
     )
     config, lost = to_generation_config(decode, 100, 256, [])
     assert (config["do_sample"], config["num_beams"], config["top_k"], config["min_p"]) == (True, 1, 5, 0.1)
-    assert config["length_penalty"] == 0.6  # the nearest that it has
-    assert [one.split()[0] for one in lost] == [
+    assert config["length_penalty"] == 0.6  # the closest
+    assert [name.split()[0] for name in lost] == [
         "length",
         "the",
         "minimum",
@@ -66,10 +66,10 @@ def test_what_is_lost_is_named() -> None:
     ]
 
 
-def test_nonsense_is_one_line() -> None:
+def test_an_invalid_configuration_is_one_line() -> None:
     with pytest.raises(
         UserError,
-        match=r"^the generation configuration makes no sense here "
-        r"\(beam_size = 'many'; it must be a whole number\); mend it$",
+        match=r"^the generation configuration is not valid "
+        r"\(beam_size = 'many'; it must be a whole number\); correct it$",
     ):
         from_generation_config({"num_beams": "many"})

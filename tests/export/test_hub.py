@@ -1,4 +1,4 @@
-"""Uploading, to a stand-in for the hub that speaks its protocol on this machine."""
+"""Uploads to a local fake of the Hugging Face hub."""
 
 import base64
 import json
@@ -20,11 +20,11 @@ from nmt.export.hub import push
 from nmt.recipe import UserError
 
 
-class Hub(ThreadingHTTPServer):
-    """Takes every file inline, and keeps what is committed; refuses strangers."""
+class FakeHub(ThreadingHTTPServer):
+    """Stores committed files, and refuses unknown tokens."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answers)
+        super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.created: list[dict[str, Any]] = []
         self.files: dict[str, bytes] = {}
@@ -32,42 +32,42 @@ class Hub(ThreadingHTTPServer):
         self.is_full = False
 
 
-class Answers(BaseHTTPRequestHandler):
-    server: Hub
+class Handler(BaseHTTPRequestHandler):
+    server: FakeHub
 
     def do_GET(self) -> None:
         if self.path.startswith("/api/models/me/model"):
-            self._answer(200, {"id": "me/model", "private": not self.server.is_public, "siblings": []})
+            self._respond(200, {"id": "me/model", "private": not self.server.is_public, "siblings": []})
         else:
-            self._answer(404, {"error": f"{self.path} is not there"})
+            self._respond(404, {"error": f"{self.path} not found"})
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.headers.get("Authorization") != "Bearer secret":
-            self._answer(401, {"error": "Invalid username or password."})
+            self._respond(401, {"error": "Invalid username or password."})
         elif self.path == "/api/repos/create" and json.loads(body)["organization"] != "me":
-            self._answer(403, {"error": "You don't have the rights to create a model under this namespace"})
+            self._respond(403, {"error": "You don't have the rights to create a model under this namespace"})
         elif self.path == "/api/repos/create":
             self.server.created.append(json.loads(body))
-            self._answer(200, {"url": f"{self.server.url}/me/model"})
+            self._respond(200, {"url": f"{self.server.url}/me/model"})
         elif self.server.is_full:
-            self._answer(403, {"error": "Private repository storage limit reached"})
+            self._respond(403, {"error": "Private repository storage limit reached"})
         elif self.path == "/api/validate-yaml":
-            self._answer(200, {"warnings": [], "errors": []})
+            self._respond(200, {"warnings": [], "errors": []})
         elif self.path == "/api/models/me/model/preupload/main":
             files = json.loads(body)["files"]
             modes = [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in files]
-            self._answer(200, {"files": modes})
+            self._respond(200, {"files": modes})
         elif self.path == "/api/models/me/model/commit/main":
             for entry in map(json.loads, body.splitlines()):
                 if entry["key"] == "file":
                     self.server.files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
-            self._answer(200, {"commitUrl": f"{self.server.url}/me/model/commit/1", "commitOid": "1", "success": True})
+            self._respond(200, {"commitUrl": f"{self.server.url}/me/model/commit/1", "commitOid": "1", "success": True})
         else:
-            self._answer(404, {"error": f"{self.path} is not there"})
+            self._respond(404, {"error": f"{self.path} not found"})
 
-    def _answer(self, status: int, answer: dict[str, Any]) -> None:
-        text = json.dumps(answer).encode()
+    def _respond(self, status: int, content: dict[str, Any]) -> None:
+        text = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))
@@ -75,12 +75,12 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Disable logging."""
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with Hub() as server:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with FakeHub() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setattr("huggingface_hub.HfApi", partial(HfApi, endpoint=server.url))
         yield server
@@ -94,7 +94,7 @@ def export(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_file_arrives_as_it_is(server: Hub, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_uploaded_unchanged(server: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "secret")
     assert push(export, "me/model") == f"{server.url}/me/model"
     (created,) = server.created
@@ -103,8 +103,8 @@ def test_every_file_arrives_as_it_is(server: Hub, export: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("token", "name"), [("wrong", "me/model"), ("secret", "not a name"), ("secret", "you/other")])
-def test_what_the_hub_refuses_is_one_line(
-    server: Hub, export: Path, monkeypatch: pytest.MonkeyPatch, token: str, name: str
+def test_an_error_of_the_hub_is_one_line(
+    server: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch, token: str, name: str
 ) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: token)
     with pytest.raises(UserError, match=f"the export in {export} is complete") as refused:
@@ -114,25 +114,27 @@ def test_what_the_hub_refuses_is_one_line(
 
 
 def is_private(created: dict[str, Any]) -> bool:
-    """Whether a request asks for a private model, as older and newer versions of huggingface_hub say it."""
+    """Return whether a request is for a private model, in old and new versions of huggingface_hub."""
     return created.get("private") is True or created.get("visibility") == "private"
 
 
-def test_a_private_model_is_made_private(server: Hub, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_upload_requires_a_private_repository(
+    server: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "secret")
     push(export, "me/model", private=True)
     assert is_private(server.created[0])
     assert server.files
     server.files.clear()
     server.is_public = True
-    with pytest.raises(UserError, match="me/model is public already; --private needs a private model"):
+    with pytest.raises(UserError, match="me/model is already public; --private needs a private repository"):
         push(export, "me/model", private=True)
     assert server.files == {}
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_the_advice_after_a_failed_upload_works_as_it_is_printed(
-    private: bool, server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_retry_command_of_a_failed_upload_works(
+    private: bool, server: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "secret")
     folder = tmp_path / "an export"
@@ -143,9 +145,9 @@ def test_the_advice_after_a_failed_upload_works_as_it_is_printed(
         push(folder, "me/model", private=private)
     server.is_full = False
     command = shlex.split(str(refused.value).partition("then run: ")[2])
-    program = str(Path(sys.executable).with_name(command[0]))
+    executable = str(Path(sys.executable).with_name(command[0]))
     environment = {**os.environ, "HF_ENDPOINT": server.url, "HF_TOKEN": "secret", "HF_HOME": str(tmp_path / "home")}
-    done = subprocess.run([program, *command[1:]], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([executable, *command[1:]], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert server.files == {"README.md": (folder / "README.md").read_bytes()}
     assert is_private(server.created[-1]) == private

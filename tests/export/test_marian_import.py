@@ -1,4 +1,4 @@
-"""Marian models made by transformers, and those that we exported, imported: they translate as they did there."""
+"""Import of Marian models made by transformers or exported by nmt, compared with transformers."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ GREEDY = DecodeRecipe(beam_size=1, length_penalty="none", max_extra_tokens=10)
 
 
 def train_subwords(lines: list[str], path: Path, **options: Any) -> list[str]:
-    """A SentencePiece model with SentencePiece's own special tokens and normalisation, and its ordinary pieces."""
+    """Train a model with SentencePiece's default special tokens and normalization; return its ordinary pieces."""
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=(writer := path.open("wb")), minloglevel=2, **options
     )
@@ -44,8 +44,8 @@ def train_subwords(lines: list[str], path: Path, **options: Any) -> list[str]:
 
 @pytest.fixture(scope="module", params=[{"share": True}, {"share": False, "scale": False}], ids=str)
 def marian(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pairs: list[ToyPair]) -> Path:
-    """A model with random weights as transformers saves it, with the vocabulary of an OPUS model: two subword models,
-    one file of numbers that lacks some pieces, the end token first and the padding token last."""
+    """A random model saved by transformers, with a vocabulary like OPUS models: two subword models, a `vocab.json` that
+    lacks some pieces, EOS first and the padding token last."""
     folder = tmp_path_factory.mktemp("marian")
     src = train_subwords([pair.src for pair in pairs], folder / "source.spm", vocab_size=150)
     tgt = train_subwords([pair.tgt for pair in pairs], folder / "target.spm", vocab_size=170)
@@ -82,19 +82,19 @@ def marian(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def expected_translations(directory: Path, lines: list[str], length: int) -> list[list[str]]:
-    """Pieces of greedy translations by transformers."""
+    """Return the pieces of greedy translations by transformers."""
     model, tokenizer = load_huggingface(directory)
     batch = tokenizer(lines, padding=True, return_tensors="pt")
-    never = [tokenizer.pad_token_id, tokenizer.unk_token_id, model.config.decoder_start_token_id]
-    ids = model.generate(**batch, num_beams=1, do_sample=False, max_new_tokens=length, suppress_tokens=never)
-    end = tokenizer.eos_token_id
-    found = [row[1:].tolist() for row in ids]
-    return [tokenizer.convert_ids_to_tokens(row[: row.index(end)] if end in row else row) for row in found]
+    suppressed = [tokenizer.pad_token_id, tokenizer.unk_token_id, model.config.decoder_start_token_id]
+    ids = model.generate(**batch, num_beams=1, do_sample=False, max_new_tokens=length, suppress_tokens=suppressed)
+    eos = tokenizer.eos_token_id
+    rows = [row[1:].tolist() for row in ids]
+    return [tokenizer.convert_ids_to_tokens(row[: row.index(eos)] if eos in row else row) for row in rows]
 
 
 @pytest.mark.slow
 @needs_transformers
-def test_it_translates_token_by_token_as_transformers_does(marian: Path, lines: list[str], tmp_path: Path) -> None:
+def test_translations_match_transformers(marian: Path, lines: list[str], tmp_path: Path) -> None:
     import_marian(marian, tmp_path / "model")
     loaded = load_model(tmp_path / "model", torch.device("cpu"))
     assert (loaded.facts.src_lang, loaded.facts.tgt_lang) == ("en", "de")
@@ -105,11 +105,11 @@ def test_it_translates_token_by_token_as_transformers_does(marian: Path, lines: 
     copies = perturbed_copies(tmp_path / "model", tmp_path)
     for number in stable_lines(copies, GREEDY, texts):
         assert ours[number][0].pieces[:11] == theirs[number][:11]
-    assert len({tuple(other) for other in theirs}) > len(texts) // 2
+    assert len({tuple(pieces) for pieces in theirs}) > len(texts) // 2
 
 
 @needs_transformers
-def test_log_probabilities_are_the_same(marian: Path, lines: list[str], tmp_path: Path) -> None:
+def test_log_probabilities_match_transformers(marian: Path, lines: list[str], tmp_path: Path) -> None:
     import_marian(marian, tmp_path / "model")
     loaded, tokenizers = load_model(tmp_path / "model", torch.device("cpu")), Tokenizers.load(tmp_path / "model")
     model, tokenizer = load_huggingface(marian)
@@ -119,14 +119,14 @@ def test_log_probabilities_are_the_same(marian: Path, lines: list[str], tmp_path
             decoder_input_ids=torch.tensor([[model.config.decoder_start_token_id, 7, 11]]),
         ).logits.log_softmax(dim=-1)[0]
         names = tokenizers.tgt.pieces(range(tokenizers.tgt.vocab_size))
-        begun = [names.index(piece) for piece in tokenizer.convert_ids_to_tokens([7, 11])]
+        prefix = [names.index(piece) for piece in tokenizer.convert_ids_to_tokens([7, 11])]
         src = PackedSequences.from_lists([[*tokenizers.src.encode(line), EOS_ID]])
-        hidden = loaded.model(src, PackedSequences.from_lists([[2, *begun]]))
+        hidden = loaded.model(src, PackedSequences.from_lists([[2, *prefix]]))
         ours = loaded.model.logits(hidden).log_softmax(dim=-1)
         order = {
             piece: number for piece, number in tokenizer.get_vocab().items() if piece in names and piece != "<pad>"
         }
-        assert len(order) == tokenizers.tgt.vocab_size - 2  # all but begin and padding
+        assert len(order) == tokenizers.tgt.vocab_size - 2  # all but BOS and PAD
         columns = torch.tensor([names.index(piece) for piece in order])
         difference = ours[:, columns] - theirs[:, torch.tensor([*order.values()])]
         assert difference.abs().max() < 1e-4
@@ -134,7 +134,7 @@ def test_log_probabilities_are_the_same(marian: Path, lines: list[str], tmp_path
 
 @pytest.mark.slow
 @needs_transformers
-def test_exported_again_it_is_the_same_model(marian: Path, lines: list[str], tmp_path: Path) -> None:
+def test_export_of_an_imported_model_round_trips(marian: Path, lines: list[str], tmp_path: Path) -> None:
     import_marian(marian, tmp_path / "model")
     export_model(tmp_path / "model", tmp_path / "export", ExportOptions("huggingface", sample=lines))
     texts = [*lines, ">>deu<< The dog"]
@@ -153,7 +153,7 @@ def test_exported_again_it_is_the_same_model(marian: Path, lines: list[str], tmp
     ],
     ids=str,
 )
-def test_what_we_export_comes_back_as_it_was(
+def test_import_of_an_export_round_trips(
     variant: dict[str, object], make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmt.export.bundle.is_installed", lambda package: False)
@@ -163,14 +163,14 @@ def test_what_we_export_comes_back_as_it_was(
     assert Tokenizers.load(tmp_path / "back").files() == Tokenizers.load(model).files()
     before, after = (load_model(path, torch.device("cpu")) for path in (model, tmp_path / "back"))
     assert after.model.recipe == before.model.recipe
-    own = load_file(model / "model.safetensors")
-    assert own.keys() == (found := load_file(tmp_path / "back" / "model.safetensors")).keys()
-    assert all(torch.equal(weight, found[name]) for name, weight in own.items())
+    weights = load_file(model / "model.safetensors")
+    assert weights.keys() == (imported := load_file(tmp_path / "back" / "model.safetensors")).keys()
+    assert all(torch.equal(weight, imported[name]) for name, weight in weights.items())
     assert after.facts.decode.beam_size == before.facts.decode.beam_size
     assert (after.facts.src_lang, after.facts.tgt_lang, after.facts.unicode_form) == ("en", "de", "NFC")
 
 
-# --- Bad input --------------------------------------------------------------------------------------------------------
+# --- Invalid input ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -184,33 +184,33 @@ def change(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def refusal(directory: Path) -> str:
-    with pytest.raises(UserError) as refused:
+def error_of(directory: Path) -> str:
+    with pytest.raises(UserError) as error:
         read_marian(directory)
-    assert "\n" not in str(refused.value)
-    return str(refused.value)
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 def test_a_pickle_is_never_read(exported: Path) -> None:
     (exported / "model.safetensors").rename(exported / "pytorch_model.bin")
-    message = refusal(exported)
+    message = error_of(exported)
     assert "pickle" in message
     assert "save_pretrained" in message
 
 
-def test_what_is_missing_is_named(exported: Path, tmp_path: Path) -> None:
-    assert "does not exist" in refusal(tmp_path / "nowhere")
+def test_missing_files_are_named(exported: Path, tmp_path: Path) -> None:
+    assert "does not exist" in error_of(tmp_path / "nowhere")
     (exported / "vocab.json").unlink()
     (exported / "source.spm").unlink()
-    assert "lacks source.spm, vocab.json" in refusal(exported)
+    assert "lacks source.spm, vocab.json" in error_of(exported)
 
 
-def test_all_reasons_are_given_at_once(exported: Path) -> None:
+def test_all_reasons_are_named(exported: Path) -> None:
     change(exported / "config.json", decoder_ffn_dim=7, activation_function="tanh", normalize_before=True, d_model=None)
-    message = refusal(exported)
-    assert all(name in message for name in ("d_model", "decoder_ffn_dim 7", "'tanh'", "normalize_before"))
+    message = error_of(exported)
+    assert all(name in message for name in ("d_model", "decoder_ffn_dim is 7", "'tanh'", "normalize_before"))
     change(exported / "config.json", model_type="t5")
-    assert "'t5'" in refusal(exported)
+    assert "'t5'" in error_of(exported)
 
 
 def test_damaged_files_are_named(exported: Path) -> None:
@@ -221,10 +221,10 @@ def test_damaged_files_are_named(exported: Path) -> None:
         "generation_config.json": b"[]",
         "config.json": b"{",
     }.items():
-        whole = (exported / name).read_bytes()
+        original = (exported / name).read_bytes()
         (exported / name).write_bytes(content)
-        assert name in refusal(exported)
-        (exported / name).write_bytes(whole)
+        assert name in error_of(exported)
+        (exported / name).write_bytes(original)
     read_marian(exported)
 
 
@@ -235,13 +235,13 @@ def test_damaged_files_are_named(exported: Path) -> None:
         (-1, "(num_heads = -1; it must be greater than 0"),
     ],
 )
-def test_an_architecture_that_makes_no_sense_is_explained(exported: Path, heads: int, message: str) -> None:
+def test_an_invalid_architecture_is_explained(exported: Path, heads: int, message: str) -> None:
     change(exported / "config.json", encoder_attention_heads=heads, decoder_attention_heads=heads)
-    assert f"config.json makes no sense here {message}" in refusal(exported)
+    assert f"config.json is not valid {message}" in error_of(exported)
 
 
-def test_weights_that_do_not_belong_to_the_configuration(exported: Path) -> None:
+def test_weights_must_match_the_configuration(exported: Path) -> None:
     change(exported / "config.json", encoder_ffn_dim=50, decoder_ffn_dim=50)
-    assert "encoder.layers.0.feed_forward.inner.weight is (48, 32)" in refusal(exported)
+    assert "encoder.layers.0.feed_forward.inner.weight is (48, 32)" in error_of(exported)
     change(exported / "config.json", encoder_ffn_dim=48, decoder_ffn_dim=48, encoder_layers=3)
-    assert "model.encoder.layers.2" in refusal(exported)
+    assert "model.encoder.layers.2" in error_of(exported)

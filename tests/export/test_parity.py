@@ -1,4 +1,4 @@
-"""What a parity check is made with, and what it finds."""
+"""Parity checks: their sample sentences, rounding of weights, and detection of small errors."""
 
 import shutil
 from collections.abc import Callable
@@ -13,8 +13,7 @@ from nmt.export import ctranslate2 as conversion
 from nmt.export import parity
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.packages import is_installed
-from nmt.export.rounding import round_weights
-from nmt.export.sentences import sample_sentences
+from nmt.export.parity import default_sample, round_weights
 from nmt.recipe import UserError, parse_recipe
 from nmt.text.tokenizer import Tokenizers
 
@@ -35,73 +34,73 @@ vocab_size = 400
 """
 
 
-def test_a_model_of_a_run_is_compared_on_validation_text(make_model: MakeModel, tmp_path: Path) -> None:
+def test_the_sample_for_a_model_of_a_run_is_validation_text(make_model: MakeModel, tmp_path: Path) -> None:
     run = tmp_path / "run"
     prepared = prepare(parse_recipe(RECIPE, [f"run_dir='{run}'"]))
     validation = prepared.valid_set().src
-    for place in ("model", "checkpoints/step-00000001"):
-        shutil.copytree(make_model(), run / place)
-        loaded = load_model(run / place, torch.device("cpu"))
-        found = sample_sentences(loaded, Tokenizers.load(loaded.directory).src)
-        assert found.origin == "of the validation text"
-        assert len(found.lines) == 24
-        assert set(found.lines) <= set(validation)
+    for path in ("model", "checkpoints/step-00000001"):
+        shutil.copytree(make_model(), run / path)
+        loaded = load_model(run / path, torch.device("cpu"))
+        sample = default_sample(loaded, Tokenizers.load(loaded.directory).src)
+        assert sample.origin == "the validation text"
+        assert len(sample.lines) == 24
+        assert set(sample.lines) <= set(validation)
 
 
-def test_a_model_without_a_run_is_compared_on_pieces_of_its_own_language(make_model: MakeModel) -> None:
+def test_the_sample_for_a_model_without_a_run_is_random_pieces(make_model: MakeModel) -> None:
     loaded = load_model(make_model(), torch.device("cpu"))
     tokenizer = Tokenizers.load(loaded.directory).src
-    found = sample_sentences(loaded, tokenizer)
-    assert found == sample_sentences(loaded, tokenizer)
-    assert found.origin == "of random pieces of the source tokenizer"
-    assert len({line for line in found.lines if tokenizer.encode(line)}) == 24
+    sample = default_sample(loaded, tokenizer)
+    assert sample == default_sample(loaded, tokenizer)
+    assert sample.origin == "random pieces of the source tokenizer"
+    assert len({line for line in sample.lines if tokenizer.encode(line)}) == 24
 
 
 @pytest.mark.parametrize("quantization", ["float16", "bfloat16", "int8", "int8_float16"])
-def test_weights_are_rounded_as_ctranslate2_rounds_them(quantization: str, make_model: MakeModel) -> None:
+def test_round_weights_rounds_to_the_stored_type(quantization: str, make_model: MakeModel) -> None:
     model = load_model(make_model(), torch.device("cpu")).model
     rounded = round_weights(model, quantization)  # type: ignore[arg-type]
-    inner, own = rounded.encoder.layers[0].feed_forward.inner, model.encoder.layers[0].feed_forward.inner
-    assert not torch.equal(inner.weight, own.weight)
+    inner, exact = rounded.encoder.layers[0].feed_forward.inner, model.encoder.layers[0].feed_forward.inner
+    assert not torch.equal(inner.weight, exact.weight)
     if quantization.startswith("int8"):
-        steps = inner.weight / (own.weight.abs().amax(dim=1, keepdim=True) / 127)
+        steps = inner.weight / (exact.weight.abs().amax(dim=1, keepdim=True) / 127)
         torch.testing.assert_close(steps, steps.round(), atol=1e-3, rtol=0)
-    assert torch.equal(inner.bias, own.bias) == (quantization == "int8")
+    assert torch.equal(inner.bias, exact.bias) == (quantization == "int8")
     assert round_weights(model, "float32") is model
 
 
 @pytest.mark.slow
 @needs_ctranslate2
 @pytest.mark.parametrize("quantization", ["float32", "bfloat16", "int8"])
-def test_a_small_fault_is_found_in_spite_of_rounding(
+def test_a_small_weight_error_is_found_despite_rounding(
     quantization: str, make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = conversion._fill_norm
+    fill_norm = conversion._fill_norm
 
-    def change_a_little(spec: object, norm: torch.nn.Module) -> None:
-        whole(spec, norm)
+    def fill_with_error(spec: object, norm: torch.nn.Module) -> None:
+        fill_norm(spec, norm)
         spec.gamma *= 1.005  # type: ignore[attr-defined]
 
     options = ExportOptions("ctranslate2", quantization=quantization)  # type: ignore[arg-type]
-    (*_, note) = export_model(make_model(), tmp_path / "right", options)
+    (*_, note) = export_model(make_model(), tmp_path / "correct", options)
     assert note.startswith("Parity check passed: 24 sentences of random pieces of the source tokenizer, in float32")
     assert "(limit 0.0001)" in note
-    monkeypatch.setattr(conversion, "_fill_norm", change_a_little)
+    monkeypatch.setattr(conversion, "_fill_norm", fill_with_error)
     with pytest.raises(UserError, match="the parity check failed: "):
         export_model(make_model(), tmp_path / "wrong", options)
     assert not (tmp_path / "wrong").exists()
 
 
 @needs_ctranslate2
-def test_rounding_that_changes_too_much_is_refused(
+def test_a_large_rounding_error_fails_the_check(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parity, "_MOST_ON_AVERAGE_OF_INT8", 1e-5)
+    monkeypatch.setattr(parity, "_MAX_MEAN_DIFFERENCE_INT8", 1e-5)
     with pytest.raises(UserError, match=r"on average \(limit 1e-05\).*; try another --quantization$"):
         export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2", quantization="int8"))
 
 
 @needs_ctranslate2
-def test_a_sample_without_a_sentence_is_no_check(make_model: MakeModel, tmp_path: Path) -> None:
+def test_an_empty_sample_is_an_error(make_model: MakeModel, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no sentence of the sample has 1 to 95 tokens; "):
         export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2", sample=["", " "]))

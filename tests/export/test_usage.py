@@ -1,4 +1,4 @@
-"""The program on a model card, run as it stands, against `nmt translate`."""
+"""The example programs of model cards, compared with `nmt translate`."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.generation import to_generation_config
 from nmt.export.packages import is_installed
-from nmt.export.usage import Place, ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
+from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
 from nmt.recipe import DecodeRecipe
 from nmt.storage.model_facts import read_model_facts
 from nmt.text.tokenizer import Tokenizers
@@ -33,21 +33,21 @@ SEARCHES: list[dict[str, object]] = [
 
 
 def run_card(export: Path) -> dict[str, Any]:
-    """Run the program in the README of an export; what it has defined."""
+    """Run the program in the README of an export, and return its variables."""
     (program,) = re.findall(r"```python\n(.*?)\n```", (export / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, Any] = {}
     exec(program, names)
     return names
 
 
-def on_one_line(text: str) -> str:
-    """Without the control characters that random weights write, and that we replace by spaces."""
+def clean(text: str) -> str:
+    """Replace control characters, which random weights produce, by spaces, as `nmt translate` does."""
     return " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text).split())
 
 
 @needs_ctranslate2
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
-def test_the_card_of_a_ctranslate2_export_translates_as_we_do(
+def test_the_ctranslate2_example_translates_like_nmt(
     search: dict[str, object],
     make_model: MakeModel,
     lines: list[str],
@@ -59,18 +59,18 @@ def test_the_card_of_a_ctranslate2_export_translates_as_we_do(
     export_model(model, tmp_path / "export", ExportOptions("ctranslate2"))
     names = run_card(tmp_path / "export")
     engine = CTranslate2Translator.load(model, "cpu", "fp32")
-    assert on_one_line(capsys.readouterr().out) == on_one_line(*engine.translate(["A sentence."]))
-    found = [on_one_line(names["translate"](line)) for line in lines]
-    assert found == list(map(on_one_line, engine.translate(lines)))
-    if decode.beam_size == 1:  # random weights are easily led elsewhere by another rule to stop
-        ours = list(map(on_one_line, Translator.load(model, "cpu", "fp32").translate(lines)))
-        decided = stable_lines(perturbed_copies(model, tmp_path), decode, lines)
-        assert [found[number] for number in decided] == [ours[number] for number in decided]
+    assert clean(capsys.readouterr().out) == clean(*engine.translate(["A sentence."]))
+    translations = [clean(names["translate"](line)) for line in lines]
+    assert translations == list(map(clean, engine.translate(lines)))
+    if decode.beam_size == 1:  # with a beam, other stop rules change the translations of random weights
+        ours = list(map(clean, Translator.load(model, "cpu", "fp32").translate(lines)))
+        stable = stable_lines(perturbed_copies(model, tmp_path), decode, lines)
+        assert [translations[number] for number in stable] == [ours[number] for number in stable]
 
 
 @needs_transformers
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_the_card_of_a_hugging_face_export_translates_as_we_do(
+def test_the_hugging_face_example_translates_like_nmt(
     beam_size: int, make_model: MakeModel, lines: list[str], tmp_path: Path, nmt: Nmt
 ) -> None:
     search = {"beam_size": beam_size, "length_penalty": "power", "length_alpha": 0.7, "max_extra_tokens": 30}
@@ -80,14 +80,14 @@ def test_the_card_of_a_hugging_face_export_translates_as_we_do(
     names = run_card(tmp_path / "export")
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
     ours = nmt("translate", model, tmp_path / "in", "--device", "cpu", "--precision", "fp32")[1].splitlines()
-    decided = stable_lines(perturbed_copies(model, tmp_path), read_model_facts(model).decode, lines)
-    apart = [number for number in decided if names["translate"](lines[number]).split() != ours[number].split()]
-    # A beam of transformers ends what reaches its limit for nothing, which random weights do.
-    assert len(apart) <= (0 if beam_size == 1 else 0.2 * len(lines))
+    stable = stable_lines(perturbed_copies(model, tmp_path), read_model_facts(model).decode, lines)
+    different = [number for number in stable if names["translate"](lines[number]).split() != ours[number].split()]
+    # transformers does not penalize hypotheses at the length limit, which random weights reach.
+    assert len(different) <= (0 if beam_size == 1 else 0.2 * len(lines))
 
 
 @needs_ctranslate2
-def test_the_card_names_the_repository_that_the_export_goes_to(make_model: MakeModel, tmp_path: Path) -> None:
+def test_the_card_names_the_repository(make_model: MakeModel, tmp_path: Path) -> None:
     for repository, name in ((None, str(tmp_path / "plain")), ("me/model", "me/model")):
         out = tmp_path / ("uploaded" if repository else "plain")
         export_model(make_model(), out, ExportOptions("ctranslate2", repository=repository))
@@ -95,7 +95,7 @@ def test_the_card_names_the_repository_that_the_export_goes_to(make_model: MakeM
         assert "FOLDER" not in (out / "README.md").read_text()
 
 
-def test_what_a_program_cannot_do_is_said(make_model: MakeModel) -> None:
+def test_options_that_ctranslate2_lacks_are_named(make_model: MakeModel) -> None:
     assert lost_by_ctranslate2(DecodeRecipe(length_penalty="power", n_best=2, forbid=("x",))) == []
     lost = lost_by_ctranslate2(DecodeRecipe(stop="exact", bayes_risk="chrf"))
     assert lost == [
@@ -105,14 +105,13 @@ def test_what_a_program_cannot_do_is_said(make_model: MakeModel) -> None:
     ]
 
 
-def test_the_program_loads_the_export_from_where_it_is(make_model: MakeModel) -> None:
+def test_the_examples_load_the_folder_or_repository(make_model: MakeModel) -> None:
     model = make_model(decode=DecodeRecipe(tag="<web>", length_penalty="power"))
     facts, tokenizers = read_model_facts(model), Tokenizers.load(model)
-    local, uploaded = Place(Path("some/where")), Place(Path("some/where"), "me/model")
+    folder = Path("some/where")
     generation, _ = to_generation_config(facts.decode, 96, 64, [])
-    assert "from_pretrained('some/where')" in huggingface_usage(generation, local)
-    assert "from_pretrained('me/model')" in huggingface_usage(generation, uploaded)
-    assert "folder = 'some/where'" in ctranslate2_usage(facts, tokenizers, local)
-    program = ctranslate2_usage(facts, tokenizers, uploaded)
+    assert "from_pretrained('some/where')" in huggingface_usage(generation, "some/where")
+    assert "folder = 'some/where'" in ctranslate2_usage(facts, tokenizers, folder, None)
+    program = ctranslate2_usage(facts, tokenizers, folder, "me/model")
     assert "folder = snapshot_download('me/model')" in program
     assert "['<web>'] + source.encode(" in program
