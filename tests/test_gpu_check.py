@@ -1,4 +1,4 @@
-"""`tools/gpu-check` without a GPU: a dry run of all stages that is stopped and goes on, and judges that can say no."""
+"""`tools/gpu-check` without a GPU: a dry run of all stages, the driver, the checks and the packages."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -17,12 +18,12 @@ from bench.goals import GOALS
 from gpu_check import packages
 from gpu_check.driver import GPU_GOALS, STAGES, Driver, Stage
 from gpu_check.losses_stage import LIMITS, _distances
-from gpu_check.outcome import Check, Outcome, Results, read_outcome
-from gpu_check.report import all_held, format_report, format_table
+from gpu_check.outcome import Check, Outcome, Results, Verdict, read_outcome
+from gpu_check.report import all_passed, format_report, format_table
 from gpu_check.settings import Settings
 from gpu_check.speed_stage import other_system
 from gpu_check.tests_stage import _read
-from gpu_check.translate_stage import share_of_equal
+from gpu_check.translate_stage import equal_fraction
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = {**os.environ, "NMT_PYTHON": sys.executable}
@@ -42,7 +43,7 @@ def gpu_check(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_dry_run_is_killed_and_goes_on_to_its_end(tmp_path: Path) -> None:
+def test_a_killed_dry_run_resumes(tmp_path: Path) -> None:
     dry = ("--device", "cpu", "--small", "--out", tmp_path)
     results = tmp_path / "results"
     with subprocess.Popen(command(*dry), env=ENVIRONMENT, stderr=subprocess.PIPE, start_new_session=True) as killed:
@@ -51,22 +52,22 @@ def test_a_dry_run_is_killed_and_goes_on_to_its_end(tmp_path: Path) -> None:
             assert time.monotonic() < deadline and killed.poll() is None
             time.sleep(0.05)
         killed.kill()
-    assert outcome.ended == "unfinished"
+    assert outcome.status == "unfinished"
     machine = (results / "machine.json").read_bytes()
     assert "tests                            unfinished" in gpu_check("--list", "--out", tmp_path).stdout
 
     last = gpu_check(*dry)
     assert last.returncode == 0, last.stdout + last.stderr
-    assert (results / "machine.json").read_bytes() == machine, "what was over is not repeated"
+    assert (results / "machine.json").read_bytes() == machine, "finished stages are not repeated"
     outcomes = {stage.name: read_outcome(results, stage.name) for stage in STAGES}
-    assert all(outcome is not None and outcome.ended == "done" and outcome.checks for outcome in outcomes.values())
-    assert "Not run yet" not in last.stdout and "did not hold" not in last.stdout
+    assert all(outcome is not None and outcome.status == "done" and outcome.checks for outcome in outcomes.values())
+    assert "Not run yet" not in last.stdout and "| failed |" not in last.stdout
     for row in (
         "| machine | F.linear of tiny in bf16 | at least 2 times float32 |  | not measured: no GPU |",
-        "| compile | graphs of model and loss after warm-up | 1 | 1 | held |",
-        "| translate | nmt translate, file to file, and the translator | 100 % of lines | 100.0% | held |",
-        "| speed:train-gpu-big | big, WMT14 lengths, H200 bf16: share of the F.linear rate (0.28 M/s) | at least 45% "
-        "|  | not measured: no GPU; it ran on the CPU |",
+        "| compile | graphs of model and loss after warm-up | 1 | 1 | passed |",
+        "| translate | nmt translate and the Python translator | 100 % of lines | 100.0% | passed |",
+        "| speed:train-gpu-big | big, WMT14 lengths, H200 bf16: fraction of the F.linear rate (0.28 M/s) | at least "
+        "45% |  | not measured: no GPU; measured on the CPU |",
     ):
         assert row in last.stdout.split("\n")
     assert (tmp_path / "report.md").read_text().startswith("# GPU check\n")
@@ -77,28 +78,28 @@ def test_a_dry_run_is_killed_and_goes_on_to_its_end(tmp_path: Path) -> None:
     assert curves["0"]["cpu fp32"] != curves["0"]["cpu bf16"] != curves["0"]["cpu fp16"]
 
 
-def test_a_stage_over_its_limit_is_ended_and_reported_and_the_next_one_runs(tmp_path: Path) -> None:
+def test_a_stage_that_times_out_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
     names = "memory,speed:train-gpu-base"
     done = gpu_check("--device", "cpu", "--small", "--out", tmp_path, "--stages", names, "--limit", 0.8)
     assert done.returncode == 1
-    assert "| memory | the stage runs to its end | done | ended after 1 s | did not hold |" in done.stdout
+    assert "| memory | the stage completes | done | timed out after 1 s | failed |" in done.stdout
     assert "| speed:train-gpu-base |" in done.stdout
     assert "Not run yet: machine, tests" in done.stdout
     outcome = read_outcome(tmp_path / "results", "memory")
-    assert outcome is not None and outcome.ended == "over its limit"
+    assert outcome is not None and outcome.status == "timed out"
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--stages", "nonsense"], "'nonsense' is no stage; it must be one of machine, tests"),
+        (["--stages", "nonsense"], "unknown stage 'nonsense'; it must be one of machine, tests"),
         (["--limit", "0"], "must be above 0"),
         (["--device", "tpu"], "invalid choice: 'tpu'"),
-        (["--wheels", "nowhere"], "nowhere is no folder; it must be one"),
+        (["--wheels", "nowhere"], "nowhere is not a folder"),
         (["--budget"], "unrecognized arguments: --budget"),
     ],
 )
-def test_wrong_arguments_are_one_line(arguments: list[str], words: str, tmp_path: Path) -> None:
+def test_argument_errors_are_one_line(arguments: list[str], words: str, tmp_path: Path) -> None:
     done = gpu_check(*arguments, "--out", tmp_path / "out")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("gpu-check: ") and done.stderr.count("\n") == 1
@@ -106,74 +107,74 @@ def test_wrong_arguments_are_one_line(arguments: list[str], words: str, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_a_report_of_nothing_says_so(tmp_path: Path) -> None:
+def test_a_report_needs_results(tmp_path: Path) -> None:
     done = gpu_check("--report", "--out", tmp_path)
-    assert done.returncode == 1 and "holds no results; run some stages first" in done.stderr
+    assert done.returncode == 1 and "has no results; run stages first" in done.stderr
 
 
-# --- The driver -------------------------------------------------------------------------------------------------------
+# --- Driver -------------------------------------------------------------------------------------------------------
 
 
-class MadeUp(Stage):
+class FakeStage(Stage):
     @property
     def module(self) -> str:
-        return f"made_up.{self.name}"
+        return f"fake_stages.{self.name}"
 
 
 def run_stages(out: Path, *bodies: str, seconds: float = 1, limit: float = 60, budget: float | None = None) -> Outcome:
-    """Let the driver run stages with these bodies; what became of the last of them."""
-    modules = out / "modules" / "made_up"
+    """Run stages with these function bodies; returns the outcome of the last."""
+    modules = out / "modules" / "fake_stages"
     modules.mkdir(parents=True, exist_ok=True)
     for number, body in enumerate(bodies):
         text = f"import os, subprocess, sys, time\ndef run(settings, results, part):\n    {body}\n"
         (modules / f"stage_{number}.py").write_text(text)
     path = os.pathsep.join(map(str, [out / "modules", ROOT, ROOT / "tools"]))
     environment = {**os.environ, "PYTHONPATH": path}
-    stages = [MadeUp(f"stage_{number}", "a stage of a test", seconds) for number in range(len(bodies))]
+    stages = [FakeStage(f"stage_{number}", "a test stage", seconds) for number in range(len(bodies))]
     Driver(Settings("cpu", False, str(out)), environment, limit, budget, time.monotonic()).run(stages, again=False)
     return read_outcome(out / "results", stages[-1].name) or Outcome(stages[-1].name)
 
 
-def test_a_budget_ends_between_stages_and_the_next_call_goes_on(
+def test_the_budget_ends_between_stages_and_the_next_call_resumes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bodies = "results.check('a', 'b', str(time.time()), True)", "results.check('c', 'd', 'e', True)"
     assert run_stages(tmp_path, *bodies, seconds=100, budget=60).checks == []
-    assert "stopping before stage_1; call again to go on" in capfd.readouterr().err
+    assert "stopping before stage_1; rerun to resume" in capfd.readouterr().err
     first = read_outcome(tmp_path / "results", "stage_0")
-    assert first is not None and first.ended == "done"
-    assert run_stages(tmp_path, *bodies, seconds=100, budget=60).ended == "done"
+    assert first is not None and first.status == "done"
+    assert run_stages(tmp_path, *bodies, seconds=100, budget=60).status == "done"
     assert read_outcome(tmp_path / "results", "stage_0") == first
 
 
 @pytest.mark.slow
-def test_a_stage_that_the_budget_cuts_short_is_run_again_but_for_one_that_had_all_of_it(tmp_path: Path) -> None:
-    assert run_stages(tmp_path, "pass", "time.sleep(600)", budget=8).ended == "unfinished"
-    assert run_stages(tmp_path, "pass", "time.sleep(600)", budget=7).ended == "over its limit"
+def test_a_stage_that_exceeds_the_budget_is_repeated_unless_it_had_the_whole_budget(tmp_path: Path) -> None:
+    assert run_stages(tmp_path, "pass", "time.sleep(600)", budget=8).status == "unfinished"
+    assert run_stages(tmp_path, "pass", "time.sleep(600)", budget=7).status == "timed out"
 
 
-def test_a_stage_that_fails_keeps_what_it_has_found_and_says_why(tmp_path: Path) -> None:
+def test_a_failing_stage_keeps_its_checks(tmp_path: Path) -> None:
     outcome = run_stages(tmp_path, "results.check('a', 'b', 'c', True); raise ValueError('no such luck')")
-    assert outcome.ended == "failed"
-    assert outcome.checks[0] == Check("a", "b", "c", "held")
-    assert outcome.checks[1].verdict == "did not hold" and "ValueError: no such luck" in outcome.checks[1].seen
-    assert run_stages(tmp_path, "pass").ended == "failed", "it is over, and not run again"
+    assert outcome.status == "failed"
+    assert outcome.checks[0] == Check("a", "b", "c", "passed")
+    assert outcome.checks[1].verdict == "failed" and "ValueError: no such luck" in outcome.checks[1].actual
+    assert run_stages(tmp_path, "pass").status == "failed", "a failed stage is not repeated"
 
 
-def test_what_a_stage_has_started_ends_with_it(tmp_path: Path) -> None:
+def test_processes_of_a_stage_end_with_it(tmp_path: Path) -> None:
     child = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(600)"
     outcome = run_stages(tmp_path, child, limit=2)
-    assert outcome.ended == "over its limit"
+    assert outcome.status == "timed out"
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
-        assert time.monotonic() < deadline, "it must have ended"
+        assert time.monotonic() < deadline, "still running"
         time.sleep(0.05)
 
 
-def test_an_interrupted_stage_is_run_again(tmp_path: Path) -> None:
+def test_an_interrupted_stage_is_repeated(tmp_path: Path) -> None:
     Results("stage_0", tmp_path / "results").check("a", "b", "c", True)
-    assert run_stages(tmp_path, "results.check('d', 'e', 'f', False)").checks == [Check("d", "e", "f", "did not hold")]
+    assert run_stages(tmp_path, "results.check('d', 'e', 'f', False)").checks == [Check("d", "e", "f", "failed")]
 
 
 def test_terminating_the_command_ends_its_stage(tmp_path: Path) -> None:
@@ -188,10 +189,10 @@ def test_terminating_the_command_ends_its_stage(tmp_path: Path) -> None:
     assert found == ""
 
 
-# --- Judges -----------------------------------------------------------------------------------------------------------
+# --- Checks -----------------------------------------------------------------------------------------------------------
 
 
-def test_losses_that_differ_are_found() -> None:
+def test_different_losses_fail() -> None:
     reference = np.linspace(8, 3, 200)
     for dropout in (0.0, 0.1):
         for scale in (1.0, 1.05, np.nan):
@@ -202,7 +203,7 @@ def test_losses_that_differ_are_found() -> None:
     assert [distance for *_, distance in _distances(LIMITS["fp32"], reference, None, 0.0)] == [None, None]
 
 
-def test_failing_and_skipped_tests_are_counted(tmp_path: Path) -> None:
+def test_failed_and_skipped_tests_are_counted(tmp_path: Path) -> None:
     case = '<testcase classname="tests.gpu.test_x" name="test_a_b[{}]">{}</testcase>'
     cases = [case.format(1, ""), case.format(2, '<failure message="no"/>'), case.format(3, '<skipped message="why"/>')]
     (tmp_path / "tests.xml").write_text(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>")
@@ -210,22 +211,22 @@ def test_failing_and_skipped_tests_are_counted(tmp_path: Path) -> None:
     assert (name, counts.passed, counts.failed, counts.skipped) == ("test_x: a b", 1, ["test_a_b[2]"], ["why"])
 
 
-def test_equal_strings_are_counted() -> None:
-    assert share_of_equal(["a", "b", "c", "d"], ["a", "x", "c", "d"]) == 0.75
+def test_equal_fraction() -> None:
+    assert equal_fraction(["a", "b", "c", "d"], ["a", "x", "c", "d"]) == 0.75
 
 
-def test_the_status_is_good_only_if_something_was_measured_and_all_of_it_held() -> None:
-    held, failed, absent = (Check("n", "e", "s", verdict) for verdict in ("held", "did not hold", "not measured"))
-    assert all_held([Outcome("a", checks=[held, absent]), Outcome("b")])
-    assert not all_held([Outcome("a", checks=[held]), Outcome("b", checks=[failed])])
-    assert not all_held([Outcome("a", checks=[absent])])
-    table = format_table([Outcome("machine", "done", checks=[Check("a|b", "e", "two\nlines", "held"), absent])])
-    assert "| machine | a\\|b | e | two lines | held |\n| machine | n | e |  | not measured: s |" in table
+def test_success_needs_a_measured_check_and_no_failure() -> None:
+    passed, failed, absent = (Check("n", "e", "s", verdict) for verdict in get_args(Verdict))
+    assert all_passed([Outcome("a", checks=[passed, absent]), Outcome("b")])
+    assert not all_passed([Outcome("a", checks=[passed]), Outcome("b", checks=[failed])])
+    assert not all_passed([Outcome("a", checks=[absent])])
+    table = format_table([Outcome("machine", "done", checks=[Check("a|b", "e", "two\nlines", "passed"), absent])])
+    assert "| machine | a\\|b | e | two lines | passed |\n| machine | n | e |  | not measured: s |" in table
     assert "Not run yet: tests, " in table
     assert "## machine" not in format_report([Outcome("machine", "done")])
 
 
-def test_every_gpu_goal_is_a_stage_and_its_command_is_known() -> None:
+def test_every_gpu_goal_is_a_stage_with_a_valid_command() -> None:
     wanted = [goal for goal in GOALS if "-gpu-" in goal.name]
     assert list(GPU_GOALS) == wanted and len(wanted) >= 8
     assert [stage.name for stage in STAGES if stage.name.startswith("speed:")] == [f"speed:{g.name}" for g in wanted]
@@ -239,7 +240,7 @@ def test_every_gpu_goal_is_a_stage_and_its_command_is_known() -> None:
 # --- Packages ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_missing_or_too_old_is_named() -> None:
+def test_missing_and_outdated_packages_are_found() -> None:
     wanted = packages.requirements()
     assert {"torch", "sacremoses", "tomli-w", "pytest", "hypothesis"} <= {one.name for one in wanted}
     assert packages.missing(wanted, packages.installed()) == []
@@ -251,17 +252,19 @@ def test_what_is_missing_or_too_old_is_named() -> None:
     assert own.startswith("python3 -m pip download --only-binary=:all: ")
     assert own.endswith("--dest=wheels 'sacremoses>=0.1.1' 'typer>=0.29'")
     assert "--no-deps" in peers and "torch" not in f"{own} {peers}"
-    with pytest.raises(ValueError, match="must look like"):
+    with pytest.raises(ValueError, match="must have the form"):
         packages.Requirement.parse("torch==2.13.0")
 
 
-@pytest.mark.parametrize(("version", "words"), [(None, "no torch"), ("2.10.0", "written for 2.11 to 2.13")])
-def test_an_unusual_torch_is_told(version: str | None, words: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "words"), [(None, "torch is not installed"), ("2.10.0", "supported are 2.11 to 2.13")]
+)
+def test_unsupported_torch_gives_a_warning(version: str | None, words: str) -> None:
     assert words in (packages.torch_problem({} if version is None else {"torch": version}) or "")
     assert packages.torch_problem({"torch": "2.11.0+cu130"}) is None
 
 
-def test_the_other_systems_have_the_versions_of_the_ledger() -> None:
+def test_other_systems_are_pinned_as_in_bench() -> None:
     pinned = {peer.package for peer in PEERS.values()} | {
         name for peer in PEERS.values() for name in peer.dependencies.split()
     }
@@ -284,7 +287,7 @@ def write_wheel(folder: Path, name: str, version: str) -> None:
 
 
 @pytest.mark.slow
-def test_wheels_are_installed_beside_and_never_torch(tmp_path: Path) -> None:
+def test_wheels_of_missing_packages_are_installed_but_never_torch(tmp_path: Path) -> None:
     wheels, target = tmp_path / "wheels", tmp_path / "packages"
     wheels.mkdir()
     for name, version in (

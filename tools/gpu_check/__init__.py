@@ -1,5 +1,5 @@
-"""Everything worth knowing about nmt on one GPU, in stages of a few minutes; started by `tools/gpu-check`.
+"""Checks of nmt on one GPU, in stages of a few minutes each; started by `tools/gpu-check`.
 
-`__main__`, `driver`, `packages`, `outcome` and `report` need the standard library alone, so that a machine without the
-project's dependencies gets a clear answer. Each other module is a stage and runs in a process of its own.
+`__main__`, `driver`, `packages`, `outcome` and `report` import only the standard library, so missing dependencies are
+reported clearly. Each `*_stage` module is a stage and runs in its own process.
 """

@@ -1,4 +1,4 @@
-"""The command line of `tools/gpu-check`."""
+"""Command line of `tools/gpu-check`."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_check import packages
-from gpu_check.driver import STAGE_SECONDS, STAGES, Driver, Stage, chosen_stages, say
+from gpu_check.driver import STAGE_SECONDS, STAGES, Driver, Stage, say, select_stages
 from gpu_check.outcome import Outcome, Results, read_outcome
-from gpu_check.report import SETUP, all_held, format_report, format_table, outcomes
+from gpu_check.report import SETUP, all_passed, format_report, format_table, outcomes
 from gpu_check.settings import Settings
 
 EXAMPLES = """\
 examples:
-  tools/gpu-check                          all stages, in order, and the table
-  tools/gpu-check --stages losses,speed    these alone, also where they are over already
-  tools/gpu-check --budget-seconds 540     stops in time; the next call goes on
-  tools/gpu-check --device cpu --small     a dry run without a GPU
-  tools/gpu-check --report                 the table of what is known so far
+  tools/gpu-check                          run all stages and print the table
+  tools/gpu-check --stages losses,speed    run only these, even if finished
+  tools/gpu-check --budget-seconds 540     stop in time; the next call resumes
+  tools/gpu-check --device cpu --small     dry run without a GPU
+  tools/gpu-check --report                 print the table of the results so far
 
-It takes NMT_PYTHON, or else python3, with the torch that is there, and needs no network. What else is missing it
-installs from the folder given by --wheels, under the output folder; what to put there, it says.
+Uses NMT_PYTHON (default python3) with its installed torch, and no network. Other missing packages are installed from
+--wheels into the output folder; the command that downloads them is printed.
 
-exit status: 0 all that was measured held, 1 something did not, 2 the command line is wrong
+exit status: 0 all measured checks passed, 1 a check failed, 2 invalid command line
 """
 
 
-# A dry run shares its cores with whatever else is running; threads that wait for each other would take the most of it.
+# A dry run may share its cores with other programs, where spinning OpenMP threads are slow.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; the exit status."""
+    """Run the command; returns the exit status."""
     started = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the stage under way is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the running stage too
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.limit <= 0 or (options.budget_seconds is not None and options.budget_seconds <= 0):
         parser.error("--limit and --budget-seconds must be above 0")
     names = [name for name in options.stages.split(",") if name] if options.stages is not None else None
     try:
-        stages = list(STAGES) if names is None else chosen_stages(names)
+        stages = list(STAGES) if names is None else select_stages(names)
     except ValueError as error:
         parser.error(str(error))
     for given in (options.wheels, options.data):
         if given is not None and not given.is_dir():
-            parser.error(f"{given} is no folder; it must be one; give another")
+            parser.error(f"{given} is not a folder")
     data = str(options.data.absolute()) if options.data else ""
     settings = Settings(options.device, options.small, str(options.out.absolute()), data)
     results = Path(settings.out) / "results"
@@ -69,49 +69,46 @@ def main(arguments: Sequence[str]) -> int:
 def _run(
     options: argparse.Namespace, settings: Settings, stages: Sequence[Stage], *, again: bool, started: float
 ) -> str | None:
-    """Run the stages; what stands in the way of all of them, if anything."""
+    """Run the stages; returns an error message if none can run."""
     target = Path(settings.out) / "packages"
     environment = _environment(target) | settings.pick({}, _ONE_THREAD)
     _set_up(settings, options.wheels or Path("wheels"), target)
     if "torch" not in packages.installed():
-        return "this Python has no torch; it must have one; set NMT_PYTHON to a Python that does"
+        return "this Python has no torch; set NMT_PYTHON to a Python with torch"
     if settings.on_gpu:
-        found = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-        done = subprocess.run([sys.executable, "-c", found], env=environment, capture_output=True, check=False)
+        probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+        done = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, check=False)
         if done.returncode:
-            return (
-                "this Python's torch finds no GPU; there must be one; "
-                "set NMT_PYTHON to a Python whose torch does, or try --device cpu --small"
-            )
+            return "torch finds no GPU; set NMT_PYTHON to a Python whose torch does, or try --device cpu --small"
     Driver(settings, environment, options.limit, options.budget_seconds, started).run(stages, again)
     return None
 
 
 def _set_up(settings: Settings, wheels: Path, target: Path) -> None:
-    """Install what wheels there are, and note which packages are there."""
+    """Install the given wheels and record the packages."""
     results = Results(SETUP, settings.folder("results"))
-    wanted = packages.requirements()
+    required = packages.requirements()
     present = {**packages.installed(), **packages.installed([str(target)])}
-    if wheels.is_dir() and (problem := packages.install(wheels, target, wanted, present)):
-        say(f"the wheels of {wheels} cannot be installed: {problem}")
+    if wheels.is_dir() and (problem := packages.install(wheels, target, required, present)):
+        say(f"cannot install the wheels in {wheels}: {problem}")
     present |= packages.installed([str(target)])
-    lacking = packages.missing(wanted, present)
+    lacking = packages.missing(required, present)
     if problem := packages.torch_problem(present):
         say(problem)
     names = ", ".join(map(str, lacking))
     results.check("the packages of pyproject.toml", "all", f"missing: {names}" if names else "all", not lacking)
     results.note(f"Python {sys.version.split()[0]}, torch {present.get('torch')}.")
     commands = packages.download_commands(lacking)
-    results.note(f"Wheels for --wheels, made on a machine with a network ({'missing, ' * bool(lacking)}peers):\n")
+    results.note(f"Download for --wheels ({'missing packages, ' * bool(lacking)}other systems):\n")
     results.note("\n".join(["```bash", *commands, "```"]))
     if lacking:
-        say(f"missing here: {names}; make the folder of --wheels where there is a network, by")
+        say(f"missing packages: {names}; download them for --wheels on a machine with a network:")
         sys.stderr.write(f"  {commands[0]}\n")
-    results.end("done")
+    results.finish()
 
 
 def _environment(target: Path) -> dict[str, str]:
-    """Variables of the stages: packages of the output folder come first, and all systems run in this Python."""
+    """Environment of the stages: packages of the output folder come first; all systems use this Python."""
     path = [str(target), str(packages.ROOT), str(packages.ROOT / "tools")]
     return {
         **os.environ,
@@ -122,59 +119,55 @@ def _environment(target: Path) -> dict[str, str]:
 
 
 def _finish(settings: Settings, results: Path) -> int:
-    """Write the report, show the table; the exit status."""
+    """Write the report and print the table; returns the exit status."""
     found = outcomes(results)
     if not found:
-        say(f"{settings.out} holds no results; run some stages first")
+        say(f"{settings.out} has no results; run stages first")
         return 1
     path = Path(settings.out) / "report.md"
     path.write_text(format_report(found), encoding="utf-8")
     sys.stdout.write(format_table(found))
     say(f"report: {path}")
-    return 0 if all_held(found) else 1
+    return 0 if all_passed(found) else 1
 
 
 def _list_line(stage: Stage, results: Path) -> str:
     outcome: Outcome | None = read_outcome(results, stage.name)
-    return f"{stage.name:<32} {outcome.ended if outcome else 'not run':<15} {stage.title}\n"
+    return f"{stage.name:<32} {outcome.status if outcome else 'not run':<15} {stage.title}\n"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _OneLineParser(
         prog="tools/gpu-check",
-        description="Check on one GPU all that tests on a CPU cannot show, and measure the ledger's GPU goals.",
+        description="Check nmt on one GPU where CPU tests cannot, and measure the GPU goals of tools/bench/RESULTS.md.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--stages", metavar="NAMES", help="stages to run, by name and with commas between; see --list")
+    parser.add_argument("--stages", metavar="NAMES", help="comma-separated stages to run; see --list")
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("build/gpu-check"),
-        help="folder of state, logs, results and table (%(default)s)",
+        help="output folder (%(default)s)",
     )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu for a dry run (cuda)")
-    parser.add_argument("--small", action="store_true", help="tiny sizes, which show that all runs and nothing else")
-    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="folder of wheels (wheels, if it is there)")
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="raw parallel text for the contests (built-in)")
-    parser.add_argument(
-        "--budget-seconds", type=float, metavar="N", help="end this call before so many seconds are over"
-    )
-    parser.add_argument(
-        "--limit", type=float, default=STAGE_SECONDS, metavar="N", help="seconds after which a stage is ended (540)"
-    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu for a dry run (%(default)s)")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, for a dry run")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels to install (wheels, if it exists)")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="raw text for speed comparisons (toy corpus)")
+    parser.add_argument("--budget-seconds", type=float, metavar="N", help="end this call within N seconds")
+    parser.add_argument("--limit", type=float, default=STAGE_SECONDS, metavar="N", help="seconds per stage (540)")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--list", action="store_true", help="list the stages and what became of them")
-    shown.add_argument("--report", action="store_true", help="write the report and print the table, and nothing else")
+    shown.add_argument("--list", action="store_true", help="list the stages and their status")
+    shown.add_argument("--report", action="store_true", help="only write the report and print the table")
     return parser
 
 
 class _OneLineParser(argparse.ArgumentParser):
-    """Errors are one line."""
+    """Prints one-line errors, without usage."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        """End with status 2."""
+        """Exit with status 2."""
         self.exit(2, f"gpu-check: {message}\n")
 
 

@@ -1,6 +1,6 @@
-"""One stage in a process of its own: `python -m gpu_check.child MODULE STAGE SETTINGS`.
+"""Process of one stage: `python -m gpu_check.child MODULE STAGE SETTINGS`.
 
-A stage's module has `run(settings, results, part)`; `part` is the name of the sub-stage, or "".
+A stage module has `run(settings, results, part)`; `part` is the name of the sub-stage, or "".
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from gpu_check.settings import Settings
 
 
 def main(module: str, stage: str, text: str) -> None:
-    """Run the stage; what it raises goes to the log, and what it has found by then is kept."""
+    """Run the stage. Exceptions go to the log; checks added before them are kept."""
     end_with_parent()
     settings = Settings.from_json(text)
     results = Results(stage, Path(settings.out) / "results")
     importlib.import_module(module).run(settings, results, stage.partition(":")[2])
-    results.end("done")
+    results.finish()
 
 
 if __name__ == "__main__":

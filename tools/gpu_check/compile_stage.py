@@ -1,7 +1,6 @@
-"""Training as torch.compile makes it: one graph, its gradients, what compiling takes and what it gains.
+"""Training with torch.compile: number of graphs, gradients, compilation time and speedup.
 
-On a GPU the trainer compiles by itself. A dry run does the same by hand, by a kernel of attention that can be traced on
-a CPU, and without a code generator.
+A dry run compiles with the backend `eager` and an attention kernel that can be traced on a CPU.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from nmt.processes.distributed import World, start_world
 from nmt.train.trainer import Trainer
 
 _WARM_UP = 3
-# Of the whole gradient in bf16, relatively: some units in the last of its 8 bits.
+# Relative distance of the bf16 gradients: some units in the last of 8 bits.
 _GRADIENT_LIMIT = 0.03
 
 
 def run(settings: Settings, results: Results, _part: str) -> None:
-    """Measure eager training, then compiled training, then compare gradients."""
+    """Measure eager and compiled training and compare their gradients."""
     updates = settings.pick(10, 2)
     with start_world(settings.device) as world, tempfile.TemporaryDirectory() as folder:
         spec = _spec(settings, compiled=False)
@@ -52,15 +51,15 @@ def _measure_compiled(
         bench.run(_WARM_UP)
         graphs = _graphs()
         compiled = bench.run(settings.pick(10, 2))
-        more = _graphs() - graphs
+        recompiled = _graphs() - graphs
         results.check("graphs of model and loss after warm-up", "1", str(graphs), graphs == 1)
-        results.check("graphs that came later", "0", str(more), more == 0)
+        results.check("recompilations after warm-up", "0", str(recompiled), recompiled == 0)
         skipped = eager.skipped + compiled.skipped
         results.check("updates without a finite gradient", "0", str(skipped), skipped == 0)
         found = _gradient(bench.trainer, update, bench.trainer.world)
     distance = float((found - expected).norm() / expected.norm())
-    what = "gradient of compiled and eager steps in bf16, without dropout"
-    results.check(what, f"within {_GRADIENT_LIMIT:g}", f"{distance:.2g}", distance <= _GRADIENT_LIMIT)
+    name = "gradient of compiled and eager steps in bf16, without dropout"
+    results.check(name, f"within {_GRADIENT_LIMIT:g}", f"{distance:.2g}", distance <= _GRADIENT_LIMIT)
     rates = [one.tgt_tokens / one.seconds for one in (compiled, eager)]
     speed = f"{rates[0]:,.0f} and {rates[1]:,.0f} target tokens/s, {rates[0] / rates[1]:.2f} times"
     if settings.on_gpu:
@@ -92,13 +91,13 @@ def _compiled(settings: Settings, spec: ModelSpec, world: World, store: PairStor
 
 
 def _trace_on_cpu(trainer: Trainer, settings: Settings) -> None:
-    """A kernel that needs nothing of the host, as that of a GPU."""
+    """On a CPU, use an attention kernel that does not read tensors on the host, as on a GPU."""
     if not settings.on_gpu:
         trainer.model.use_kernel("masked")
 
 
 def _gradient(trainer: Trainer, update: Update, world: World) -> Tensor:
-    """The gradient of a micro-batch as one vector, without dropout, at the weights of a fresh model."""
+    """Gradient of a micro-batch as one vector, without dropout, at seeded random weights."""
     torch.manual_seed(1)
     with torch.no_grad():
         for weight in trainer.model.parameters():

@@ -1,6 +1,6 @@
-"""Steps of the decoder recorded as CUDA graphs: how many, their seconds, equality and gain.
+"""Decoder steps captured as CUDA graphs: count, capture time, equality and speedup.
 
-A dry run does the same with a recorder that only runs again what it is given.
+A dry run uses a recorder that calls the step again instead of replaying a graph.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from nmt.text.tokenizer import Tokenizers
 
 Found = list[list[Hypothesis]]
 
-_NOT_RECORDED = "the same steps, not recorded"
+_NOT_CAPTURED = "the same steps, not captured"
 
-# Of a score, relatively, between recorded steps and the Transformer's own: matmuls of other sizes, which sum in other
-# orders.
+# Relative difference of scores between captured steps and the Transformer, whose matmuls have other sizes and so sum in
+# another order.
 _SCORE_LIMITS = {"fp32": 1e-5, "bf16": 0.01}
 
 
-class Watched:
-    """A recorder that counts: recordings, those that could not be made, and the seconds."""
+class CountingRecorder:
+    """Counts captures, failed captures and their seconds."""
 
     def __init__(self, inner: Recorder) -> None:
         self._inner = inner
-        self.recorded = self.refused = 0
+        self.captured = self.failed = 0
         self.seconds = 0.0
 
     def record(self, run: Run) -> Run:
@@ -52,8 +52,8 @@ class Watched:
         started = time.perf_counter()
         made = self._inner.record(run)
         self.seconds += time.perf_counter() - started
-        self.recorded += 1
-        self.refused += made is run
+        self.captured += 1
+        self.failed += made is run
         return made
 
     def forget(self) -> None:
@@ -62,7 +62,7 @@ class Watched:
 
 
 def run(settings: Settings, results: Results, _part: str) -> None:
-    """Search with random weights of the base model, with and without recording."""
+    """Search with random weights of the base model, with and without CUDA graphs."""
     with tempfile.TemporaryDirectory() as folder:
         request = DecodingRequest(
             settings.pick("base", "tiny"), None, None, settings.pick(256, 6), settings.pick(None, 60), None, []
@@ -86,36 +86,36 @@ def _compare(
     precision: str,
 ) -> None:
     device = batches[0].tokens.device
-    watched = Watched(GraphRecorder(device) if settings.on_gpu else PlainRecorder())
-    recorded, plain = CapturedModel(model, watched), CapturedModel(model, PlainRecorder())
+    recorder = CountingRecorder(GraphRecorder(device) if settings.on_gpu else PlainRecorder())
+    captured, plain = CapturedModel(model, recorder), CapturedModel(model, PlainRecorder())
     found: dict[str, Found] = {}
     seconds: dict[str, tuple[float, float]] = {}
-    for name, searched in (("recorded", recorded), (_NOT_RECORDED, plain), ("Transformer", model)):
+    for name, searched in (("captured", captured), (_NOT_CAPTURED, plain), ("Transformer", model)):
         first, _ = _search(searched, batches, options)
         again, found[name] = _search(searched, batches, options)
         seconds[name] = first, again
-    tokens = sum(map(_length, found["recorded"]))
+    tokens = sum(map(_length, found["captured"]))
     rows = [[name, f"{one:.3f}", f"{two:.3f}", f"{tokens / two:,.0f}"] for name, (one, two) in seconds.items()]
     head = ["search", "seconds, first", "seconds, again", "tokens/s, again"]
     results.table(f"{precision}, beam {options.beam_size}, {len(found['recorded'])} sentences", head, rows)
-    row = (f"{precision}: steps that were recorded", "all that are taken three times")
-    seen = f"{watched.recorded - watched.refused} of {watched.recorded} in {watched.seconds:.2f} s"
+    row = (f"{precision}: captured steps", "all that occur three times")
+    actual = f"{recorder.captured - recorder.failed} of {recorder.captured} in {recorder.seconds:.2f} s"
     if settings.on_gpu:
-        results.check(*row, seen, watched.recorded > 0 and not watched.refused)
-        gain = seconds[_NOT_RECORDED][1] / seconds["recorded"][1]
-        results.check(f"{precision}: recorded steps", "faster than kernel by kernel", f"{gain:.2f} times", gain > 1)
+        results.check(*row, actual, recorder.captured > 0 and not recorder.failed)
+        speedup = seconds[_NOT_CAPTURED][1] / seconds["captured"][1]
+        results.check(f"{precision}: captured steps", "faster than eager steps", f"{speedup:.2f} times", speedup > 1)
     else:
         results.not_measured(*row, NO_GPU)
-    bits = found["recorded"] == found[_NOT_RECORDED]
-    results.check(f"{precision}: replays and the same steps", "equal to the bit", "equal" if bits else "differ", bits)
-    strings, farthest = _agreement(found["recorded"], found["Transformer"])
+    bits = found["captured"] == found[_NOT_CAPTURED]
+    results.check(f"{precision}: replays and the same steps", "bit-identical", "equal" if bits else "differ", bits)
+    strings, distance = _agreement(found["captured"], found["Transformer"])
     limit = _SCORE_LIMITS[precision]
     results.check(
-        f"{precision}: scores of equal strings, recorded and Transformer", f"within {limit:g}", f"{farthest:.2g}",
-        farthest <= limit,
+        f"{precision}: scores of equal strings, captured and Transformer", f"within {limit:g}", f"{distance:.2g}",
+        distance <= limit,
     )  # fmt: skip
     if precision == "fp32":
-        results.check("fp32: strings of recorded steps and Transformer", "99 %", f"{strings:.1%}", strings >= 0.99)
+        results.check("fp32: strings of captured steps and Transformer", "99 %", f"{strings:.1%}", strings >= 0.99)
 
 
 def _search(model: StepModel[Any], batches: Sequence[PackedSequences], options: SearchOptions) -> tuple[float, Found]:
@@ -127,11 +127,11 @@ def _search(model: StepModel[Any], batches: Sequence[PackedSequences], options: 
 
 
 def _agreement(found: Found, expected: Found) -> tuple[float, float]:
-    """The share of equal best outputs, and how far apart their scores are at most, relatively."""
+    """Fraction of equal best outputs, and the largest relative difference of their scores."""
     pairs = [(one[0], other[0]) for one, other in zip(found, expected, strict=True)]
     equal = [(one, other) for one, other in pairs if one.tokens == other.tokens]
-    farthest = max((abs(one.score / other.score - 1) for one, other in equal), default=float("inf"))
-    return len(equal) / len(pairs), farthest
+    distance = max((abs(one.score / other.score - 1) for one, other in equal), default=float("inf"))
+    return len(equal) / len(pairs), distance
 
 
 def _length(hypotheses: list[Hypothesis]) -> int:

@@ -1,7 +1,7 @@
-"""The first losses of one training on the CPU and on the GPU in every precision, laid over each other.
+"""Training losses on the CPU and on the GPU in every precision.
 
-The batches, the initial weights and the seed are the same. Without dropout nothing but rounding differs. With dropout
-the masks differ between devices, so only means over windows of updates can be compared.
+Batches, initial weights and seed are equal. Without dropout only rounding differs. With dropout the masks differ
+between devices, so only means over windows of updates are compared.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FIRST = 10
 
 @dataclass(frozen=True)
 class Limits:
-    """How far a curve may be from the CPU's in float32, relatively.
+    """Largest relative distances from the CPU's float32 losses.
 
-    first: any of the first 10 losses; last: the mean of the last 20; smooth: with dropout, the mean of any 20 in a row
+    first: each of the first 10 losses; last: mean of the last 20; smooth: with dropout, mean of any 20 in a row
     """
 
     first: float
@@ -38,8 +38,8 @@ class Limits:
     smooth: float
 
 
-# On a CPU, another kernel of attention in float32 gives 1.2e-7 and 0.0016, bf16 gives 6.8e-5 and 0.0018, and fp16 gives
-# 6.7e-6 at first; with dropout, other masks in float32 give 0.007. TF32, with as many bits as fp16, would show.
+# Measured on a CPU (first, last): another attention kernel in float32 1.2e-7 and 0.0016, bf16 6.8e-5 and 0.0018, fp16
+# 6.7e-6 (first); other dropout masks in float32 0.007 (smooth). TF32 has as many mantissa bits as fp16 and would fail.
 LIMITS = {
     "fp32": Limits(first=2e-6, last=0.01, smooth=0.03),
     "bf16": Limits(first=5e-4, last=0.01, smooth=0.03),
@@ -48,12 +48,12 @@ LIMITS = {
 
 
 def run(settings: Settings, results: Results, _part: str) -> None:
-    """Train all variants and compare."""
+    """Train in all precisions and compare."""
     recipe = quickstart_recipe(settings)
     prepared = prepared_corpus(recipe)
     results.note(
-        f"Products of float32 on a GPU: torch's precision {torch.get_float32_matmul_precision()!r}; 'highest' means "
-        f"without TF32; cuDNN's TF32 {torch.backends.cudnn.allow_tf32}, which nothing here uses.\n"
+        f"float32 matmul precision: {torch.get_float32_matmul_precision()!r} ('highest' is without TF32); "
+        f"cuDNN TF32, unused here: {torch.backends.cudnn.allow_tf32}.\n"
     )
     curves: dict[str, dict[str, list[float]]] = {}
     for dropout in (0.0, 0.1):
@@ -75,7 +75,7 @@ def _variants(settings: Settings) -> list[tuple[str, str]]:
 
 
 def training_losses(settings: Settings, prepared: Prepared, device: str, precision: str, dropout: float) -> list[float]:
-    """The loss of each of the first 200 updates, per target token."""
+    """Loss per target token of each of the first 200 updates."""
     options = [f"run_dir={settings.folder('work') / 'losses'}", f"model.dropout={dropout}"]
     options += [f"train.device={device}", f"train.precision={precision}"]
     recipe = quickstart_recipe(settings, options)
@@ -91,8 +91,10 @@ def training_losses(settings: Settings, prepared: Prepared, device: str, precisi
 
 def _check_learning(results: Results, name: str, losses: Sequence[float]) -> None:
     first, last = losses[0], float(np.mean(losses[-_WINDOW:]))
-    held = all(map(math.isfinite, losses)) and last < 0.7 * first
-    results.check(f"{name}: it learns", "last 20 below 0.7 of the first", f"{first:.3f} to {last:.3f}", held)
+    passed = all(map(math.isfinite, losses)) and last < 0.7 * first
+    results.check(
+        f"{name}: loss decreases", "mean of the last 20 below 0.7 of the first", f"{first:.3f} to {last:.3f}", passed
+    )
 
 
 def _compare(settings: Settings, results: Results, curves: dict[str, list[float]], dropout: float) -> None:
@@ -102,7 +104,7 @@ def _compare(settings: Settings, results: Results, curves: dict[str, list[float]
         if name == "cpu fp32":
             name = "GPU fp32"
         for what, limit, distance in _distances(limits, reference, curves.get(name), dropout):
-            row = (f"{name} against cpu fp32, dropout {dropout:g}: {what}", f"within {limit:g}")
+            row = (f"{name} and cpu fp32, dropout {dropout:g}: {what}", f"within {limit:g}")
             if distance is None:
                 results.not_measured(*row, NO_GPU)
             else:
@@ -112,20 +114,20 @@ def _compare(settings: Settings, results: Results, curves: dict[str, list[float]
 def _distances(
     limits: Limits, reference: np.ndarray, losses: Sequence[float] | None, dropout: float
 ) -> list[tuple[str, float, float | None]]:
-    """What is compared, how far apart it may be and how far it is, relatively; None without a curve."""
+    """Name, limit and relative distance of each comparison; the distance is None without losses."""
 
-    def largest(theirs: np.ndarray, ours: np.ndarray) -> float:
+    def max_distance(theirs: np.ndarray, ours: np.ndarray) -> float:
         distance = float(np.abs(ours / theirs - 1).max())
         return distance if math.isfinite(distance) else math.inf
 
     found = reference * math.nan if losses is None else np.array(losses)
     if dropout:
-        compared = [("means of 20", limits.smooth, largest(_smooth(reference), _smooth(found)))]
+        compared = [("means of 20", limits.smooth, max_distance(_smooth(reference), _smooth(found)))]
     else:
         ends = reference[-_WINDOW:].mean(), found[-_WINDOW:].mean()
         compared = [
-            (f"first {_FIRST} losses", limits.first, largest(reference[:_FIRST], found[:_FIRST])),
-            ("mean of the last 20", limits.last, largest(*map(np.atleast_1d, ends))),
+            (f"first {_FIRST} losses", limits.first, max_distance(reference[:_FIRST], found[:_FIRST])),
+            ("mean of the last 20", limits.last, max_distance(*map(np.atleast_1d, ends))),
         ]
     return [(what, limit, None if losses is None else distance) for what, limit, distance in compared]
 
@@ -145,9 +147,9 @@ def _write(settings: Settings, curves: dict[str, dict[str, list[float]]]) -> Non
 
 
 def _draw(curves: dict[str, dict[str, list[float]]], path: Path) -> str:
-    """Draw the curves where matplotlib is there; what became of it."""
+    """Plot the losses if matplotlib is installed; returns a note."""
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - it may be missing
+        from matplotlib.figure import Figure  # noqa: PLC0415 - optional
     except ImportError:
         return "No picture: matplotlib is not installed."
     figure = Figure(figsize=(11, 4.5), layout="constrained")

@@ -1,4 +1,4 @@
-"""Measures a goal of the ledger by the command that it names, and notes the result in the output folder's ledger."""
+"""Measures a goal with its command and adds the result to the ledger of the output folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nmt.grammar import generate
 
 _BENCH = (sys.executable, "-m", "bench")
 _SMALL_TRAINING = "--vocab-size 100 --batch-tokens 300 --micro-batch-tokens 300 --updates 1 --repetitions 1 --warm-up 1"
-_SMALL_CONTEST = {
+_SMALL_COMPARISON = {
     "train": "--shape tiny --rounds 2 --updates 1 --batch-tokens 200 --threads 1",
     "decode": "--shape tiny --rounds 2 --num-sentences 4 --output-tokens 4 --batch-sentences 2 --threads 1",
 }
@@ -31,7 +31,7 @@ def measure(settings: Settings, results: Results, goal: Goal) -> None:
     """Measure one goal and add its check."""
     row = (goal.text, goal.target_text)
     words = shlex.split(goal.command)
-    entry, problem = _figure(settings, goal, words) if words[0] == "nmt" else _contest(settings, words)
+    entry, problem = _measure_alone(settings, goal, words) if words[0] == "nmt" else _compare(settings, words)
     if entry is None:
         failed, _, _ = problem.removeprefix("bench: ").partition(" ")
         if failed in ("eole", "transformers", "ctranslate2"):
@@ -39,15 +39,15 @@ def measure(settings: Settings, results: Results, goal: Goal) -> None:
         return results.check(*row, problem, False)
     if not settings.on_gpu:
         results.note(f"On a CPU: {format_result(entry)}.")
-        return results.not_measured(*row, "no GPU; it ran on the CPU")
+        return results.not_measured(*row, "no GPU; measured on the CPU")
     results.check(*row, format_result(entry), is_reached(entry))
     if not settings.small:
         add_entries([entry])
     return None
 
 
-def _figure(settings: Settings, goal: Goal, words: Sequence[str]) -> tuple[Entry | None, str]:
-    """A figure of nmt alone, by `nmt bench train`."""
+def _measure_alone(settings: Settings, goal: Goal, words: Sequence[str]) -> tuple[Entry | None, str]:
+    """Measure nmt with `nmt bench train`."""
     path = settings.folder("work") / f"{goal.name}.json"
     words = [*words]
     if settings.small:
@@ -55,36 +55,35 @@ def _figure(settings: Settings, goal: Goal, words: Sequence[str]) -> tuple[Entry
         words += shlex.split(_SMALL_TRAINING)
     if not settings.on_gpu:
         words += ["--device", "cpu", "--no-compile", "--precision", "fp32", "--threads", "1"]
-    if problem := _problem([sys.executable, "-m", *words, "--json", str(path)]):
+    if problem := _run([sys.executable, "-m", *words, "--json", str(path)]):
         return None, problem
     report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     figures = report["figures"]
     value = 1 - figures["stages"]["row_padding"] if goal.name == "train-gpu-rows" else figures["share_of_linear"]
     tokens = figures["tgt_tokens_per_second"]["median"]
-    note = f"{tokens:,.0f} target tokens a second (median); {figures['compiled_while_timed']} graphs made while timed"
+    note = f"{tokens:,.0f} target tokens/s (median); {figures['compiled_while_timed']} graphs compiled while timed"
     entry = value_entry(goal.name, value, shlex.join(words), note, report)
     add_entries([entry], _ledger(settings))
     return entry, ""
 
 
-def _contest(settings: Settings, words: Sequence[str]) -> tuple[Entry | None, str]:
-    """Two systems in turns, by `tools/bench/run`."""
-    folder, note = _contest_text(settings)
+def _compare(settings: Settings, words: Sequence[str]) -> tuple[Entry | None, str]:
+    """Compare two systems with `tools/bench/run`."""
+    folder, note = _comparison_text(settings)
     ledger = _ledger(settings)
     command = [*_BENCH, *words[1:], "--ledger", str(ledger), "--folder", str(folder), "--note", note]
     if settings.small:
-        command += shlex.split(_SMALL_CONTEST[words[1]])
-    if not settings.on_gpu:  # without what a CPU has not: compilation in seconds, float16
-        ours, theirs = (len(_BENCH) + place for place in (1, 2))
-        for place in (ours, theirs):
-            command[place] = command[place].partition(":")[0]
+        command += shlex.split(_SMALL_COMPARISON[words[1]])
+    if not settings.on_gpu:  # no compilation, which takes long, and no float16
+        for index in (len(_BENCH) + 1, len(_BENCH) + 2):
+            command[index] = command[index].partition(":")[0]
         command += ["--device", "cpu"]
-    problem = _problem(command)
+    problem = _run(command)
     return (None, problem) if problem else (read_ledger(ledger)[-1], "")
 
 
-def _problem(command: Sequence[str]) -> str:
-    """Run a command; what it says last if it fails, else ""."""
+def _run(command: Sequence[str]) -> str:
+    """Run a command; returns its last error message, or "" if it succeeds."""
     done = subprocess.run(
         command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False, preexec_fn=end_with_parent
     )
@@ -92,27 +91,27 @@ def _problem(command: Sequence[str]) -> str:
     lines = [line.strip() for line in done.stderr.split("\n") if line.strip()]
     if not done.returncode:
         return ""
-    told = [line for line in lines if re.match("bench: ", line)]
-    return (told or lines or [f"it ended with {done.returncode}"])[-1][:300]
+    errors = [line for line in lines if re.match("bench: ", line)]
+    return (errors or lines or [f"exit status {done.returncode}"])[-1][:300]
 
 
-def _contest_text(settings: Settings) -> tuple[Path, str]:
-    """The folder of the text that the systems work on, made if need be, and what it is."""
+def _comparison_text(settings: Settings) -> tuple[Path, str]:
+    """Return the prepared text of the comparisons and its description; prepares it if missing."""
     given = settings.data
-    note = "Text: raw files given by --data." if given else "Text: the built-in toy corpus."
-    folder = settings.folder("work") / f"contest-text{'-given' * bool(given)}"
+    note = "Text: raw files of --data." if given else "Text: the built-in toy corpus."
+    folder = settings.folder("work") / f"comparison-text{'-given' * bool(given)}"
     if not (folder / "vocab.txt").exists():
-        raw = Path(given) if given else _write_built_in(settings)
+        raw = Path(given) if given else _write_toy_corpus(settings)
         vocabulary = "8000" if given else settings.pick("3000", "400")
         command = ["data", "--data", str(raw), "--folder", str(folder), "--vocab-size", vocabulary]
-        if problem := _problem([*_BENCH, *command]):
+        if problem := _run([*_BENCH, *command]):
             raise SystemExit(problem)
     return folder, note
 
 
-def _write_built_in(settings: Settings) -> Path:
-    """As many pairs as Multi30k has, in files of its names."""
-    raw = settings.folder("work/contest-raw")
+def _write_toy_corpus(settings: Settings) -> Path:
+    """Write as many toy pairs as Multi30k has, under its file names."""
+    raw = settings.folder("work/comparison-raw")
     sizes = settings.pick((29_000, 1_000, 1_000), (300, 20, 20))
     for name, split, pairs in zip(("train", "val", "test"), ("train", "valid", "test"), sizes, strict=True):
         found = list(generate(split, pairs, seed=1))  # type: ignore[arg-type]
@@ -122,5 +121,5 @@ def _write_built_in(settings: Settings) -> Path:
 
 
 def _ledger(settings: Settings) -> Path:
-    """A ledger of the output folder's own, from which that of the tree is filled."""
+    """Ledger of the output folder, which `tools/bench/run ledger --add` merges into that of the source tree."""
     return settings.folder("ledger")

@@ -1,4 +1,4 @@
-"""Memory of a GPU: what `train.micro_batch_tokens=auto` chooses, what was foreseen, and what too little of it does."""
+"""GPU memory: `train.micro_batch_tokens=auto`, its estimate, and behavior when memory is short."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from nmt.recipe import UserError
 from nmt.train.memory import BUDGET_STEP, MicroBatchShape, missing_moment_bytes, peak_memory
 from nmt.train.trainer import Trainer
 
-# What updates take at most may differ from what one step showed beforehand by so much, up and down.
-_ABOVE, _BELOW = 1.05, 0.7
+# Limits of peak memory during training relative to the estimate.
+_MAX_RATIO, _MIN_RATIO = 1.05, 0.7
 _SMALL = ["train.threads=1", "train.batch_tokens=600", "data.max_tokens=100"]
 
 
 def run(settings: Settings, results: Results, _part: str) -> None:
-    """Training first, then translation."""
+    """Check training, then translation."""
     _check_auto(settings, results)
     _check_too_large(settings, results)
     _check_translation(settings, results)
 
 
 def _bench(settings: Settings, folder: Path, *options: str) -> TrainingBench:
-    """A trainer of the big model; UserError where its micro-batches do not fit."""
+    """Create a trainer of the big model; raises UserError if its micro-batches do not fit."""
     given = [f"train.device={settings.device}", "train.precision=bf16", "train.shapes=fixed"]
     vocabulary = settings.pick(None, 200)
-    chosen = [*given, *settings.pick([], _SMALL), *options]  # of two of one option the last
+    chosen = [*given, *settings.pick([], _SMALL), *options]  # the last value of an option counts
     overrides = list({one.partition("=")[0]: one for one in chosen}.values())
     spec = find_model_spec(settings.pick("big", "tiny"), overrides, vocabulary)
     with start_world(settings.device) as world:
@@ -53,22 +53,22 @@ def _check_auto(settings: Settings, results: Results) -> None:
         chosen = bench.micro_batch_tokens
         row = ("train.micro_batch_tokens=auto", f"a multiple of {BUDGET_STEP}")
         results.check(*row, f"{chosen:,}", chosen > 0 and chosen % BUDGET_STEP == 0)
-        row = ("memory of five updates against what one step showed", f"{_BELOW:g} to {_ABOVE:g} times")
+        row = ("peak memory of five updates relative to the estimate", f"{_MIN_RATIO:g} to {_MAX_RATIO:g} times")
         if not settings.on_gpu:
             bench.run(1)
             results.not_measured(*row, NO_GPU)
             return
-        foreseen = _foreseen(bench.trainer)
+        estimate = _estimated_bytes(bench.trainer)
         torch.cuda.reset_peak_memory_stats()
         bench.run(5)
         peak, total = torch.cuda.max_memory_allocated(), torch.cuda.get_device_properties(0).total_memory
-        seen = f"{peak / foreseen:.2f} times: {_gib(peak)} of {_gib(foreseen)} foreseen; the GPU has {_gib(total)}"
-        results.check(*row, seen, _BELOW <= peak / foreseen <= _ABOVE)
+        actual = f"{peak / estimate:.2f} times: {_gib(peak)}, estimated {_gib(estimate)}, GPU {_gib(total)}"
+        results.check(*row, actual, _MIN_RATIO <= peak / estimate <= _MAX_RATIO)
 
 
-def _foreseen(trainer: Trainer) -> int:
-    """Bytes of weights and moments, and of the step whose micro-batch is as full as can be."""
-    assert trainer.batching.shape is not None, "the recipe asks for fixed shapes"
+def _estimated_bytes(trainer: Trainer) -> int:
+    """Bytes of weights and moments, and of a step with the largest micro-batch."""
+    assert trainer.batching.shape is not None
     device = trainer.world.device
     batch = MicroBatchShape.of_all(trainer.batching.shape).batch().to(device)
 
@@ -84,8 +84,8 @@ def _foreseen(trainer: Trainer) -> int:
 
 
 def _check_too_large(settings: Settings, results: Results) -> None:
-    """A micro-batch beyond all memory is refused before training, with one that would do."""
-    row = ("a micro-batch that is too large", "one line that names one that fits")
+    """Check that a micro-batch larger than the memory is refused before training, with a suitable size."""
+    row = ("a micro-batch that is too large", "one-line error with a size that fits")
     if not settings.on_gpu:
         results.not_measured(*row, NO_GPU)
         return
@@ -95,15 +95,15 @@ def _check_too_large(settings: Settings, results: Results) -> None:
         with tempfile.TemporaryDirectory() as folder:
             options = f"train.batch_tokens={tokens}", f"train.micro_batch_tokens={tokens}"
             _bench(settings, Path(folder), *options).close()
-        results.check(*row, f"{tokens:,} tokens were taken", False)
+        results.check(*row, f"{tokens:,} tokens were accepted", False)
     except UserError as error:
         message = str(error)
         results.check(*row, message, "\n" not in message and re.search(r"at most [1-9]\d+", message) is not None)
 
 
 def _check_translation(settings: Settings, results: Results) -> None:
-    """With half of the memory that a batch takes, translation goes on with smaller ones."""
-    row = ("translation with too little memory", "recovers, 99 % of strings the same")
+    """Check that translation continues with smaller batches if half of the memory is available."""
+    row = ("translation with too little memory", "recovers, 99 % of strings equal")
     with tempfile.TemporaryDirectory() as folder:
         request = DecodingRequest(
             settings.pick("base", "tiny"), None, None, settings.pick(512, 8), settings.pick(None, 60), 20,
@@ -122,22 +122,22 @@ def _check_translation(settings: Settings, results: Results) -> None:
         del translator
         torch.cuda.empty_cache()
         translator = Translator.load(directory, settings.device, "fp32", decode)
-        failures, found = _translate_within(translator, lines, before + (peak - before) // 2)
-        equal = sum(one == other for one, other in zip(found, expected, strict=True)) / len(lines)
-        seen = f"{equal:.1%} after {failures} allocations failed; {_gib(peak - before)} for all, half of it given"
-        results.check(*row, seen, failures > 0 and equal >= 0.99)
+        failures, translations = _translate_within(translator, lines, before + (peak - before) // 2)
+        equal = sum(one == other for one, other in zip(translations, expected, strict=True)) / len(lines)
+        actual = f"{equal:.1%} after {failures} failed allocations; {_gib(peak - before)} needed, half available"
+        results.check(*row, actual, failures > 0 and equal >= 0.99)
 
 
-def _translate_within(translator: Translator, lines: Sequence[str], most_bytes: int) -> tuple[int, list[str]]:
-    """How many allocations fail where torch may allocate so much, and the translations."""
+def _translate_within(translator: Translator, lines: Sequence[str], limit: int) -> tuple[int, list[str]]:
+    """Translate with a memory limit in bytes; returns the number of failed allocations and the translations."""
     total = torch.cuda.get_device_properties(0).total_memory
     failures = torch.cuda.memory_stats()["num_ooms"]
-    torch.cuda.set_per_process_memory_fraction(most_bytes / total)
+    torch.cuda.set_per_process_memory_fraction(limit / total)
     try:
-        found = translator.translate(lines)
+        translations = translator.translate(lines)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    return torch.cuda.memory_stats()["num_ooms"] - failures, found
+    return torch.cuda.memory_stats()["num_ooms"] - failures, translations
 
 
 def _gib(size: float) -> str:

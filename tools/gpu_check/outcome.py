@@ -1,4 +1,4 @@
-"""What a stage found: its checks and notes, in one JSON file that is whole at every moment."""
+"""The outcome of a stage: its checks and notes, stored in one JSON file that is replaced atomically."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Verdict = Literal["held", "did not hold", "not measured"]
-# unfinished: its process is at work, or was ended with the whole command: the stage is run again
-Ended = Literal["unfinished", "done", "failed", "over its limit"]
+Verdict = Literal["passed", "failed", "not measured"]
+Status = Literal["unfinished", "done", "failed", "timed out"]
+"""unfinished: running, or interrupted with the whole command; the stage is repeated."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One row of the table. `seen` of a check that was not measured says why."""
+    """One row of the table. `actual` of a check that was not measured is the reason."""
 
     name: str
     expected: str
-    seen: str
+    actual: str
     verdict: Verdict
 
 
 @dataclass
 class Outcome:
-    """What is known of a stage. notes: Markdown for people, such as tables of figures."""
+    """Status and results of a stage. notes: Markdown, such as tables of measurements."""
 
     stage: str
-    ended: Ended = "unfinished"
+    status: Status = "unfinished"
     seconds: float = 0.0
     checks: list[Check] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
-        """Write `STAGE.json` to a folder, by way of a file beside it."""
+        """Write `STAGE.json` atomically."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / file_name(self.stage)
         part = path.with_suffix(f".part-{os.getpid()}")
@@ -45,12 +45,12 @@ class Outcome:
 
 
 def file_name(stage: str, suffix: str = ".json") -> str:
-    """The name of a stage's file: a sub-stage is written with a colon, which some file systems refuse."""
+    """File name of a stage, without the colon of sub-stages, which some file systems do not allow."""
     return stage.replace(":", "-") + suffix
 
 
 def read_outcome(folder: Path, stage: str) -> Outcome | None:
-    """What a folder holds of a stage; None where there is nothing, or nothing that can be read."""
+    """Read the outcome of a stage; None if it is missing or unreadable."""
     try:
         tree: dict[str, Any] = json.loads((folder / file_name(stage)).read_text(encoding="utf-8"))
         return Outcome(**{**tree, "checks": [Check(**check) for check in tree["checks"]]})
@@ -59,20 +59,20 @@ def read_outcome(folder: Path, stage: str) -> Outcome | None:
 
 
 class Results:
-    """The outcome of the stage at work; whatever is added is on disk at once, so that an early end loses nothing."""
+    """Outcome of the running stage. Every addition is written to disk at once, so a killed stage keeps its results."""
 
     def __init__(self, stage: str, folder: Path) -> None:
         self._folder, self._started = folder, time.monotonic()
         self.outcome = Outcome(stage)
         self._write()
 
-    def check(self, name: str, expected: str, seen: str, held: bool) -> None:
-        """Add a check that was measured."""
-        self._add(Check(name, expected, seen, "held" if held else "did not hold"))
+    def check(self, name: str, expected: str, actual: str, passed: bool) -> None:
+        """Add a measured check."""
+        self._add(Check(name, expected, actual, "passed" if passed else "failed"))
 
-    def not_measured(self, name: str, expected: str, why: str) -> None:
-        """Add a check that could not be measured here."""
-        self._add(Check(name, expected, why, "not measured"))
+    def not_measured(self, name: str, expected: str, reason: str) -> None:
+        """Add a check that cannot be measured here."""
+        self._add(Check(name, expected, reason, "not measured"))
 
     def note(self, text: str) -> None:
         """Add a line of Markdown."""
@@ -81,13 +81,13 @@ class Results:
 
     def table(self, title: str, head: Sequence[object], rows: Sequence[Sequence[object]]) -> None:
         """Add a table."""
-        lines = [f"**{title}**", "", _row(head), _row(["---"] * len(head)), *map(_row, rows), ""]
+        lines = [f"**{title}**", "", table_row(head), table_row(["---"] * len(head)), *map(table_row, rows), ""]
         self.outcome.notes += lines
         self._write()
 
-    def end(self, ended: Ended) -> None:
-        """The stage is over."""
-        self.outcome.ended = ended
+    def finish(self) -> None:
+        """Mark the stage as done."""
+        self.outcome.status = "done"
         self._write()
 
     def _add(self, check: Check) -> None:
@@ -99,10 +99,7 @@ class Results:
         self.outcome.write(self._folder)
 
 
-def escaped(cell: object) -> str:
-    """What a cell of a table may hold, on one line."""
-    return str(cell).replace("|", "\\|").replace("\n", " ")
-
-
-def _row(cells: Sequence[object]) -> str:
-    return f"| {' | '.join(map(escaped, cells))} |"
+def table_row(cells: Sequence[object]) -> str:
+    """Format a row of a Markdown table."""
+    escaped = (str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells)
+    return f"| {' | '.join(escaped)} |"

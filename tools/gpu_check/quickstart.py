@@ -1,4 +1,4 @@
-"""The quickstart recipe: a small but real training from text that comes with nmt, so that nothing is fetched."""
+"""The quickstart recipe, which trains a small model on the built-in toy corpus."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nmt.recipe import Recipe, load_recipe
 from nmt.train.data import TrainingData
 from nmt.train.trainer import Trainer
 
-# Of a dry run: as few words and weights as can still be trained.
+# Dry run: a minimal vocabulary and model.
 _SMALL = (
     "tokenizer.vocab_size=400",
     'data.train=[{kind="toy", split="train", pairs=300}]',
@@ -39,20 +39,20 @@ _SMALL = (
 
 
 def quickstart_recipe(settings: Settings, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe, in the output folder; all of its stages share one prepared corpus."""
+    """Load the recipe with a run directory in the output folder, shared by the stages."""
     run_dir = settings.folder("work") / "quickstart"
-    chosen = [f"run_dir={run_dir}", *settings.pick((), _SMALL), *overrides]  # of two of one option the last
+    chosen = [f"run_dir={run_dir}", *settings.pick((), _SMALL), *overrides]  # the last value of an option counts
     return load_recipe(ROOT / "recipes/quickstart.toml", list({one.partition("=")[0]: one for one in chosen}.values()))
 
 
 def prepared_corpus(recipe: Recipe) -> Prepared:
-    """The recipe's corpus, which is prepared if it is not there."""
+    """Prepare the recipe's corpus if needed and load it."""
     prepare(recipe)
     return load_prepared(recipe.data_directory)
 
 
 def make_trainer(recipe: Recipe, world: World, prepared: Prepared) -> Trainer:
-    """A trainer at its beginning that saves nothing; `recipe.run_dir` must not hold checkpoints."""
+    """Create a trainer that saves nothing; `recipe.run_dir` must not contain checkpoints."""
     torch.manual_seed(recipe.seed)
     vocabulary = prepared.tokenizers
     model = Transformer(recipe.model, vocabulary.src.vocab_size, vocabulary.tgt.vocab_size)

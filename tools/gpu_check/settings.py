@@ -1,4 +1,4 @@
-"""What all stages are told."""
+"""Settings shared by all stages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NO_GPU = "no GPU"
 
 @dataclass(frozen=True)
 class Settings:
-    """How the stages run.
+    """Settings of a run.
 
     device: `cuda`, or `cpu` for a dry run
-    small:  tiny sizes; figures then say nothing about speed
-    out:    folder of state, logs, results and the table
-    data:   folder of raw parallel text (train.en, train.de, val.en, ...) for the contests; "" takes the built-in corpus
+    small:  tiny sizes; speeds are then meaningless
+    out:    output folder
+    data:   folder of raw parallel text (train.en, train.de, val.en, ...) for speed comparisons; "": the toy corpus
     """
 
     device: str
@@ -29,24 +29,24 @@ class Settings:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether there is a GPU to check."""
+        """Whether the device is a GPU."""
         return self.device != "cpu"
 
     def pick(self, real: T, small: T) -> T:
-        """One of two sizes."""
+        """Select one of two sizes."""
         return small if self.small else real
 
     def folder(self, name: str) -> Path:
-        """A folder of the output folder, made if need be."""
+        """Return a subfolder of the output folder, created if missing."""
         path = Path(self.out) / name
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def to_json(self) -> str:
-        """As text, for a stage's process."""
+        """Serialize for a stage's process."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """The inverse of `to_json`."""
+        """Parse the output of `to_json`."""
         return cls(**json.loads(text))

@@ -1,4 +1,4 @@
-"""The ledger's GPU goals: which of them can be measured here. How, `gpu_check.measured_goals` says."""
+"""The GPU goals of the ledger. `gpu_check.measured_goals` is imported only to measure one, as it imports torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.goals import BY_NAME, Goal
 from gpu_check.outcome import Results
 from gpu_check.settings import Settings
 
-# A dry run measures one goal of each kind: of nmt alone, and against another system.
+# A dry run measures one goal of nmt alone and one comparison.
 _IN_DRY_RUN = ("train-gpu-big", "decode-gpu-batch32")
 
 
@@ -24,11 +24,11 @@ def run(settings: Settings, results: Results, part: str) -> None:
         results.not_measured(*row, f"{peer} is not installed")
     elif settings.small and goal.name not in _IN_DRY_RUN:
         results.not_measured(*row, "a dry run measures one goal of each kind")
-    else:  # which takes the import of torch
+    else:
         importlib.import_module("gpu_check.measured_goals").measure(settings, results, goal)
 
 
 def other_system(goal: Goal) -> str | None:
-    """The system that nmt is measured against; None where it is measured alone."""
+    """Return the system that nmt is compared with, if any."""
     words = shlex.split(goal.command)
     return None if words[0] == "nmt" else words[3].partition(":")[0]

@@ -1,4 +1,4 @@
-"""The tests that need a GPU, by pytest; in a dry run those of them that can be rehearsed on a CPU."""
+"""pytest of all tests marked `gpu`; in a dry run, of those that can run on a CPU."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpu_check.packages import ROOT
 from gpu_check.settings import NO_GPU, Settings
 
 _MARK = "pytest.mark.gpu"
-# A dry run leaves out what takes longest: compilation, 16-bit precisions and most sizes of attention.
+# A dry run skips the slowest tests: compilation, 16-bit precisions and most attention sizes.
 _SMALL = ["-k", "not 16 and not compiled and not (output and not 64)"]
 
 
 @dataclass
 class _Counts:
-    """What became of a test function's cases."""
+    """Results of the cases of one test function."""
 
     passed: int = 0
     failed: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ class _Counts:
 
 
 def run(settings: Settings, results: Results, _part: str) -> None:
-    """Run them, a row for each test function."""
+    """Run the tests and add one check per test function."""
     report = settings.folder("logs") / "tests.xml"
     report.unlink(missing_ok=True)
     files = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if _MARK in path.read_text("utf-8")]
@@ -40,21 +40,21 @@ def run(settings: Settings, results: Results, _part: str) -> None:
     variables = {} if settings.on_gpu else {"NMT_TEST_DEVICE": "cpu"}
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=False, preexec_fn=end_with_parent)
     if done.returncode > 1 or not report.exists():
-        raise SystemExit(f"pytest ended with {done.returncode}")
+        raise SystemExit(f"pytest failed with exit status {done.returncode}")
     for name, counts in sorted(_read(report).items()):
         row = (name, "all cases pass")
         if counts.failed or counts.passed:
-            seen = f"{counts.passed} passed, {len(counts.failed)} failed, {len(counts.skipped)} skipped"
+            actual = f"{counts.passed} passed, {len(counts.failed)} failed, {len(counts.skipped)} skipped"
             first = "".join(f"; {case}" for case in counts.failed[:3])
-            results.check(*row, f"{seen} on {settings.device}{first}", not counts.failed)
+            results.check(*row, f"{actual} on {settings.device}{first}", not counts.failed)
         else:
             results.not_measured(*row, counts.skipped[0] if settings.on_gpu else NO_GPU)
 
 
 def _read(report: Path) -> dict[str, _Counts]:
-    """The counts of each test function in a file of pytest's."""
+    """Count the cases of each test function in a JUnit XML report."""
     found: dict[str, _Counts] = defaultdict(_Counts)
-    # pytest wrote it in this process's care: it is no foreign XML.
+    # Trusted XML, just written by pytest.
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         name = case.get("name", "")
         function, module = name.partition("[")[0], case.get("classname", "").rpartition(".")[2]
