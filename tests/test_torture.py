@@ -1,4 +1,4 @@
-"""The torture itself: its faults happen, its judges see what is wrong, and a short course of it passes."""
+"""`tools/torture`: injected faults, comparison of runs, and short runs of its cases."""
 
 import errno
 import io
@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torture_cases.damage import bomb
-from torture_cases.evidence import differences, farthest_losses, metrics, repeated
-from torture_cases.faults import SPACE_TAKING, Fault, watched_files
+from torture_cases.damage import malicious_pickle
+from torture_cases.faults import ALLOCATING, Fault, watching_files
+from torture_cases.run_state import check_repeated, differences, max_loss_difference, metrics
 
 from nmt.recipe import UserError
 from nmt.storage.sealed import verify_directory, write_directory
@@ -26,18 +26,18 @@ FILES = {"weights": b"12345678", "state": b"{}"}
 
 
 def torture(*arguments: str, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Run it as `tools/torture` does, with `path` before all else among the places to import from."""
+    """Run it like `tools/torture`, with `path` first in the import path."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     environment = {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(map(str, (path, ROOT, ROOT / "tools")))}
     command = [sys.executable, "-m", "torture_cases", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
-# --- Whole courses ----------------------------------------------------------------------------------------------------
+# --- Cases ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_short_course_passes(tmp_path: Path) -> None:
+def test_quick_cases_pass(tmp_path: Path) -> None:
     out = tmp_path / "torture.jsonl"
     done = torture("--quick", "--only", "save", "--only", "damage", "--out", str(out), "--folder", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -46,21 +46,21 @@ def test_a_short_course_passes(tmp_path: Path) -> None:
     assert all(record["trials"] == record["passed"] > 0 for record in records)
     assert records[1]["trials"] > 200
     assert "| damage | " in done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == [out.name], "its folder must be gone"
+    assert [path.name for path in tmp_path.iterdir()] == [out.name], "the working folder was removed"
 
 
 @pytest.mark.slow
-def test_a_program_that_does_not_verify_is_found_out(tmp_path: Path) -> None:
+def test_a_program_without_verification_fails(tmp_path: Path) -> None:
     sabotage = "import nmt.storage.sealed\nnmt.storage.sealed.verify_directory = lambda directory: None\n"
     (tmp_path / "sitecustomize.py").write_text(sabotage)
     done = torture("--quick", "--only", "damage", "--folder", str(tmp_path), path=tmp_path)
     assert done.returncode == 1
-    assert "it was not found" in done.stdout
+    assert "the damage was not detected" in done.stdout
     assert "the runs are in" in done.stderr
 
 
 @pytest.mark.slow
-def test_help_names_every_case() -> None:
+def test_help_lists_every_case() -> None:
     shown = torture("--help")
     assert shown.returncode == 0
     for case in (
@@ -83,11 +83,11 @@ def test_help_names_every_case() -> None:
 # --- Faults -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_change_of_files_is_seen(tmp_path: Path) -> None:
+def test_every_file_operation_is_reported(tmp_path: Path) -> None:
     seen: list[str] = []
     run = tmp_path / "run"
     run.mkdir()
-    with watched_files(run, lambda kind, path, _: seen.append(f"{kind} {path.relative_to(run)}")):
+    with watching_files(run, lambda kind, path, _: seen.append(f"{kind} {path.relative_to(run)}")):
         (run / "new").mkdir()
         with (run / "new" / "weights").open("wb") as file:
             file.write(b"1234")
@@ -105,30 +105,30 @@ def test_every_change_of_files_is_seen(tmp_path: Path) -> None:
     assert seen[-1] == "remove old"
 
 
-def write_on_a_disk_full_from(change: int, directory: Path) -> None:
-    """Seal a directory while the disk has no room from that change on, counted from 1."""
+def write_on_a_full_disk(change: int, directory: Path) -> None:
+    """Write a sealed directory while the disk is full from this operation on, counted from 1."""
     changes = [0]
 
     def watch(kind: str, path: Path, _: object) -> None:
-        changes[0] += kind in SPACE_TAKING
-        if changes[0] >= change and kind in SPACE_TAKING:
+        changes[0] += kind in ALLOCATING
+        if changes[0] >= change and kind in ALLOCATING:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    with watched_files(directory.parent, watch):
+    with watching_files(directory.parent, watch):
         write_directory(directory, FILES)
 
 
-def test_a_full_disk_at_any_change_leaves_nothing_half_done(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_partial_directory(tmp_path: Path) -> None:
     sealed = tmp_path / "sealed"
-    for change in range(1, 4 + 3 * len(FILES)):  # each of the files, and the manifest, is created, written and synced
+    for change in range(1, 4 + 3 * len(FILES)):  # every file and the manifest is created, written and synced
         with pytest.raises(UserError, match="full"):
-            write_on_a_disk_full_from(change, sealed)
+            write_on_a_full_disk(change, sealed)
         assert list(tmp_path.iterdir()) == []
-    write_on_a_disk_full_from(99, sealed)
+    write_on_a_full_disk(99, sealed)
     verify_directory(sealed)
 
 
-def test_half_a_write_is_half_a_write(tmp_path: Path) -> None:
+def test_half_writes(tmp_path: Path) -> None:
     halves: list[bytes] = []
 
     def watch(kind: str, path: Path, write_half: Callable[[], object] | None) -> None:
@@ -136,17 +136,17 @@ def test_half_a_write_is_half_a_write(tmp_path: Path) -> None:
             write_half()
             halves.append(path.read_bytes())
 
-    with watched_files(tmp_path, watch):
+    with watching_files(tmp_path, watch):
         (tmp_path / "file").write_bytes(b"12345678")
     assert halves == [b"1234"]
 
 
-def test_a_fault_survives_the_way_into_another_process() -> None:
+def test_faults_survive_json() -> None:
     fault = Fault("file", 3, "full-run", step=20, rank=1)
     assert Fault.from_json(fault.to_json()) == fault
 
 
-# --- Evidence ---------------------------------------------------------------------------------------------------------
+# --- Comparison of runs -----------------------------------------------------------------------------------------------
 
 
 def write_run(run: Path, steps: list[int], reached: int, loss: float = 1.0) -> Path:
@@ -160,7 +160,7 @@ def write_run(run: Path, steps: list[int], reached: int, loss: float = 1.0) -> P
     return run
 
 
-def test_equal_runs_are_equal_and_every_difference_is_named(tmp_path: Path) -> None:
+def test_differences_between_runs_are_listed(tmp_path: Path) -> None:
     reference = write_run(tmp_path / "reference", [5, 10], 12)
     assert differences(write_run(tmp_path / "same", [10], 12), reference) == []
     assert differences(write_run(tmp_path / "short", [5], 12), reference)
@@ -172,33 +172,33 @@ def test_equal_runs_are_equal_and_every_difference_is_named(tmp_path: Path) -> N
     assert differences(tmp_path / "bytes", reference) == ["step-00000010/model.safetensors", "state.json"]
 
 
-def test_losses_are_compared_step_by_step(tmp_path: Path) -> None:
+def test_losses_are_compared_per_step(tmp_path: Path) -> None:
     reference = write_run(tmp_path / "reference", [5], 12)
     near = write_run(tmp_path / "near", [5], 12, loss=1.001)
-    assert farthest_losses(near, reference)[0] == pytest.approx(1e-3)
-    assert farthest_losses(write_run(tmp_path / "short", [5], 11), reference)[1] is not None
+    assert max_loss_difference(near, reference)[0] == pytest.approx(1e-3)
+    assert max_loss_difference(write_run(tmp_path / "short", [5], 11), reference)[1] is not None
     assert len(metrics(near)) == 12
 
 
 def test_at_most_one_interval_may_be_repeated(tmp_path: Path) -> None:
-    assert repeated(write_run(tmp_path / "a", [5, 10], 15), 5) == (5, None)
+    assert check_repeated(write_run(tmp_path / "a", [5, 10], 15), 5) == (5, None)
     run = write_run(tmp_path / "b", [5, 10], 16)
-    assert repeated(run, 5)[1] is not None
-    (run / "checkpoints" / ".step-00000015.part-1").mkdir()  # its save is under way
-    assert repeated(run, 5) == (6, None)
-    assert repeated(write_run(tmp_path / "c", [5], 15), 5)[1] is not None
+    assert check_repeated(run, 5)[1] is not None
+    (run / "checkpoints" / ".step-00000015.part-1").mkdir()  # an unfinished save
+    assert check_repeated(run, 5) == (6, None)
+    assert check_repeated(write_run(tmp_path / "c", [5], 15), 5)[1] is not None
 
 
-# --- Bombs ------------------------------------------------------------------------------------------------------------
+# --- Malicious pickles ------------------------------------------------------------------------------------------------
 
 
-def test_the_malicious_pickles_do_go_off_where_pickle_is_allowed(tmp_path: Path) -> None:
+def test_malicious_pickles_are_executed_by_unsafe_loaders(tmp_path: Path) -> None:
     loads: dict[str, Callable[[bytes], object]] = {
         ".json": pickle.loads,
         ".npy": lambda content: np.load(io.BytesIO(content), allow_pickle=True),
         ".safetensors": lambda content: torch.load(io.BytesIO(content), weights_only=False),
     }
     for suffix, load in loads.items():
-        sign = tmp_path / f"executed{suffix}"
-        load(bomb(sign, suffix))
-        assert sign.is_dir()
+        marker = tmp_path / f"executed{suffix}"
+        load(malicious_pickle(marker, suffix))
+        assert marker.is_dir()

@@ -1,5 +1,5 @@
-"""Proof by real processes that training survives whatever happens to it; started by `tools/torture`.
+"""Crash tests of training and translation with real processes; started by `tools/torture`.
 
-`workshop` starts commands and keeps their folders, `faults` makes things go wrong inside a command, `evidence` reads
-what a run left behind, and the other modules are the cases.
+`sandbox` starts commands and manages their folders, `faults` injects faults into a command, `run_state` reads the files
+of a run, and the other modules contain the cases.
 """

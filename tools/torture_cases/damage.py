@@ -1,4 +1,4 @@
-"""Cases in which files are damaged, or hold what an attacker put there."""
+"""Cases of damaged and malicious files."""
 
 from __future__ import annotations
 
@@ -15,87 +15,88 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from torture_cases.evidence import checkpoints, verifies
-from torture_cases.interruptions import completed
-from torture_cases.trial import Trial, first_problem
-from torture_cases.workshop import MAX_STEPS, Ended, Workshop
+from torture_cases.interruptions import check_completed
+from torture_cases.run_state import checkpoints, verifies
+from torture_cases.sandbox import MAX_STEPS, CommandResult, Sandbox, Trial, first_problem
 
 # --- Truncations and flipped bits -------------------------------------------------------------------------------------
 
 
-def damaged_checkpoint(shop: Workshop, quick: bool) -> Iterator[Trial]:
-    """Each truncation and each flipped bit must be found, and training must fall back to the checkpoint before."""
-    reference = shop.reference()[0]
-    target = shop.new_run(checkpoints(reference)[-1])
+def damaged_checkpoint(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
+    """Check that truncations and flipped bits are detected and training falls back to the previous checkpoint."""
+    reference = sandbox.reference()[0]
+    target = sandbox.new_run(checkpoints(reference)[-1])
     files = sorted(target.iterdir())
     for number in range(200):
         path = files[number // 2 % len(files)]
-        name, content = _damage(shop, path, cut=number % 2 == 0)
-        problem = _overlooked(target)
+        name, content = _damage(sandbox, path, cut=number % 2 == 0)
+        problem = _check_detection(target)
         path.write_bytes(content)
         yield Trial(f"{path.name}: {name}", problem)
     assert verifies(target)
     for number, path in enumerate(files[:1] if quick else files):
-        run = shop.new_run(reference)
-        name, _ = _damage(shop, checkpoints(run)[-1] / path.name, cut=number % 2 == 0)
-        ended = shop.do(shop.training(run))
-        told = None if f"step-{MAX_STEPS:08d}" in ended.said else "it does not name the damaged checkpoint"
-        yield Trial(f"going on with {path.name}: {name}", first_problem(completed(ended, run, reference), told), run)
+        run = sandbox.new_run(reference)
+        name, _ = _damage(sandbox, checkpoints(run)[-1] / path.name, cut=number % 2 == 0)
+        result = sandbox.run(sandbox.training(run))
+        named = None if f"step-{MAX_STEPS:08d}" in result.stderr else "no message names the damaged checkpoint"
+        yield Trial(
+            f"resume with {path.name}: {name}", first_problem(check_completed(result, run, reference), named), run
+        )
 
 
-def _overlooked(directory: Path) -> str | None:
-    """What is wrong with the way in which `nmt` finds the damage, if anything."""
+def _check_detection(directory: Path) -> str | None:
+    """Return a problem unless verification reports the damage."""
     try:
-        return "it was not found" if verifies(directory) else None
+        return "the damage was not detected" if verifies(directory) else None
     except Exception as error:
-        return f"it must be found as a CorruptError, not as {error!r}"
+        return f"expected CorruptError, got {error!r}"
 
 
-def _damage(shop: Workshop, path: Path, *, cut: bool) -> tuple[str, bytes]:
-    """Cut a file short, or flip one of its bits, at random; what was done, and the content before."""
+def _damage(sandbox: Sandbox, path: Path, *, cut: bool) -> tuple[str, bytes]:
+    """Truncate a file or flip one bit at random; returns a description and the original content."""
     content = path.read_bytes()
-    place = shop.random.randrange(len(content))
+    position = sandbox.random.randrange(len(content))
     if cut:
-        path.write_bytes(content[:place])
-        return f"cut to {place} of {len(content)} bytes", content
-    bit = shop.random.randrange(8)
+        path.write_bytes(content[:position])
+        return f"cut to {position} of {len(content)} bytes", content
+    bit = sandbox.random.randrange(8)
     damaged = bytearray(content)
-    damaged[place] ^= 1 << bit
+    damaged[position] ^= 1 << bit
     path.write_bytes(damaged)
-    return f"bit {bit} of byte {place} flipped", content
+    return f"bit {bit} of byte {position} flipped", content
 
 
 # --- Malicious pickles ------------------------------------------------------------------------------------------------
 
 
-class _Bomb:
-    """An object that makes a folder when it is unpickled."""
+class _Payload:
+    """Creates a folder when unpickled."""
 
-    def __init__(self, sign: Path) -> None:
-        self.sign = sign
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (str(self.sign),)
+        return os.mkdir, (str(self.marker),)
 
 
-def bomb(sign: Path, suffix: str) -> bytes:
-    """A pickle that makes the folder `sign` when it is loaded, in the dress of files that end in `suffix`."""
+def malicious_pickle(marker: Path, suffix: str) -> bytes:
+    """Pickle that creates the folder `marker` when loaded, in the format of files with this suffix."""
     data = io.BytesIO()
     match suffix:
         case ".npy":
-            np.save(data, np.array([_Bomb(sign)], dtype=object), allow_pickle=True)
+            np.save(data, np.array([_Payload(marker)], dtype=object), allow_pickle=True)
         case ".safetensors":
-            torch.save(_Bomb(sign), data)
+            torch.save(_Payload(marker), data)
         case _:
-            pickle.dump(_Bomb(sign), data)
+            pickle.dump(_Payload(marker), data)
     return data.getvalue()
 
 
 @dataclass(frozen=True)
-class _Mine:
-    """A file of a finished run that is replaced, and the commands that load it.
+class _Target:
+    """A file of a finished run to replace, and the commands that load it.
 
-    resealed: the manifest beside it says that it is right
+    resealed: update the manifest to match the malicious file
     """
 
     path: Path
@@ -103,68 +104,70 @@ class _Mine:
     resealed: bool = False
 
 
-def malicious_pickles(shop: Workshop, quick: bool) -> Iterator[Trial]:
-    """A pickle in place of every file that a command loads; manifests are forged to match.
+def malicious_pickles(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
+    """Replace every loaded file with a pickle, with matching manifests.
 
-    Passes when nothing is executed, and the command either does without the file or says in one line what is wrong.
+    Passes if nothing is executed and the command either does not need the file or prints a one-line error.
     """
-    reference = shop.reference()[0]
-    sign = shop.folder / "executed"
-    run = shop.folder / "mined"
-    mines = list(_mines(shop, run, reference))
-    for mine in mines[:: len(mines) // 4] if quick else mines:
-        for command in mine.commands:
+    reference = sandbox.reference()[0]
+    marker = sandbox.folder / "executed"
+    run = sandbox.folder / "malicious"
+    targets = list(_targets(sandbox, run, reference))
+    for target in targets[:: len(targets) // 4] if quick else targets:
+        for command in target.commands:
             shutil.copytree(reference, run)
-            _lay(mine, sign)
-            ended = shop.do(command)
-            problem = "it was executed" if sign.exists() else None
+            _plant(target, marker)
+            result = sandbox.run(command)
+            problem = "the pickle was executed" if marker.exists() else None
             shutil.rmtree(run)
-            shutil.rmtree(sign, ignore_errors=True)
-            yield Trial(f"{mine.path.relative_to(shop.folder)}: {command[0]}", first_problem(problem, _orderly(ended)))
+            shutil.rmtree(marker, ignore_errors=True)
+            yield Trial(
+                f"{target.path.relative_to(sandbox.folder)}: {command[0]}", first_problem(problem, _check_exit(result))
+            )
 
 
-def _lay(mine: _Mine, sign: Path) -> None:
-    content = bomb(sign, mine.path.suffix)
-    mine.path.write_bytes(content)
-    if mine.resealed:
-        manifest = mine.path.with_name("manifest.json")
+def _plant(target: _Target, marker: Path) -> None:
+    content = malicious_pickle(marker, target.path.suffix)
+    target.path.write_bytes(content)
+    if target.resealed:
+        manifest = target.path.with_name("manifest.json")
         entries = json.loads(manifest.read_bytes())
-        entries[mine.path.name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        entries[target.path.name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         manifest.write_text(json.dumps(entries), encoding="utf-8")
 
 
-def _orderly(ended: Ended) -> str | None:
-    """What is wrong with the way in which a command ended on bad input, if anything."""
-    if ended.traceback:
-        return f"nothing was executed, but it shows a traceback ({ended.summary})"
-    if ended.status == 0 or (ended.status in (1, 2) and len(ended.error_lines) == 1):
+def _check_exit(result: CommandResult) -> str | None:
+    """Return a problem unless the command succeeded or printed a one-line error."""
+    if result.traceback:
+        return f"traceback ({result.summary})"
+    if result.status == 0 or (result.status in (1, 2) and len(result.error_lines) == 1):
         return None
-    return f"nothing was executed, but it must say in one line what is wrong ({ended.summary})"
+    return f"expected success or a one-line error ({result.summary})"
 
 
-def _mines(shop: Workshop, run: Path, reference: Path) -> Iterator[_Mine]:
-    text = shop.folder / "text"
+def _targets(sandbox: Sandbox, run: Path, reference: Path) -> Iterator[_Target]:
+    text = sandbox.folder / "text"
     text.write_text("a b c\n", encoding="utf-8")
-    goes_on = shop.training(run, f"train.max_steps={MAX_STEPS + 1}")
+    resume = sandbox.training(run, f"train.max_steps={MAX_STEPS + 1}")
     last = run / "checkpoints" / checkpoints(reference)[-1].name
-    averages = ["average", str(run), "--last", "2", "-o", str(run / "averaged")]
+    average = ["average", str(run), "--last", "2", "-o", str(run / "averaged")]
     for path in sorted(checkpoints(reference)[-1].iterdir()):
-        translates = ["translate", str(last), str(text), "--engine", "torch"]
-        yield _Mine(last / path.name, [goes_on, averages, translates], resealed=path.name != "manifest.json")
+        translate = ["translate", str(last), str(text), "--engine", "torch"]
+        yield _Target(last / path.name, [resume, average, translate], resealed=path.name != "manifest.json")
     model = run / "model"
-    fine_tunes = shop.training(run / "tuned", f"train.start_from={model}", "train.max_steps=1")
+    fine_tune = sandbox.training(run / "tuned", f"train.start_from={model}", "train.max_steps=1")
     for path in sorted(path for path in (reference / "model").iterdir() if path.is_file()):
         uses = [
             ["translate", str(run), str(text), "--engine", "torch"],
             ["score", str(model), str(text), str(text)],
-            fine_tunes,
+            fine_tune,
         ]
-        yield _Mine(model / path.name, uses, resealed=path.name != "manifest.json")
+        yield _Target(model / path.name, uses, resealed=path.name != "manifest.json")
     for path in sorted(path for path in (reference / "data").iterdir() if path.is_file()):
-        yield _Mine(run / "data" / path.name, [goes_on])
-    yield _Mine(run / "metrics.jsonl", [goes_on])
-    yield _Mine(run / "recipe.toml", [goes_on, ["config", str(run / "recipe.toml")]])
+        yield _Target(run / "data" / path.name, [resume])
+    yield _Target(run / "metrics.jsonl", [resume])
+    yield _Target(run / "recipe.toml", [resume, ["config", str(run / "recipe.toml")]])
     hypotheses = run / "translations" / "heldout.de"
-    yield _Mine(
+    yield _Target(
         hypotheses, [["evaluate", "--ref", str(text), str(hypotheses)], ["translate", str(run), str(hypotheses)]]
     )

@@ -1,7 +1,7 @@
-"""What goes wrong inside a command: at the n-th event of a kind it dies, gets a signal, or finds the disk full.
+"""Fault injection: at the n-th event of a kind, a command is killed, gets a signal, or runs out of disk space.
 
-Installed in the process of the command before it begins. The command itself is not told: events are seen from outside,
-at PyTorch's and Python's own functions, and for two of them by the file that the running code stands in.
+Faults are installed in the command's process before it starts. Events are detected without its cooperation, by wrapping
+functions of PyTorch and Python, and for two events by the source file of the called function.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 Event = Literal["update", "accumulation", "validation", "decoding", "file", "view"]
-Deed = Literal["record", "kill", "tear", "full", "full-run", "signal", "hide", "flip"]
+Action = Literal["record", "kill", "tear", "full", "full-run", "signal", "hide", "flip"]
 
-# Code that runs in these files is what the event is named after.
-_PLACES = {"validation": "/nmt/train/validate.py", "decoding": "/nmt/decode/"}
+# Calls of functions in these files are the event.
+_FILES = {"validation": "/nmt/train/validate.py", "decoding": "/nmt/decode/"}
 
-# Operations on files that may find the disk full.
-SPACE_TAKING = ("create", "write", "mkdir", "fsync", "rename", "link")
+# File operations that fail on a full disk.
+ALLOCATING = ("create", "write", "mkdir", "fsync", "rename", "link")
 
 _STEP = re.compile(r"step-(\d{8})")
 _real_open = io.open
@@ -41,41 +41,41 @@ _real_open = io.open
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong.
+    """A fault.
 
-    event:  `update`: an optimiser step is done; `accumulation`: the first backward pass after an optimiser step;
+    event:  `update`: end of an optimizer step; `accumulation`: first backward pass after an optimizer step;
             `validation`, `decoding`: a call into that part of the program, after the first update;
-            `file`: an operation that changes a file, during the save of checkpoint `step`;
-            `view`: from the start, the process sees checkpoint `step` differently than it is
-    count:  which of these events it is, from 1; of `accumulation`: after how many updates
-    deed:   `kill`: SIGKILL before the event; `tear`: SIGKILL when half of a write is done; `signal`: send `number`;
-            `full`, `full-run`: from here on the disk has no room for checkpoints, or for the whole run;
-            `record`: note all file operations, do nothing; `hide`: the checkpoint is not there; `flip`: its weights
-            have a flipped bit
-    rank:   the process in which the event is waited for
-    target: the process that gets the signal
+            `file`: a file operation during the save of checkpoint `step`;
+            `view`: from the start, for checkpoint `step`
+    count:  number of the event, from 1; for `accumulation`, the number of updates before it
+    action: `kill`: SIGKILL before the event; `tear`: SIGKILL in the middle of a write; `signal`: send `number`;
+            `full`, `full-run`: from now on the disk is full for checkpoints, or for the whole run;
+            `record`: only log all file operations; `hide`: the checkpoint is missing; `flip`: its weights have a
+            flipped bit
+    rank:   process that detects the event
+    target: process that receives the signal
     """
 
     event: Event
     count: int
-    deed: Deed
+    action: Action
     step: int = 0
     number: int = int(signal.SIGTERM)
     rank: int = 0
     target: int = 0
 
     def to_json(self) -> str:
-        """As a string for the environment of another process."""
+        """Serialize for an environment variable."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Fault:
-        """What `to_json` made."""
+        """Parse the output of `to_json`."""
         return cls(**json.loads(text))
 
 
 def count_updates() -> Callable[[], int]:
-    """Begin to count the optimiser steps of this process; returns how many there were."""
+    """Start counting the optimizer steps of this process; returns a function that gives the count."""
     counts = [0]
 
     def count(*_: object) -> None:
@@ -85,39 +85,36 @@ def count_updates() -> Callable[[], int]:
     return lambda: counts[0]
 
 
-def install(fault: Fault, run: Path, notes: Path) -> None:
-    """Let `fault` happen in this process; what it does is noted in the folder `notes`.
-
-    A process of several finds the others by the files `pid-RANK` in that folder.
-    """
+def install(fault: Fault, run: Path, log_dir: Path) -> None:
+    """Install a fault in this process. `log_dir` has the files `pid-RANK` of the other processes."""
     match fault.event:
         case "update":
             updates = count_updates()
-            register_optimizer_step_post_hook(lambda *_: _send(fault, notes) if updates() == fault.count else None)
+            register_optimizer_step_post_hook(lambda *_: _send(fault, log_dir) if updates() == fault.count else None)
         case "accumulation":
-            _before_backward(fault, notes)
+            _before_backward(fault, log_dir)
         case "validation" | "decoding":
-            _at_place(_PLACES[fault.event], fault, notes)
+            _at_call(_FILES[fault.event], fault, log_dir)
         case "file":
-            watch_files(run, SaveWatch(fault, run, notes))
+            watch_files(run, SaveWatcher(fault, run, log_dir))
         case "view":
-            _see_differently(fault, run / "checkpoints" / f"step-{fault.step:08d}")
+            _alter_view(fault, run / "checkpoints" / f"step-{fault.step:08d}")
 
 
-def _send(fault: Fault, notes: Path) -> None:
-    """Send the signal to the process that it is for."""
-    pid = os.getpid() if fault.target == fault.rank else int((notes / f"pid-{fault.target}").read_text())
-    note_time(notes)
+def _send(fault: Fault, log_dir: Path) -> None:
+    """Send the signal to the target process."""
+    pid = os.getpid() if fault.target == fault.rank else int((log_dir / f"pid-{fault.target}").read_text())
+    record_time(log_dir)
     os.kill(pid, fault.number)
 
 
-def note_time(notes: Path) -> None:
-    """Leave the file `fired` with the present time in seconds."""
-    with _real_open(notes / "fired", "w") as file:
+def record_time(log_dir: Path) -> None:
+    """Write the current time in seconds to the file `fired`."""
+    with _real_open(log_dir / "fired", "w") as file:
         file.write(str(time.time()))
 
 
-def _before_backward(fault: Fault, notes: Path) -> None:
+def _before_backward(fault: Fault, log_dir: Path) -> None:
     updates, backward = count_updates(), torch.autograd.backward
     pending = [True]
 
@@ -125,27 +122,27 @@ def _before_backward(fault: Fault, notes: Path) -> None:
     def watched(*arguments: Any, **options: Any) -> None:
         if pending[0] and updates() == fault.count:
             pending[0] = False
-            _send(fault, notes)
+            _send(fault, log_dir)
         backward(*arguments, **options)
 
-    setattr(torch.autograd, "backward", watched)  # noqa: B010 - it is another function of the same shape
+    setattr(torch.autograd, "backward", watched)  # noqa: B010 - mypy rejects the assignment
 
 
-def _at_place(place: str, fault: Fault, notes: Path) -> None:
+def _at_call(file: str, fault: Fault, log_dir: Path) -> None:
     updates, calls = count_updates(), [0]
 
     def see(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and place in frame.f_code.co_filename and updates():
+        if event == "call" and file in frame.f_code.co_filename and updates():
             calls[0] += 1
             if calls[0] == fault.count:
                 sys.setprofile(None)
-                _send(fault, notes)
+                _send(fault, log_dir)
 
     sys.setprofile(see)
 
 
-def _see_differently(fault: Fault, checkpoint: Path) -> None:
-    """Let `Path.stat`, by which pathlib finds files, miss a checkpoint, or `open` read other weights."""
+def _alter_view(fault: Fault, checkpoint: Path) -> None:
+    """Make `os.stat` miss a checkpoint, or `open` read different weights."""
     stat = os.stat
 
     def blind(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
@@ -162,61 +159,61 @@ def _see_differently(fault: Fault, checkpoint: Path) -> None:
         content[-1] ^= 1
         return io.BytesIO(content)
 
-    if fault.deed == "hide":
-        setattr(os, "stat", blind)  # noqa: B010 - it is another function of the same shape
+    if fault.action == "hide":
+        setattr(os, "stat", blind)  # noqa: B010 - mypy rejects the assignment
     else:
         for module in (io, builtins):
-            setattr(module, "open", flipped)  # noqa: B010 - likewise
+            setattr(module, "open", flipped)  # noqa: B010 - as above
 
 
 # --- Files ------------------------------------------------------------------------------------------------------------
 
-# Called before a change: its kind, the path, and for a write what would write half of it.
+# Called before a file operation with its kind, the path, and for a write a function that writes half of it.
 Watcher = Callable[[str, Path, Callable[[], object] | None], None]
 
 
-class SaveWatch:
-    """Counts the file operations of one save, from the first that names its checkpoint until a later one is named."""
+class SaveWatcher:
+    """Counts the file operations of one save, from the first on its checkpoint to the first on a later one."""
 
-    def __init__(self, fault: Fault, run: Path, notes: Path) -> None:
-        self._fault, self._checkpoints, self._notes = fault, run / "checkpoints", notes
-        self._saving, self._disk_full, self._seen = False, False, 0
+    def __init__(self, fault: Fault, run: Path, log_dir: Path) -> None:
+        self._fault, self._checkpoints, self._log_dir = fault, run / "checkpoints", log_dir
+        self._saving, self._disk_full, self._count = False, False, 0
 
     def __call__(self, kind: str, path: Path, write_half: Callable[[], object] | None) -> None:
-        """Judge one operation before it happens; kills this process or raises OSError when its time has come."""
+        """Handle an operation before it happens; may kill this process or raise OSError."""
         in_checkpoints = path.is_relative_to(self._checkpoints)
-        if in_checkpoints and (named := [int(step) for step in _STEP.findall(str(path))]):
-            self._saving = named[-1] == self._fault.step or (self._saving and named[-1] < self._fault.step)
-        if self._saving and in_checkpoints and (kind in SPACE_TAKING or not self._fault.deed.startswith("full")):
-            self._seen += 1
-            if self._fault.deed == "record":
-                with _real_open(self._notes / "operations", "a") as file:
-                    file.write(f"{kind} {_anonymous(path.name)}\n")
-            elif self._seen == self._fault.count:
-                note_time(self._notes)
+        if in_checkpoints and (steps := [int(step) for step in _STEP.findall(str(path))]):
+            self._saving = steps[-1] == self._fault.step or (self._saving and steps[-1] < self._fault.step)
+        if self._saving and in_checkpoints and (kind in ALLOCATING or not self._fault.action.startswith("full")):
+            self._count += 1
+            if self._fault.action == "record":
+                with _real_open(self._log_dir / "operations", "a") as file:
+                    file.write(f"{kind} {_without_pid(path.name)}\n")
+            elif self._count == self._fault.count:
+                record_time(self._log_dir)
                 self._act(write_half)
-        if self._disk_full and kind in SPACE_TAKING and (in_checkpoints or self._fault.deed == "full-run"):
+        if self._disk_full and kind in ALLOCATING and (in_checkpoints or self._fault.action == "full-run"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def _act(self, write_half: Callable[[], object] | None) -> None:
-        if self._fault.deed.startswith("full"):
+        if self._fault.action.startswith("full"):
             self._disk_full = True
-        elif self._fault.deed == "signal":
-            _send(self._fault, self._notes)
+        elif self._fault.action == "signal":
+            _send(self._fault, self._log_dir)
         else:
-            if self._fault.deed == "tear" and write_half is not None:
+            if self._fault.action == "tear" and write_half is not None:
                 write_half()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _anonymous(name: str) -> str:
-    """A file's name without the number of the process that made it."""
+def _without_pid(name: str) -> str:
+    """Replace the process id in a file name."""
     return re.sub(r"\d+$", "PID", name) if ".part" in name else name
 
 
 @contextmanager
-def watched_files(folder: Path, watch: Watcher) -> Iterator[None]:
-    """`watch_files` for the length of a `with` block."""
+def watching_files(folder: Path, watch: Watcher) -> Iterator[None]:
+    """Context manager of `watch_files`."""
     undo = watch_files(folder, watch)
     try:
         yield
@@ -225,21 +222,21 @@ def watched_files(folder: Path, watch: Watcher) -> Iterator[None]:
 
 
 def watch_files(folder: Path, watch: Watcher) -> Callable[[], None]:
-    """Call `watch` before every change that Python code of this process makes to files under `folder`.
+    """Call `watch` before every file operation of this process's Python code under `folder`.
 
-    Returns what puts everything back. Files opened for writing are written through, so that each write is one change.
+    Files are written unbuffered: each write is one operation. Returns a function that undoes the patches.
     """
-    folder = Path(os.path.abspath(folder))  # noqa: PTH100 - not resolved: neither are the paths that are compared
+    folder = Path(os.path.abspath(folder))  # noqa: PTH100 - links must not be resolved
     before: list[tuple[Any, str, Any]] = []
 
-    def see(kind: str, path: Path | None, write_half: Callable[[], object] | None = None) -> None:
+    def notify(kind: str, path: Path | None, write_half: Callable[[], object] | None = None) -> None:
         if path is not None and path.is_relative_to(folder):
             watch(kind, path, write_half)
 
     def replace(module: Any, name: str, make: Callable[..., Any], *details: Any) -> None:
         original = getattr(module, name)
         before.append((module, name, original))
-        setattr(module, name, wraps(original)(make(original, see, *details)))
+        setattr(module, name, wraps(original)(make(original, notify, *details)))
 
     for name, kind in _PATH_FUNCTIONS.items():
         replace(os, name, _path_function, kind)
@@ -270,62 +267,62 @@ _PATH_FUNCTIONS = {
 _DESCRIPTOR_FUNCTIONS = {"fsync": "fsync", "fdatasync": "fsync", "ftruncate": "write", "write": "write"}
 
 
-def _path_function(original: Callable[..., Any], see: Callable[..., None], kind: str) -> Callable[..., Any]:
+def _path_function(original: Callable[..., Any], notify: Callable[..., None], kind: str) -> Callable[..., Any]:
     def watched(*arguments: Any, **options: Any) -> Any:
         two_paths = kind in ("rename", "link")
-        see(kind, _place(arguments[1 if two_paths else 0], options.get("dst_dir_fd" if two_paths else "dir_fd")))
+        notify(kind, _absolute(arguments[1 if two_paths else 0], options.get("dst_dir_fd" if two_paths else "dir_fd")))
         return original(*arguments, **options)
 
     return watched
 
 
-def _descriptor_function(original: Callable[..., Any], see: Callable[..., None], kind: str) -> Callable[..., Any]:
+def _descriptor_function(original: Callable[..., Any], notify: Callable[..., None], kind: str) -> Callable[..., Any]:
     def watched(descriptor: int, *arguments: Any) -> Any:
-        see(kind, _place(descriptor))
+        notify(kind, _absolute(descriptor))
         return original(descriptor, *arguments)
 
     return watched
 
 
-def _os_open(original: Callable[..., Any], see: Callable[..., None]) -> Callable[..., Any]:
+def _os_open(original: Callable[..., Any], notify: Callable[..., None]) -> Callable[..., Any]:
     def watched(path: Any, flags: int, *arguments: Any, **options: Any) -> Any:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
-            see("create", _place(path, options.get("dir_fd")))
+            notify("create", _absolute(path, options.get("dir_fd")))
         return original(path, flags, *arguments, **options)
 
     return watched
 
 
-def _open(original: Callable[..., Any], see: Callable[..., None], folder: Path) -> Callable[..., Any]:
+def _open(original: Callable[..., Any], notify: Callable[..., None], folder: Path) -> Callable[..., Any]:
     def watched(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-        place = _place(file)
-        if place is None or not place.is_relative_to(folder) or not set(mode) & set("wax+"):
+        path = _absolute(file)
+        if path is None or not path.is_relative_to(folder) or not set(mode) & set("wax+"):
             return original(file, mode, *arguments, **options)
         if not isinstance(file, int):
-            see("create", place)
-        return _WatchedFile(original(file, mode, *arguments, **options), place, see)
+            notify("create", path)
+        return _WatchedFile(original(file, mode, *arguments, **options), path, notify)
 
     return watched
 
 
-def _place(path: Any, folder_descriptor: int | None = None) -> Path | None:
-    """The absolute path that a path, or the number of an open file, means; None for a file without a name."""
+def _absolute(path: Any, folder_descriptor: int | None = None) -> Path | None:
+    """Return the absolute path of a path or file descriptor; None for a file without a name."""
     if isinstance(path, int):
         target = Path(f"/proc/self/fd/{path}").readlink()
         return target if target.is_absolute() else None
-    folder = Path() if folder_descriptor is None else _place(folder_descriptor)
-    return folder and Path(os.path.abspath(folder / os.fsdecode(path)))  # noqa: PTH100 - see above
+    folder = Path() if folder_descriptor is None else _absolute(folder_descriptor)
+    return folder and Path(os.path.abspath(folder / os.fsdecode(path)))  # noqa: PTH100 - as above
 
 
 class _WatchedFile:
-    """A file open for writing whose every write is seen, and reaches the system at once."""
+    """A file that reports every write and flushes it."""
 
-    def __init__(self, file: Any, path: Path, see: Callable[..., None]) -> None:
-        self._file, self._path, self._see = file, path, see
+    def __init__(self, file: Any, path: Path, notify: Callable[..., None]) -> None:
+        self._file, self._path, self._notify = file, path, notify
 
     def write(self, data: Any) -> Any:
         half = data[: len(data) // 2]
-        self._see("write", self._path, lambda: (self._file.write(half), self._file.flush()))
+        self._notify("write", self._path, lambda: (self._file.write(half), self._file.flush()))
         written = self._file.write(data)
         self._file.flush()
         return written
