@@ -30,7 +30,7 @@ from nmt.evaluate.result_tables import comparison_tables
 from nmt.evaluate.significance import compare_systems
 from nmt.experiments.run_comparison import ComparedRun, compare_runs, difference_table
 from nmt.logs import progress, warn
-from nmt.plots.runs import draw_runs
+from nmt.plots.curves import draw_runs
 from nmt.recipe import CommandError
 from nmt.text.lines import input_name
 

@@ -10,7 +10,7 @@ import typer
 
 from nmt.cli.align import Heads, Layer, PlaceOption, load_aligner
 from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, require_one_reader, require_output
-from nmt.plots.attention import draw, read_panels
+from nmt.plots.attention import draw_attention, read_panels
 from nmt.plots.curves import draw_curves
 from nmt.recipe import UserError
 from nmt.text.lines import input_name, read_lines
@@ -59,4 +59,4 @@ def alignment(
         short = input_name(src if source is None else tgt)
         raise UserError(f"{short} has no line {line}; it must have it; give a smaller --line")
     aligner = load_aligner(model, layer, heads, place, device)
-    draw(*read_panels(aligner, source, target, each_layer), out)
+    draw_attention(*read_panels(aligner, source, target, each_layer), out)

@@ -1,1 +1,1 @@
-"""Pictures: how a training run went, and what a model looks at."""
+"""Plots of training curves, experiment scores and attention."""

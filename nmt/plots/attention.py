@@ -1,4 +1,4 @@
-"""Attention maps: how much each target token attends to each source token, and the links that follow from it."""
+"""Plots of cross-attention with the alignment links derived from it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from nmt.alignment.attention import AttentionMap, ChosenAttention, WordAligner
 from nmt.plots.figure import new_figure, save_figure
 from nmt.recipe import UserError
 
-# Inches of a cell and of the room for the words beside the map.
+# Inches per cell, and for the tokens beside the map.
 _CELL, _MARGIN = 0.28, 1.6
-_DOTS_PER_INCH = 120
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One map to draw.
+    """One attention map.
 
-    title:    what stands above it
-    weights:  (tgt_tokens, src_tokens + 1), the last column for the end token
-    attended: the source token that each target token is linked to
+    weights:  (tgt_tokens, src_tokens + 1), with EOS as the last column
+    attended: index of the source token that each target token is aligned to
     """
 
     title: str
@@ -31,24 +29,16 @@ class Panel:
     attended: list[int]
 
 
-@dataclass(frozen=True)
-class Sentences:
-    """The two sides of the maps in written form, the source with its end token."""
-
-    src: list[str]
-    tgt: list[str]
-
-
 def read_panels(
     aligner: WordAligner, source: str, target: str, each_layer: bool = False
-) -> tuple[Sentences, list[Panel]]:
-    """What there is to draw of a pair of lines: the attention that the aligner goes by, or that of each layer.
+) -> tuple[list[str], list[str], list[Panel]]:
+    """Return source tokens with EOS, target tokens, and the map that the aligner uses or those of all layers.
 
-    Raises UserError where a side has no tokens or more than the model has positions for.
+    Raises UserError if a side is empty or too long for the model.
     """
     (pair,) = aligner.encode([source], [target])
     if not all(pair) or not aligner.fits(pair):
-        raise UserError("a side of this pair is empty or too long for the model; it must fit; choose another line")
+        raise UserError("a side of this pair is empty or too long for the model; select another line")
     (layers,) = aligner.maps([pair])
     chosen = [aligner.attention]
     if each_layer:
@@ -57,24 +47,21 @@ def read_panels(
         Panel(_title(one), one.weights(layers[:, one.layer]), one.attended(layers[:, one.layer])) for one in chosen
     ]
     src, tgt = aligner.tokenizers.src.pieces(pair[0]), aligner.tokenizers.tgt.pieces(pair[1])
-    return Sentences([*src, "</s>"], tgt), panels
+    return [*src, "</s>"], tgt, panels
 
 
-def draw(sentences: Sentences, panels: Sequence[Panel], path: Path) -> None:
-    """Write the maps, side by side, as the kind of picture that the end of the name says: png, pdf, svg.
-
-    Raises UserError without matplotlib, for another kind, and where the file cannot be written.
-    """
-    width, height = _CELL * len(sentences.src) + _MARGIN, _CELL * len(sentences.tgt) + _MARGIN
+def draw_attention(src: Sequence[str], tgt: Sequence[str], panels: Sequence[Panel], path: Path) -> None:
+    """Draw the maps side by side; raises UserError without matplotlib and for an unwritable file."""
+    width, height = _CELL * len(src) + _MARGIN, _CELL * len(tgt) + _MARGIN
     figure = new_figure(width * len(panels), height)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axes.imshow(panel.weights, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
         axes.scatter(panel.attended, np.arange(len(panel.attended)), s=12, c="darkorange")
-        axes.set_xticks(range(len(sentences.src)), sentences.src, rotation=90)
-        axes.set_yticks(range(len(sentences.tgt)), sentences.tgt)
+        axes.set_xticks(range(len(src)), src, rotation=90)
+        axes.set_yticks(range(len(tgt)), tgt)
         axes.xaxis.tick_top()
         axes.set_title(panel.title)
-    save_figure(figure, path, _DOTS_PER_INCH)
+    save_figure(figure, path, dpi=120)
 
 
 def _title(chosen: ChosenAttention) -> str:

@@ -1,38 +1,51 @@
-"""Pictures as files."""
+"""Matplotlib figures in a common style."""
 
 from __future__ import annotations
 
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from nmt.recipe import UserError
 from nmt.storage.sealed import write_file
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# Colors that are distinguishable with every type of color vision (Okabe and Ito 2008).
+BLUE, ORANGE, GREEN, GRAY = "#0072b2", "#d55e00", "#009e73", "#8c8c8c"
+PALETTE = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches; UserError where matplotlib is not installed."""
+    """Create an empty figure, sized in inches; raises UserError without matplotlib."""
     try:
-        # An extra, which those who draw nothing need not install, nor wait for.
+        # An optional dependency, and slow to import.
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise UserError("matplotlib is not installed; pictures are drawn by it; pip install 'nmt[plot]'") from error
+        raise UserError("plots need matplotlib, which is not installed; run: pip install 'nmt[plot]'") from error
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(figure: Figure, path: Path, dots_per_inch: int) -> None:
-    """Write a figure as the kind of picture that the end of the name says: png, pdf, svg.
+def style_axes(axes: Axes, title: str, grid: Literal["both", "x"] = "both") -> None:
+    """Set the title, and draw a light grid behind the data and only the left and bottom spines."""
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.grid(axis=grid, color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
-    Raises UserError for another kind, and where the file cannot be written.
+
+def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
+    """Write a figure in the format of the file extension: png, pdf, svg.
+
+    Raises UserError for another extension and for an unwritable file.
     """
-    kind, picture = path.suffix.removeprefix("."), BytesIO()
-    if not kind:
-        raise UserError(f"cannot draw {path}: its name must end like a picture's; take .png")
+    extension, image = path.suffix.removeprefix("."), BytesIO()
+    if not extension:
+        raise UserError(f"cannot draw {path}: the name needs an extension such as .png")
     try:
-        figure.savefig(picture, format=kind, dpi=dots_per_inch)
+        figure.savefig(image, format=extension, dpi=dpi)
     except ValueError as error:
-        raise UserError(f"cannot draw {path}: {error}; its name must end like a picture's; take .png") from error
-    write_file(path, picture.getvalue())
+        raise UserError(f"cannot draw {path}: {error}; use an extension such as .png") from error
+    write_file(path, image.getvalue())

@@ -1,4 +1,4 @@
-"""Attention maps: what is drawn, and that a picture comes of it."""
+"""Attention maps: panels and figures."""
 
 import random
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nmt.alignment.attention import ChosenAttention, WordAligner
 from nmt.packing.packed import PackedSequences
-from nmt.plots.attention import Panel, Sentences, draw, read_panels
+from nmt.plots.attention import Panel, draw_attention, read_panels
 from nmt.recipe import ModelRecipe, TokenizerRecipe, UserError
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
 
 
 class DiagonalModel:
-    """Attends from each place to the source token of the same place; layer and head make it more or less sure."""
+    """Attends from each position to the source token of the same position, with weights by layer and head."""
 
     recipe = ModelRecipe(num_decoder_layers=2, num_heads=2, max_positions=20)
 
@@ -45,37 +45,37 @@ def aligner(tmp_path_factory: pytest.TempPathFactory) -> WordAligner:
     )
 
 
-def test_a_panel_holds_the_chosen_heads_and_their_links(aligner: WordAligner) -> None:
-    sentences, (panel,) = read_panels(aligner, "the cat sees", "cat the dog")
-    assert sentences.src[-1] == "</s>"
-    assert "".join(sentences.src[:-1]) == "▁the▁cat▁sees"
-    assert "".join(sentences.tgt) == "▁cat▁the▁dog"
+def test_panel_has_the_chosen_heads_and_their_links(aligner: WordAligner) -> None:
+    src, tgt, (panel,) = read_panels(aligner, "the cat sees", "cat the dog")
+    assert src[-1] == "</s>"
+    assert "".join(src[:-1]) == "▁the▁cat▁sees"
+    assert "".join(tgt) == "▁cat▁the▁dog"
     assert panel.title == "layer 0, heads 1, by input"
-    assert panel.weights.shape == (len(sentences.tgt), len(sentences.src))
+    assert panel.weights.shape == (len(tgt), len(src))
     np.testing.assert_allclose(panel.weights[1, :3], [0.0, 0.5, 0.0])
     assert panel.attended[:3] == [0, 1, 2]
 
 
-def test_every_layer_has_a_panel_with_all_its_heads(aligner: WordAligner) -> None:
-    _, panels = read_panels(aligner, "the cat", "cat the", each_layer=True)
+def test_each_layer_has_a_panel_with_all_heads(aligner: WordAligner) -> None:
+    _, _, panels = read_panels(aligner, "the cat", "cat the", each_layer=True)
     assert [panel.title for panel in panels] == ["layer 0, all heads, by input", "layer 1, all heads, by input"]
     assert [float(panel.weights[0, 0]) for panel in panels] == pytest.approx([0.3, 0.5])
 
 
 @pytest.mark.parametrize(("source", "target"), [("", "cat"), ("cat", " "), ("the cat sees " * 20, "cat")])
-def test_what_cannot_be_drawn_is_refused(aligner: WordAligner, source: str, target: str) -> None:
+def test_empty_and_long_sentences_are_an_error(aligner: WordAligner, source: str, target: str) -> None:
     with pytest.raises(UserError, match="empty or too long"):
         read_panels(aligner, source, target)
 
 
-def test_a_picture_is_written(tmp_path: Path) -> None:
+def test_figure_is_written(tmp_path: Path) -> None:
     weights = np.array([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1]])
     panels = [Panel("layer 0, all heads", weights, [0, 1]), Panel("layer 1, all heads", weights / 2, [0, 1])]
-    sentences = Sentences(["▁das", "▁Haus", "</s>"], ["▁the", "▁house"])
-    draw(sentences, panels, tmp_path / "map.png")
+    src, tgt = ["▁das", "▁Haus", "</s>"], ["▁the", "▁house"]
+    draw_attention(src, tgt, panels, tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
-    draw(sentences, panels[:1], tmp_path / "map.svg")
+    draw_attention(src, tgt, panels[:1], tmp_path / "map.svg")
     assert b"<svg" in (tmp_path / "map.svg").read_bytes()
     for path in (tmp_path / "map.docx", tmp_path / "missing" / "map.png"):
         with pytest.raises(UserError, match=f"cannot (draw|write) {path}"):
-            draw(sentences, panels, path)
+            draw_attention(src, tgt, panels, path)

@@ -1,4 +1,4 @@
-"""What is drawn is what was noted: the lines of the figure are compared with the numbers of metrics.jsonl."""
+"""Training curves: the lines of the figure against the values of metrics.jsonl."""
 
 import builtins
 import json
@@ -16,7 +16,7 @@ from nmt.plots.figure import new_figure
 from nmt.recipe import UserError
 
 
-def note(folder: Path, *lines: dict[str, Any]) -> Path:
+def record(folder: Path, *lines: dict[str, Any]) -> Path:
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder / "metrics.jsonl"
 
@@ -32,7 +32,7 @@ def legend_of(axes: Axes) -> list[str]:
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, run: Path) -> Figure:
-    """The figure that `draw_curves` made."""
+    """The figure of `draw_curves`."""
     figures: list[Figure] = []
 
     def keep_figure(width: float, height: float) -> Figure:
@@ -44,15 +44,15 @@ def drawn(monkeypatch: pytest.MonkeyPatch, run: Path) -> Figure:
     return figures[0]
 
 
-def test_metrics_are_read_as_they_were_noted(tmp_path: Path) -> None:
-    path = note(tmp_path, {"step": 1, "a": 2.5}, {"step": 3, "a": math.nan, "b": 7}, {"step": 4, "a": 1.0})
+def test_metrics_are_read_without_non_finite_values_and_the_incomplete_line(tmp_path: Path) -> None:
+    path = record(tmp_path, {"step": 1, "a": 2.5}, {"step": 3, "a": math.nan, "b": 7}, {"step": 4, "a": 1.0})
     with path.open("a") as file:
-        file.write('{"step": 5, "a":')  # being written just now
+        file.write('{"step": 5, "a":')  # still being written
     assert read_metrics(path) == {"a": [(1, 2.5), (4, 1.0)], "b": [(3, 7.0)]}
 
 
-def test_every_curve_shows_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    note(
+def test_curves_have_the_values_of_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(
         tmp_path,
         {"step": 100, "train/loss": 5.0, "train/learning_rate": 1e-4, "train/gradient_norm": 2.0},
         {"step": 200, "train/loss": 4.0, "train/learning_rate": 2e-4, "train/gradient_norm": 1.0},
@@ -65,7 +65,7 @@ def test_every_curve_shows_its_numbers(tmp_path: Path, monkeypatch: pytest.Monke
         "Loss with label smoothing (nats per target token)",
         "Perplexity of a validation token",
         "Learning rate",
-        "Norm of the gradient",
+        "Gradient norm",
     ]
     loss = panels["Loss with label smoothing (nats per target token)"]
     assert [(points(line.get_xdata()), points(line.get_ydata())) for line in loss.lines] == [
@@ -74,18 +74,18 @@ def test_every_curve_shows_its_numbers(tmp_path: Path, monkeypatch: pytest.Monke
     ]
     assert legend_of(loss) == ["training", "validation"]
     perplexity = panels["Perplexity of a validation token"]
-    assert [text.get_text() for text in perplexity.texts] == ["90.00"]  # the best one is named
+    assert [text.get_text() for text in perplexity.texts] == ["90.00"]  # the best value is labeled
     assert points(perplexity.lines[-1].get_xdata()) == [200]
 
 
-def test_the_best_bleu_is_the_highest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    note(tmp_path, {"step": 1, "valid/bleu": 3.0}, {"step": 2, "valid/bleu": 30.25}, {"step": 3, "valid/bleu": 29.0})
+def test_best_bleu_is_the_highest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path, {"step": 1, "valid/bleu": 3.0}, {"step": 2, "valid/bleu": 30.25}, {"step": 3, "valid/bleu": 29.0})
     (axes,) = drawn(monkeypatch, tmp_path).axes
     assert [text.get_text() for text in axes.texts] == ["30.25"]
 
 
-def test_all_panels_mark_the_step_that_the_run_calls_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    note(
+def test_all_panels_mark_the_best_step_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(
         tmp_path,
         {"step": 1, "valid/loss": 4.0, "valid/perplexity": 50.0, "valid/bleu": 3.0, "valid/best_step": 1},
         {"step": 2, "valid/loss": 3.0, "valid/perplexity": 40.0, "valid/bleu": 30.25, "valid/best_step": 2},
@@ -96,18 +96,18 @@ def test_all_panels_mark_the_step_that_the_run_calls_best(tmp_path: Path, monkey
     assert [text.get_text() for text in bleu.texts] == ["30.25"]
 
 
-def test_scores_that_were_forgotten_are_set_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_of_validation_metrics_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = {"valid/loss": 4.0, "valid/bleu": 3.0, "train/learning_rate": 0.1}
-    note(tmp_path, {"step": 1, **measured}, {"step": 2, "valid/scored_from": 1, **measured})
+    record(tmp_path, {"step": 1, **measured}, {"step": 2, "valid/scored_from": 1, **measured})
     loss, bleu, rate = drawn(monkeypatch, tmp_path).axes
     for axes in (loss, bleu):
         assert [line.get_xdata() for line in axes.lines if line.get_linestyle() == ":"] == [[1, 1]]
-        assert legend_of(axes)[-1] == "scores are measured in another way"
+        assert legend_of(axes)[-1] == "change of the validation metrics"
     assert all(line.get_linestyle() != ":" for line in rate.lines)
 
 
-def test_a_wide_range_gets_a_logarithmic_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    note(tmp_path, {"step": 1, "valid/perplexity": 3000.0}, {"step": 2, "valid/perplexity": 5.0, "train/loss": 1.0})
+def test_wide_range_has_a_logarithmic_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path, {"step": 1, "valid/perplexity": 3000.0}, {"step": 2, "valid/perplexity": 5.0, "train/loss": 1.0})
     loss, perplexity = drawn(monkeypatch, tmp_path).axes
     assert (loss.get_yscale(), perplexity.get_yscale()) == ("linear", "log")
     assert list(perplexity.get_yticks()) == [5, 10, 20, 50, 100, 200, 500, 1000, 2000]
@@ -117,14 +117,14 @@ def test_a_wide_range_gets_a_logarithmic_scale(tmp_path: Path, monkeypatch: pyte
     ("text", "expected"),
     [
         (None, "cannot read"),
-        ("", "holds no figures yet"),
-        ('{"step": 1}\n', "holds no figures yet"),
-        ('{"step": 1, "a": 1}\nnonsense\n', "line 2 is no JSON object with a step"),
-        ('{"a": 1}\n', "line 1 is no JSON object with a step"),
-        ("[1]\n", "line 1 is no JSON object with a step"),
+        ("", "has no metrics yet"),
+        ('{"step": 1}\n', "has no metrics yet"),
+        ('{"step": 1, "a": 1}\nnonsense\n', "line 2 is not a JSON object with a step"),
+        ('{"a": 1}\n', "line 1 is not a JSON object with a step"),
+        ("[1]\n", "line 1 is not a JSON object with a step"),
     ],
 )
-def test_a_file_that_cannot_be_drawn_is_named(tmp_path: Path, text: str | None, expected: str) -> None:
+def test_unusable_file_is_an_error(tmp_path: Path, text: str | None, expected: str) -> None:
     if text is not None:
         (tmp_path / "metrics.jsonl").write_text(text)
     with pytest.raises(UserError, match=expected) as error:
@@ -132,8 +132,8 @@ def test_a_file_that_cannot_be_drawn_is_named(tmp_path: Path, text: str | None, 
     assert "metrics.jsonl" in str(error.value)
 
 
-def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    note(tmp_path, {"step": 1, "train/loss": 3.0})
+def test_missing_matplotlib_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path, {"step": 1, "train/loss": 3.0})
     real_import = builtins.__import__
 
     def no_matplotlib(name: str, *rest: Any) -> Any:
