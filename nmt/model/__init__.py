@@ -1,1 +1,1 @@
-"""The model: tensors in, tensors out; it knows nothing of text or files."""
+"""The Transformer model: tensors in, tensors out."""

@@ -1,4 +1,4 @@
-"""The decoder stack (Vaswani et al. 2017, section 3.1), for training and one position at a time for search."""
+"""The decoder stack (Vaswani et al. 2017, section 3.1), for whole sentences in training and one position in search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nmt.recipe import ModelRecipe
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to the encoder's output, then feed-forward."""
+    """Causal self-attention, cross-attention and feed-forward, each with a residual connection."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
@@ -34,37 +34,34 @@ class DecoderLayer(nn.Module):
         return self.feed_forward_residual(x, self.feed_forward)
 
     def cross_weights(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
-        """The weights that `forward` gives the memory: (num_sentences, num_heads, tgt_len, src_len), padded."""
-        weights: list[Tensor] = []
-
-        def look(h: Tensor) -> Tensor:
-            weights.append(self.cross_attention.weights(h, memory, tgt, src))
-            return h
-
+        """Return the cross-attention weights of `forward`: (num_sentences, num_heads, tgt_len, src_len), padded."""
         x = self.attention_residual(x, lambda h: self.attention(h, tgt, causal=True))
-        self.cross_attention_residual(x, look)
-        return weights[0]
+        residual = self.cross_attention_residual
+        return self.cross_attention.weights(residual.norm(x) if residual.pre_norm else x, memory, tgt, src)
 
     def step(self, x: Tensor, positions: Tensor, state: LayerState[Any], mask: Tensor, memory_mask: Tensor) -> Tensor:
-        """One position of every hypothesis. x: (batch, beam, d_model) -> the same shape; positions: (batch, beam)."""
+        """Compute one position of every hypothesis, (batch, beam, d_model) -> (batch, beam, d_model).
+
+        positions: (batch, beam); masks: see `DecoderState`.
+        """
         x = self.attention_residual(x, lambda h: self.attention.step(h, positions, state.cache, mask))
         x = self.cross_attention_residual(x, lambda h: self.cross_attention.step(h, state.memory, memory_mask))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
 class Decoder(nn.Module):
-    """The layers one after the other."""
+    """A stack of decoder layers."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.recompute = False  # see `Transformer.recompute_layers`
+        self.recompute = False  # activation checkpointing
         self.layers = cast(
             Sequence[DecoderLayer], nn.ModuleList(DecoderLayer(recipe) for _ in range(recipe.num_decoder_layers))
         )
         self.norm = final_norm(recipe)
 
     def forward(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
-        """Embedded target (tgt.total, d_model) and memory (src.total, d_model) -> (tgt.total, d_model)."""
+        """Target embeddings (tgt.total, d_model) and encoder output (src.total, d_model) -> (tgt.total, d_model)."""
         recompute = self.recompute and self.training
         for layer in self.layers:
             inputs = (x, memory, tgt, src)
@@ -72,16 +69,16 @@ class Decoder(nn.Module):
         return self.norm(x)
 
     def cross_weights(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Iterator[Tensor]:
-        """What each layer in turn gives the memory, see `DecoderLayer.cross_weights`; none is computed before its turn.
+        """Yield the cross-attention weights of each layer, computed lazily.
 
-        Each layer computes its self-attention twice for this, which keeps `forward` free of it.
+        Self-attention is computed twice, which keeps `forward` simple.
         """
         for layer in self.layers:
             yield layer.cross_weights(x, memory, tgt, src)
             x = layer(x, memory, tgt, src)
 
     def start(self, memory: Tensor, src: PackedSequences, beam_size: int) -> DecoderState:
-        """The state before the first token: keys and values of the memory, and an empty cache."""
+        """Return the state before the first token: cross-attention keys and values, and an empty cache."""
         memories = [layer.cross_attention.stored_memory(memory, src) for layer in self.layers]
         layers = [LayerState(KeyValueCache(like=stored), stored) for stored in memories]
         memory_mask = src.padding_mask[:, None, None, :].to(memories[0].dtype)
@@ -89,10 +86,9 @@ class Decoder(nn.Module):
         return DecoderState(layers, memory_mask, mask)
 
     def step(self, x: Tensor, positions: Tensor, state: StepState) -> Tensor:
-        """One position further. x: (batch, beam, d_model), the embedded last tokens -> the same shape.
+        """Embeddings of the last tokens (batch, beam, d_model) -> decoder output (batch, beam, d_model).
 
-        positions: those of the last tokens, (batch, beam). At the first step (batch, 1, d_model) may stand for all
-        hypotheses of a sentence, which then begin alike.
+        positions: of the last tokens, (batch, beam). In the first step beam is 1, because all hypotheses are equal.
         """
         mask = state.extend(x.shape[1])
         for layer, layer_state in zip(self.layers, state.layers, strict=True):

@@ -1,4 +1,4 @@
-"""Dropout that costs little on a CPU, and of which training can begin with less."""
+"""Dropout with a fast CPU kernel and a scalable probability."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _LEVELS = 1 << 16
 
 
 class Dropout(nn.Module):
-    """`dropout` with a share of its full probability, and in training mode only.
+    """Dropout in training mode, with a fraction of its full probability.
 
-    p: the full probability; share: how much of it there is now, see `Transformer.scale_dropout`
+    p: full probability; share: current fraction, see `Transformer.scale_dropout`
     """
 
     def __init__(self, p: float) -> None:
@@ -21,20 +21,20 @@ class Dropout(nn.Module):
         self.share = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape (...) -> the same."""
+        """(...) -> (...)."""
         return dropout(x, self.p_now)
 
     @property
     def p_now(self) -> float:
-        """The probability with which an element is zeroed now."""
+        """Current probability of zeroing an element."""
         return self.p * self.share if self.training else 0.0
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Zero each element with probability `p` and scale the others by 1 / (1 - p); same shape as `x`.
+    """Zero each element with probability `p` and scale the others by 1 / (1 - p).
 
-    On a CPU four 16-bit random numbers are cut from every 64-bit draw, which makes this several times faster than one
-    draw per element; `p` is rounded to a multiple of 2^-16 and the scale follows the rounded value.
+    On a CPU each random 64-bit integer gives four 16-bit integers, several times faster than one draw per element. `p`
+    is rounded to a multiple of 2^-16, and the scale matches the rounded value.
     """
     if p == 0.0:
         return x

@@ -15,7 +15,7 @@ from nmt.recipe import ModelRecipe
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward."""
+    """Self-attention and feed-forward, each with a residual connection."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
@@ -25,24 +25,24 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = Residual(recipe)
 
     def forward(self, x: Tensor, src: PackedSequences) -> Tensor:
-        """x: (src.total, d_model) -> the same shape."""
+        """(src.total, d_model) -> (src.total, d_model)."""
         x = self.attention_residual(x, lambda h: self.attention(h, src, causal=False))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
 class Encoder(nn.Module):
-    """The layers one after the other."""
+    """A stack of encoder layers."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.recompute = False  # see `Transformer.recompute_layers`
+        self.recompute = False  # activation checkpointing
         self.layers = cast(
             Sequence[EncoderLayer], nn.ModuleList(EncoderLayer(recipe) for _ in range(recipe.num_encoder_layers))
         )
         self.norm = final_norm(recipe)
 
     def forward(self, x: Tensor, src: PackedSequences) -> Tensor:
-        """Embedded source (src.total, d_model) -> memory (src.total, d_model)."""
+        """Source embeddings (src.total, d_model) -> encoder output (src.total, d_model)."""
         recompute = self.recompute and self.training
         for layer in self.layers:
             x = checkpoint(layer, x, src, use_reentrant=False) if recompute else layer(x, src)

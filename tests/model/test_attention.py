@@ -1,4 +1,4 @@
-"""Attention kernels against a plain loop in float64, dropout by its statistics, sinusoids by the paper's formula."""
+"""Attention kernels, compared with loops in float64; dropout statistics; sinusoids by the formula of the paper."""
 
 import math
 
@@ -55,7 +55,7 @@ def test_kernels_equal_plain_loops(kernel: Kernel, causal: bool) -> None:
     torch.testing.assert_close(got, attend_by_loops(q, k, v, QUERIES, keys, causal), rtol=1e-12, atol=1e-12)
 
 
-def test_the_mask_leaves_empty_sentences_out_and_drops_weights() -> None:
+def test_the_masked_kernel_supports_empty_sentences_and_dropout() -> None:
     queries = PackedSequences.from_lists([[1] * n for n in (0, 2, 0, 3, 0, 0)])
     keys = PackedSequences.from_lists([[1] * n for n in (0, 4, 3, 1, 0, 0)])
     q, k, v = rows(queries, 1), rows(keys, 2), rows(keys, 3)
@@ -66,20 +66,20 @@ def test_the_mask_leaves_empty_sentences_out_and_drops_weights() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["matmul", "sdpa", "masked"])
-def test_keys_that_no_query_may_see_have_no_gradient(kernel: Kernel) -> None:
+def test_keys_without_queries_have_no_gradient(kernel: Kernel) -> None:
     queries = PackedSequences.from_lists([[1] * n for n in (60, 0, 5)])
-    keys = PackedSequences.from_lists([[1] * n for n in (50, 60, 9)])  # too many for one row: the second has its own
+    keys = PackedSequences.from_lists([[1] * n for n in (50, 60, 9)])  # two rows: the second sentence has its own
     q, k, v = (side.requires_grad_() for side in (rows(queries, 1), rows(keys, 2), rows(keys, 3)))
     attend(q, k, v, queries, keys, causal=False, kernel=kernel).sum().backward()
     assert q.grad is not None and k.grad is not None and v.grad is not None
     assert all(bool(grad.isfinite().all()) for grad in (q.grad, k.grad, v.grad))
-    unseen = slice(50, 110)
-    assert not k.grad[unseen].any() and not v.grad[unseen].any()
+    without_queries = slice(50, 110)
+    assert not k.grad[without_queries].any() and not v.grad[without_queries].any()
     torch.testing.assert_close(v.grad.sum(dim=0), torch.full((HEADS, D_HEAD), 65.0, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("kernel", ["matmul", "sdpa", "masked"])
-def test_bf16_stays_bf16_and_is_as_exact_as_its_eight_bits(kernel: Kernel) -> None:
+def test_bf16_output_has_bf16_precision(kernel: Kernel) -> None:
     q, k, v = (rows(QUERIES, seed) for seed in (1, 2, 3))
     with torch.autocast("cpu", torch.bfloat16):
         got = attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), QUERIES, QUERIES, causal=True, kernel=kernel)
@@ -111,7 +111,7 @@ def test_bf16_stays_bf16_and_is_as_exact_as_its_eight_bits(kernel: Kernel) -> No
         (H100, torch.float64, 64, 0.0, "sdpa"),
     ],
 )
-def test_the_kernel_is_one_that_the_device_has(
+def test_choose_kernel_by_device_dtype_and_dropout(
     features: DeviceFeatures, dtype: torch.dtype, d_head: int, p: float, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention, "device_features", lambda device: features)
@@ -122,8 +122,8 @@ def test_the_kernel_is_one_that_the_device_has(
 
 
 @pytest.mark.parametrize("kernel", ["matmul", "sdpa"])
-def test_dropout_zeroes_attention_weights_and_scales_the_others_and_the_gradient_sees_the_same(kernel: Kernel) -> None:
-    """With the unit matrix as values, the output is the weights themselves."""
+def test_attention_dropout_applies_the_same_mask_to_output_and_gradient(kernel: Kernel) -> None:
+    """With the identity matrix as values, the output is the weights."""
     p, length = 0.25, 64
     layout = PackedSequences.from_lists([[1] * length])
     generator = torch.Generator().manual_seed(1)
@@ -134,11 +134,11 @@ def test_dropout_zeroes_attention_weights_and_scales_the_others_and_the_gradient
     out = attend(q, k, v, layout, layout, causal=False, p=p, kernel=kernel)
     dropped = out == 0
     torch.testing.assert_close(out, (weights / (1 - p)).masked_fill(dropped, 0.0), rtol=1e-12, atol=1e-15)
-    share, count = dropped.double().mean().item(), dropped.numel()
-    assert share == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / count))
+    fraction, count = dropped.double().mean().item(), dropped.numel()
+    assert fraction == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / count))
     out.sum().backward()
-    received = out.detach().sum(dim=0).transpose(0, 1)  # how much of each key all queries have taken: (keys, heads)
-    torch.testing.assert_close(v.grad, received[:, :, None].expand(-1, -1, length), rtol=1e-12, atol=1e-12)
+    total_weights = out.detach().sum(dim=0).transpose(0, 1)  # (keys, heads), summed over queries
+    torch.testing.assert_close(v.grad, total_weights[:, :, None].expand(-1, -1, length), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.gpu
@@ -165,31 +165,31 @@ def test_attention_weights_are_distributions_over_the_sentence() -> None:
         torch.testing.assert_close(weights[sentence].sum(-1), torch.ones(HEADS, 7, dtype=weights.dtype))
 
 
-def test_rows_are_laid_out_and_packed_again_and_the_last_is_repeated() -> None:
+def test_pad_repeats_the_last_token_and_unpad_inverts_it() -> None:
     q = rows(QUERIES, 4)
-    laid_out = pad(q, QUERIES.one_to_a_row)
-    assert laid_out.shape == (3, HEADS, 16, D_HEAD)
-    assert torch.equal(laid_out[1], q[4][:, None].expand(-1, 16, -1))
-    assert torch.equal(laid_out[0, :, 4:], q[3][:, None].expand(-1, 12, -1))
-    assert torch.equal(unpad(laid_out, QUERIES.one_to_a_row), q)
+    padded = pad(q, QUERIES.one_to_a_row)
+    assert padded.shape == (3, HEADS, 16, D_HEAD)
+    assert torch.equal(padded[1], q[4][:, None].expand(-1, 16, -1))
+    assert torch.equal(padded[0, :, 4:], q[3][:, None].expand(-1, 12, -1))
+    assert torch.equal(unpad(padded, QUERIES.one_to_a_row), q)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
-def test_dropout_zeroes_the_right_share_keeps_the_mean_and_passes_the_same_gradient(p: float) -> None:
+def test_dropout_fraction_mean_and_gradient(p: float) -> None:
     torch.manual_seed(1)
     x = torch.ones(1000, 1001, requires_grad=True)
     y = dropout(x, p)
     dropped = (y == 0).float()
     assert dropped.mean().item() == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / x.numel()) + 2**-16)
     assert y.mean().item() == pytest.approx(1.0, abs=0.005)
-    for lane in range(4):  # the four numbers of one draw are equally random and independent
+    for lane in range(4):  # the four integers of one draw are independent
         assert dropped.flatten()[lane::4].mean().item() == pytest.approx(p, abs=0.005)
     assert (dropped[:, 1:] * dropped[:, :-1]).mean().item() == pytest.approx(p * p, abs=0.005)
     y.sum().backward()
     assert x.grad is not None and torch.equal(x.grad, y.detach())
 
 
-def test_dropout_repeats_with_the_seed_and_does_nothing_at_zero() -> None:
+def test_dropout_depends_on_the_seed_and_is_the_identity_at_zero() -> None:
     x = torch.randn(33, 7)
     torch.manual_seed(5)
     first = dropout(x, 0.2)
@@ -198,7 +198,7 @@ def test_dropout_repeats_with_the_seed_and_does_nothing_at_zero() -> None:
     assert dropout(x, 0.0) is x
 
 
-def test_a_share_of_dropout_is_dropout_of_that_share_and_only_in_training() -> None:
+def test_a_fraction_of_dropout_scales_its_probability() -> None:
     x, layer = torch.randn(33, 7), Dropout(0.4)
     layer.share = 0.25
     torch.manual_seed(5)
@@ -210,7 +210,7 @@ def test_a_share_of_dropout_is_dropout_of_that_share_and_only_in_training() -> N
     assert layer(x) is x
 
 
-def test_sinusoids_follow_the_formula_of_the_paper() -> None:
+def test_sinusoids_follow_the_paper() -> None:
     d_model = 12
     table = sinusoids(50, d_model)
     for position in (0, 1, 7, 49):

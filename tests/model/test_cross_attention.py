@@ -1,4 +1,4 @@
-"""The attention that can be looked at is the attention that the model computes with."""
+"""`Transformer.cross_attention` returns the weights of the forward pass."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def random_model(norm_order: str = "post") -> Transformer:
 
 
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
-def test_the_weights_are_those_of_the_forward_pass(norm_order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cross_attention_equals_the_weights_of_forward(norm_order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(norm_order)
     with torch.no_grad():
         found = list(model.cross_attention(SRC, TGT))
@@ -36,21 +36,21 @@ def test_the_weights_are_those_of_the_forward_pass(norm_order: str, monkeypatch:
     monkeypatch.setattr(attention, "scaled_dot_product", recorded)
     with torch.no_grad():
         model(SRC, TGT)
-    across = used[2::2]  # behind the encoder's layer, each layer's attention to its own past comes before
+    across = used[2::2]  # after the encoder layer, self-attention comes first
     shape = TGT.beside(SRC, causal=False)
-    places = [
+    slots = [
         side.slots.split(lengths.tolist()) for side, lengths in ((shape.queries, TGT.sizes), (shape.keys, SRC.sizes))
     ]
     assert len(found) == len(across) == 3
     for one, other in zip(found, across, strict=True):
         assert one.shape == (3, 2, 7, 6) and len(other) == 1  # all sentences share a row
-        for sentence, (rows, columns) in enumerate(zip(*places, strict=True)):
+        for sentence, (rows, columns) in enumerate(zip(*slots, strict=True)):
             own = one[sentence, :, : len(rows), : len(columns)]
             torch.testing.assert_close(own, other[0][:, rows][:, :, columns], rtol=1e-6, atol=1e-7)
     assert not torch.allclose(found[0], found[2], atol=1e-3)
 
 
-def test_a_layer_is_computed_when_it_is_asked_for() -> None:
+def test_layers_are_computed_lazily() -> None:
     model = random_model()
     model.decoder.layers[2].register_forward_pre_hook(lambda module, inputs: pytest.fail("layer 2 was computed"))
     model.decoder.layers[1].register_forward_pre_hook(lambda module, inputs: pytest.fail("layer 1 was passed"))

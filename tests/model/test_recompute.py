@@ -1,4 +1,4 @@
-"""Recomputing the layers changes memory and time, and nothing else: no bit of a gradient, no name, no random state."""
+"""Activation checkpointing changes memory and time, but no bit of the gradients or the random state."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ TGT = PackedSequences.from_lists([[BOS_ID, 5, 6], [BOS_ID, 7, 8, 9, 10], [BOS_ID
 
 
 def build(*, recompute: bool, **changes: object) -> Transformer:
-    """A model with every kind of dropout, the same weights at every call."""
+    """Build a model with every kind of dropout and always the same parameters."""
     options: dict[str, object] = {"d_model": 16, "d_ff": 24, "num_heads": 4}
     options |= {"num_encoder_layers": 3, "num_decoder_layers": 2, "max_positions": 16}
     options |= {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.3}
@@ -33,7 +33,7 @@ def build(*, recompute: bool, **changes: object) -> Transformer:
 
 
 def gradients(model: nn.Module, *inputs: object) -> list[Tensor]:
-    """The gradients of a sum that depends on every number, then the random state that is left."""
+    """Return all gradients and the final random state."""
     model.zero_grad()
     torch.manual_seed(2)
     out = model(*inputs)
@@ -45,7 +45,7 @@ def gradients(model: nn.Module, *inputs: object) -> list[Tensor]:
 
 
 def training_batch() -> Batch:
-    """The sentences above, with something to predict; nothing is known of them yet that a model finds out."""
+    """Return a batch without cached layouts."""
     src, tgt = (PackedSequences.from_lists(side.to_lists()) for side in (SRC, TGT))
     return Batch(src, tgt, labels=tgt.tokens.flip(0))
 
@@ -66,7 +66,7 @@ def test_gradients_have_the_same_bits_with_dropout(norm_order: str, autocast: bo
         assert_equal_bits(gradients(again, SRC, TGT), gradients(plain, SRC, TGT))
 
 
-def test_every_layer_is_computed_twice_in_training_and_once_elsewhere() -> None:
+def test_layers_are_recomputed_in_training_only() -> None:
     model = build(recompute=True)
     calls = dict.fromkeys([*model.encoder.layers, *model.decoder.layers], 0)
 
@@ -84,13 +84,13 @@ def test_every_layer_is_computed_twice_in_training_and_once_elsewhere() -> None:
     assert set(calls.values()) == {4}
 
 
-def test_names_of_weights_are_the_same() -> None:
+def test_parameter_names_are_unchanged() -> None:
     assert build(recompute=True).state_dict().keys() == build(recompute=False).state_dict().keys()
 
 
-def test_a_deep_model_keeps_little_but_the_inputs_of_its_layers() -> None:
+def test_a_deep_model_keeps_only_layer_inputs() -> None:
     def kept(model: Transformer) -> int:
-        """Bytes of all tensors that the graph holds for its gradient, the weights not counted."""
+        """Return the bytes of all tensors saved for the backward pass, without the parameters."""
         weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
         storages: dict[int, Tensor] = {}
 
@@ -105,26 +105,26 @@ def test_a_deep_model_keeps_little_but_the_inputs_of_its_layers() -> None:
     src, tgt = (PackedSequences.from_lists([[5] * 15] * 20) for _ in range(2))
     deep = {"num_encoder_layers": 8, "num_decoder_layers": 8}
     plain, again = (kept(build(recompute=recompute, **deep)) for recompute in (False, True))
-    rows = src.total * 16 * 4  # bytes of what enters a layer
+    rows = src.total * 16 * 4  # bytes of the input of a layer
     assert again < 30 * rows < plain / 10
 
 
 @pytest.fixture
-def lonely_group(tmp_path: Path) -> Iterator[None]:
-    """A process group of this process alone."""
+def single_process_group(tmp_path: Path) -> Iterator[None]:
+    """A process group with one process."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
 
-@pytest.mark.usefixtures("lonely_group")
+@pytest.mark.usefixtures("single_process_group")
 @pytest.mark.parametrize("rdrop", [0.0, 5.0])
-def test_recomputing_and_rdrop_work_in_several_processes(rdrop: float) -> None:
-    """DDP insists that every weight's gradient is ready exactly once, though R-Drop uses each weight twice."""
+def test_recomputing_and_rdrop_work_with_ddp(rdrop: float) -> None:
+    """DDP requires each gradient to be ready once, and R-Drop uses every parameter twice."""
     plain, again = (TrainingLoss(build(recompute=recompute), 0.1, rdrop) for recompute in (False, True))
     batch = training_batch()
     parallel = DistributedDataParallel(again, gradient_as_bucket_view=True)
-    for _ in range(2):  # DDP finds a mistake in the next step
+    for _ in range(2):  # DDP reports a violation in the next step
         assert_equal_bits(gradients(parallel, batch), gradients(plain, batch))
 
 
@@ -132,6 +132,6 @@ def test_recomputing_and_rdrop_work_in_several_processes(rdrop: float) -> None:
 def test_recomputing_works_with_compiled_layers() -> None:
     plain, again = (build(recompute=recompute, num_encoder_layers=1) for recompute in (False, True))
     for layer in again.encoder.layers:
-        layer.compile(dynamic=True, backend="eager")  # traced and guarded as ever, which is where it could go wrong
+        layer.compile(dynamic=True, backend="eager")  # only tracing and guards matter here
     batch = training_batch()
     assert_equal_bits(gradients(again, batch.src, batch.tgt), gradients(plain, batch.src, batch.tgt))

@@ -1,4 +1,4 @@
-"""The whole model against torch.nn.Transformer, against itself one sentence at a time, and by perturbation."""
+"""The whole model, compared with torch.nn.Transformer, with single sentences, and by its gradients."""
 
 import math
 from typing import Any
@@ -33,7 +33,7 @@ def tiny(**changes: object) -> ModelRecipe:
 def double_model(recipe: ModelRecipe, seed: int = 0) -> Transformer:
     torch.manual_seed(seed)
     model = Transformer(recipe, VOCAB, VOCAB).double()
-    for parameter in model.parameters():  # biases and norms away from 0 and 1, so that none can hide
+    for parameter in model.parameters():  # biases and norms differ from 0 and 1
         parameter.data.add_(torch.randn_like(parameter) * 0.1)
     return model
 
@@ -76,7 +76,7 @@ def torch_reference(model: Transformer) -> nn.Transformer:
         nn.TransformerEncoderLayer(*sizes, **options), recipe.num_encoder_layers, final(), enable_nested_tensor=False
     )
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(*sizes, **options), recipe.num_decoder_layers, final())
-    reference = nn.Transformer(  # made before the weights are copied, because it draws fresh ones
+    reference = nn.Transformer(  # before copying the weights: the constructor reinitializes them
         recipe.d_model, recipe.num_heads, custom_encoder=encoder, custom_decoder=decoder, batch_first=True
     )
     pairs: list[tuple[nn.Module, Any]] = []
@@ -155,7 +155,7 @@ def test_outputs_and_gradients_equal_torch_nn_transformer(norm_order: str, activ
 # --- Packed rows, masks, search ---------------------------------------------------------------------------------------
 
 
-def test_packed_equals_one_sentence_at_a_time() -> None:
+def test_packed_sentences_equal_single_sentences() -> None:
     model = double_model(tiny())
     together = model(PackedSequences.from_lists(SRC), PackedSequences.from_lists(TGT))
     alone = [
@@ -164,7 +164,7 @@ def test_packed_equals_one_sentence_at_a_time() -> None:
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-12, atol=1e-12)
 
 
-def test_no_position_sees_its_future_and_no_sentence_sees_another() -> None:
+def test_gradients_respect_causality_and_sentence_boundaries() -> None:
     model = double_model(tiny())
     src, tgt = PackedSequences.from_lists(SRC), PackedSequences.from_lists(TGT)
     src_rows = model.src_embedding(src.tokens, src.positions).detach().requires_grad_(True)
@@ -175,8 +175,8 @@ def test_no_position_sees_its_future_and_no_sentence_sees_another() -> None:
     for row in range(tgt.total):
         by_src, by_tgt = torch.autograd.grad(out[row].sin().sum(), (src_rows, tgt_rows), retain_graph=True)
         same_sentence = tgt_of == tgt_of[row]
-        may_see = same_sentence & (tgt.positions <= tgt.positions[row])
-        assert torch.equal(by_tgt.abs().sum(1) > 0, may_see)
+        visible = same_sentence & (tgt.positions <= tgt.positions[row])
+        assert torch.equal(by_tgt.abs().sum(1) > 0, visible)
         assert torch.equal(by_src.abs().sum(1) > 0, src_of == tgt_of[row])
 
 
@@ -184,7 +184,7 @@ def test_no_position_sees_its_future_and_no_sentence_sees_another() -> None:
 def test_incremental_decoding_equals_full_forward(norm_order: str) -> None:
     model = double_model(tiny(norm_order=norm_order)).eval()
     src = PackedSequences.from_lists(SRC)
-    steps, beam = 20, 7  # more places than the cache, and its bias, hold at first
+    steps, beam = 20, 7  # more slots than the initial cache and mask
     tokens = torch.randint(4, VOCAB, (len(SRC), beam, steps), generator=torch.Generator().manual_seed(5))
     tokens[..., 0] = BOS_ID
     state = model.start(src, beam)
@@ -196,18 +196,18 @@ def test_incremental_decoding_equals_full_forward(norm_order: str) -> None:
 
 
 @pytest.mark.slow
-def test_state_follows_reordering_and_leaving_sentences() -> None:
+def test_state_after_reordering_and_selecting() -> None:
     model = double_model(tiny(max_positions=60)).eval()
     generator = torch.Generator().manual_seed(7)
     beam, live = 3, [0, 1, 2, 3]
     histories = torch.full((4, beam, 1), BOS_ID)
     state = model.start(PackedSequences.from_lists(SRC), beam)
-    for step in range(50):  # more places than the cache holds when sentences leave
+    for step in range(50):  # more slots than the cache has when sentences leave
         got = model.step(histories[..., -1], state)
         sources = PackedSequences.from_lists([SRC[b] for b in live for _ in range(beam)])
         full = model(sources, PackedSequences.from_lists(histories.flatten(0, 1).tolist()))
-        wanted = torch.log_softmax(model.logits(full), -1).unflatten(0, (len(live), beam, -1))[:, :, -1]
-        torch.testing.assert_close(got, wanted.float(), rtol=1e-5, atol=1e-5)
+        expected = torch.log_softmax(model.logits(full), -1).unflatten(0, (len(live), beam, -1))[:, :, -1]
+        torch.testing.assert_close(got, expected.float(), rtol=1e-5, atol=1e-5)
         beam_index = torch.randint(0, beam, (len(live), beam), generator=generator)
         state.reorder(beam_index)
         histories = histories.gather(1, beam_index[..., None].expand_as(histories))
@@ -219,7 +219,7 @@ def test_state_follows_reordering_and_leaving_sentences() -> None:
         histories = torch.cat([histories, new], dim=2)
 
 
-# --- Size and beginnings ---------------------------------------------------------------------------------------------
+# --- Size and initialization -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_state_follows_reordering_and_leaving_sentences() -> None:
     [(ModelRecipe(), 63.1), (ModelRecipe(d_model=1024, d_ff=4096, num_heads=16), 214.2)],
     ids=["base (the paper says 65 M)", "big (the paper says 213 M)"],
 )
-def test_parameter_counts_of_the_paper_at_a_vocabulary_of_37000(recipe: ModelRecipe, millions: float) -> None:
+def test_parameter_counts_with_the_vocabulary_of_the_paper(recipe: ModelRecipe, millions: float) -> None:
     with torch.device("meta"):
         model = Transformer(recipe, 37_000, 37_000)
     d, f, layers = recipe.d_model, recipe.d_ff, 6
@@ -247,13 +247,13 @@ def test_tying_shares_matrices(tying: str, matrices: int) -> None:
     )
 
 
-def test_vocabularies_of_different_size_cannot_be_tied_three_ways() -> None:
+def test_three_way_tying_needs_equal_vocabularies() -> None:
     with pytest.raises(ValueError, match="one vocabulary"):
         Transformer(tiny(), VOCAB, VOCAB + 1)
     assert Transformer(tiny(tied_embeddings="decoder"), VOCAB, VOCAB + 1).output.weight.shape[0] == VOCAB + 1
 
 
-def test_fresh_model_predicts_almost_uniformly_and_embeds_with_unit_variance() -> None:
+def test_initialization() -> None:
     torch.manual_seed(3)
     model = Transformer(tiny(d_model=256, num_heads=4), 1000, 1000).eval()
     scaled = model.src_embedding.weight * model.src_embedding.scale
@@ -263,7 +263,7 @@ def test_fresh_model_predicts_almost_uniformly_and_embeds_with_unit_variance() -
     assert linear.weight.std().item() == pytest.approx(math.sqrt(2 / (256 + 24)), rel=0.05)
 
 
-def test_an_output_bias_counts_in_training_and_in_search() -> None:
+def test_output_bias_in_training_and_search() -> None:
     plain, biased = double_model(tiny()), double_model(tiny(output_bias=True))
     biased.load_state_dict(plain.state_dict(), strict=False)
     assert biased.output.bias is not None
