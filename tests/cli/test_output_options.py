@@ -126,7 +126,7 @@ def test_only_a_file_of_its_own_kind_is_replaced(folder: Path, nmt: Nmt, command
 def test_a_picture_needs_a_kind(folder: Path, nmt: Nmt) -> None:
     status, _, err = nmt("plot", "curves", folder, "-o", folder / "curves")
     assert status == 1
-    assert "use an extension such as .png" in one_line(err)
+    assert "the name needs an extension such as .png" in one_line(err)
     assert not list(folder.glob("curves*"))
 
 
