@@ -155,6 +155,8 @@ class TextTranslator(ABC):
         """
         for name, given in (("lines", lines), ("prefixes", prefixes), ("required", required)):
             _require_list(name, given)
+        for phrases in required or ():
+            _require_list("the phrases of a line", phrases)
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
         of_one = replace(options, n_best=1)
         parts_of_lines = [self._cut(line) for line in lines]
@@ -189,7 +191,8 @@ class TextTranslator(ABC):
         """
         if window < 1:
             raise ValueError(f"window must be at least 1, got {window}")
-        _require_list("lines", lines)
+        for name, value in (("lines", lines), ("prefixes", prefixes), ("required", required)):
+            _require_list(name, value)
         source = iter(lines)
         given = None if prefixes is None else iter(prefixes)
         held = None if required is None else iter(required)

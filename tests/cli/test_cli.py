@@ -178,6 +178,12 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
     for call in (translator.translate, translator.translate_n_best, lambda line: next(translator.stream(line, 5))):
         with pytest.raises(TypeError, match="lines must be a list of strings, got str; put it into a list"):
             call("one string")
+    with pytest.raises(TypeError, match="the phrases of a line must be a list of strings, got str"):
+        translator.translate(["a cat"], required=["term"])
+    for strings in ({"prefixes": "pre"}, {"required": "term"}):
+        (name,) = strings
+        with pytest.raises(TypeError, match=f"{name} must be a list of strings, got str"):
+            list(translator.stream(["a", "b", "c", "d"][: len(strings[name])], 5, **strings))
     with pytest.raises(ValueError, match="window must be at least 1, got 0"):
         next(translator.stream(["a"], 0))
 
