@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -18,7 +18,7 @@ from nmt.experiments.results import TestResult, as_document, read_results, resul
 from nmt.experiments.sweep import Run, is_sweep, load_sweep, make_sweep
 from nmt.logs import counted, say, warn
 from nmt.plots.scores import VariantScores, draw_scores
-from nmt.recipe import CommandError, UserError
+from nmt.recipe import CommandError, Metric, UserError
 from nmt.storage.sealed import write_file
 
 _VARY = "Values of an option, KEY=A,B; several such options give all combinations. The first is the baseline."
@@ -48,6 +48,8 @@ def repeat(
 
     nmt repeat quickstart --seeds 5 --vary model.num_heads=2,4 --vary model.d_ff=256,512 --jobs 2
     """
+    if metric is not None and metric not in (known := get_args(Metric)):
+        raise CommandError(f"--metric {metric}: unknown metric; it must be one of {', '.join(known)}; choose one")
     if is_sweep(recipe):
         if vary:
             raise CommandError(f"{recipe} is a sweep, which names its variants; leave out --vary, or give a recipe")
@@ -55,6 +57,10 @@ def repeat(
     else:
         sweep = make_sweep(recipe, seeds or 3, overrides or (), vary or ())
     folder = out or Path("runs") / f"{recipe.stem}-repeat"
+    if (folder / "recipe.toml").exists():
+        raise CommandError(
+            f"{folder} is a run, whose report would be lost; -o must be a folder of its own; name another"
+        )
     runs = sweep.runs(folder)
     if list_runs:
         for run in runs:
@@ -76,6 +82,8 @@ def repeat(
 
 def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, output: Format) -> None:
     """Write the results into the folder of all runs, and print them."""
+    if not results:
+        warn(f"{runs[0].recipe_file} has no test set; the table is empty; add one to data.test and rerun")
     tables, document = result_tables(results), as_document(results)
     title = f"# {folder.name}\n\n{counted(len(runs), 'run')} of {runs[0].recipe_file}.\n\n"
     write_file(folder / "report.md", (title + format_tables(tables, "markdown")).encode())

@@ -124,6 +124,8 @@ def make_sweep(recipe: Path, seeds: int, overrides: Sequence[str], varied: Seque
     keys = [choice[0].partition("=")[0] for choice in choices]
     if repeated := {key for key in keys if keys.count(key) > 1}:
         raise RecipeError(f"--vary {min(repeated)} is given twice; give all its values at once, as KEY=A,B")
+    if "seed" in keys:
+        raise RecipeError("--vary seed is not possible; each variant has the same seeds; give --seeds N")
     variants = {" ".join(map(_short_name, one)) or recipe.stem: one for one in product(*choices)}
     return Sweep(recipe, seeds, tuple(overrides), variants)
 

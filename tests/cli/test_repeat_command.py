@@ -101,11 +101,16 @@ def test_a_run_that_fails_is_named_and_the_others_are_made(recipe: Path, nmt: Nm
         (("--vary", "model.num_head=1"), "variant num_head=1: "),
         (("--only", 9), "--only 9: there are 3 runs; give a number that --list shows"),
         (("--seeds", 0), "--seeds"),
+        (("--vary", "seed=1,2"), "--vary seed is not possible; each variant has the same seeds; give --seeds N"),
+        (("--metric", "blue", "--list"), "--metric blue: unknown metric; it must be one of bleu, "),
+        (("-o", "other"), "other is a run, whose report would be lost; -o must be a folder of its own"),
     ],
 )
 def test_wrong_options_are_refused_before_any_work(
     recipe: Path, nmt: Nmt, options: tuple[object, ...], reason: str
 ) -> None:
+    Path("other").mkdir()
+    Path("other", "recipe.toml").write_text(RECIPE)
     status, out, err = nmt("repeat", recipe, *options)
     assert (status, out) == (2, "")
     assert reason in one_line(err)
