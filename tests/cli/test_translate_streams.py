@@ -316,7 +316,7 @@ def test_after_any_interruption_the_same_text_comes_out(
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.tsv", name]
         status, _, err = nmt(*command, "--resume")
         assert status == 0
-        assert f"{out} is complete: 20 lines, as many as {tmp_path / 'in.tsv'}; with which model and" in err
+        assert f"{out} is complete: 20 lines, as many as {tmp_path / 'in.tsv'}; its model and" in err
         out.unlink()
 
 
