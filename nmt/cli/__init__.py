@@ -1,11 +1,10 @@
-"""The command line: one file for each family of commands, and `program`, which makes one program of them."""
+"""The command line: one module per command or family of commands; `program` combines them."""
 
 
 def main() -> None:
     """Run the command line and exit.
 
-    The commands are imported only now: processes that a command starts import this module too, and those that prepare
-    text need nothing of what stands behind the commands.
+    The commands are imported here because worker processes import this module too, and most need none of them.
     """
     from nmt.cli.program import main as run_program  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`nmt align`: which words of given translations stand for which words of their sources."""
+"""`nmt align`: word alignments of given translations."""
 
 from __future__ import annotations
 
@@ -28,15 +28,12 @@ from nmt.storage.model_facts import read_model_facts
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import require_new
 
-# Pairs that are aligned before the first is printed.
-ALIGNING_WINDOW = 512
+ALIGNING_WINDOW = 512  # pairs per call of the aligner, printed together
 
 Layer = Annotated[
-    int | None, typer.Option(min=0, help="Decoder layer, from 0, whose attention counts (default: the model's option).")
+    int | None, typer.Option(min=0, help="Decoder layer of the attention, from 0 (default: of the model).")
 ]
-Heads = Annotated[
-    str | None, typer.Option(metavar="HEAD,...", help="Its heads, from 0, whose mean is taken (default: all).")
-]
+Heads = Annotated[str | None, typer.Option(metavar="HEAD,...", help="Heads to average, from 0 (default: all).")]
 
 
 class Place(StrEnum):
@@ -48,7 +45,10 @@ class Place(StrEnum):
 
 PlaceOption = Annotated[
     Place | None,
-    typer.Option("--place", help="Where a target token is aligned: where the decoder reads it, or where it writes it."),
+    typer.Option(
+        "--place",
+        help="Position that aligns a target token: output predicts the token, input reads it.",
+    ),
 ]
 
 
@@ -61,25 +61,25 @@ def align(
     place: PlaceOption = None,
     choose: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="DEV_SRC DEV_TGT", help="Find the layer and heads that align this text best."),
+        typer.Option(metavar="DEV_SRC DEV_TGT", help="Find the layer and heads that align this validation text best."),
     ] = None,
     reverse_model: Annotated[
         Path | None,
-        typer.Option(help="With --choose: agree with this model from target to source, not with statistics."),
+        typer.Option(help="With --choose: compare with this target-to-source model, not a statistical aligner."),
     ] = None,
     save_model: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the model anew, such that it aligns so from now on.")
+        Path | None, typer.Option(metavar="DIR", help="Copy the model, with this attention as its default.")
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Align the words of given sentence pairs: for each a line of SOURCE-TARGET places from 0, as in 0-0 1-2 2-1.
+    """Align the words of sentence pairs; print a line of SOURCE-TARGET positions from 0 per pair, as in 0-0 1-2 2-1.
 
-    Words are what stands between spaces. The attention of the decoder to the source tells which belong together.
+    Words are separated by spaces. Alignments come from the cross-attention of the decoder.
     """
     if choose is not None and (layer, heads, place) != (None, None, None):
-        raise typer.BadParameter("--choose finds layer, heads and place; leave these out, or --choose")
+        raise typer.BadParameter("--choose selects --layer, --heads and --place; leave these out, or --choose")
     if reverse_model is not None and choose is None:
-        raise typer.BadParameter("--reverse-model is what --choose goes by; give --choose, or leave it out")
+        raise typer.BadParameter("--reverse-model has no effect without --choose; add that, or leave it out")
     if save_model is not None:
         require_new(save_model)
     if reverse_model is not None:
@@ -93,8 +93,8 @@ def align(
         choice = choose_attention(aligner, *read_pairs(*choose), reverse)
         aligner.attention = choice.attention
         by_layer = ", ".join(f"{one.place} {one.layer}: {score:.3f}" for one, score in choice.of_layers.items())
-        say(f"agreement by place and layer, all heads: {by_layer}")
-        say(f"chosen, with agreement {choice.agreement:.3f}: {_as_options(aligner)}")
+        say(f"agreement by position and layer, all heads: {by_layer}")
+        say(f"best agreement {choice.agreement:.3f}: {_as_options(aligner)}")
     if save_model is not None:
         chosen = aligner.attention
         settings = [f"alignment_layer={chosen.layer}", f"alignment_heads={list(chosen.heads)}"]
@@ -109,12 +109,12 @@ def align(
 
 
 def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place | None, device: str) -> WordAligner:
-    """The aligner of a model, with the layer, heads and place of the command line instead of its own.
+    """Load the aligner of a model, with the options of the command line; --layer without --heads uses all heads.
 
-    Another layer is taken with all its heads where none are named. Raises BadParameter for heads that are no numbers.
+    Raises BadParameter if `heads` is not a list of numbers.
     """
     if heads is not None and not all(head.strip().isdecimal() for head in heads.split(",")):
-        raise typer.BadParameter(f"--heads is {heads!r}; it must be numbers from 0 with commas between, such as 0,3")
+        raise typer.BadParameter(f"--heads is {heads!r}; it must be comma-separated numbers from 0, such as 0,3")
     settings = [] if layer is None else [f"alignment_layer={layer}"]
     settings += [] if layer is None and heads is None else [f"alignment_heads=[{heads or ''}]"]
     settings += [] if place is None else [f"alignment_place={place.value}"]
@@ -122,7 +122,7 @@ def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place
 
 
 def _as_options(aligner: WordAligner) -> str:
-    """The attention as options of this command."""
+    """Return the attention as options of this command."""
     heads = ",".join(map(str, aligner.attention.heads))
     layer = f"--layer {aligner.attention.layer}"
     return " ".join([layer, *([f"--heads {heads}"] if heads else []), f"--place {aligner.attention.place}"])

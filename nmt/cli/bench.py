@@ -1,4 +1,4 @@
-"""`nmt bench train` and `nmt bench decode`: how fast this machine trains and translates."""
+"""`nmt bench train` and `nmt bench decode`: measure training and translation speed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from nmt.bench.training import measure_training
 from nmt.cli.arguments import Device, Precision, require_output
 from nmt.processes.distributed import start_world
 
-app = typer.Typer(
-    help="Measure how fast this machine trains and translates, on the code that does it.", no_args_is_help=True
-)
+app = typer.Typer(help="Measure the training and translation speed of this machine.", no_args_is_help=True)
 
 
 class TrainingPrecision(StrEnum):
@@ -35,15 +33,13 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="tiny (Wu et al. 2021), base or big (the paper's), a recipe (.toml), or the directory of a model.",
+        help="tiny (Wu et al. 2021), base or big (Vaswani et al. 2017), a recipe (.toml), or a model directory.",
     ),
 ]
-VocabSize = Annotated[
-    int | None, typer.Option(min=5, help="Pieces of the vocabulary; by default as the model has (base: 37,000).")
-]
-Repetitions = Annotated[int, typer.Option(min=1, help="Measurements; their median and spread are printed.")]
+VocabSize = Annotated[int | None, typer.Option(min=5, help="Vocabulary size (default: of the model; base: 37,000).")]
+Repetitions = Annotated[int, typer.Option(min=1, help="Number of measurements; reports median and spread.")]
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write everything to this file, every single measurement too.")
+    Path | None, typer.Option("--json", help="Write all results, with each measurement, to this JSON file.")
 ]
 
 
@@ -51,32 +47,33 @@ JsonFile = Annotated[
 def train(
     model: Model,
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Options that replace the recipe's: section.key=value.")
+        list[str] | None, typer.Argument(help="Options that override those of the recipe: section.key=value.")
     ] = None,
     lengths: Annotated[
         str,
         typer.Option(
-            help="What to train on: wmt14 (random tokens in sentences as long as those of WMT14), or a run directory "
-            "whose prepared corpus is taken."
+            help="Training data: wmt14 (random tokens with the sentence lengths of WMT14), or a run directory with a "
+            "prepared corpus."
         ),
     ] = BUILT_IN_LENGTHS,
     vocab_size: VocabSize = None,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Target tokens of an update.")] = None,
-    micro_batch_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens in one pass.")] = None,
-    precision: Annotated[TrainingPrecision | None, typer.Option(help="Arithmetic of matrix products.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Target tokens per update.")] = None,
+    micro_batch_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens per micro-batch.")] = None,
+    precision: Annotated[TrainingPrecision | None, typer.Option(help="Compute type of matmuls.")] = None,
     device: Annotated[str | None, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")] = None,
-    threads: Annotated[int | None, typer.Option(min=0, help="Threads on a CPU; 0 takes all cores.")] = None,
-    compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="With torch.compile or not.")] = None,
-    warm_up: Annotated[int, typer.Option(min=1, help="Updates before the clock runs; they compile what must be.")] = 5,
-    updates: Annotated[int, typer.Option(min=1, help="Updates of one measurement.")] = 10,
+    threads: Annotated[int | None, typer.Option(min=0, help="CPU threads; 0 uses all cores.")] = None,
+    compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile or not.")] = None,
+    warm_up: Annotated[int, typer.Option(min=1, help="Updates before the first measurement.")] = 5,
+    updates: Annotated[int, typer.Option(min=1, help="Updates per measurement.")] = 10,
     repetitions: Repetitions = 5,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure training: target tokens a second, padding not counted, and what share of the machine's speed that is.
+    """Measure training: target tokens per second, without padding, and model FLOPs utilization.
 
-    The trainer itself runs, with its batches, loss, optimiser and compilation; nothing is saved. Warm-up is outside the
-    clock. Afterwards the stages of an update are timed one by one, and F.linear at the shapes of the model. On several
-    GPUs: torchrun --nproc-per-node 8 -m nmt bench train big
+    Runs the trainer with its batches, loss, optimizer and compilation, but saves nothing. Warm-up is not measured. Then
+    times each stage of an update, and F.linear at the shapes of the model.
+
+    On several GPUs: torchrun --nproc-per-node 8 -m nmt bench train big
     """
     require_output("--json", json_file, [Path(model)], replaces=b'"kind": "train"')
     options: dict[str, Any] = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
@@ -84,7 +81,7 @@ def train(
     options["compile"] = None if compiled is None else str(compiled).lower()
     given = [f"train.{name}={value}" for name, value in options.items() if value is not None]
     spec = find_model_spec(model, [*(overrides or ()), *given], vocab_size)
-    with start_world(spec.recipe.train.device, "measure again") as world, tempfile.TemporaryDirectory() as folder:
+    with start_world(spec.recipe.train.device, "rerun the command") as world, tempfile.TemporaryDirectory() as folder:
         needed = warm_up + updates * (repetitions + 1)
         spec, store = prepare_training_data(spec, lengths, Path(folder), needed, vocab_size)
         figures = measure_training(spec, world, store, warm_up=warm_up, updates=updates, repetitions=repetitions)
@@ -92,7 +89,7 @@ def train(
         return
     recipe = spec.recipe
     title = f"training {model} on {world.device}, vocabulary {spec.tgt_vocab_size:,}, lengths of {lengths}"
-    batches = f"{recipe.train.batch_tokens:,} target tokens an update"
+    batches = f"{recipe.train.batch_tokens:,} target tokens per update"
     typer.echo(format_table(f"{title}, {batches}", training_rows(figures)))
     if json_file is not None:
         settings = {"model": model, "lengths": lengths, "vocab_size": spec.tgt_vocab_size, "warm_up": warm_up}
@@ -106,42 +103,43 @@ def decode(
     model: Model,
     source: Annotated[
         Path | None,
-        typer.Option("--input", help="Sentences, one a line; without, random ones as long as those of WMT14."),
+        typer.Option("--input", help="Sentences, one per line (default: random ones, as long as in WMT14)."),
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(help="With random weights and --input: a run, or a folder with a tokenizer, whose pieces count."),
+        typer.Option(help="With random weights and --input: a run, or a directory with a tokenizer."),
     ] = None,
-    sentences: Annotated[int, typer.Option(min=1, help="How many sentences, the first of the file.")] = 256,
+    sentences: Annotated[int, typer.Option(min=1, help="Number of sentences, from the start of the file.")] = 256,
     vocab_size: VocabSize = None,
     output_tokens: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Every output has exactly so many tokens; by default those of random weights are as long as "
-            "the source.",
+            help="Exact length of each output in tokens (default: chosen by the model; with random weights, the length "
+            "of the source).",
         ),
     ] = None,
     beam_size: Annotated[int | None, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy.")] = None,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Most source tokens decoded at a time.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum source tokens per batch.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other option of section decode: length_penalty=none, ...")
+        list[str] | None,
+        typer.Option("--set", help="Any other option of section decode, such as length_penalty=none."),
     ] = None,
-    precision: Annotated[Precision, typer.Option(help="ModelFlops; auto takes what is fastest here.")] = Precision.auto,
+    precision: Annotated[Precision, typer.Option(help="Compute type; auto selects the fastest.")] = Precision.auto,
     device: Device = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="Threads of each process; 0 takes all cores.")] = 0,
-    processes: Annotated[int, typer.Option(min=1, help="Processes that share out the sentences.")] = 1,
-    latency: Annotated[bool, typer.Option("--latency", help="Besides, the time of each sentence alone.")] = False,
+    threads: Annotated[int, typer.Option(min=0, help="Threads per process; 0 uses all cores.")] = 0,
+    processes: Annotated[int, typer.Option(min=1, help="Number of processes; the sentences are distributed.")] = 1,
+    latency: Annotated[bool, typer.Option("--latency", help="Also measure each sentence on its own.")] = False,
     repetitions: Repetitions = 5,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure translation: output tokens a second, from lines of text to lines of text.
+    """Measure translation: output tokens per second, from text to text.
 
-    The translator itself runs. tiny, base, big and recipes get random weights, which take as long as trained ones for
-    the same number of tokens. Loading and a first pass are outside the clock.
+    tiny, base, big and recipes have random weights, which take as long as trained ones for the same number of tokens.
+    Loading and a first pass are not measured.
     """
     if latency and processes > 1:
-        raise typer.BadParameter("--latency is of one process; leave out --processes")
+        raise typer.BadParameter("--latency measures one process; leave out --processes")
     require_output("--json", json_file, [source, Path(model)], replaces=b'"kind": "decode"')
     named = {"beam_size": beam_size, "batch_tokens": batch_tokens}
     given = [*(settings or ()), *(f"{name}={value}" for name, value in named.items() if value is not None)]

@@ -1,4 +1,4 @@
-"""`nmt compare`: is one system better than another, or was it luck?"""
+"""`nmt compare`: significance tests between systems or runs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Annotated
 import typer
 
 from nmt.cli.arguments import require_one_reader, require_output
-from nmt.cli.scored_text import (
+from nmt.cli.metric_options import (
     ChrfLowercaseOption,
-    Counting,
     Format,
     FormatOption,
     LangOption,
     LangPairOption,
     LowercaseOption,
+    MetricOptions,
     RefOption,
     TestSetOption,
     TokenizeOption,
-    echo_found,
     hint_at_case,
-    read_scored_text,
+    print_results,
     read_systems,
+    read_test_set,
 )
 from nmt.evaluate.result_tables import comparison_tables
 from nmt.evaluate.significance import compare_systems
@@ -36,14 +36,18 @@ from nmt.text.lines import input_name
 
 CompareMetrics = Annotated[
     str | None,
-    typer.Option("-m", "--metrics", help="Comma-separated, as those of evaluate (bleu,chrf,ter; of runs, their own)."),
+    typer.Option(
+        "-m",
+        "--metrics",
+        help="Comma-separated (default: bleu,chrf,ter; for runs, those of their recipes).",
+    ),
 ]
 
 
 def compare(
-    baseline: Annotated[Path, typer.Argument(help="Translations by the baseline, or its run.")],
+    baseline: Annotated[Path, typer.Argument(help="Translations of the baseline, or its run directory.")],
     others: Annotated[
-        list[Path], typer.Argument(metavar="OTHER...", help="Translations by others, or runs; - is standard input.")
+        list[Path], typer.Argument(metavar="OTHER...", help="Translations of others, or runs; - is standard input.")
     ],
     ref: RefOption = None,
     test_set: TestSetOption = None,
@@ -54,23 +58,23 @@ def compare(
     lowercase: LowercaseOption = False,
     chrf_lowercase: ChrfLowercaseOption = False,
     resamples: Annotated[
-        int, typer.Option(min=0, help="Resamples of the paired bootstrap; 0 leaves it out, and the intervals.")
+        int, typer.Option(min=0, help="Resamples of the paired bootstrap; 0 disables it and the intervals.")
     ] = 1000,
     trials: Annotated[
-        int, typer.Option(min=0, help="Trials of the paired approximate randomization; 0 leaves it out.")
+        int, typer.Option(min=0, help="Trials of paired approximate randomization; 0 disables it.")
     ] = 10_000,
-    picture: Annotated[Path | None, typer.Option("-o", "--out", help="Of runs: a picture of their curves.")] = None,
+    picture: Annotated[Path | None, typer.Option("-o", "--out", help="For runs: plot of their curves.")] = None,
     output: FormatOption = Format.text,
 ) -> None:
     """Compare systems with a baseline by two paired tests: bootstrap and approximate randomization.
 
-    The bootstrap equals sacreBLEU's --paired-bs to the digit. Randomization makes the trials of --paired-ar, but also
-    counts those that differ exactly as much as the systems. Without these, p is far too small where few sentences
-    differ. The seed is that of the environment variable SACREBLEU_SEED (12345), and stands in the signatures.
+    The bootstrap gives the numbers of sacreBLEU's --paired-bs. The randomization makes the trials of --paired-ar, but
+    also counts ties with the observed difference; without them, p is far too small when few sentences differ. The
+    environment variable SACREBLEU_SEED (12345) sets the seed, which the signatures state.
 
     nmt compare --ref news.de base.de big.de
 
-    Of runs, it shows what their recipes differ in, and compares their translations of the test sets that all have.
+    For run directories: compares their recipes, and their translations of the test sets that all of them have.
 
     nmt compare runs/base runs/big -o curves.png
     """
@@ -78,35 +82,35 @@ def compare(
         options: dict[str, object] = {"--ref": ref, "--test-set": test_set, "--lang-pair": lang_pair, "--lang": lang}
         options |= {"--tokenize": tokenize, "--lowercase": lowercase, "--chrf-lowercase": chrf_lowercase}
         if given := [name for name, value in options.items() if value]:
-            raise CommandError(f"{given[0]} has no effect on runs, whose recipes say it; leave it out, or give files")
+            raise CommandError(f"{given[0]} has no effect on runs, whose recipes set it; leave it out, or give files")
         _compare_runs([baseline, *others], metrics, resamples, trials, picture, output)
         return
     if picture is not None:
-        raise CommandError("-o is for the curves of runs; leave it out, or give run directories")
-    counting = Counting(metrics or "bleu,chrf,ter", lang, tokenize, lowercase, chrf_lowercase)
+        raise CommandError("-o plots the curves of runs; leave it out, or give run directories")
+    counting = MetricOptions(metrics or "bleu,chrf,ter", lang, tokenize, lowercase, chrf_lowercase)
     counting.check()
     require_one_reader([baseline, *others, *(ref or [])])
-    text = read_scored_text(ref, None, test_set, lang_pair)
+    text = read_test_set(ref, None, test_set, lang_pair)
     scorers = counting.scorers(text)
     systems = read_systems([baseline, *others], text)
     hint_at_case(systems, text, scorers)
     for name, lines in list(systems.items())[1:]:
         if lines == systems[input_name(baseline)]:
-            warn(f"{name} says word for word what the baseline says; its p-values mean nothing")
+            warn(f"{name} is identical to the baseline; its p-values are meaningless")
     comparisons = []
     with progress("comparing", len(scorers), "metrics") as bar:
         for scorer in scorers:
             comparisons.append(compare_systems(systems, text.streams, scorer, resamples=resamples, trials=trials))
             bar.advance(1)
     document = {"comparisons": [asdict(comparison) for comparison in comparisons]}
-    echo_found(document, comparison_tables(comparisons), output)
+    print_results(document, comparison_tables(comparisons), output)
 
 
 def _compare_runs(
     paths: Sequence[Path], metrics: str | None, resamples: int, trials: int, picture: Path | None, output: Format
 ) -> None:
-    if repeated := [path for place, path in enumerate(paths) if path in paths[:place]]:
-        raise CommandError(f"{repeated[0]} is given twice; a run differs from others only; leave it out once")
+    if repeated := [path for index, path in enumerate(paths) if path in paths[:index]]:
+        raise CommandError(f"{repeated[0]} is given twice; each run must be given once; leave one out")
     runs = [ComparedRun.read(path) for path in paths]
     names = None if metrics is None else [name.strip() for name in metrics.split(",")]
     if picture is not None:
@@ -123,4 +127,4 @@ def _compare_runs(
         "options": [dict(zip(options.header, row, strict=True)) for row in options.rows],
         "tests": {test: [asdict(comparison) for comparison in comparisons] for test, comparisons in found.items()},
     }
-    echo_found(document, tables, output)
+    print_results(document, tables, output)

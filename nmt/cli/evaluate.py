@@ -1,4 +1,4 @@
-"""`nmt evaluate`: scores of translations against references."""
+"""`nmt evaluate`: score translations against references."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import require_one_reader
-from nmt.cli.scored_text import (
+from nmt.cli.arguments import require_at_most_one, require_one_reader
+from nmt.cli.metric_options import (
     ChrfLowercaseOption,
-    Counting,
     Format,
     LangOption,
     LangPairOption,
     LowercaseOption,
+    MetricOptions,
     MetricsOption,
     RefOption,
-    ScoredText,
+    TestSet,
     TestSetOption,
     TokenizeOption,
-    echo_found,
     hint_at_case,
-    read_scored_text,
+    print_results,
     read_systems,
+    read_test_set,
 )
 from nmt.evaluate.breakdown import WordScore, count_words, length_classes, read_word_counts, score_words
 from nmt.evaluate.comet import comet_scores
@@ -42,32 +42,32 @@ Hypotheses = Annotated[
     list[Path], typer.Argument(metavar="HYP...", help="Translations, one file per system; - is standard input.")
 ]
 Confidence = Annotated[
-    bool, typer.Option("--confidence", help="Add 95 % intervals by bootstrap, seeded by SACREBLEU_SEED.")
+    bool, typer.Option("--confidence", help="Add 95 % bootstrap intervals; SACREBLEU_SEED sets the seed.")
 ]
 Resamples = Annotated[int | None, typer.Option(min=2, help="Resamples of --confidence (default: 1000).")]
-Src = Annotated[Path | None, typer.Option(help="Source sentences; --test-set brings its own.")]
+Src = Annotated[Path | None, typer.Option(help="Source sentences; --test-set includes them.")]
 ByLength = Annotated[
-    bool, typer.Option("--by-length", help="Add the scores by length of the source sentence; needs --src.")
+    bool, typer.Option("--by-length", help="Add scores by length of the source sentence; needs --src.")
 ]
 TrainTgt = Annotated[
     list[Path] | None,
-    typer.Option(help="Target side of the training text: add the F-measure of words by how often it has them."),
+    typer.Option(help="Target side of the training text: add the F-measure of words by training frequency."),
 ]
 WordCounts = Annotated[
-    Path | None, typer.Option(help="The same from lines of WORD COUNT, with words as bleu counts them.")
+    Path | None, typer.Option(help="Training frequencies of words, as lines of WORD COUNT in the tokenization of bleu.")
 ]
 Differences = Annotated[
-    int, typer.Option(min=0, help="Of two systems, show so many sentences on which each is most ahead.")
+    int, typer.Option(min=0, help="For two systems: show the N sentences on which each is most ahead.")
 ]
 Comet = Annotated[
-    str | None, typer.Option(metavar="COMMAND", help="Add COMET by this comet-score program; needs --src.")
+    str | None, typer.Option(metavar="COMMAND", help="Add COMET, computed by this comet-score program; needs --src.")
 ]
 OutputFormat = Annotated[
     Format | None,
-    typer.Option("-f", "--format", help="text, markdown or latex; json for everything in full precision."),
+    typer.Option("-f", "--format", help="text, markdown or latex; json has full precision."),
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="The scores by system as JSON; with a breakdown, the same as --format json.")
+    bool, typer.Option("--json", help="Print the scores by system as JSON; with a breakdown, same as --format json.")
 ]
 
 
@@ -92,25 +92,24 @@ def evaluate(
     output: OutputFormat = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score translations: one line for each system, and the signature of each figure.
+    """Score translations: one line per system, and the signature of each metric.
 
     nmt evaluate --ref news.de base.de big.de --lang de --metrics bleu,chrf,bleu-compound-split --confidence
     """
-    if as_json and output is not None:
-        raise typer.BadParameter("--json and --format are mutually exclusive; give one of them")
+    require_at_most_one({"--json": as_json, "--format": output is not None})
     if resamples is not None and not confidence:
         raise typer.BadParameter("--resamples has no effect without --confidence; add that, or leave it out")
-    counting = Counting(metrics, lang, tokenize, lowercase, chrf_lowercase)
+    counting = MetricOptions(metrics, lang, tokenize, lowercase, chrf_lowercase)
     counting.check(counts_words=bool(train_tgt or word_counts), compares_lines=by_length or differences > 0)
     require_one_reader([*hypotheses, *(ref or []), src, *(train_tgt or []), word_counts])
-    text = read_scored_text(ref, src, test_set, lang_pair)
+    text = read_test_set(ref, src, test_set, lang_pair)
     for option, is_given in (("--by-length", by_length), ("--comet", comet is not None)):
         if is_given and text.source is None:
-            raise UserError(f"{option} needs the source sentences, line by line beside the reference; give --src FILE")
+            raise UserError(f"{option} needs the source sentences; give --src FILE")
     asked = _Evaluation(read_systems(hypotheses, text), text, counting, counting.scorers(text))
     hint_at_case(asked.systems, text, asked.scorers)
     if differences and len(asked.systems) != 2:
-        raise UserError(f"--differences is about two systems; there are {len(asked.systems)}; give two files")
+        raise UserError(f"--differences compares two systems, got {len(asked.systems)}; give two files")
     scores = asked.scores((resamples or 1000) if confidence else 0, comet)
     by_source = asked.by_length() if by_length else {}
     by_frequency, words = asked.by_frequency(train_tgt or [], word_counts) if train_tgt or word_counts else ({}, "")
@@ -123,23 +122,23 @@ def _echo(evaluation: Evaluation, output: Format | None, as_json: bool) -> None:
     if as_json and len(document) == 1:
         typer.echo(json.dumps(document["systems"], indent=1, ensure_ascii=False))
     else:
-        echo_found(document, evaluation.tables(), output or (Format.json if as_json else Format.text))
+        print_results(document, evaluation.tables(), output or (Format.json if as_json else Format.text))
 
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """Some systems, by the name of their file, and what they are measured by."""
+    """Systems, by file name, and their metrics."""
 
     systems: Mapping[str, Sequence[str]]
-    text: ScoredText
-    counting: Counting
+    text: TestSet
+    counting: MetricOptions
     scorers: Sequence[Scorer]
 
     def scores(self, resamples: int, comet: str | None) -> dict[str, list[Score]]:
-        """Of the whole test set, COMET last."""
+        """Score the whole test set, with COMET last."""
         by_comet: dict[str, Score] = {}
         if comet is not None:
-            say(f"scoring {len(self.systems)} x {len(self._source):,} sentences by {comet}")
+            say(f"scoring {len(self.systems)} x {len(self._source):,} sentences with {comet}")
             by_comet = comet_scores(comet, self.systems, self._source, self.text.streams[0])
         return {
             name: [
@@ -150,7 +149,7 @@ class _Evaluation:
         }
 
     def by_length(self) -> dict[str, list[GroupScore]]:
-        """By length of the source sentence."""
+        """Score by length of the source sentence."""
         classes, ignores_case = length_classes(self._source), self.counting.ignores_case
         return {
             name: score_groups(lines, self.text.streams, classes, self.scorers, lowercase=ignores_case)
@@ -160,7 +159,7 @@ class _Evaluation:
     def by_frequency(
         self, train_tgt: Sequence[Path], word_counts: Path | None
     ) -> tuple[dict[str, list[WordScore]], str]:
-        """Words by how often training has them, from its text, from counts, or from both; and what a word is."""
+        """Score words by training frequency, from text, counts or both; also returns a description of words."""
         words, meaning = bleu_tokenizer(
             tgt_lang=self.counting.language(self.text),
             tokenize=self.counting.tokenize,
@@ -171,19 +170,19 @@ class _Evaluation:
             frequencies += read_word_counts(read_lines(word_counts, once=True), input_name(word_counts))
         if not frequencies:
             names = ", ".join(map(str, [*train_tgt, *([word_counts] if word_counts else [])]))
-            raise UserError(f"there is no word in {names}; it must be the text of training; check the file")
+            raise UserError(f"{names} has no words; it must be training text; check the file")
         reference = self.text.streams[0]
         return {
             name: score_words(lines, reference, frequencies, words) for name, lines in self.systems.items()
         }, meaning
 
     def differences(self, number: int) -> tuple[list[Difference], list[Difference]]:
-        """The sentences on which the first of two systems is most ahead, and most behind."""
+        """Return the sentences on which the first of two systems is most ahead, and most behind."""
         first, second = self.systems.values()
         streams, ignores_case = self.text.streams, self.counting.ignores_case
         return largest_differences(first, second, streams, self.text.source, number, lowercase=ignores_case)
 
     @property
     def _source(self) -> list[str]:
-        assert self.text.source is not None, "the command has checked it"
+        assert self.text.source is not None, "checked by the command"
         return self.text.source

@@ -1,4 +1,4 @@
-"""`nmt export` and `nmt import`: models to and from other programs."""
+"""`nmt export` and `nmt import`: convert models to and from other formats."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ class Quantization(StrEnum):
 
 def export(
     model: ModelArgument,
-    to: Annotated[Target, typer.Option(help="The program that shall load it.")],
+    to: Annotated[Target, typer.Option(help="Format of the export.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="New directory of the export.")],
     quantization: Annotated[
-        Quantization | None, typer.Option(help="How CTranslate2 stores weights; by default as they are, float32.")
+        Quantization | None, typer.Option(help="Weight type for CTranslate2 (default: float32).")
     ] = None,
     sample: Annotated[
-        Path | None, typer.Option(help="Sentences for the parity check, one a line; by default validation text.")
+        Path | None, typer.Option(help="Sentences for the parity check, one per line (default: validation text).")
     ] = None,
     license_id: Annotated[
         str | None, typer.Option("--license", help="License for the card, such as apache-2.0.")
     ] = None,
-    push: Annotated[str | None, typer.Option(help="Upload to the Hugging Face hub as OWNER/MODEL.")] = None,
-    private: Annotated[bool, typer.Option("--private", help="With --push: only the owner sees the model.")] = False,
+    push: Annotated[str | None, typer.Option(help="Upload to the Hugging Face Hub as OWNER/MODEL.")] = None,
+    private: Annotated[bool, typer.Option("--private", help="With --push: make the repository private.")] = False,
     no_parity_check: Annotated[
-        bool, typer.Option("--no-parity-check", help="Export without it, only where transformers is not installed.")
+        bool, typer.Option("--no-parity-check", help="Skip the parity check if transformers is not installed.")
     ] = False,
 ) -> None:
     """Write a model for CTranslate2 or for Hugging Face's transformers, with a model card.
 
-    A parity check translates and scores sentences with both programs; there is no export where they differ by more than
-    the limits, which the card states. Hugging Face gets a Marian model, or a Pegasus model where norms come first.
+    A parity check translates and scores sentences with both programs; the export fails if they differ by more than the
+    limits in the card. For Hugging Face, the model becomes a Marian model, or a Pegasus model if it is pre-norm.
     """
     if quantization is not None and to is not Target.ctranslate2:
-        raise typer.BadParameter("--quantization is for --to ctranslate2; leave it out")
+        raise typer.BadParameter("--quantization has no effect on --to huggingface; leave it out")
     if private and push is None:
-        raise typer.BadParameter("--private is for --push; leave it out")
+        raise typer.BadParameter("--private has no effect without --push; add that, or leave it out")
     if push is not None:
         require_repository_name(push)
         require_token()
@@ -82,18 +82,18 @@ def export(
 
 def import_model(
     source: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A Marian model of transformers: config.json, model.safetensors, ...")
+        Path, typer.Argument(metavar="DIR", help="A Marian model for transformers: config.json, model.safetensors, ...")
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="New model directory.")],
-    src_lang: Annotated[str | None, typer.Option(help="Source language, where the directory does not say it.")] = None,
-    tgt_lang: Annotated[str | None, typer.Option(help="Target language, where the directory does not say it.")] = None,
+    src_lang: Annotated[str | None, typer.Option(help="Source language, if config.json does not name it.")] = None,
+    tgt_lang: Annotated[str | None, typer.Option(help="Target language, if config.json does not name it.")] = None,
 ) -> None:
-    """Make a model directory from a Marian model of transformers (such as Helsinki-NLP's), to translate the same.
+    """Convert a Marian model for transformers (such as Helsinki-NLP's) to a model directory.
 
-    Weights must be in model.safetensors: pytorch_model.bin is a pickle, which can run code, and is never read.
+    Weights must be in model.safetensors; pytorch_model.bin is a pickle, which can run code, and is never read.
     """
     imported = import_marian(source, out, src_lang, tgt_lang)
-    weights = sum(tensor.numel() for tensor in imported.tensors.values())
+    parameters = sum(tensor.numel() for tensor in imported.tensors.values())
     facts = imported.facts
-    say(f"{weights:,} weights, {facts.src_vocab_size:,} source and {facts.tgt_vocab_size:,} target pieces")
+    say(f"{parameters:,} parameters, vocabularies of {facts.src_vocab_size:,} and {facts.tgt_vocab_size:,} tokens")
     typer.echo(out)

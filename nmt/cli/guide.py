@@ -1,4 +1,4 @@
-"""The command that prints the guide."""
+"""`nmt guide`: print the guide."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from nmt.recipe.reference import option_reference
 
 
 def guide(
-    topic: Annotated[str | None, typer.Argument(help="A page; without it, the pages are listed.")] = None,
+    topic: Annotated[str | None, typer.Argument(help="A page (default: list the pages).")] = None,
 ) -> None:
-    """Print a page of the guide: as Markdown into a file or pipe, else formatted for the terminal."""
+    """Print a page of the guide, formatted on a terminal and else as Markdown."""
     pages = guide_pages()
     if topic is None:
         width = max(map(len, pages))
@@ -33,7 +33,7 @@ def guide(
 
 
 def guide_pages() -> dict[str, str]:
-    """The Markdown of each page, by its name."""
+    """Return the Markdown of each page, by name."""
     folder = files("nmt.guide")
     pages = {
         page.name.removesuffix(".md"): page.read_text(encoding="utf-8")

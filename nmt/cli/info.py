@@ -1,4 +1,4 @@
-"""`nmt info`: what a model is, where it comes from, how good it is and what can run it."""
+"""`nmt info`: architecture, training, scores, files and engines of a model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def info(
     model: ModelArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Describe a model: architecture, training, scores, files, engines. Each file is verified by its SHA-256."""
+    """Describe a model: architecture, training, scores, files and engines; verify the SHA-256 of each file."""
     directory = find_model(model)
     files = verify_directory(directory)
     recipe, facts, report = read_model_recipe(directory), read_model_facts(directory), find_report(directory)
@@ -51,7 +51,7 @@ def info(
 
 
 def _count_parameters(path: Path) -> int:
-    """The elements of all tensors of a safetensors file, of which only the header is read."""
+    """Count the parameters in a safetensors file from its header."""
     try:
         with path.open("rb") as file:
             header = json.loads(file.read(*struct.unpack("<Q", file.read(8))))
@@ -61,7 +61,7 @@ def _count_parameters(path: Path) -> int:
 
 
 def _training(directory: Path, facts: ModelFacts, report: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Where the weights come from, by the checkpoint that they are of, or else by the report; None for the unknown."""
+    """Collect training metadata from the checkpoint of the weights, or else from the report; None if unknown."""
     origin = facts.origin
     averaged = origin.get("averaged", [])
     newest = averaged[-1] if averaged else origin.get("moving_average")
@@ -79,8 +79,8 @@ def _training(directory: Path, facts: ModelFacts, report: Mapping[str, Any] | No
 
 
 def _engines(recipe: ModelRecipe, facts: ModelFacts) -> dict[str, Any]:
-    """By engine the precisions that it has for this model on a CPU, or why it cannot run it."""
-    own = facts.decode.model_copy(update={"alignments": False})  # as `nmt translate` reads them
+    """Return the precisions of each engine for this model on a CPU, or why the engine cannot run it."""
+    own = facts.decode.model_copy(update={"alignments": False})  # as in `nmt translate`
     if not is_installed("ctranslate2"):
         ctranslate2: list[str] | str = "not installed"
     elif reasons := [
@@ -98,7 +98,7 @@ def _size(directory: Path) -> int:
 
 
 def _lines(found: Mapping[str, Any], recipe: ModelRecipe) -> Iterator[str]:
-    """The same for people: a label and a value each."""
+    """Format the description as labels and values."""
     languages, sizes, files = found["languages"], found["vocabulary"], found["files"]
     rows: list[tuple[str, str]] = [
         ("model", found["model"]),
@@ -113,7 +113,7 @@ def _lines(found: Mapping[str, Any], recipe: ModelRecipe) -> Iterator[str]:
     for engine, precisions in found["engines"].items():
         rows.append((engine, precisions if isinstance(precisions, str) else f"{', '.join(precisions)} (on a CPU)"))
     total = sum(entry["bytes"] for entry in files.values())
-    rows.append(("files", f"{total:,} bytes, as the manifest says; SHA-256, bytes and name of each:"))
+    rows.append(("files", f"{total:,} bytes, verified; SHA-256, bytes and name of each:"))
     rows += [("", f"{entry['sha256']}  {entry['bytes']:>13,}  {name}") for name, entry in files.items()]
     rows += [
         ("", f"{'conversion to CTranslate2':64}  {size:>13,}  {name}") for name, size in found["conversions"].items()
@@ -123,7 +123,7 @@ def _lines(found: Mapping[str, Any], recipe: ModelRecipe) -> Iterator[str]:
 
 
 def _architecture(recipe: ModelRecipe) -> str:
-    """The sizes, and other options where they are not the paper's."""
+    """Return the sizes, and other options that are not the defaults."""
     others = recipe.model_dump(mode="json", exclude_defaults=True, exclude=_SIZES)
     return ", ".join(
         [
@@ -147,7 +147,7 @@ def _training_rows(training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if averaged := training.get("averaged"):
         yield "average of", f"{len(averaged)} checkpoints, {averaged[0]} to {averaged[-1]}"
     if "moving_average" in training:
-        yield "average of", f"all updates up to {training['moving_average']} (moving average)"
+        yield "average of", f"all updates up to {training['moving_average']} (EMA)"
     best = training["best_validation"]
     if best["step"]:
         values = [f"{name} {value:.4g}" for name, value in best.items() if name != "step" and value is not None]

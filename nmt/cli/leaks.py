@@ -1,4 +1,4 @@
-"""`nmt leaks`: which test sentences are in the training text, and where."""
+"""`nmt leaks`: test sentences in the training text."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from dataclasses import asdict
 from typing import Any
 
 from nmt.cli.arguments import Overrides, RecipeArgument
-from nmt.cli.scored_text import Format, FormatOption, echo_found
+from nmt.cli.metric_options import Format, FormatOption, print_results
 from nmt.data.leaks import LeakFinder, SearchedSet, SetLeaks, describe_place, search_training_text, searched_sets
 from nmt.evaluate.result_tables import leak_list_table, leak_table
 from nmt.recipe import DataRecipe, load_recipe
 
 
 def leaks(recipe: RecipeArgument, overrides: Overrides = None, output: FormatOption = Format.text) -> None:
-    """List the test and validation sentences that are in the training text: how many, which, in which file and line.
+    """List the test and validation sentences that occur in the training text, with file and line.
 
-    A sentence is there exactly (white space at its end aside) or nearly (case, punctuation, spacing and Unicode form
-    aside), with its source, its reference, or both in one training pair. Short sentences often occur by chance, and
-    mostly with one side; a test sentence of which both sides occur in one pair has most likely been taken from there,
-    or the other way round. A sentence of which a word was changed is not found.
+    Matches are exact (except for trailing white space) or near (ignoring case, punctuation, spacing and Unicode form).
+    They concern the source, the reference, or both in one training pair. Short sentences often match by chance, mostly
+    on one side; a match of both sides in one pair is most likely a copy. Sentences with changed words are not found.
 
-    The training text is searched as it is in its files, before cleaning. For each sentence, the list names the first
-    place and counts the training pairs. Nothing is written; the report of `nmt run` has the same counts, and the scores
-    of the clean sentences. Text that a model of `train.start_from` was trained on is not searched.
+    Searches the training files before cleaning. For each sentence, the list has the first location and the number of
+    training pairs. The report of `nmt run` has the same counts, and the scores of the clean sentences. The training
+    text of a `train.start_from` model is not searched.
     """
     loaded = load_recipe(recipe, overrides or ())
     finder = LeakFinder(searched_sets(loaded))
@@ -33,7 +32,7 @@ def leaks(recipe: RecipeArgument, overrides: Overrides = None, output: FormatOpt
     tables = [leak_table({one.name: one.counts() for one in found})]
     if any(one.leaks for one in found):
         tables.append(leak_list_table(_rows(document["sets"])))
-    echo_found(document, tables, output)
+    print_results(document, tables, output)
 
 
 def _as_json(searched: SearchedSet, found: SetLeaks, data: DataRecipe) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`nmt new`: a recipe for text of one's own, of a size that fits it."""
+"""`nmt new`: write a recipe for a parallel corpus, with a model size that fits it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from nmt.recipe import CommandError, UserError, parse_recipe
 from nmt.recipe.toml import toml_value
 from nmt.text.lines import read_lines
 
-# Pairs from which on a size is of use: IWSLT14 has 160,000, WMT14 4.5 million.
+# Minimum pairs of each size; IWSLT14 has 160,000 and WMT14 4.5 million.
 SMALL_PAIRS, BASE_PAIRS = 100_000, 1_000_000
-# In the vocabularies below, a token of European languages has about so many characters.
-_CHARACTERS_PER_TOKEN = 4
+_CHARACTERS_PER_TOKEN = 4  # roughly, in European languages with the vocabularies below
 
 _HEAD = """\
-# {src_lang} to {tgt_lang}, made by `nmt new` for {pairs:,} pairs. Every option: `nmt config {file}`.
+# {src_lang} to {tgt_lang}, made by `nmt new` for {pairs:,} pairs. All options: `nmt config {file}`.
 name = {name}
 src_lang = {src}
 tgt_lang = {tgt}
@@ -29,7 +28,7 @@ tgt_lang = {tgt}
 train = [{train}]
 valid = [{valid}]
 
-# Test sets, which `nmt run` translates and scores at the end:
+# Test sets that `nmt run` translates and scores at the end:
 # [data.test]
 # news = {{ kind = "text", src = "news.{src_lang}", tgt = "news.{tgt_lang}" }}
 
@@ -37,25 +36,25 @@ valid = [{valid}]
 
 _TINY = """\
 [tokenizer]
-vocab_size = {vocab_size}  # a small corpus needs a small vocabulary, or most pieces are rarely seen
+vocab_size = {vocab_size}  # a larger vocabulary would have many rare tokens in a small corpus
 
-[model]  # tiny, for fewer than 100,000 pairs: as recipe multi30k-en-de
+[model]  # tiny, for fewer than 100,000 pairs, as in recipe multi30k-en-de
 num_encoder_layers = 4
-num_decoder_layers = 2  # depth gains more in the encoder (Kasai et al. 2021)
+num_decoder_layers = 2  # depth helps more in the encoder (Kasai et al. 2021)
 d_model = 256
 d_ff = 512
 num_heads = 4
-dropout = 0.3  # a small corpus overfits soon
-norm_order = "pre"  # bears a high rate from the start
+dropout = 0.3  # a small corpus is easily overfitted
+norm_order = "pre"  # stable at a high learning rate
 
 [train]
-max_steps = {max_steps}  # about 34 epochs, 1,000 at least
-batch_tokens = 2_048  # many small updates
+max_steps = {max_steps}  # about 34 epochs, but at least 1,000 updates
+batch_tokens = 2_048  # small batches, many updates
 micro_batch_tokens = 2_048
-schedule = "cosine"  # ends at rate 0
+schedule = "cosine"  # decays to 0
 learning_rate = 2e-3
 warmup_steps = {warmup_steps}
-clip_norm = 1.0  # a guard for the high rate
+clip_norm = 1.0  # for the high learning rate
 validate_every = 300
 save_every = 150
 """
@@ -64,7 +63,7 @@ _SMALL = """\
 [tokenizer]
 vocab_size = 10_000  # fairseq's setting for IWSLT14
 
-[model]  # small, for 100,000 to 1,000,000 pairs: fairseq's setting for IWSLT14, as recipe iwslt14-de-en
+[model]  # small, for 100,000 to 1,000,000 pairs: fairseq's setting for IWSLT14, as in recipe iwslt14-de-en
 d_model = 512
 d_ff = 1_024
 num_heads = 4
@@ -79,26 +78,26 @@ weight_decay = 1e-4
 schedule = "inverse-sqrt"
 learning_rate = 5e-4
 warmup_steps = 4_000
-validate_every = 1_000  # with every checkpoint
+validate_every = 1_000  # at every checkpoint
 save_every = 1_000
 """
 
 _BASE = """\
 [tokenizer]
-vocab_size = 32_000  # about as the paper's
+vocab_size = 32_000  # similar to the paper
 
-[model]  # base, for 1,000,000 pairs and more: the paper's base model, as recipe wmt14-en-de-base
+[model]  # base, for 1,000,000 pairs or more: the paper's base model, as in recipe wmt14-en-de-base
 d_model = 512
 d_ff = 2_048
 num_heads = 8
 dropout = 0.1
 
 [train]
-max_steps = 100_000  # the paper's
-batch_tokens = 25_000  # the paper's
-micro_batch_tokens = "auto"  # the largest that fits into memory
+max_steps = 100_000  # as in the paper
+batch_tokens = 25_000  # as in the paper
+micro_batch_tokens = "auto"  # the largest that fits in memory
 warmup_steps = 4_000
-validate_every = 1_250  # with every checkpoint
+validate_every = 1_250  # at every checkpoint
 save_every = 1_250
 """
 
@@ -106,15 +105,15 @@ save_every = 1_250
 def new(
     src_lang: Annotated[str, typer.Argument(metavar="SRC", help="Source language, such as en.")],
     tgt_lang: Annotated[str, typer.Argument(metavar="TGT", help="Target language, such as de.")],
-    src: Annotated[Path | None, typer.Option(help="Training text: source sentences, one a line.")] = None,
-    tgt: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
-    tsv: Annotated[Path | None, typer.Option(help="Or both in two columns of one file.")] = None,
-    valid_src: Annotated[Path | None, typer.Option(help="Validation text, which is not in the training text.")] = None,
+    src: Annotated[Path | None, typer.Option(help="Training text: source sentences, one per line.")] = None,
+    tgt: Annotated[Path | None, typer.Option(help="Training text: their translations, line by line.")] = None,
+    tsv: Annotated[Path | None, typer.Option(help="Alternative: a tab-separated file of both.")] = None,
+    valid_src: Annotated[Path | None, typer.Option(help="Validation text, disjoint from the training text.")] = None,
     valid_tgt: Annotated[Path | None, typer.Option(help="Its translations.")] = None,
-    valid_tsv: Annotated[Path | None, typer.Option(help="Or both in two columns of one file.")] = None,
+    valid_tsv: Annotated[Path | None, typer.Option(help="Alternative: a tab-separated file of both.")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="New file (default: SRC-TGT.toml).")] = None,
 ) -> None:
-    """Write a recipe for your text: tiny, small or the paper's base model, by the number of pairs.
+    """Write a recipe for your text: a tiny or small model, or the paper's base model, by the number of pairs.
 
     nmt new en de --src train.en --tgt train.de --valid-src valid.en --valid-tgt valid.de -o mine.toml
     """
@@ -141,13 +140,13 @@ def new(
 
 
 def _size(pairs: int, tokens: int) -> tuple[str, str]:
-    """The name of the size that fits so many pairs with so many target tokens, and its options."""
+    """Return the name and the options of the model size for a corpus; tokens: on the target side."""
     if pairs >= BASE_PAIRS:
         return "base", _BASE
     if pairs >= SMALL_PAIRS:
         return "small", _SMALL
     steps = max(1_000, 34 * tokens // 2_048)
-    vocab_size = min(6_000, max(400, tokens // 50))  # the subword model of a short text cannot have many pieces
+    vocab_size = min(6_000, max(400, tokens // 50))  # SentencePiece rejects sizes too large for the text
     return "tiny", _TINY.format(max_steps=steps, warmup_steps=min(600, steps // 10), vocab_size=vocab_size)
 
 
@@ -159,21 +158,21 @@ class _Text:
 
     @classmethod
     def given(cls, prefix: str, src: Path | None, tgt: Path | None, tsv: Path | None) -> _Text:
-        """The text that three options name; CommandError unless these are the first two, or the third."""
+        """Make the text that the options name; raises CommandError unless it is `src` and `tgt`, or `tsv`."""
         if src is not None and tgt is not None and tsv is None:
             return cls((src, tgt))
         if tsv is not None and src is None and tgt is None:
             return cls((tsv,))
-        raise CommandError(f"nmt new needs --{prefix}src and --{prefix}tgt, or --{prefix}tsv; give either")
+        raise CommandError(f"nmt new needs --{prefix}src and --{prefix}tgt, or --{prefix}tsv; give one or the other")
 
     def corpus(self) -> str:
-        """The corpus as a recipe names it."""
+        """Return the corpus as inline TOML."""
         keys = ("src", "tgt") if len(self.files) == 2 else ("path",)
         kind = {"kind": "text" if len(self.files) == 2 else "tsv"}
         return toml_value(kind | dict(zip(keys, map(str, self.files), strict=True)))
 
     def count(self) -> tuple[int, int]:
-        """Pairs and, roughly, target tokens; UserError where there are none or the sides do not match."""
+        """Count pairs and estimate target tokens; raises UserError if empty or of unequal length."""
         counts = []
         for path in self.files:
             lines = characters = 0
@@ -187,5 +186,5 @@ class _Text:
                 "line; check both"
             )
         if not pairs:
-            raise UserError(f"{self.files[0]} is empty; it must hold one sentence a line; check the file")
+            raise UserError(f"{self.files[0]} is empty; it must have one sentence per line; check the file")
         return pairs, characters // (_CHARACTERS_PER_TOKEN * (3 - len(self.files)))

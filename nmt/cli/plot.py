@@ -1,4 +1,4 @@
-"""`nmt plot`: pictures of runs and models."""
+"""`nmt plot`: training curves and attention."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from nmt.plots.curves import draw_curves
 from nmt.recipe import UserError
 from nmt.text.lines import input_name, read_lines
 
-app = typer.Typer(help="Draw pictures, by matplotlib (pip install 'nmt\\[plot]').", no_args_is_help=True)
+app = typer.Typer(help="Plot curves and attention with matplotlib (pip install 'nmt\\[plot]').", no_args_is_help=True)
 
 
 @app.command()
 def curves(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, whose metrics.jsonl is drawn.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="The picture: .png, .svg or .pdf.")] = Path("curves.png"),
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Output file: .png, .svg or .pdf.")] = Path("curves.png"),
 ) -> None:
-    """Draw how a run went: loss, perplexity, BLEU, learning rate, norm of the gradient, and speed over updates.
-
-    A run that still trains can be drawn too.
-    """
+    """Plot loss, perplexity, BLEU, learning rate, gradient norm and speed by update, also while a run is training."""
     require_output("-o", out, [run / "metrics.jsonl"])
     typer.echo(draw_curves(run, out))
 
@@ -36,27 +33,25 @@ def alignment(
     model: ModelArgument,
     src: SrcArgument,
     tgt: TgtArgument,
-    out: Annotated[Path, typer.Option("-o", "--out", help="The picture: .png, .pdf or .svg.")],
-    line: Annotated[int, typer.Option(min=1, help="Which line of the two files.")] = 1,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Output file: .png, .svg or .pdf.")],
+    line: Annotated[int, typer.Option(min=1, help="Line of the two files, from 1.")] = 1,
     layer: Layer = None,
     heads: Heads = None,
     place: PlaceOption = None,
-    each_layer: Annotated[
-        bool, typer.Option("--each-layer", help="Every layer of the decoder, each with all its heads, side by side.")
-    ] = False,
+    each_layer: Annotated[bool, typer.Option("--each-layer", help="Plot all heads of every decoder layer.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Draw how much each target token attends to each source token; a dot marks what it is linked to.
+    """Plot the cross-attention of each target token (row) to the source tokens; a dot marks its aligned token.
 
-    Row by row: the attention by which `nmt align` goes too.
+    It is the attention that `nmt align` uses.
     """
     if each_layer and (layer, heads) != (None, None):
-        raise typer.BadParameter("--each-layer shows all layers and heads; leave it out, or --layer and --heads")
+        raise typer.BadParameter("--each-layer plots all layers and heads; leave it out, or --layer and --heads")
     require_output("-o", out, [src, tgt])
     require_one_reader([src, tgt])
     source, target = (next(islice(read_lines(path, once=True), line - 1, None), None) for path in (src, tgt))
     if source is None or target is None:
-        short = input_name(src if source is None else tgt)
-        raise UserError(f"{short} has no line {line}; it must have it; give a smaller --line")
+        name = input_name(src if source is None else tgt)
+        raise UserError(f"{name} has no line {line}; --line must be within the file; give a smaller one")
     aligner = load_aligner(model, layer, heads, place, device)
     draw_attention(*read_panels(aligner, source, target, each_layer), out)

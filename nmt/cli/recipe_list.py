@@ -1,4 +1,4 @@
-"""The command that lists and copies the recipes that come with nmt."""
+"""`nmt recipes`: list and copy the packaged recipes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from nmt.recipe import CommandError
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="A recipe to print; without it, all are listed.")] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="New file to copy it to.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A recipe to print (default: list all).")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Copy the recipe to this new file.")] = None,
 ) -> None:
-    """List the recipes and sweeps that come with nmt, each with its title; print or copy one by its name."""
+    """List the recipes and sweeps that come with nmt; print or copy one."""
     packaged = packaged_recipes() | packaged_sweeps()
     if name is None:
         if out is not None:
@@ -36,6 +36,6 @@ def recipes(
 
 
 def _title(path: Path) -> str:
-    """What the comment at the head of a recipe begins with."""
+    """Return the title in the first comment of a recipe."""
     first_line = path.read_text(encoding="utf-8").partition("\n")[0]
     return re.split(r"[:,(;]|\. (?=[A-Z])", first_line.removeprefix("# "))[0].strip()

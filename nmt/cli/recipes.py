@@ -1,6 +1,6 @@
-"""The commands that take a recipe: from text to a scored model.
+"""The commands that run a recipe, from text to a scored model.
 
-What they run is imported when it is run: help, completion, `nmt config` and errors in a recipe do without torch.
+They import `nmt.pipeline` when they run: help, completion, `nmt config` and recipe errors do not need torch.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmt.cli.arguments import Overrides, RecipeArgument, Threads
+from nmt.cli.arguments import Overrides, RecipeArgument, Threads, require_at_most_one
 from nmt.logs import say
 from nmt.recipe import Recipe, UserError, describe_recipe, is_dumped, load_recipe
 
-Seed = Annotated[int | None, typer.Option(help="The same as seed=N: of weights, dropout and the order of the text.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of weights, dropout and data order; same as the override seed=N.")]
 
 
 def run(recipe: RecipeArgument, overrides: Overrides = None, seed: Seed = None, threads: Threads = None) -> None:
-    """Prepare, train, average, translate the test sets, score them and report; skips what is up to date.
+    """Prepare, train, average, translate the test sets, score them and report; skip steps that are up to date.
 
-    An interrupted run goes on where it stopped when the same command is given again. On several GPUs:
-    torchrun --nproc-per-node 8 -m nmt run RECIPE
+    To resume an interrupted run, rerun the command.
+
+    On several GPUs: torchrun --nproc-per-node 8 -m nmt run RECIPE
     """
     plan = _load_for_training(recipe, overrides or (), seed, threads)
     from nmt import pipeline  # noqa: PLC0415
@@ -39,7 +40,7 @@ def prepare(recipe: RecipeArgument, overrides: Overrides = None) -> None:
 
 
 def train(recipe: RecipeArgument, overrides: Overrides = None, seed: Seed = None, threads: Threads = None) -> None:
-    """Train, going on from the newest checkpoint of the run; prepares the corpora first if need be.
+    """Train, resuming from the newest checkpoint of the run; prepare the corpora first if necessary.
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt train RECIPE
     """
@@ -50,7 +51,7 @@ def train(recipe: RecipeArgument, overrides: Overrides = None, seed: Seed = None
 
 
 def _load_for_training(path: Path, overrides: Sequence[str], seed: int | None, threads: int | None) -> Recipe:
-    """The recipe; UserError where training would overwrite it by the recipe that it writes into the run directory."""
+    """Load the recipe; raises UserError if training would overwrite its file with the saved recipe of the run."""
     options = {"seed": seed, "train.threads": threads}
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
     recipe = load_recipe(path, [*overrides, *given])
@@ -58,22 +59,21 @@ def _load_for_training(path: Path, overrides: Sequence[str], seed: int | None, t
     is_own = saved.is_file() and saved.samefile(path)
     if is_own and not is_dumped(path.read_text(encoding="utf-8-sig")):
         raise UserError(
-            f"{path} is where training writes the recipe with all its options; it must be another file than yours; "
-            "rename yours, or set another run_dir"
+            f"{path} is where training saves the recipe with all options; yours must be another file; rename it, or "
+            "set another run_dir"
         )
     return recipe
 
 
 def average(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
-    last: Annotated[int | None, typer.Option(min=1, help="Average this many newest checkpoints (default: 5).")] = None,
-    best: Annotated[int | None, typer.Option(min=1, help="Average this many best-validated checkpoints.")] = None,
-    ema: Annotated[bool, typer.Option("--ema", help="Take the moving average that training kept (ema_decay).")] = False,
+    last: Annotated[int | None, typer.Option(min=1, help="Average the newest N checkpoints (default: 5).")] = None,
+    best: Annotated[int | None, typer.Option(min=1, help="Average the N checkpoints with the best validation.")] = None,
+    ema: Annotated[bool, typer.Option("--ema", help="Use the EMA of training (see train.ema_decay).")] = False,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="New model directory (default: in RUN).")] = None,
 ) -> None:
     """Average the weights of several checkpoints of a run into one model directory."""
-    if sum([last is not None, best is not None, ema]) > 1:
-        raise typer.BadParameter("--last, --best and --ema exclude each other; give one")
+    require_at_most_one({"--last": last is not None, "--best": best is not None, "--ema": ema})
     from nmt import pipeline  # noqa: PLC0415
 
     kind: Literal["last", "best", "ema"] = "ema" if ema else "best" if best else "last"
@@ -85,5 +85,5 @@ def average(
 
 
 def config(recipe: RecipeArgument, overrides: Overrides = None) -> None:
-    """Print the resolved recipe, each option with its documentation."""
+    """Print the resolved recipe, with the documentation of each option."""
     typer.echo(describe_recipe(load_recipe(recipe, overrides or ())), nl=False)

@@ -1,4 +1,4 @@
-"""`nmt repeat`: a recipe in several variants and with several seeds, and what differs between them."""
+"""`nmt repeat`: run a recipe in several variants and with several seeds, and compare the scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, get_args
 import typer
 
 from nmt.cli.arguments import Overrides, RecipeArgument, find_recipe
-from nmt.cli.scored_text import Format, FormatOption, echo_found
+from nmt.cli.metric_options import Format, FormatOption, print_results
 from nmt.evaluate.tables import format_tables
 from nmt.experiments.launch import command, execute, is_complete, prepare_data
 from nmt.experiments.results import TestResult, as_document, read_results, result_tables
@@ -21,38 +21,38 @@ from nmt.plots.scores import VariantScores, draw_scores
 from nmt.recipe import CommandError, Metric, UserError
 from nmt.storage.sealed import write_file
 
-_VARY = "Values of an option, KEY=A,B; several such options give all combinations. The first is the baseline."
-_JOBS = "Runs at a time (default: one for each GPU, else one); they share the GPUs or the cores."
-_ONLY = "Carry out this run alone, by its number in --list: for an array of jobs, after --prepare-only."
+_VARY = "Values of an option; repeatable, for all combinations. The first value is the baseline."
+_JOBS = "Parallel runs, which share the GPUs or cores (default: one per GPU, else one)."
+_ONLY = "Execute only this run, by its number in --list; for job arrays, after --prepare-only."
 
 
 def repeat(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     vary: Annotated[list[str] | None, typer.Option(metavar="KEY=A,B", help=_VARY)] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each variant, by consecutive seeds (3).")] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of all runs (runs/NAME-repeat).")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs per variant, by consecutive seeds (3).")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Directory of all runs (runs/NAME-repeat).")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help=_JOBS)] = None,
-    metric: Annotated[str | None, typer.Option(help="What is compared (default: the recipe's first metric).")] = None,
+    metric: Annotated[str | None, typer.Option(help="Metric to compare (default: the first of the recipe).")] = None,
     only: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help=_ONLY)] = None,
     prepare_only: Annotated[
-        bool, typer.Option("--prepare-only", help="Prepare the text of all runs, and end.")
+        bool, typer.Option("--prepare-only", help="Prepare the data of all runs, then exit.")
     ] = False,
-    list_runs: Annotated[bool, typer.Option("--list", help="List the runs and their commands, and end.")] = False,
+    list_runs: Annotated[bool, typer.Option("--list", help="List the runs and their commands, then exit.")] = False,
     output: FormatOption = Format.text,
 ) -> None:
-    """Run a recipe with several seeds, in variants if wanted, and compare their scores.
+    """Run a recipe with several seeds, and optionally in several variants, and compare the scores.
 
-    RECIPE may also be a sweep: a TOML file with recipe, seeds, overrides and variants. Complete runs are not done
-    again, and interrupted ones are resumed, when the same command is given again.
+    RECIPE may also be a sweep: a TOML file with recipe, seeds, overrides and variants. Rerun the command to resume
+    interrupted runs; complete runs are skipped.
 
     nmt repeat quickstart --seeds 5 --vary model.num_heads=2,4 --vary model.d_ff=256,512 --jobs 2
     """
     if metric is not None and metric not in (known := get_args(Metric)):
-        raise CommandError(f"--metric {metric}: unknown metric; it must be one of {', '.join(known)}; choose one")
+        raise CommandError(f"--metric {metric}: unknown metric; it must be one of {', '.join(known)}")
     if is_sweep(recipe):
         if vary:
-            raise CommandError(f"{recipe} is a sweep, which names its variants; leave out --vary, or give a recipe")
+            raise CommandError(f"{recipe} is a sweep, which defines its variants; leave out --vary, or give a recipe")
         sweep = load_sweep(recipe, find_recipe, seeds, overrides or ())
     else:
         sweep = make_sweep(recipe, seeds or 3, overrides or (), vary or ())
@@ -74,14 +74,14 @@ def repeat(
     if failed:
         raise UserError(
             f"{counted(len(failed), 'run')} of {len(chosen)} failed: {'; '.join(run.name for run in failed)}; the "
-            "lines above say why; correct that and give the same command again"
+            "lines above say why; fix the cause and rerun the command"
         )
     if not prepare_only and only is None:
         _report(runs, read_results(runs, metric), folder, output)
 
 
 def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, output: Format) -> None:
-    """Write the results into the folder of all runs, and print them."""
+    """Write the results to the directory of the runs, and print them."""
     if not results:
         warn(f"{runs[0].recipe_file} has no test set; the table is empty; add one to data.test and rerun")
     tables, document = result_tables(results), as_document(results)
@@ -93,6 +93,6 @@ def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, ou
         try:
             draw_scores(f"{result.test}: {result.metric}", variants, folder / f"{result.test}.png")
         except UserError as error:
-            warn(f"the picture is left out: {error}")
-    echo_found(document, tables, output)
+            warn(f"no plot: {error}")
+    print_results(document, tables, output)
     say(f"report: {folder / 'report.md'}")

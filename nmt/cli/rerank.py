@@ -1,4 +1,4 @@
-"""`nmt rerank`: of the n best translations of each line the one that several models together think best."""
+"""`nmt rerank`: rerank n-best lists with several models."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from nmt.cli.arguments import (
     SrcArgument,
     languages,
     require_languages,
+    require_lines,
     require_one_reader,
     require_output,
+    require_same_length,
 )
 from nmt.decode.scoring import Scorer
 from nmt.logs import progress, say
@@ -39,10 +41,10 @@ from nmt.storage.run_folder import find_model
 from nmt.text.lines import input_name, read_lines
 
 NBestArgument = Annotated[
-    Path, typer.Argument(help="Their translations, as `nmt translate --n-best` writes them; - is standard input.")
+    Path, typer.Argument(help="n-best lists, as written by `nmt translate --n-best`; - is standard input.")
 ]
 WeightsOut = Annotated[
-    Path | None, typer.Option("--save-weights", metavar="FILE", help="Where to write what --tune found.")
+    Path | None, typer.Option("--save-weights", metavar="FILE", help="Write the tuned weights to this file.")
 ]
 
 
@@ -59,34 +61,33 @@ def rerank(
     nbest: NBestArgument,
     models: Annotated[
         list[Path] | None,
-        typer.Option("--model", help="A further model of the same languages, such as one from right to left."),
+        typer.Option("--model", help="Additional model of the same languages, e.g. a right-to-left one; repeatable."),
     ] = None,
     reverse_models: Annotated[
-        list[Path] | None, typer.Option("--reverse-model", help="A model from target to source.")
+        list[Path] | None, typer.Option("--reverse-model", help="Target-to-source model; repeatable.")
     ] = None,
-    weights: Annotated[Path | None, typer.Option(help="Weights of the features, as --save-weights wrote them.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Feature weights, as written by --save-weights.")] = None,
     tune_on: Annotated[
-        Path | None, typer.Option("--tune", metavar="REF", help="Find the weights that suit these references best.")
+        Path | None, typer.Option("--tune", metavar="REF", help="Tune the weights on these references (MERT).")
     ] = None,
-    metric: Annotated[
-        TuningMetric | None, typer.Option(help="What --tune makes as high as it can (default: bleu).")
-    ] = None,
-    restarts: Annotated[
-        int | None, typer.Option(min=0, help="Random places from which --tune starts besides (default: 10).")
-    ] = None,
+    metric: Annotated[TuningMetric | None, typer.Option(help="Metric that --tune maximizes (default: bleu).")] = None,
+    restarts: Annotated[int | None, typer.Option(min=0, help="Random restarts of --tune (default: 10).")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of --tune (default: 1).")] = None,
     weights_out: WeightsOut = None,
-    n_best: Annotated[int, typer.Option(min=1, help="Translations per line: as number, score, text with tabs.")] = 1,
+    n_best: Annotated[
+        int,
+        typer.Option(min=1, help="Translations per line; if above 1: number, score, text."),
+    ] = 1,
     device: Device = "auto",
 ) -> None:
-    """Print the best of each line's translations by the weighted sum of what several models say of them.
+    """Print the best translation of each n-best list by a weighted sum of features.
 
-    The features are the score in the file, the number of words, and the log-probability by MODEL, by each --model and,
-    of the source given the translation, by each --reverse-model. Tune the weights on development text, save them, and
-    give them for the test text.
+    The features are the score in the list, the number of words, and the log-probabilities of MODEL, of each --model,
+    and of each --reverse-model (source given translation). Tune the weights on validation text with --tune and
+    --save-weights, and apply them to test text with --weights.
     """
     if (weights is None) == (tune_on is None):
-        raise typer.BadParameter("the features need weights; give either --weights, or --tune with references")
+        raise typer.BadParameter("the features need weights; give either --weights or --tune")
     of_tuning = {"--metric": metric, "--restarts": restarts, "--seed": seed, "--save-weights": weights_out}
     for option, given in of_tuning.items():
         if given is not None and tune_on is None:
@@ -95,13 +96,14 @@ def rerank(
     require_output("--save-weights", weights_out, chain([src, nbest, tune_on], directories), replaces=b"[weights]")
     require_one_reader([src, nbest, tune_on])
     sources, lists = _read_lists(src, nbest)
-    references = None if tune_on is None else _read_references(tune_on, src, len(sources))
+    references = [] if tune_on is None else list(read_lines(tune_on, once=True))
+    if tune_on is not None:
+        require_same_length(tune_on, references, src, sources)
     judges = _load_judges([model, *(models or ())], reverse_models or (), device)
     names = feature_names(judges)
     chosen = None if weights is None else load_weights(weights, names)
     values = _all_features(sources, lists, judges)
     if chosen is None:
-        assert references is not None, "without weights there are references"
         restarts, seed = 10 if restarts is None else restarts, 1 if seed is None else seed
         chosen, notes = _tune(values, lists, references, metric or TuningMetric.bleu, restarts, seed)
         found = dict(zip(names, chosen.tolist(), strict=True))
@@ -115,7 +117,7 @@ def rerank(
 
 
 def _load_judges(models: Sequence[Path], reverse_models: Sequence[Path], device: str) -> list[Judge]:
-    """The models by name: model, model-2, ... and reverse-model, reverse-model-2, ..."""
+    """Load the models, named model, model-2, ... and reverse-model, reverse-model-2, ..."""
     own, judges = languages(models[0]), []
     for name, paths, expected in (("model", models, own), ("reverse-model", reverse_models, own[::-1])):
         for number, path in enumerate(paths, start=1):
@@ -138,17 +140,17 @@ def _tune(
     restarts: int,
     seed: int,
 ) -> tuple[Floats, dict[str, object]]:
-    """The weights, and what is worth noting of how they were found."""
+    """Return the tuned weights and notes about the tuning."""
     counts = [
         sentence_counts(metric.value, [candidate.text for candidate in candidates], reference)
         for candidates, reference in zip(lists, references, strict=True)
     ]
-    lists_of_counts = TuningSet.from_lists(values, counts, metric.value)
-    as_given = np.zeros(values[0].shape[1])
-    as_given[0] = 1.0  # the score that the candidates came with
-    before = lists_of_counts.score(as_given)
-    weights, after = tune(lists_of_counts, as_given, restarts=restarts, seed=seed)
-    say(f"{metric.value} {before:.2f} by the scores in the file, {after:.2f} tuned")
+    tuning_set = TuningSet.from_lists(values, counts, metric.value)
+    baseline = np.zeros(values[0].shape[1])
+    baseline[0] = 1.0  # the score in the list
+    before = tuning_set.score(baseline)
+    weights, after = tune(tuning_set, baseline, restarts=restarts, seed=seed)
+    say(f"{metric.value} {before:.2f} with the scores in the list, {after:.2f} tuned")
     notes: dict[str, object] = {
         "metric": metric.value,
         "before": round(before, 4),
@@ -160,21 +162,10 @@ def _tune(
 
 def _read_lists(src: Path, nbest: Path) -> tuple[list[str], list[list[Candidate]]]:
     sources, lists = list(read_lines(src, once=True)), read_n_best(read_lines(nbest, once=True), input_name(nbest))
-    if not sources:
-        raise UserError(f"{input_name(src)} is empty; it must hold one sentence a line; check the file")
+    require_lines(src, sources)
     if len(sources) != len(lists):
         raise UserError(
             f"{input_name(src)} has {len(sources):,} lines and {input_name(nbest)} has translations of {len(lists):,}; "
-            "they must be of the same text; check both"
+            "they must have the same number of lines; check both"
         )
     return sources, lists
-
-
-def _read_references(path: Path, src: Path, wanted: int) -> list[str]:
-    references = list(read_lines(path, once=True))
-    if len(references) != wanted:
-        raise UserError(
-            f"{input_name(path)} has {len(references):,} lines and {input_name(src)} has {wanted:,}; they must match "
-            "line by line; check both"
-        )
-    return references

@@ -1,4 +1,4 @@
-"""`nmt score`: how probable a model finds given translations."""
+"""`nmt score`: log-probabilities of given translations."""
 
 from __future__ import annotations
 
@@ -12,24 +12,21 @@ from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, T
 from nmt.decode.scoring import Scorer
 from nmt.logs import progress, say
 
-# Pairs that are scored together.
-SCORING_WINDOW = 64
+SCORING_WINDOW = 64  # pairs per call of the scorer
 
 
 def score(
     model: ModelArgument,
     src: SrcArgument,
     tgt: TgtArgument,
-    per_token: Annotated[
-        bool, typer.Option("--per-token", help="After a tab also each token with its own, as TOKEN:LOG_PROB.")
-    ] = False,
-    tag: Annotated[str | None, typer.Option(help="Tag before each source, as of nmt translate --tag.")] = None,
+    per_token: Annotated[bool, typer.Option("--per-token", help="Add a tab and the tokens as TOKEN:LOG_PROB.")] = False,
+    tag: Annotated[str | None, typer.Option(help="Tag of the sources, as for nmt translate.")] = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Print the log-probability (natural logarithm) of each given translation, one a line.
+    """Print the log-probability (natural logarithm) of each translation, one per line.
 
-    The perplexity of all of them, end tokens counted, goes to stderr.
+    stderr gets the perplexity of all translations, including EOS tokens.
     """
     require_one_reader([src, tgt])
     sources, targets = read_pairs(src, tgt)

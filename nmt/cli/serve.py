@@ -1,4 +1,4 @@
-"""`nmt serve`: models behind HTTP."""
+"""`nmt serve`: translation over HTTP."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ from nmt.storage.run_folder import find_model
 
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
-_MODELS = (
-    "Model directories, checkpoints or run directories, each as PATH or NAME=PATH. By default a name is source-target."
-)
-_HOST = "Address to listen on; 0.0.0.0 is every IPv4 address of this machine."
-_API_KEYS = "File of one API key a line; translating then needs one of them. By default no key is needed."
-_LOG_TEXT = "Write texts and translations to stderr."
-_SET = "An option of section decode, for all models: beam_size=8, no_repeat_ngram=4, ..."
-_MAX_DELAY = "Seconds that a line waits for others to be translated with."
-_PROCESSES = "Batches that CTranslate2 translates at a time; 0 is one for each core."
-_MAX_SECONDS = "Seconds for a request to arrive, and then for its answer."
+_MODELS = "Model directories, checkpoints or run directories, as PATH or NAME=PATH (default name: SRC-TGT, as en-de)."
+_HOST = "Address to listen on; 0.0.0.0 is all IPv4 addresses of this machine."
+_API_KEYS = "File of API keys, one per line; each request must then have one of them (default: no key is required)."
+_LOG_TEXT = "Log texts and translations to stderr."
+_SET = "An option of section decode for all models: beam_size=8, no_repeat_ngram=4, ... Repeatable."
+_MAX_DELAY = "Seconds that a line waits for a batch to fill."
+_PROCESSES = "Batches that CTranslate2 translates in parallel; 0 is one per core."
+_MAX_SECONDS = "Timeout for receiving a request, and for answering it, in seconds."
 
 Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)]
 Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
@@ -42,27 +40,27 @@ Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 def serve(
     models: Models,
     host: Annotated[str, typer.Option(help=_HOST)] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes a free one.")] = 5000,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 selects a free one.")] = 5000,
     api_keys: Annotated[Path | None, typer.Option(metavar="FILE", help=_API_KEYS)] = None,
-    batch_lines: Annotated[int, typer.Option(min=1, help="Most lines of a batch.")] = BatchingOptions.batch_size,
+    batch_lines: Annotated[int, typer.Option(min=1, help="Maximum lines per batch.")] = BatchingOptions.batch_size,
     max_delay: Annotated[float, typer.Option(min=0.0, max=60.0, help=_MAX_DELAY)] = BatchingOptions.max_delay,
     queue_lines: Annotated[
-        int, typer.Option(min=1, help="Most lines waiting for a model.")
+        int, typer.Option(min=1, help="Maximum lines in the queue of a model.")
     ] = BatchingOptions.queue_size,
-    max_bytes: Annotated[int, typer.Option(min=1, help="Most bytes of a request.")] = Limits.body_bytes,
-    max_characters: Annotated[int, typer.Option(min=1, help="Most characters of a request.")] = Limits.characters,
-    max_lines: Annotated[int, typer.Option(min=1, help="Most lines of a request.")] = Limits.lines,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Maximum bytes per request.")] = Limits.body_bytes,
+    max_characters: Annotated[int, typer.Option(min=1, help="Maximum characters per request.")] = Limits.characters,
+    max_lines: Annotated[int, typer.Option(min=1, help="Maximum lines per request.")] = Limits.lines,
     max_seconds: Annotated[float, typer.Option(min=0.001, help=_MAX_SECONDS)] = Limits.seconds,
     log_text: Annotated[bool, typer.Option("--log-text", help=_LOG_TEXT)] = False,
     settings: Settings = None,
     processes: Annotated[int, typer.Option(min=0, help=_PROCESSES)] = 0,
     device: Device = "auto",
-    precision: Annotated[Precision, typer.Option(help="As of nmt translate.")] = Precision.auto,
-    engine: Annotated[Engine, typer.Option(help="As of nmt translate.")] = Engine.auto,
+    precision: Annotated[Precision, typer.Option(help="As for nmt translate.")] = Precision.auto,
+    engine: Annotated[Engine, typer.Option(help="As for nmt translate.")] = Engine.auto,
 ) -> None:
-    """Serve translations over HTTP: the interface of LibreTranslate, and one of its own under /v1.
+    """Serve translations over HTTP, with the API of LibreTranslate and a native API under /v1.
 
-    SIGTERM and Ctrl-C end the server with status 0 when all requests that had come are answered.
+    On SIGTERM and Ctrl-C, the server answers all pending requests and exits with status 0.
     """
     if max_lines > queue_lines:
         raise CommandError(f"--max-lines is {max_lines}; it must be at most --queue-lines ({queue_lines}); change one")
@@ -70,7 +68,7 @@ def serve(
     keys = None if api_keys is None else ApiKeys(api_keys)
     bound = open_socket(host, port)
     if keys is None and not ipaddress.ip_address(bound.getsockname()[0]).is_loopback:
-        say(f"warning: {host} can be reached by other machines, and no API key is needed; see --api-keys")
+        say(f"warning: {host} is reachable from other machines without an API key; see --api-keys")
     batching = BatchingOptions(batch_lines, queue_lines, max_delay)
     served = [
         _load(name, path, batching, settings or (), processes, device, precision, engine)
@@ -81,12 +79,12 @@ def serve(
 
 
 def _named_paths(models: Sequence[str]) -> dict[str, Path]:
-    """Models by their names; CommandError where two have the same."""
+    """Return the models by name; raises CommandError if two have the same name."""
     paths: dict[str, Path] = {}
     for given in models:
         named = None if Path(given).exists() else _NAMED.fullmatch(given)
         path = Path(named[2] if named else given)
-        pair = "-".join(languages(path))  # UserError, before any other model is loaded, where there is none
+        pair = "-".join(languages(path))  # reports a missing model before another one is loaded
         name = named[1] if named else pair
         if name in paths:
             raise CommandError(f"{paths[name]} and {path} are both named {name!r}; names must differ; give NAME=PATH")
@@ -104,7 +102,7 @@ def _load(
     precision: Precision,
     engine: Engine,
 ) -> ServedModel:
-    """A model behind its queue. Its own options are in force but for those that each request gives."""
+    """Load a model; its own search options are the defaults of requests."""
     facts = read_model_facts(find_model(path))
     own = {"alignments": False} | ({"n_best": 1} if facts.decode.bayes_risk == "none" else {})
     decode = override_decode(facts.decode.model_copy(update=own), settings)

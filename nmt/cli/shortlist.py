@@ -1,4 +1,4 @@
-"""`nmt shortlist`: which target pieces may translate each source piece, for a faster search."""
+"""`nmt shortlist`: make a lexical shortlist, which restricts the target vocabulary for speed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,16 @@ from nmt.logs import progress, say
 
 
 def shortlist(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory; of `nmt prepare` at least.")],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="File to write.")],
-    best: Annotated[int, typer.Option(min=1, help="Most probable target pieces kept for each source piece.")] = 100,
-    frequent: Annotated[int, typer.Option(min=1, help="Most frequent target pieces, kept for every sentence.")] = 100,
-    pairs: Annotated[
-        int, typer.Option(min=1, help="Learn from at most so many training pairs, spread evenly over the corpus.")
-    ] = 100_000,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory with prepared data.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Output file.")],
+    best: Annotated[int, typer.Option(min=1, help="Target tokens per source token, by probability.")] = 100,
+    frequent: Annotated[int, typer.Option(min=1, help="Most frequent target tokens, allowed in every sentence.")] = 100,
+    pairs: Annotated[int, typer.Option(min=1, help="Maximum training pairs, spread evenly over the corpus.")] = 100_000,
 ) -> None:
-    """List which target pieces may translate each source piece, for `nmt translate --shortlist FILE`.
+    """Make a shortlist: the probable translations of each source token, for `nmt translate --shortlist FILE`.
 
-    The list is estimated from the training pairs of the run, and fits all models with its tokenizers. At the end it is
-    said how many candidates a sentence of the development text has, and how many of its references' pieces are among
-    them.
+    It is estimated from the training pairs of the run and fits all models with its tokenizers. Reports the size of the
+    shortlist per validation sentence, and how many reference tokens it covers.
     """
     directory = run / "data" if (run / "data").is_dir() else run
     require_output("-o", out, [directory], replaces=b"nmt-shortlist-")
@@ -48,7 +45,7 @@ def shortlist(
     made.save(out, prepared.tokenizers)
     size, covered = coverage(made, PairStore(directory, "valid"))
     say(
-        f"development text: a sentence has {size:,.0f} candidates of {made.tgt_vocab_size:,} target pieces on average; "
-        f"{covered:.1%} of the references' pieces are among them"
+        f"validation text: {size:,.0f} of {made.tgt_vocab_size:,} target tokens per sentence on average, which cover "
+        f"{covered:.1%} of the reference tokens"
     )
     typer.echo(out)

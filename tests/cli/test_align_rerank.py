@@ -89,7 +89,7 @@ def test_the_choice_is_said_used_and_saved(folder: Path, tmp_path: Path, nmt: Nm
         model = tmp_path / f"model{len(more)}"
         status, chosen, err = nmt(*command, *more, "--save-model", model)
         assert status == 0
-        assert "agreement by place and layer, all heads: output 0: 0." in err
+        assert "agreement by position and layer, all heads: output 0: 0." in err
         options = err.strip().splitlines()[-1].rpartition(": ")[2].split()
         assert options[0] == "--layer"
         assert nmt("align", folder / "forward", folder / "src", folder / "tgt", *options)[1] == chosen
@@ -121,7 +121,7 @@ def test_a_map_is_drawn(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert (tmp_path / "map.png").stat().st_size > 1_000
     for option in (("--layer", 0), ("--heads", 0)):
         status, _, err = nmt(*command, "--each-layer", *option)
-        assert (status, "--each-layer shows all layers and heads" in one_line(err)) == (2, True)
+        assert (status, "--each-layer plots all layers and heads" in one_line(err)) == (2, True)
     status, _, err = nmt(*command, "--line", 9)
     assert status == 1
     assert "has no line 9" in one_line(err)
@@ -133,10 +133,10 @@ def test_wrong_input_of_align_is_one_line(folder: Path, tmp_path: Path, nmt: Nmt
         ((src, folder / "one"), "has 1; they must match line by line", 1),
         ((src, tgt, "--layer", "3"), "the decoder has layers 0 to 2", 1),
         ((src, tgt, "--heads", "2"), "a layer has heads 0 to 1", 1),
-        ((src, tgt, "--heads", "x"), "--heads is 'x'; it must be numbers from 0", 2),
-        ((src, tgt, "--heads", "0]"), "--heads is '0]'; it must be numbers from 0", 2),
+        ((src, tgt, "--heads", "x"), "--heads is 'x'; it must be comma-separated numbers from 0", 2),
+        ((src, tgt, "--heads", "0]"), "--heads is '0]'; it must be comma-separated numbers from 0", 2),
         ((src, folder / "one", "--save-model", folder / "forward"), "already exists", 1),  # before anything else
-        ((src, tgt, "--reverse-model", folder / "reverse"), "goes by; give --choose", 2),
+        ((src, tgt, "--reverse-model", folder / "reverse"), "has no effect without --choose", 2),
         ((src, tgt, "--choose", src, folder / "one"), "has 1; they must match", 1),
         ((src, tgt, "--choose", src, tgt, "--reverse-model", model), "--reverse-model must translate from de to en", 1),
     ):
@@ -173,7 +173,7 @@ def test_tuned_weights_raise_the_score_and_do_the_same_again(
     assert status == 0
     saved = tomllib.loads(weights.read_text())
     assert list(saved["weights"]) == ["given", "length", "model", "model-2", "reverse-model"]
-    assert f"{metric} {saved['tuned']['before']:.2f} by the scores in the file" in err
+    assert f"{metric} {saved['tuned']['before']:.2f} with the scores in the list" in err
     lines = tuned.split("\n")[:-1]
     compute = sacrebleu.corpus_bleu if metric == "bleu" else sacrebleu.corpus_chrf
     assert compute(lines, [TARGETS]).score == pytest.approx(saved["tuned"]["after"], abs=1e-3)

@@ -46,9 +46,9 @@ def test_translation_is_measured(nmt: Nmt, tmp_path: Path) -> None:
     [
         (("train", "huge"), 1, "unknown model 'huge'"),
         (("train", "tiny", "train.batch_token=5"), 2, "did you mean 'batch_tokens'"),
-        (("train", "tiny", "--lengths", "nowhere"), 1, "nowhere holds no prepared corpus"),
+        (("train", "tiny", "--lengths", "nowhere"), 1, "nowhere has no complete prepared corpus"),
         (("decode", "tiny", "--input", "text"), 1, "random weights need a tokenizer"),
-        (("decode", "tiny", "--latency", "--processes", 2), 2, "--latency is of one process"),
+        (("decode", "tiny", "--latency", "--processes", 2), 2, "--latency measures one process"),
         (("train", "tiny", "--json", "none/train.json"), 1, "none is not a directory"),
         (("decode", "tiny", "--json", "none/decode.json"), 1, "none is not a directory"),
         (("decode", "tiny", "--device", "tpu"), 1, "device 'tpu'"),

@@ -87,11 +87,11 @@ def test_without_a_common_test_set_the_options_are_shown(runs: Path, nmt: Nmt) -
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("a", "b", "--ref", "test.de"), "--ref has no effect on runs, whose recipes say it"),
+        (("a", "b", "--ref", "test.de"), "--ref has no effect on runs, whose recipes set it"),
         (("a", "b", "--lowercase"), "--lowercase has no effect on runs"),
         (("a", "a"), "a is given twice"),
         (("a", "test.de"), "test.de is not a run directory: it has no recipe.toml"),
-        (("test.de", "test.de", "--ref", "test.de", "-o", "x.png"), "-o is for the curves of runs"),
+        (("test.de", "test.de", "--ref", "test.de", "-o", "x.png"), "-o plots the curves of runs"),
         (("a", "b", "-o", "a/metrics.jsonl"), "a/metrics.jsonl"),
     ],
 )

@@ -69,8 +69,8 @@ def test_a_table_of_pairs_will_do_and_nothing_is_overwritten(
 def test_what_cannot_become_a_recipe_is_one_line(tmp_path: Path, nmt: Nmt) -> None:
     given = options(tmp_path, 7)
     for arguments, expected in (
-        (["en", "de", *given[:4]], "nmt new needs --valid-src and --valid-tgt, or --valid-tsv; give either"),
-        (["en", "de", *given, "--tsv", given[1]], "nmt new needs --src and --tgt, or --tsv; give either"),
+        (["en", "de", *given[:4]], "nmt new needs --valid-src and --valid-tgt, or --valid-tsv; give one or the other"),
+        (["en", "de", *given, "--tsv", given[1]], "nmt new needs --src and --tgt, or --tsv; give one or the other"),
         (["en", "german", *given], "tgt_lang = 'german'; it must be an ISO 639 code"),
         (["en", "de", given[0], given[1], given[2], given[7], *given[4:]], "they must match line by line; check both"),
     ):

@@ -21,7 +21,7 @@ RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "quickstart.toml"
     ("error", "expected"),
     [
         (OSError(errno.ENOSPC, "No space left on device", "run/metrics.jsonl"), "the disk is full (run/metrics.jsonl)"),
-        (OSError(errno.EIO, "Input/output error"), "the system says: Input/output error; "),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error; check the path"),
     ],
 )
 def test_what_the_system_refuses_is_one_line(
@@ -42,7 +42,7 @@ def test_what_the_system_refuses_is_one_line(
         (["translate", "--beem-size", "3"], "--beam-size"),
         (["translate"], "Missing argument 'model'; see 'nmt translate --help'"),
         (["translate", "model", "--beam-size", "x"], "--beam-size"),
-        (["rerank", "model", "src", "nbest"], "give either --weights, or --tune"),
+        (["rerank", "model", "src", "nbest"], "give either --weights or --tune"),
         (["export", "model", "--to", "onnx"], "ctranslate2"),
         (["plott"], "'plot'"),
         (["bench", "train", "--x"], "see 'nmt bench train --help'"),

@@ -42,7 +42,7 @@ def test_a_recipe_in_the_run_directory_stays(
     (tmp_path / "recipe.toml").write_text(RECIPE)
     status, _, err = nmt(command, "recipe.toml")
     assert status == 1
-    assert "recipe.toml is where training writes the recipe" in one_line(err)
+    assert "recipe.toml is where training saves the recipe" in one_line(err)
     assert nmt(command, "recipe.toml", "run_dir=other")[0] == 0
     (tmp_path / "recipe.toml").write_text(dump_recipe(load_recipe(tmp_path / "recipe.toml")))
     assert nmt(command, "recipe.toml", "train.max_steps=9")[0] == 0  # one that training wrote

@@ -101,7 +101,7 @@ def test_a_list_is_made_and_used(run: Path, tmp_path: Path, nmt: Nmt) -> None:
 def test_wrong_input_is_one_line(run: Path, tmp_path: Path, nmt: Nmt) -> None:
     source = tmp_path / "in.txt"
     for arguments, status, expected in (
-        (("shortlist", tmp_path / "nowhere", "-o", tmp_path / "x"), 1, "holds no prepared corpus"),
+        (("shortlist", tmp_path / "nowhere", "-o", tmp_path / "x"), 1, "has no complete prepared corpus"),
         (("shortlist", run, "-o", source / "x"), 1, "cannot write"),
         (("translate", run, source, "--shortlist", tmp_path / "none"), 1, "cannot be read as a shortlist"),
         (("translate", run, source, "--shortlist", run / "model" / "model.safetensors"), 1, "holds no shortlist"),

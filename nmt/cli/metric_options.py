@@ -1,4 +1,4 @@
-"""What `nmt evaluate` and `nmt compare` share: their options, and reading the texts that they score."""
+"""Options, input and output that `nmt evaluate` and `nmt compare` share."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.text.lines import input_name, read_lines
 
 RefOption = Annotated[
-    list[Path] | None, typer.Option("--ref", help="Reference translations; give it again for several references.")
+    list[Path] | None, typer.Option("--ref", help="Reference translations; repeatable for several references.")
 ]
 TestSetOption = Annotated[
     str | None,
     typer.Option(
         "-t",
         "--test-set",
-        help="Instead of --ref, a test set by sacreBLEU's name, such as wmt14/full; needs --lang-pair.",
+        help="sacreBLEU test set, such as wmt14/full, in place of --ref; needs --lang-pair.",
     ),
 ]
 LangPairOption = Annotated[
@@ -40,28 +40,25 @@ MetricsOption = Annotated[
     typer.Option(
         "-m",
         "--metrics",
-        help="Comma-separated: bleu, chrf, chrf++, ter are sacreBLEU's; bleu-tokenized, bleu-tokenized-lc, "
-        "bleu-compound-split are what older papers give instead, and never comparable with the others.",
+        help="Comma-separated. sacreBLEU's: bleu, chrf, chrf++, ter. As in older papers, not comparable with bleu: "
+        "bleu-tokenized, bleu-tokenized-lc, bleu-compound-split.",
     ),
 ]
 LangOption = Annotated[
-    str | None, typer.Option(help="Target language, for tokenizers that depend on it; --lang-pair gives it too.")
+    str | None, typer.Option(help="Target language, for language-specific tokenizers; --lang-pair implies it.")
 ]
 TokenizeOption = Annotated[
     str | None,
     typer.Option(
         "-tok",
         "--tokenize",
-        help="sacreBLEU's tokenizer for bleu: 13a, intl, char, none, ...; by default its own choice for the language, "
-        "which is 13a for most.",
+        help="sacreBLEU tokenizer for bleu: 13a, intl, char, none, ... (default: by language, mostly 13a).",
     ),
 ]
-LowercaseOption = Annotated[
-    bool, typer.Option("-lc", "--lowercase", help="Ignore case in bleu, as sacreBLEU's -lc does.")
-]
+LowercaseOption = Annotated[bool, typer.Option("-lc", "--lowercase", help="Ignore case in bleu, as sacreBLEU's -lc.")]
 ChrfLowercaseOption = Annotated[
     bool,
-    typer.Option("--chrf-lowercase", help="Ignore case in chrf and chrf++, as sacreBLEU's option of that name does."),
+    typer.Option("--chrf-lowercase", help="Ignore case in chrf and chrf++, as sacreBLEU's --chrf-lowercase."),
 ]
 
 
@@ -76,13 +73,13 @@ class Format(StrEnum):
 
 FormatOption = Annotated[
     Format,
-    typer.Option("-f", "--format", help="How to print; markdown and latex for papers, json for everything in full."),
+    typer.Option("-f", "--format", help="Output format; json has full precision."),
 ]
 
 
 @dataclass(frozen=True)
-class ScoredText:
-    """A test set: each reference (by the name that errors give it) and, where it is known, the source."""
+class TestSet:
+    """A test set; references are by file name."""
 
     references: dict[str, list[str]]
     reference_files: tuple[Path, ...]
@@ -91,18 +88,14 @@ class ScoredText:
 
     @property
     def streams(self) -> list[list[str]]:
-        """The references alone."""
+        """The lines of each reference."""
         return list(self.references.values())
 
 
-def read_scored_text(
-    ref: Sequence[Path] | None, src: Path | None, test_set: str | None, lang_pair: str | None
-) -> ScoredText:
-    """The test set that the options name; UserError where they do not fit together or the sides do not match."""
+def read_test_set(ref: Sequence[Path] | None, src: Path | None, test_set: str | None, lang_pair: str | None) -> TestSet:
+    """Read the test set of the options; raises UserError if they are inconsistent or line counts differ."""
     if bool(ref) == (test_set is not None):
-        raise UserError(
-            "there must be --ref FILE or --test-set NAME, and not both; give one of them to say what is right"
-        )
+        raise UserError("the reference is missing or ambiguous; give either --ref FILE or --test-set NAME")
     if lang_pair is not None and test_set is None:
         raise typer.BadParameter("--lang-pair has no effect without --test-set; add that, or leave it out")
     tgt_lang = None
@@ -113,41 +106,41 @@ def read_scored_text(
         src, tgt_lang = src or source_file, lang_pair.partition("-")[2]
     files = tuple(ref or ())
     if same := [path for path in files if files.count(path) > 1]:
-        raise UserError(f"--ref {same[0]} is given twice; each reference must be another file; take one away")
+        raise UserError(f"--ref {same[0]} is given twice; references must be different files; remove one")
     references = {input_name(path): list(read_lines(path, once=True)) for path in files}
     source = None if src is None else list(read_lines(src, once=True))
     for path, lines in [*references.items(), *([(input_name(src), source)] if src and source is not None else [])]:
         _check_line_counts(next(iter(references.items())), (path, lines))
-    return ScoredText(references, files, source, tgt_lang)
+    return TestSet(references, files, source, tgt_lang)
 
 
-def read_systems(files: Sequence[Path], text: ScoredText) -> dict[str, list[str]]:
-    """The translations of each system, by file name; UserError where they cannot be those of this test set.
+def read_systems(files: Sequence[Path], text: TestSet) -> dict[str, list[str]]:
+    """Read the translations of each system, by file name; raises UserError if they cannot belong to the test set.
 
-    A file that says nothing, or word for word what the reference or the source says, is worth a warning.
+    Warns of files that are empty or equal to a reference or the source.
     """
     systems: dict[str, list[str]] = {}
     for path in files:
         system = input_name(path)
         if system in systems:
-            raise UserError(f"{path} is given twice; each system must have a file of its own; take one away")
+            raise UserError(f"{path} is given twice; systems must have different files; remove one")
         lines = list(read_lines(path, once=True))
         if any(path.resolve() == reference.resolve() for reference in text.reference_files):
             raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")
         _check_line_counts(next(iter(text.references.items())), (system, lines))
         if not any(line.strip() for line in lines):
-            warn(f"every line of {system} is empty; is it the right file?")
+            warn(f"all lines of {system} are empty; is it the right file?")
         known = {**text.references, **({"the source": text.source} if text.source is not None else {})}
         for name, others in known.items():
             if lines == others:
-                warn(f"every line of {system} is equal to {name}; is it the right file?")
+                warn(f"{system} is identical to {name}; is it the right file?")
         systems[system] = lines
     return systems
 
 
 @dataclass(frozen=True)
-class Counting:
-    """The metrics, comma-separated, and the options that say how they count."""
+class MetricOptions:
+    """Metrics, comma-separated, and their options."""
 
     metrics: str
     lang: str | None
@@ -157,13 +150,14 @@ class Counting:
 
     @property
     def ignores_case(self) -> bool:
-        """Whether sentences that differ in case alone are taken for equal."""
+        """Whether sentences that differ only in case are equal."""
         return self.lowercase or self.chrf_lowercase
 
     def check(self, *, counts_words: bool = False, compares_lines: bool = False) -> None:
-        """Raise BadParameter for an option that would have no effect.
+        """Raise BadParameter for an option without effect.
 
-        counts_words: whether words as those of bleu are counted; compares_lines: whether single sentences are compared
+        counts_words: whether words are counted in the tokenization of bleu; compares_lines: whether sentences are
+        compared individually
         """
         names = self._names()
         has_words, has_chrf = "bleu" in names or counts_words, not {"chrf", "chrf++"}.isdisjoint(names)
@@ -181,20 +175,19 @@ class Counting:
             return
         if not re.fullmatch(LANGUAGE_PATTERN, self.lang):
             raise typer.BadParameter(f"--lang is {self.lang!r}; it must be an ISO 639 code such as de")
-        warn(f"no tokenizer has rules for {self.lang}; those for most languages are used")
+        warn(f"the tokenizers have no rules for {self.lang}; generic rules are used")
 
-    def language(self, text: ScoredText) -> str:
-        """The target language, whose rules are those of English where it is not known."""
+    def language(self, text: TestSet) -> str:
+        """Return the target language, English if unknown."""
         return self.lang or text.tgt_lang or "en"
 
-    def scorers(self, text: ScoredText) -> list[Scorer]:
-        """One for each metric; UserError for an unknown one or a missing language."""
+    def scorers(self, text: TestSet) -> list[Scorer]:
+        """Make the scorers; raises UserError for an unknown metric or a missing language."""
         names = self._names()
         for name in names:
             if (self.lang or text.tgt_lang) is None and name.startswith(("bleu-tokenized", "bleu-compound")):
                 raise UserError(
-                    f"{name} has rules for each language; it must know the target language; give --lang, such as "
-                    "--lang de"
+                    f"{name} is language-specific; it needs the target language; give --lang, such as --lang de"
                 )
         return [
             make_scorer(
@@ -209,20 +202,20 @@ class Counting:
     def _names(self) -> list[str]:
         names = list(dict.fromkeys(name.strip() for name in self.metrics.split(",") if name.strip()))
         if not names:
-            raise UserError("--metrics names none; it must be a list such as bleu,chrf,ter; give at least one")
+            raise UserError("--metrics is empty; it must be a list such as bleu,chrf,ter; name at least one metric")
         return names
 
 
-def hint_at_case(systems: Mapping[str, Sequence[str]], text: ScoredText, scorers: Sequence[Scorer]) -> None:
-    """Say which systems write all in lower case, where a reference does not and a metric counts that as wrong."""
-    minding = [scorer.name for scorer in scorers if scorer.is_case_sensitive]
-    if not minding or not any(_has_upper_case(stream) for stream in text.streams):
+def hint_at_case(systems: Mapping[str, Sequence[str]], text: TestSet, scorers: Sequence[Scorer]) -> None:
+    """Log systems that are lower-cased while the references are not, for case-sensitive metrics."""
+    case_sensitive = [scorer.name for scorer in scorers if scorer.is_case_sensitive]
+    if not case_sensitive or not any(_has_upper_case(stream) for stream in text.streams):
         return
     for name, lines in systems.items():
         if not _has_upper_case(lines) and any(line != line.upper() for line in lines):
             say(
-                f"hint: {name} has no upper-case letters and the reference has; {', '.join(minding)} count these "
-                "words as wrong; to ignore case, give --lowercase (bleu), --chrf-lowercase (chrf, chrf++) or --metrics "
+                f"hint: {name} is lower-cased and the reference is not; {', '.join(case_sensitive)} are "
+                "case-sensitive; to ignore case, give --lowercase (bleu), --chrf-lowercase (chrf, chrf++) or --metrics "
                 "bleu-tokenized-lc"
             )
 
@@ -231,8 +224,8 @@ def _has_upper_case(lines: Sequence[str]) -> bool:
     return any(line != line.lower() for line in lines)
 
 
-def echo_found(document: Mapping[str, Any], tables: Sequence[Table], output: Format) -> None:
-    """Print what was found, as the `document` or as the `tables`."""
+def print_results(document: Mapping[str, Any], tables: Sequence[Table], output: Format) -> None:
+    """Print results, as JSON or as tables."""
     match output:
         case Format.json:
             typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
@@ -249,7 +242,7 @@ def echo_found(document: Mapping[str, Any], tables: Sequence[Table], output: For
 def _check_line_counts(reference: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]) -> None:
     (first, first_lines), (name, lines) = reference, other
     if not lines:
-        raise UserError(f"{name} is empty; it must hold one sentence a line; check the file")
+        raise UserError(f"{name} is empty; it must have one sentence per line; check the file")
     if len(lines) != len(first_lines):
         raise UserError(
             f"{name} has {len(lines):,} lines and {first} has {len(first_lines):,}; they must match line by line; "
