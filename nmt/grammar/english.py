@@ -1,4 +1,4 @@
-"""The English of a sentence."""
+"""Realization of sentences in English."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nmt.grammar.syntax import (
     Sentence,
 )
 
-_PHRASES_CACHED = 1 << 15
+_CACHE_SIZE = 1 << 15
 _OBJECT_PRONOUNS = {"I": "me", "he": "him", "she": "her", "we": "us", "they": "them"}
 _BE: dict[Person, tuple[str, str]] = {
     "1s": ("am", "was"),
@@ -31,7 +31,7 @@ _BE: dict[Person, tuple[str, str]] = {
 
 
 def english(sentence: Sentence) -> str:
-    """The English of a sentence, before it gets its capital and its commas."""
+    """Realize a sentence in English, without final capitalization and punctuation."""
     if sentence.question:
         return _clause(sentence.clause, inverted=True) + "?"
     if sentence.second is None:
@@ -40,11 +40,11 @@ def english(sentence: Sentence) -> str:
     return f"{_clause(sentence.clause)}{comma} {sentence.coordinator} {_clause(sentence.second)}."
 
 
-# --- Clauses --------------------------------------------------------------------------------------------------------
+# --- Clauses ----------------------------------------------------------------------------------------------------------
 
 
 def _clause(clause: Clause, inverted: bool = False) -> str:
-    """A clause with a subject; `inverted` puts the auxiliary before it, unless the question is about the subject."""
+    """Realize a clause; `inverted` puts the auxiliary before the subject, unless the question asks for the subject."""
     front, adjunct = clause.front, clause.adjunct
     inverted = inverted and front != "subject"
     words: list[str] = []
@@ -66,25 +66,25 @@ def _clause(clause: Clause, inverted: bool = False) -> str:
 
 
 def _front(clause: Clause) -> str:
-    """What precedes the subject: a time, a question word, or a relative pronoun with its preposition."""
+    """Realize what precedes the subject: a time, a question word, or a relative pronoun with its preposition."""
     match clause.front:
         case "time" if clause.time is not None:
             return clause.time.en
         case "place":
-            return _place(clause.place)
+            return _adverbial(clause.place)
         case "object" if isinstance(clause.object, Relative):
-            preposition, human = clause.verb.en_preposition, clause.object.noun.human
+            preposition, human = clause.verb.en_preposition, clause.object.noun.is_human
             if preposition:
                 return f"{preposition} {'whom' if human else 'which'}"
             return "whom" if human else "that"
         case "object" if clause.object is not None:
-            return _phrase(clause.object)  # a question leaves the preposition behind
+            return _phrase(clause.object)  # questions strand the preposition
         case _:
             return ""
 
 
 def _add_rest(words: list[str], clause: Clause) -> None:
-    """Add what follows the verb: objects, predicate, manner, place and company, time, and then clauses."""
+    """Add what follows the verb: objects, predicate, manner, place and company, time, subordinate clauses."""
     if clause.receiver is not None:
         words.append(_phrase(clause.receiver, as_object=True))
     if not isinstance(clause.object, Relative):
@@ -93,10 +93,10 @@ def _add_rest(words: list[str], clause: Clause) -> None:
         words.append(_phrase(clause.object, as_object=True))
     if clause.predicate is not None:
         words.append(clause.predicate.en)
-    place, company = _place(clause.place) if clause.front != "place" else "", _place(clause.company)
-    words += (_place(clause.manner), *((company, place) if clause.passive else (place, company)))
+    place, company = _adverbial(clause.place) if clause.front != "place" else "", _adverbial(clause.company)
+    words += (_adverbial(clause.manner), *((company, place) if clause.passive else (place, company)))
     if clause.front != "time":
-        words.append(_place(clause.time))
+        words.append(_adverbial(clause.time))
     complement, adjunct = clause.complement, clause.adjunct
     if complement is not None and complement.conjunction is not None:
         words += (complement.conjunction, _clause(complement.clause))
@@ -107,11 +107,11 @@ def _add_rest(words: list[str], clause: Clause) -> None:
         words += (adjunct.conjunction or "", _clause(adjunct.clause))
 
 
-# --- Verbs ----------------------------------------------------------------------------------------------------------
+# --- Verbs ------------------------------------------------------------------------------------------------------------
 
 
 def _verb_group(clause: Clause, do: bool) -> tuple[str, str]:
-    """Auxiliary and the rest; without an auxiliary the rest is finite. With `do`, full verbs take the auxiliary do."""
+    """Return the auxiliary and the remaining verb forms. do: use do-support if there is no other auxiliary"""
     verb, who, modal = clause.verb, clause.subject.person, clause.modal
     is_past, is_third = clause.tense == "past", who == "3s"
     do_form = "did" if is_past else "does" if is_third else "do"
@@ -142,7 +142,7 @@ def _verb_group(clause: Clause, do: bool) -> tuple[str, str]:
 
 
 def _be_group(clause: Clause, participle: str) -> tuple[str, str]:
-    """The forms of be, as a verb of its own or before a passive participle."""
+    """Return the forms of be, as a full verb or as the passive auxiliary."""
     present, past = _BE[clause.subject.person]
     if clause.tense == "future":
         return "will", f"be {participle}".rstrip()
@@ -151,7 +151,7 @@ def _be_group(clause: Clause, participle: str) -> tuple[str, str]:
 
 @cache
 def third_person(base: str) -> str:
-    """The present tense of he and she: looks at, watches television, cries, has."""
+    """Return the third person singular: looks at, watches television, cries, has."""
     verb, blank, particle = base.partition(" ")
     if verb == "have":
         form = "has"
@@ -164,7 +164,7 @@ def third_person(base: str) -> str:
     return form + blank + particle
 
 
-# --- Phrases --------------------------------------------------------------------------------------------------------
+# --- Phrases ----------------------------------------------------------------------------------------------------------
 
 
 def _phrase(phrase: Phrase, as_object: bool = False) -> str:
@@ -178,7 +178,7 @@ def _phrase(phrase: Phrase, as_object: bool = False) -> str:
         case Coordination():
             return f"{_phrase(phrase.first)} and {_phrase(phrase.second)}"
         case Relative():
-            return "who" if phrase.noun.human else "that"
+            return "who" if phrase.noun.is_human else "that"
         case _:
             assert_never(phrase)
 
@@ -193,9 +193,9 @@ def _noun_phrase(phrase: NounPhrase) -> str:
     return words if relative is None else f"{words} {_clause(relative)}"
 
 
-@lru_cache(_PHRASES_CACHED)
+@lru_cache(_CACHE_SIZE)
 def _core(noun: Noun, determiner: str, plural: bool, modifier: Fixed | None, adjective: Adjective | None) -> str:
-    """Determiner, adjective and noun."""
+    """Realize determiner, adjective, compound modifier and noun."""
     words = noun.en_plural if plural else noun.en
     if modifier is not None:
         words = f"{modifier.en} {words}"
@@ -208,8 +208,8 @@ def _core(noun: Noun, determiner: str, plural: bool, modifier: Fixed | None, adj
     return f"{determiner} {words}".lstrip()
 
 
-def _place(place: Prepositional | Fixed | None) -> str:
-    """An adverb or a phrase with its preposition; empty for none."""
+def _adverbial(place: Prepositional | Fixed | None) -> str:
+    """Realize an adverb or a prepositional phrase; empty for None."""
     if place is None:
         return ""
     return place.en if isinstance(place, Fixed) else f"{place.en} {_phrase(place.phrase)}"

@@ -1,77 +1,76 @@
-"""The kinds of dictionary entries, and the grammatical categories that they and the grammar share."""
+"""Lexicon entries and grammatical categories."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Column = Literal["m", "f", "n", "p"]
-"""A column of the German tables of endings: the three genders, and the plural, which has none."""
+Gender = Literal["m", "f", "n", "p"]
+"""German gender; p is the plural, which does not distinguish genders."""
 Case = Literal["nom", "acc", "dat", "gen"]
 Person = Literal["1s", "2s", "3s", "1p", "3p"]
-"""Person and number of a subject; English `you` is always one friend, German `du`."""
+"""Person and number of a subject; English `you` is always the German singular `du`."""
 Frame = Literal[
     "bare",  # no object
-    "object",  # an object: accusative, dative or with a fixed preposition, as the verb demands
-    "give",  # an object and, in the dative, a receiver
-    "motion",  # a place to go to
-    "position",  # a place to be at
-    "placement",  # an object and a place to put it
+    "object",  # an object in the case or with the preposition that the verb governs
+    "give",  # a direct object and an indirect one in the dative
+    "motion",  # a destination
+    "position",  # a location
+    "placement",  # an object and its destination
     "amount",  # a number of euros
-    "be",  # an adjective
-    "that",  # a clause with that
-    "whether",  # a clause with whether
+    "be",  # a predicative adjective
+    "that",  # a that-clause
+    "whether",  # a whether-clause
     "to",  # an infinitive
 ]
 Trait = Literal[
     "stative",  # a state: no progressive, modal or passive
-    "passive",  # may be passive
-    "manner",  # may be done slowly, quietly, ...
-    "far",  # leads to towns and countries
-    "no-pronoun",  # English puts a pronoun before the particle: pick him up
+    "passive",  # has a passive
+    "manner",  # allows adverbs of manner
+    "far",  # allows towns and countries as destinations
+    "no-pronoun",  # no pronoun as object: English would move it before the particle (pick him up)
 ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Noun:
-    """A noun; its plurals are empty if it cannot be counted.
+    """A noun; the plurals of mass nouns are empty.
 
-    column: its gender
-    weak: whether its German ends in (e)n in every case but the nominative
-    kind: what it names; verbs and adjectives choose their nouns by kind
+    weak: German weak declension: -(e)n in all cases except the nominative singular
+    kind: semantic class, by which verbs and adjectives select nouns
     """
 
     en: str
     en_plural: str
-    column: Column
+    gender: Gender
     weak: bool
     de: str
     de_plural: str
     kind: str
 
     @property
-    def human(self) -> bool:
-        """Whether the noun names a person: who rather than that, and she rather than it."""
+    def is_human(self) -> bool:
+        """Return whether the noun denotes a person, with the pronoun who instead of that."""
         return self.kind in ("kin", "folk")
 
     @property
-    def alive(self) -> bool:
-        """Whether the noun names a person or an animal."""
+    def is_animate(self) -> bool:
+        """Return whether the noun denotes a person or an animal."""
         return self.kind in ("kin", "folk", "pet", "wild")
 
     @property
-    def owned(self) -> bool:
-        """Whether one may call it mine."""
+    def can_be_owned(self) -> bool:
+        """Return whether the noun allows possessives."""
         return self.kind not in ("folk", "wild", "building", "shore", "ground")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verb:
-    """A verb with its principal parts in both languages, and what it may be said of.
+    """A verb: principal parts in both languages, government, frames and selectional restrictions.
 
-    en_preposition, de_preposition: those of its object, whose case is `de_case`
-    de: the infinitive without its separable `prefix`
-    changed_stem: the stem of du and er (lies in liest) if it differs
+    en_preposition, de_preposition, de_case: of its object
+    de: infinitive without the separable `prefix`
+    changed_stem: stem of the second and third person singular (liest) if it differs, else empty
     """
 
     en: str
@@ -94,24 +93,24 @@ class Verb:
 
     @property
     def infinitive(self) -> str:
-        """The German infinitive with its prefix."""
+        """Return the German infinitive with its prefix."""
         return self.prefix + self.de
 
 
 class Modal(NamedTuple):
-    """A modal verb; `do` marks those that need do in English: does not want to."""
+    """A modal verb; `do` marks those with do-support in English (does not want to)."""
 
     en: str
     en_third: str
     en_past: str
     do: bool
     de: tuple[str, str, str, str]
-    """er kann, du kannst, sie können, er konnte"""
+    """German forms: er kann, du kannst, sie können, er konnte."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adjective:
-    """An adjective, and the nouns that it may describe."""
+    """An adjective and the nouns that it may modify."""
 
     en: str
     de: str
@@ -119,7 +118,7 @@ class Adjective:
 
 
 class Fixed(NamedTuple):
-    """Words that never inflect, such as an adverb or the first part of a compound; `label` says what is difficult."""
+    """Uninflected words, such as an adverb or the first part of a compound; `label` names a phenomenon."""
 
     en: str
     de: str

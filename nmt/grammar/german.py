@@ -1,8 +1,8 @@
-"""The German of a sentence, with labels of what makes it difficult.
+"""Realization of sentences in German, with labels of their grammatical phenomena.
 
-In a main clause, the finite verb stands second (in a yes-no question first), and prefix, infinitives and participles
-close the clause. In a subordinate clause, the finite verb stands at the end too. The middle field is between the two,
-and what is too heavy for it, a clause, comes last.
+The finite verb is second in a main clause, first in a yes-no question, and last in a subordinate clause. Prefix,
+infinitives and participles form the right bracket. The middle field is between the finite verb and the right bracket.
+Clauses follow the right bracket.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import assert_never
 
-from nmt.grammar.entries import Adjective, Case, Column, Fixed, Noun
+from nmt.grammar.entries import Adjective, Case, Fixed, Gender, Noun
 from nmt.grammar.morphology import (
     PRETERITE,
     PRONOUNS,
@@ -37,7 +37,7 @@ from nmt.grammar.syntax import (
     Subordinate,
 )
 
-_PHRASES_CACHED = 1 << 16
+_CACHE_SIZE = 1 << 16
 _CONJUNCTIONS = {
     "because": "weil",
     "although": "obwohl",
@@ -54,7 +54,7 @@ _TWO_WAY = {"in", "an", "auf", "unter", "neben", "hinter", "vor"}
 
 
 def german(sentence: Sentence) -> tuple[str, set[str]]:
-    """The German of a sentence, before it gets its capital and its commas, and its labels."""
+    """Realize a sentence in German, without final capitalization and punctuation, and return its labels."""
     realizer = _German()
     return realizer.sentence(sentence), realizer.labels
 
@@ -70,7 +70,7 @@ class _German:
         if sentence.question:
             self.labels.add("question")
             front = "" if clause.front is None else self._front(clause) + " "
-            return f"{front}{self._verb_first(clause, subject_said=clause.front == 'subject')}?"
+            return f"{front}{self._verb_first(clause, subject_done=clause.front == 'subject')}?"
         text = self._main_clause(clause)
         if sentence.second is not None:
             self.labels.add("coordination")
@@ -78,31 +78,31 @@ class _German:
             text += f"{comma} {_CONJUNCTIONS[sentence.coordinator]} {self._main_clause(sentence.second)}"
         return text + "."
 
-    # --- Clauses ----------------------------------------------------------------------------------------------------
+    # --- Clauses ------------------------------------------------------------------------------------------------------
 
     def _main_clause(self, clause: Clause) -> str:
-        """Verb second: whatever stands first, the finite verb follows, and then the subject if it was not first."""
+        """Realize a verb-second clause; the subject follows the finite verb if another constituent is fronted."""
         if clause.adjunct is not None and clause.adjunct.first:
             self.labels.add("verb-second")
-            return f"{self._subordinate(clause.adjunct)} , {self._verb_first(clause, subject_said=False)}"
+            return f"{self._subordinate(clause.adjunct)} , {self._verb_first(clause, subject_done=False)}"
         if clause.front == "time":
             self.labels.add("verb-second")
-            return f"{self._front(clause)} {self._verb_first(clause, subject_said=False)}"
-        return f"{self._phrase(clause.subject, 'nom')} {self._verb_first(clause, subject_said=True)}"
+            return f"{self._front(clause)} {self._verb_first(clause, subject_done=False)}"
+        return f"{self._phrase(clause.subject, 'nom')} {self._verb_first(clause, subject_done=True)}"
 
-    def _verb_first(self, clause: Clause, subject_said: bool) -> str:
-        """The clause from its finite verb on."""
+    def _verb_first(self, clause: Clause, subject_done: bool) -> str:
+        """Realize a clause from its finite verb on."""
         finite, prefix, infinite = self._verbs(clause)
-        return f"{finite} {self._rest(clause, f'{prefix} {infinite}'.strip(), subject_said)}".rstrip()
+        return f"{finite} {self._rest(clause, f'{prefix} {infinite}'.strip(), subject_done)}".rstrip()
 
     def _verb_final(self, clause: Clause) -> str:
-        """A subordinate clause after what introduces it."""
+        """Realize a subordinate clause without its introductory word."""
         self.labels.add("verb-final")
         finite, prefix, infinite = self._verbs(clause)
         return self._rest(clause, f"{infinite} {prefix}{finite}".lstrip(), clause.front == "subject")
 
     def _subordinate(self, subordinate: Subordinate) -> str:
-        """weil and the like; when is als if it happened once. The zu of an infinitive may be inside it: anzurufen."""
+        """Realize a subordinate clause or an infinitive. Past `when` is als; separable verbs contain zu: anzurufen."""
         conjunction, clause, _ = subordinate
         if conjunction is not None:
             is_als = conjunction == "when" and clause.tense == "past"
@@ -112,44 +112,44 @@ class _German:
         if prefix:
             self.labels.add("separable-verb")
             infinitive = f"{prefix}zu{clause.verb.de}"
-        return self._rest(clause, infinitive, subject_said=True)
+        return self._rest(clause, infinitive, subject_done=True)
 
     def _relative(self, clause: Clause) -> str:
         self.labels.add("relative-clause")
         return f", {self._front(clause)} {self._verb_final(clause)} ,"
 
     def _front(self, clause: Clause) -> str:
-        """The time, question word or relative pronoun that precedes everything."""
+        """Realize the fronted time, question word or relative pronoun."""
         match clause.front:
             case "object":
                 return self._object(clause)
             case "place":
-                return self._place(clause.place)
+                return self._adverbial(clause.place)
             case "time":
-                return self._place(clause.time)
+                return self._adverbial(clause.time)
             case _:
                 return self._phrase(clause.subject, "nom")
 
-    # --- The middle field and what follows --------------------------------------------------------------------------
+    # --- Middle field and right bracket -------------------------------------------------------------------------------
 
-    def _rest(self, clause: Clause, closing: str, subject_said: bool) -> str:
-        """The middle field, the closing verb forms, and the clauses behind them.
+    def _rest(self, clause: Clause, right_bracket: str, subject_done: bool) -> str:
+        """Realize the middle field, the right bracket and the clauses after it.
 
         Order of the middle field: subject, pronouns, time, receiver, object, nicht, adverb, company, place. An adverb
-        precedes an indefinite object (langsam ein Buch), and an object with a preposition comes last. The relative
-        clause of an object waits for the closing verb forms.
+        precedes an indefinite object (langsam ein Buch), and a prepositional object comes last. The relative clause of
+        an object follows the right bracket.
         """
-        words = self._subject_and_pronouns(clause, subject_said)
+        words = self._subject_and_pronouns(clause, subject_done)
         if clause.front != "time":
-            words.append(self._place(clause.time))
+            words.append(self._adverbial(clause.time))
         if clause.receiver is not None and not isinstance(clause.receiver, Pronoun):
             words.append(self._phrase(clause.receiver, "dat"))
-        place = self._place(clause.place) if clause.front != "place" else ""
-        adverbs = [self._place(clause.frequency), self._place(clause.manner), self._place(clause.company)]
+        place = self._adverbial(clause.place) if clause.front != "place" else ""
+        adverbs = [self._adverbial(clause.frequency), self._adverbial(clause.manner), self._adverbial(clause.company)]
         negation = "nicht" if clause.negated else ""
         if clause.negated:
             self.labels.add("negation")
-        phrase, behind = clause.object, ""
+        phrase, relative = clause.object, ""
         if phrase is None or clause.front == "object" or _is_unstressed(clause):
             words += (negation, *adverbs, place)
         elif clause.verb.de_preposition:
@@ -162,18 +162,18 @@ class _German:
         else:
             words += (self._object(clause), negation, *adverbs, place)
         if isinstance(phrase, NounPhrase) and phrase.relative is not None:
-            behind = self._relative(phrase.relative)
-        words += (clause.predicate.de if clause.predicate is not None else "", closing, behind)
+            relative = self._relative(phrase.relative)
+        words += (clause.predicate.de if clause.predicate is not None else "", right_bracket, relative)
         if clause.complement is not None:
             words += (",", self._subordinate(clause.complement), ",")
         if clause.adjunct is not None and not clause.adjunct.first:
             words += (",", self._subordinate(clause.adjunct), ",")
         return " ".join(filter(None, words))
 
-    def _subject_and_pronouns(self, clause: Clause, subject_said: bool) -> list[str]:
-        """The subject and unstressed pronouns; a reflexive precedes a noun: hat sich die Frau erinnert."""
+    def _subject_and_pronouns(self, clause: Clause, subject_done: bool) -> list[str]:
+        """Realize subject and unstressed pronouns; a reflexive precedes a noun: hat sich die Frau erinnert."""
         subject, receiver = clause.subject, clause.receiver
-        words = [] if subject_said else [self._phrase(subject, "nom")]
+        words = [] if subject_done else [self._phrase(subject, "nom")]
         if clause.verb.reflexive:
             self.labels.add("reflexive")
             words.insert(len(words) if isinstance(subject, Pronoun) else 0, REFLEXIVE[subject.person])
@@ -186,7 +186,7 @@ class _German:
         return words
 
     def _object(self, clause: Clause, determiner: str = "") -> str:
-        """The object with its preposition, without its relative clause, perhaps with another determiner."""
+        """Realize the object with its preposition and without its relative clause. determiner: replaces its own"""
         phrase, case, preposition = clause.object, clause.verb.de_case, clause.verb.de_preposition
         assert phrase is not None
         if case != "acc" or preposition:
@@ -198,13 +198,13 @@ class _German:
         else:
             words = self._noun_phrase(phrase, case)
             if phrase.relative is not None:
-                return f"{preposition} {words}".lstrip()  # von dem Mann, der: does not fuse
+                return f"{preposition} {words}".lstrip()  # no contraction: von dem Mann, der
         return contract(preposition, words) if preposition else words
 
-    # --- Verbs ------------------------------------------------------------------------------------------------------
+    # --- Verbs --------------------------------------------------------------------------------------------------------
 
     def _verbs(self, clause: Clause) -> tuple[str, str, str]:
-        """The finite verb, the prefix that it leaves behind in a main clause, and infinitives and participles."""
+        """Return the finite verb, its separable prefix, and the infinitives and participles."""
         verb, who = clause.verb, clause.subject.person
         if verb.prefix:
             self.labels.add("separable-verb")
@@ -237,7 +237,7 @@ class _German:
             case _:
                 assert_never(clause.tense)
 
-    # --- Phrases ----------------------------------------------------------------------------------------------------
+    # --- Phrases ------------------------------------------------------------------------------------------------------
 
     def _phrase(self, phrase: Phrase, case: Case) -> str:
         match phrase:
@@ -253,12 +253,12 @@ class _German:
                 self.labels.add("coordination")
                 return f"{self._phrase(phrase.first, case)} und {self._phrase(phrase.second, case)}"
             case Relative():
-                return RELATIVE[case, phrase.column]
+                return RELATIVE[case, phrase.gender]
             case _:
                 assert_never(phrase)
 
     def _noun_phrase(self, phrase: NounPhrase, case: Case) -> str:
-        """A noun phrase without its relative clause: Annas Hund, der Hund des Nachbarn, zwei Hunde."""
+        """Realize a noun phrase without its relative clause: Annas Hund, der Hund des Nachbarn, zwei Hunde."""
         noun, determiner, _, modifier, adjective, number, owner, _ = phrase
         if modifier is not None:
             self.labels.add("compound")
@@ -266,7 +266,7 @@ class _German:
             self.labels.add("adjective-agreement")
         if isinstance(owner, NounPhrase):
             determiner = "the"
-        words = _core(noun, determiner, phrase.column, modifier, adjective, case)
+        words = _core(noun, determiner, phrase.gender, modifier, adjective, case)
         if number:
             self.labels.add("numbers")
             return f"{german_cardinal(number)} {words}"
@@ -277,8 +277,8 @@ class _German:
             return f"{words} {self._noun_phrase(owner, 'gen')}"
         return f"{self._phrase(owner, 'nom')}s {words}"
 
-    def _place(self, place: Prepositional | Fixed | None) -> str:
-        """An adverb or a phrase with its preposition; empty for none."""
+    def _adverbial(self, place: Prepositional | Fixed | None) -> str:
+        """Realize an adverb or a prepositional phrase; empty for None."""
         if place is None:
             return ""
         if isinstance(place, Fixed):
@@ -291,18 +291,18 @@ class _German:
 
 
 def _is_unstressed(clause: Clause) -> bool:
-    """Whether the object is a pronoun that stands before all others."""
+    """Return whether the object is an unstressed pronoun, at the start of the middle field."""
     return isinstance(clause.object, Pronoun) and clause.front != "object" and not clause.verb.de_preposition
 
 
-@lru_cache(_PHRASES_CACHED)
+@lru_cache(_CACHE_SIZE)
 def _core(
-    entry: Noun, article: str, column: Column, modifier: Fixed | None, quality: Adjective | None, case: Case
+    entry: Noun, article: str, gender: Gender, modifier: Fixed | None, quality: Adjective | None, case: Case
 ) -> str:
-    """Determiner, adjective and noun."""
-    words = noun(entry, case, column == "p")
+    """Realize determiner, adjective and noun, with its compound modifier."""
+    words = noun(entry, case, gender == "p")
     if modifier is not None:
         words = modifier.de + words.lower()
     if quality is not None:
-        words = f"{adjective(quality.de, article, case, column)} {words}"
-    return f"{determiner(article, case, column)} {words}".lstrip()
+        words = f"{adjective(quality.de, article, case, gender)} {words}"
+    return f"{determiner(article, case, gender)} {words}".lstrip()

@@ -1,4 +1,4 @@
-"""The words around nouns and verbs: adjectives, adverbs, names, towns, and expressions of time."""
+"""Lexicon: adjectives, adverbs, names, towns and time expressions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ADJECTIVES = {
 
 _NAMES = "Anna Peter Maria Paul Lena Martin Julia David Laura Simon Clara Emma Leon Lisa Daniel Karl"
 NAMES = tuple(_NAMES.split())
-"""First names of both languages; none ends in an s, therefore the German genitive is always a plain s."""
+"""First names used in both languages; none ends in s, so the German genitive always adds s."""
 
 _TOWNS = """
     Berlin=Berlin, Hamburg=Hamburg, Munich=München, Vienna=Wien, Cologne=Köln, Paris=Paris, London=London, Rome=Rom,
@@ -61,8 +61,8 @@ def _fixed(table: str) -> tuple[Fixed, ...]:
 
 
 ADJECTIVES = tuple(
-    Adjective(en, de, frozenset(nouns(described)))
-    for described, adjectives in _ADJECTIVES.items()
+    Adjective(en, de, frozenset(nouns(selection)))
+    for selection, adjectives in _ADJECTIVES.items()
     for en, de in _pairs(adjectives)
 )
 MANNERS = _fixed(_MANNERS)

@@ -1,22 +1,22 @@
-"""German morphology: articles, endings, noun forms, pronouns and conjugation."""
+"""German morphology: determiners, adjectives, nouns, pronouns and verbs."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
 
-from nmt.grammar.entries import Case, Column, Noun, Person
+from nmt.grammar.entries import Case, Gender, Noun, Person
 
-Endings = dict[tuple[Case, Column], str]
-"""An ending, or a whole form, for each case and column."""
+Paradigm = dict[tuple[Case, Gender], str]
+"""An ending or a full form for each case and gender."""
 
 
-def _paradigm(rows: str) -> Endings:
-    """Read a paradigm: a row for each case (nom, acc, dat, gen), in it m, f, n and plural; a dash is no ending."""
+def _paradigm(rows: str) -> Paradigm:
+    """Parse a paradigm: for each case (nom, acc, dat, gen) the m, f, n and plural forms; a dash is no ending."""
     cases: tuple[Case, ...] = ("nom", "acc", "dat", "gen")
-    columns: tuple[Column, ...] = ("m", "f", "n", "p")
+    genders: tuple[Gender, ...] = ("m", "f", "n", "p")
     cells = iter(rows.split())
-    return {(case, column): next(cells).replace("-", "") for case in cases for column in columns}
+    return {(case, gender): next(cells).replace("-", "") for case in cases for gender in genders}
 
 
 RELATIVE = _paradigm("der die das die  den die das die  dem der dem denen  dessen deren dessen deren")
@@ -27,7 +27,7 @@ _WEAK = _paradigm("e e e en  en e e en  en en en en  en en en en")
 _MIXED = _paradigm("er e es en  en e es en  en en en en  en en en en")
 _STRONG = _paradigm("er e es e  en e es e  em er em en  en er en er")
 
-_DETERMINERS: dict[str, tuple[str, Endings, Endings]] = {
+_DETERMINERS: dict[str, tuple[str, Paradigm, Paradigm]] = {
     "": ("", dict.fromkeys(_THE, ""), _STRONG),
     "the": ("", _THE, _WEAK),
     "this": ("dies", _DER_ENDINGS, _WEAK),
@@ -45,7 +45,7 @@ _DETERMINERS: dict[str, tuple[str, Endings, Endings]] = {
     "our": ("unser", _EIN_ENDINGS, _MIXED),
     "their": ("ihr", _EIN_ENDINGS, _MIXED),
 }
-"""The stem of each English determiner in German, its endings, and those of an adjective behind it."""
+"""For each English determiner its German stem, its endings, and those of a following adjective."""
 
 _CONTRACTIONS = {
     "in dem": "im",
@@ -64,7 +64,7 @@ _PRESENT = {  # ich, du, er, wir, sie
 }
 _PERSONS: tuple[Person, ...] = ("1s", "2s", "3s", "1p", "3p")
 PRETERITE = {"sein": "war", "haben": "hatte", "werden": "wurde"}
-"""The verbs whose simple past is usual in speech too; all others use the perfect."""
+"""Verbs with a simple past; all others use the perfect, as in spoken German."""
 
 REFLEXIVE: dict[Person, str] = {"1s": "mich", "2s": "dich", "3s": "sich", "1p": "uns", "3p": "sich"}
 PRONOUNS: dict[str, dict[Case, str]] = {
@@ -80,32 +80,32 @@ PRONOUNS: dict[str, dict[Case, str]] = {
 
 
 @cache
-def determiner(english: str, case: Case, column: Column) -> str:
-    """The German for an English determiner; empty for none."""
+def determiner(english: str, case: Case, gender: Gender) -> str:
+    """Return the German form of an English determiner; empty for none."""
     stem, endings, _ = _DETERMINERS[english]
-    return stem + endings[case, column]
+    return stem + endings[case, gender]
 
 
-def adjective(german: str, after: str, case: Case, column: Column) -> str:
-    """An adjective after an English determiner: teuer and dunkel lose an e (teure, dunkle), müde its last."""
+def adjective(german: str, after: str, case: Case, gender: Gender) -> str:
+    """Inflect an adjective after an English determiner. Some stems lose an e: teure, dunkle, müde."""
     stem = german[:-2] + german[-1] if german.endswith(("el", "euer")) else german.removesuffix("e")
-    return stem + _DETERMINERS[after][2][case, column]
+    return stem + _DETERMINERS[after][2][case, gender]
 
 
 def noun(entry: Noun, case: Case, plural: bool) -> str:
-    """The noun in a case."""
+    """Inflect a noun."""
     if plural:
         return entry.de_plural + ("n" if case == "dat" and entry.de_plural[-1] not in "ns" else "")
     if entry.weak and case != "nom":
-        return entry.de_plural  # den Jungen, des Studenten: the same form in all such nouns here
-    if case == "gen" and entry.column != "f":
+        return entry.de_plural  # den Jungen, des Studenten: for all weak nouns of the lexicon equal to the plural
+    if case == "gen" and entry.gender != "f":
         syllables = len(re.findall("[aeiouyäöü]+", entry.de.lower()))
         return entry.de + ("es" if syllables == 1 or entry.de[-1] in "sß" else "s")
     return entry.de
 
 
 def contract(preposition: str, phrase: str) -> str:
-    """A preposition before a noun phrase, fused with the article where German always does: in dem Haus -> im Haus."""
+    """Join a preposition and a noun phrase, with obligatory contractions: in dem Haus -> im Haus."""
     article, blank, rest = phrase.partition(" ")
     first = f"{preposition} {article}"
     return _CONTRACTIONS.get(first, first) + blank + rest
@@ -113,7 +113,7 @@ def contract(preposition: str, phrase: str) -> str:
 
 @cache
 def present(verb: str, changed_stem: str, person: Person) -> str:
-    """The present tense of an infinitive without prefix; `changed_stem` is that of du and er, or empty."""
+    """Return the present tense of an infinitive without prefix; see Verb for `changed_stem`."""
     if verb in _PRESENT:
         return _PRESENT[verb][_PERSONS.index(person)]
     stem = verb.removesuffix("en") if verb.endswith("en") else verb.removesuffix("n")
@@ -129,7 +129,7 @@ def present(verb: str, changed_stem: str, person: Person) -> str:
 
 
 def past(form: str, person: Person) -> str:
-    """A simple past form from that of ich: war, warst, waren; konnte, konntest, konnten."""
+    """Conjugate the simple past from its first person singular: war, warst, waren; konnte, konntest, konnten."""
     if person == "2s":
         return form + "st"
     return form if person in ("1s", "3s") else form + ("n" if form.endswith("e") else "en")

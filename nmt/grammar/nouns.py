@@ -1,11 +1,14 @@
-"""The nouns: English with any irregular plural, gender (w: weak masculine), German singular and plural (-: none)."""
+"""Lexicon: nouns and compounds.
+
+Columns: English with any irregular plural, gender (w: weak masculine), German singular, German plural (-: none).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import cast
 
-from nmt.grammar.entries import Column, Fixed, Noun
+from nmt.grammar.entries import Fixed, Gender, Noun
 
 _NOUNS = {
     "kin": """
@@ -79,7 +82,7 @@ _GROUPS = {
     "any": tuple(_NOUNS),
 }
 
-# First parts of compounds in both languages, and what may follow them.
+# First parts of compounds in both languages, and their heads.
 _COMPOUNDS = {
     "kitchen Küchen, office Büro": "table chair cupboard shelf lamp door window clock",
     "garden Garten": "table chair bench lamp door flower",
@@ -98,7 +101,7 @@ def _parse(kind: str, entries: str) -> Iterator[Noun]:
         yield Noun(
             en=en,
             en_plural="" if de_plural == "-" else en_plural or _plural(en),
-            column=cast(Column, "m" if gender == "w" else gender),
+            gender=cast(Gender, "m" if gender == "w" else gender),
             weak=gender == "w",
             de=de,
             de_plural=de_plural.replace("-", ""),
@@ -107,7 +110,7 @@ def _parse(kind: str, entries: str) -> Iterator[Noun]:
 
 
 def _plural(english: str) -> str:
-    """The regular plural."""
+    """Return the regular plural."""
     if english.endswith(("s", "x", "ch", "sh")):
         return english + "es"
     if english.endswith("y") and english[-2] not in "aeiou":
@@ -120,28 +123,28 @@ NOUN = {noun.en: noun for noun in NOUNS}
 EURO = Noun("euro", "euros", "m", False, "Euro", "Euro", "unit")
 
 
-def nouns(wanted: str) -> tuple[Noun, ...]:
-    """The nouns of a list of kinds and single English nouns, separated by blanks; a minus takes one out again."""
-    chosen: dict[Noun, None] = {}
-    for word in wanted.split():
+def nouns(selection: str) -> tuple[Noun, ...]:
+    """Select nouns by a space-separated list of kinds, groups and English nouns; `-noun` excludes one."""
+    selected: dict[Noun, None] = {}
+    for word in selection.split():
         if word.startswith("-"):
-            del chosen[NOUN[word[1:]]]
+            del selected[NOUN[word[1:]]]
         elif word in NOUN:
-            chosen[NOUN[word]] = None
+            selected[NOUN[word]] = None
         else:
-            found = [noun for noun in NOUNS if noun.kind in _GROUPS.get(word, (word,))]
-            assert found, f"{word!r} is neither a noun nor a kind of nouns"
-            chosen |= dict.fromkeys(found)
-    return tuple(chosen)
+            members = [noun for noun in NOUNS if noun.kind in _GROUPS.get(word, (word,))]
+            assert members, f"{word!r} is neither a noun nor a kind of nouns"
+            selected |= dict.fromkeys(members)
+    return tuple(selected)
 
 
 def _compounds() -> dict[Noun, tuple[Fixed, ...]]:
-    found: dict[Noun, list[Fixed]] = {}
+    compounds: dict[Noun, list[Fixed]] = {}
     for modifiers, heads in _COMPOUNDS.items():
         for noun in nouns(heads):
-            found.setdefault(noun, []).extend(Fixed(*modifier.split()) for modifier in modifiers.split(","))
-    return {noun: tuple(modifiers) for noun, modifiers in found.items()}
+            compounds.setdefault(noun, []).extend(Fixed(*modifier.split()) for modifier in modifiers.split(","))
+    return {noun: tuple(modifiers) for noun, modifiers in compounds.items()}
 
 
 COMPOUNDS = _compounds()
-"""The first parts of its compounds, for each noun that has some: kitchen table, Küchentisch."""
+"""First parts of compounds by their head: kitchen table, Küchentisch."""

@@ -22,7 +22,7 @@ _DE_ORDINALS = {1: "erst", 3: "dritt", 7: "siebt", 8: "acht"}
 
 
 def english_cardinal(number: int) -> str:
-    """The English words of a number from 0 to 999, British style: two hundred and forty-three."""
+    """Spell a number from 0 to 999 in British English: two hundred and forty-three."""
     if number < 20:
         return _EN_SMALL[number]
     if number < 100:
@@ -34,7 +34,7 @@ def english_cardinal(number: int) -> str:
 
 
 def german_cardinal(number: int) -> str:
-    """The German word of a number from 0 to 999 as one counts: hundert without ein, hunderteins."""
+    """Spell a number from 0 to 999 in German, as in counting: hundert, hunderteins."""
     if number < 20:
         return _DE_SMALL[number]
     if number < 100:
@@ -45,26 +45,26 @@ def german_cardinal(number: int) -> str:
 
 
 def english_ordinal(number: int) -> str:
-    """The English ordinal of a number from 1 to 31: twenty-first."""
+    """Spell an English ordinal from 1 to 31: twenty-first."""
     tens, dash, ones = english_cardinal(number).rpartition("-")
     regular = ones[:-1] + "ieth" if ones.endswith("y") else ones + "th"
     return tens + dash + _EN_ORDINALS.get(ones, regular)
 
 
 def german_ordinal(number: int) -> str:
-    """The German ordinal of a number from 1 to 31 in the dative, as in a date: einundzwanzigsten."""
+    """Spell a German ordinal from 1 to 31 in the dative, as in dates: einundzwanzigsten."""
     if number < 20:
         return _DE_ORDINALS.get(number, german_cardinal(number) + "t") + "en"
     return german_cardinal(number) + "sten"
 
 
 def on_date(day: int, month: tuple[str, str]) -> Fixed:
-    """on the third of May; `month` is its name in both languages"""
+    """Return a date, such as on the third of May. month: its name in both languages"""
     return Fixed(f"on the {english_ordinal(day)} of {month[0]}", f"am {german_ordinal(day)} {month[1]}", "dates")
 
 
 def at_hour(hour: int, half: bool) -> Fixed:
-    """at three o'clock or half past three; German counts the half hour towards the next hour (halb vier)"""
+    """Return a time of day. German names the next hour for half hours: half past three is halb vier."""
     if half:
         return Fixed(f"at half past {english_cardinal(hour)}", f"um halb {german_cardinal(hour % 12 + 1)}", "dates")
     german = "ein" if hour == 1 else german_cardinal(hour)

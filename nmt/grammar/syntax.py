@@ -1,7 +1,6 @@
-"""The abstract syntax: a sentence before it is English or German.
+"""Abstract syntax trees, without word order and inflection.
 
-It knows neither word order nor endings. `english.english` and `german.german` realize the same tree, therefore their
-sentences are translations of each other.
+`english.english` and `german.german` realize the same tree, so their outputs are translations of each other.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from nmt.grammar.entries import Adjective, Case, Column, Fixed, Modal, Noun, Person, Verb
+from nmt.grammar.entries import Adjective, Case, Fixed, Gender, Modal, Noun, Person, Verb
 
 Tense = Literal["present", "progressive", "past", "perfect", "future"]
-"""The English tenses. German has one present for the first two and uses its perfect for the next two."""
+"""English tenses. German uses the present tense for the first two and the perfect for the next two."""
 Slot = Literal["subject", "object", "place", "time"]
-"""What may stand in front of a question, a relative clause, or (time) a statement."""
+"""Constituents that can be fronted in a question, a relative clause, or (time) a statement."""
 Word = Literal["I", "you", "he", "she", "we", "they", "who", "what"]
 Conjunction = Literal["because", "although", "when", "if", "while", "before", "that", "whether"]
 
@@ -22,14 +21,14 @@ _PERSONS: dict[Word, Person] = {"I": "1s", "you": "2s", "we": "1p", "they": "3p"
 
 
 class Pronoun(NamedTuple):
-    """A personal pronoun, or who or what of a question."""
+    """A personal or interrogative pronoun."""
 
     word: Word
     noun: None = None
 
     @property
     def person(self) -> Person:
-        """Person and number that the verb agrees with."""
+        """Return person and number for verb agreement."""
         return _PERSONS.get(self.word, "3s")
 
 
@@ -42,27 +41,27 @@ class Name(NamedTuple):
 
 
 class Relative(NamedTuple):
-    """A relative pronoun, which stands for a noun: who, whom, that, which."""
+    """A relative pronoun and the noun that it refers to."""
 
     noun: Noun
     plural: bool
 
     @property
-    def column(self) -> Column:
-        """The column of the German tables."""
-        return "p" if self.plural else self.noun.column
+    def gender(self) -> Gender:
+        """Return the gender for German agreement."""
+        return "p" if self.plural else self.noun.gender
 
     @property
     def person(self) -> Person:
-        """Person and number that the verb agrees with."""
+        """Return person and number for verb agreement."""
         return "3p" if self.plural else "3s"
 
 
 class NounPhrase(NamedTuple):
-    """A noun with all that belongs to it.
+    """A noun with its determiner and modifiers.
 
-    The determiner is English: empty for none, and if a number or an owner takes its place. `modifier` is the first part
-    of a compound.
+    determiner: English; empty for none, or if there is a number or an owner
+    modifier:   first part of a compound
     """
 
     noun: Noun
@@ -75,18 +74,18 @@ class NounPhrase(NamedTuple):
     relative: Clause | None = None
 
     @property
-    def column(self) -> Column:
-        """The column of the German tables."""
-        return "p" if self.plural else self.noun.column
+    def gender(self) -> Gender:
+        """Return the gender for German agreement."""
+        return "p" if self.plural else self.noun.gender
 
     @property
     def person(self) -> Person:
-        """Person and number that the verb agrees with."""
+        """Return person and number for verb agreement."""
         return "3p" if self.plural else "3s"
 
 
 class Coordination(NamedTuple):
-    """Two phrases joined by and; `noun` is that of the second."""
+    """Two phrases coordinated by `and`."""
 
     first: NounPhrase | Name
     second: NounPhrase
@@ -94,7 +93,7 @@ class Coordination(NamedTuple):
 
     @property
     def noun(self) -> Noun:
-        """The noun that decides what may be said of both."""
+        """Return the noun that verbs select."""
         return self.second.noun
 
 
@@ -102,7 +101,7 @@ Phrase = NounPhrase | Pronoun | Name | Coordination | Relative
 
 
 class Prepositional(NamedTuple):
-    """A phrase with its preposition in both languages, and the case after the German one."""
+    """A phrase with its preposition in both languages and its German case."""
 
     en: str
     de: str
@@ -111,9 +110,9 @@ class Prepositional(NamedTuple):
 
 
 class Subordinate(NamedTuple):
-    """A subordinate clause; `first` puts it in front.
+    """A subordinate clause, or without a conjunction an infinitive with the subject of the main clause.
 
-    Without a conjunction, it is an infinitive, whose clause has the subject of its governor.
+    first: whether it precedes the main clause
     """
 
     conjunction: Conjunction | None
@@ -123,13 +122,13 @@ class Subordinate(NamedTuple):
 
 @dataclass(slots=True)
 class Clause:
-    """A clause: who does what to whom, and all the circumstances.
+    """A clause: a verb with its arguments and adjuncts.
 
-    receiver: who is given the object
-    company: with whom, or by whom in a passive clause
-    front: the slot that precedes everything else
-    complement: what is said, asked or tried
-    adjunct: when, why or under what condition
+    receiver:   indirect object
+    company:    companion, or agent of a passive clause
+    front:      fronted constituent
+    complement: clause or infinitive that the verb governs
+    adjunct:    adverbial clause
     """
 
     subject: Phrase
@@ -152,7 +151,7 @@ class Clause:
 
 
 class Sentence(NamedTuple):
-    """One main clause or two, joined by and or but; a question has one."""
+    """One main clause, or two coordinated by `and` or `but`; a question has one."""
 
     clause: Clause
     question: bool = False

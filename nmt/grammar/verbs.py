@@ -1,9 +1,12 @@
-"""The verbs: principal parts in English and German, what sentences each makes, and who does it to what.
+"""Lexicon: verbs and modals.
 
-A key lists frames and traits. Columns: English base, past, participle and -ing with its particle and preposition |
-German infinitive (a hyphen behind a separable prefix, a slash before the changed stem of du and er), participle, sein
-if its perfect takes sein, preposition and case of an object that is no plain accusative | objects | subjects (persons
-if there are none).
+Keys list frames and traits. Columns, separated by `|`:
+
+English   base, past, participle and -ing form, particle, preposition
+German    infinitive (a hyphen after a separable prefix, a slash before the changed stem), participle, `sein` if it is
+          the auxiliary of the perfect, preposition+case of the object unless it is a plain accusative
+objects   selection of nouns
+subjects  selection of nouns (default: person)
 """
 
 from __future__ import annotations
@@ -143,14 +146,14 @@ MODALS = (
     Modal("want to", "wants to", "wanted to", True, ("will", "willst", "wollen", "wollte")),
     Modal("would like to", "would like to", "", False, ("möchte", "möchtest", "möchten", "")),
 )
-MODALS_OF_THINGS = MODALS[:3]
+INANIMATE_MODALS = MODALS[:3]
 
 
-def _parse(uses: str, rows: str) -> Iterator[Verb]:
-    use = uses.split()
-    frames = tuple(cast(Frame, word) for word in use if word in get_args(Frame))
-    traits = frozenset(cast(Trait, word) for word in use if word in get_args(Trait))
-    assert len(frames) + len(traits) == len(use), f"unknown frame or trait in {uses!r}"
+def _parse(key: str, rows: str) -> Iterator[Verb]:
+    words_of_key = key.split()
+    frames = tuple(cast(Frame, word) for word in words_of_key if word in get_args(Frame))
+    traits = frozenset(cast(Trait, word) for word in words_of_key if word in get_args(Trait))
+    assert len(frames) + len(traits) == len(words_of_key), f"unknown frame or trait in {key!r}"
     for row in rows.strip().split("\n"):
         english, german, objects, subjects = (column.strip() for column in f"{row} | |".split("|")[:4])
         en, en_past, en_participle, en_ing, *particles = english.split()
@@ -183,4 +186,4 @@ def _parse(uses: str, rows: str) -> Iterator[Verb]:
         )
 
 
-VERBS = tuple(verb for uses, rows in _VERBS.items() for verb in _parse(uses, rows))
+VERBS = tuple(verb for key, rows in _VERBS.items() for verb in _parse(key, rows))

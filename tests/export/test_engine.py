@@ -187,7 +187,7 @@ def test_int8_is_close_to_fp32(model: Path, lines: list[str]) -> None:
     assert [t.log_prob for [t] in exact] != [t.log_prob for [t] in rounded]
 
 
-# --- Conversion cache -----------------------------------------------------------------------------------------------
+# --- Conversion cache -------------------------------------------------------------------------------------------------
 
 
 def conversions(model: Path) -> dict[Path, int]:

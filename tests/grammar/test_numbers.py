@@ -31,7 +31,7 @@ def test_number_words(number: int, en: str, de: str) -> None:
     assert (english_cardinal(number), german_cardinal(number)) == (en, de)
 
 
-def test_every_number_has_words_of_its_own() -> None:
+def test_number_words_are_distinct() -> None:
     for cardinal in (english_cardinal, german_cardinal):
         assert len({cardinal(number) for number in range(1, 1_000)}) == 999
 

@@ -1,4 +1,4 @@
-"""The promises of the built-in toy corpus: the same for everyone, all distinct, and splits that test what they say."""
+"""The built-in toy corpus: reproducible, distinct pairs, properties of the splits, coverage."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def test() -> list[ToyPair]:
 
 
 def sentences(split: Split, count: int) -> Iterator[Sentence]:
-    """Trees as they are drawn, before the corpus leaves out repetitions and what belongs to another split."""
+    """Sample trees, without removing duplicates and sentences of other splits."""
     sampler = Sampler(split, seed=3)
     return (sampler.sentence() for _ in range(count))
 
 
-# --- The same for everyone ------------------------------------------------------------------------------------------
+# --- Reproducibility --------------------------------------------------------------------------------------------------
 
 
-def test_fewer_pairs_are_the_first_of_more(train: list[ToyPair]) -> None:
+def test_fewer_pairs_are_a_prefix(train: list[ToyPair]) -> None:
     assert list(generate("train", 300, seed=1)) == train[:300]
 
 
-def test_other_seeds_and_splits_give_other_pairs() -> None:
+def test_seeds_and_splits_give_different_pairs() -> None:
     firsts = [tuple(islice(generate(split, 5, seed), 5)) for split in ("train", "test", "nested") for seed in (1, 2)]
     assert len(set(firsts)) == len(firsts)
 
@@ -64,7 +64,7 @@ def test_pairs_do_not_depend_on_the_hash_seed(train: list[ToyPair]) -> None:
     assert run.stdout.splitlines() == [ascii(pair) for pair in train[:100]]
 
 
-def test_english_has_one_german() -> None:
+def test_each_english_sentence_has_one_translation() -> None:
     translations: dict[str, str] = {}
     for split in ("train", "test"):
         for tree in sentences(split, 10_000):
@@ -72,7 +72,7 @@ def test_english_has_one_german() -> None:
             assert translations.setdefault(src, tgt) == tgt
 
 
-def test_every_module_of_the_grammar_tells_whether_it_changed() -> None:
+def test_source_files_lists_all_modules() -> None:
     names = {module.partition("grammar.")[2] for module in sys.modules if module.startswith("nmt.grammar.")}
     assert {path.stem for path in source_files()} == {"__init__", *names}
 
@@ -81,18 +81,18 @@ def test_pairs_are_distinct(train: list[ToyPair]) -> None:
     assert len(train) == len({pair.src for pair in train}) == 50_000
 
 
-def test_a_supply_that_repeats_itself_is_the_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exhausted_grammar_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     (only,) = sentences("train", 1)
     monkeypatch.setattr(Sampler, "sentence", lambda self: only)
-    monkeypatch.setattr("nmt.grammar._PATIENCE", 1_000)
-    with pytest.raises(UserError, match="has no more nested pairs than 1; 2 were asked for; ask for fewer"):
+    monkeypatch.setattr("nmt.grammar._MAX_REJECTED", 1_000)
+    with pytest.raises(UserError, match="has only 1 nested pairs, but 2 were requested; request fewer"):
         list(generate("nested", 2, seed=1))
 
 
-# --- Splits ---------------------------------------------------------------------------------------------------------
+# --- Splits -----------------------------------------------------------------------------------------------------------
 
 
-def test_no_sentence_is_in_two_splits(train: list[ToyPair], test: list[ToyPair]) -> None:
+def test_splits_are_disjoint(train: list[ToyPair], test: list[ToyPair]) -> None:
     seen = {pair.src for pair in train}
     others = {"test": test, "valid": generate("valid", 500, seed=1), "nested": generate("nested", 500, seed=1)}
     for name, pairs in others.items():
@@ -103,7 +103,7 @@ def test_no_sentence_is_in_two_splits(train: list[ToyPair], test: list[ToyPair])
 
 
 def held_out_words() -> set[str]:
-    """Adjective and noun, or the two parts of a compound, side by side."""
+    """Return the held-out bigrams: adjective and noun, or the two parts of a compound."""
     modifiers = {one.en for found in COMPOUNDS.values() for one in found}  # small kitchen table: no small kitchen
     described = [("adjective", one.en, noun) for one in ADJECTIVES for noun in one.nouns if noun.en not in modifiers]
     compounds = [("compound", one.en, noun) for noun, found in COMPOUNDS.items() for one in found]
@@ -116,7 +116,7 @@ def held_out_words() -> set[str]:
     }
 
 
-def test_held_out_words_are_in_test_alone(train: list[ToyPair], test: list[ToyPair]) -> None:
+def test_held_out_bigrams_only_occur_in_test(train: list[ToyPair], test: list[ToyPair]) -> None:
     held_out = held_out_words()
 
     def found(pair: ToyPair) -> set[str]:
@@ -129,14 +129,14 @@ def test_held_out_words_are_in_test_alone(train: list[ToyPair], test: list[ToyPa
 
 
 def combinations(clause: Clause) -> Iterator[tuple[str, str, str]]:
-    """The combinations of words in a clause and below it."""
+    """Yield the word combinations of a clause and its nested clauses."""
     phrases = [clause.subject, clause.object, clause.receiver]
     phrases += [place.phrase for place in (clause.place, clause.company) if isinstance(place, Prepositional)]
     for phrase in phrases:
         yield from in_phrase(phrase)
-    undergoer = clause.subject if clause.passive else clause.object
-    if undergoer is not None and undergoer.noun is not None:
-        yield "object", clause.verb.infinitive, undergoer.noun.en
+    patient = clause.subject if clause.passive else clause.object
+    if patient is not None and patient.noun is not None:
+        yield "object", clause.verb.infinitive, patient.noun.en
     if clause.predicate is not None:
         yield "adjective", clause.predicate.en, (clause.subject.noun or NOUN["woman"]).en
     for subordinate in (clause.complement, clause.adjunct):
@@ -162,19 +162,18 @@ def has_held_out(tree: Sentence) -> bool:
     return any(is_held_out(*one) for clause in clauses for one in combinations(clause))
 
 
-def test_the_sampler_knows_what_is_held_out() -> None:
-    """As a walk through its trees finds it."""
+def test_has_held_out_matches_the_sampled_tree() -> None:
     for split in ("train", "valid", "nested"):
         assert not any(map(has_held_out, sentences(split, 2_000)))
     sampler = Sampler("test", seed=3)
-    drawn = [(has_held_out(sampler.sentence()), sampler.has_held_out) for _ in range(2_000)]
-    assert all(found == told for found, told in drawn)
-    assert 200 < sum(found for found, _ in drawn) < 1_000
+    flags = [(has_held_out(sampler.sentence()), sampler.has_held_out) for _ in range(2_000)]
+    assert all(expected == actual for expected, actual in flags)
+    assert 200 < sum(expected for expected, _ in flags) < 1_000
 
 
-def test_about_one_combination_in_ten_is_held_out() -> None:
-    drawn = [is_held_out("object", verb.infinitive, noun.en) for verb in VERBS for noun in NOUNS]
-    assert 0.08 < sum(drawn) / len(drawn) < 0.12
+def test_about_ten_percent_of_the_combinations_are_held_out() -> None:
+    held_out = [is_held_out("object", verb.infinitive, noun.en) for verb in VERBS for noun in NOUNS]
+    assert 0.08 < sum(held_out) / len(held_out) < 0.12
 
 
 NUMBER_PARTS = """
@@ -185,7 +184,7 @@ COMPOUND_PART = "|".join(sorted({one.de for found in COMPOUNDS.values() for one 
 
 
 def words(text: str) -> Iterator[str]:
-    """The words of a sentence in lower case; German numbers and compounds are taken apart."""
+    """Yield the lower-case words of a sentence; German numbers and compounds are split."""
     for word in re.findall(r"[\w']+", text):
         compound = re.fullmatch(f"({COMPOUND_PART})(.+)", word)
         if re.fullmatch(f"(?:{NUMBER_PART})+", word.lower()):
@@ -197,14 +196,14 @@ def words(text: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_every_word_form_of_test_is_seen_in_training(train: list[ToyPair], test: list[ToyPair]) -> None:
+def test_all_word_forms_of_test_occur_in_train(train: list[ToyPair], test: list[ToyPair]) -> None:
     for side in ("src", "tgt"):
         seen = {word for pair in train for word in words(getattr(pair, side))}
         assert not {word for pair in test for word in words(getattr(pair, side))} - seen
 
 
 def depth(clause: Clause) -> int:
-    """How many clauses with a finite verb lie inside one another below this one."""
+    """Return the nesting depth of finite clauses in a clause."""
     inside = [1 + depth(clause.adjunct.clause)] if clause.adjunct is not None else []
     if clause.complement is not None:
         inside.append((clause.complement.conjunction is not None) + depth(clause.complement.clause))
@@ -212,12 +211,12 @@ def depth(clause: Clause) -> int:
     return max([0, *inside, *(1 + depth(phrase.relative) for phrase in phrases if phrase.relative is not None)])
 
 
-def test_clauses_nest_deeper_in_nested_than_in_train() -> None:
+def test_depth_of_train_and_nested() -> None:
     assert {depth(tree.clause) for tree in sentences("train", 1_000)} == {0, 1, 2}
     assert {depth(tree.clause) for tree in sentences("nested", 200)} == {3, 4}
 
 
-# --- What the sentences are like ------------------------------------------------------------------------------------
+# --- Sentences --------------------------------------------------------------------------------------------------------
 
 
 def test_every_label_is_frequent(train: list[ToyPair], test: list[ToyPair]) -> None:
@@ -236,26 +235,26 @@ def test_sentences_are_well_formed(train: list[ToyPair]) -> None:
 
 
 @pytest.mark.slow
-def test_every_word_of_the_lexicon_is_used(train: list[ToyPair]) -> None:
+def test_the_whole_lexicon_is_used(train: list[ToyPair]) -> None:
     seen = Counter(word for pair in train for word in words(pair.src))
     entries = [noun.en for noun in NOUNS] + [adjective.en for adjective in ADJECTIVES]
     entries += [verb.en_past.split()[0] for verb in VERBS if verb.en not in ("be", "have")]
     assert min((seen[word], word) for word in entries) > (5, "")
 
 
-def test_there_is_always_a_word_to_draw() -> None:
-    """The sampler draws until it finds a word that fits and is not held out; there must be one beside the subject."""
+def test_sampling_always_terminates() -> None:
+    """Rejection sampling needs a candidate that is allowed, not held out and not the subject."""
     for verb in VERBS:
         objects = {noun for noun in verb.objects if not is_held_out("object", verb.infinitive, noun.en)}
         assert not verb.objects or all(objects - {noun} for noun in verb.subjects), verb.infinitive
-        people = {noun for noun in objects if noun.human}
+        people = {noun for noun in objects if noun.is_human}
         assert verb not in PERSONAL_OBJECT or len(people) >= 3, verb.infinitive
-        assert not verb.de_preposition or verb in PERSONAL_OBJECT, f"{verb.infinitive}: its question needs who"
+        assert not verb.de_preposition or verb in PERSONAL_OBJECT, f"{verb.infinitive}: its question needs `who`"
     for noun in NOUNS:
         assert any(not is_held_out("adjective", one.en, noun.en) for one in ADJECTIVES_OF[noun]), noun.en
         patterns = {pattern for pattern, found in SUBJECTS if noun in SUBJECTS[pattern, found]}
         assert patterns - {"passive"}, noun.en
-        if noun.human:
+        if noun.is_human:
             assert patterns >= {"object", "give", "that", "whether", "to"}
             assert all((pattern, noun) in VERBS_OF_SUBJECT for pattern in ("object", "give", "that", "whether"))
             assert noun in VERBS_OF_OBJECT
