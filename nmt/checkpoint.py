@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
-from nmt.storage.model_facts import ModelFacts, model_toml, read_model_toml
+from nmt.storage.model_metadata import ModelMetadata, model_toml, read_model_toml
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.storage.sealed import (
     CorruptError,
@@ -47,12 +47,12 @@ class LoadedModel:
     """A model read from a directory, in evaluation mode on its device."""
 
     model: Transformer
-    facts: ModelFacts
+    facts: ModelMetadata
     directory: Path
 
 
 def model_files(
-    model_recipe: ModelRecipe, tensors: Tensors, tokenizer_files: Mapping[str, bytes], facts: ModelFacts
+    model_recipe: ModelRecipe, tensors: Tensors, tokenizer_files: Mapping[str, bytes], facts: ModelMetadata
 ) -> dict[str, bytes | Callable[[], bytes]]:
     """The files of a model directory, for `write_directory`; tensors are those of `model_tensors`."""
     return {

@@ -44,7 +44,7 @@ from nmt.plots.curves import draw_curves
 from nmt.processes.distributed import World, start_world
 from nmt.processes.run_lock import run_lock
 from nmt.recipe import DecodeRecipe, Recipe, UserError, dump_choices, dump_recipe
-from nmt.storage.model_facts import ModelFacts, read_model_facts
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.storage.sealed import MANIFEST, CorruptError, require_new, verify_directory, write_file
 from nmt.train.data import TrainingData, TranslateValidation, ValidationBleu
@@ -229,7 +229,7 @@ def _training_text(recipe: Recipe, prepared: Prepared, world: World) -> Training
             seed=recipe.seed,
             max_tokens=data.max_tokens,
             workers=data.workers,
-            builds=world.is_main,
+            is_builder=world.is_main,
             reverse_target=data.reverse_target,
         )
     train, valid = PairStore(directory, "train"), PairStore(directory, "valid")
@@ -241,7 +241,7 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
     tokenizers = prepared.tokenizers
 
     def files(tensors: Tensors, step: int) -> Mapping[str, object]:
-        facts = ModelFacts(
+        facts = ModelMetadata(
             src_lang=recipe.src_lang,
             tgt_lang=recipe.tgt_lang,
             src_vocab_size=tokenizers.src.vocab_size,
@@ -395,7 +395,7 @@ def _average_of_run(recipe: Recipe) -> list[Path]:
     origin = {"moving_average": names[-1]} if kind == "ema" else {"averaged": names}
     try:
         verify_directory(out)
-        facts = read_model_facts(out)
+        facts = read_model_metadata(out)
         if origin.items() <= facts.origin.items() and facts.decode.model_dump() == recipe.decode.model_dump():
             say(f"{out} is up to date")
             return chosen
@@ -466,5 +466,5 @@ def _training_facts(recipe: Recipe, world: World, state: TrainState, averaged: S
         averaged=len(averaged),
         skipped=state.skipped,
         micro_batches=work.micro_batches if work else None,
-        work_share=work.share if work else None,
+        work_share=work.efficiency if work else None,
     )

@@ -31,7 +31,7 @@ from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 from nmt.storage import sealed
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import CorruptError, verify_directory, write_directory, write_file
 from nmt.train.state import TrainState
@@ -39,7 +39,7 @@ from nmt.train.state import TrainState
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
 CPU = torch.device("cpu")
 TINY = ModelRecipe(d_model=8, d_ff=12, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, max_positions=16)
-FACTS = ModelFacts("en", "de", 11, 11, "NFC", DecodeRecipe(beam_size=3), {"recipe": "tiny", "step": 7})
+FACTS = ModelMetadata("en", "de", 11, 11, "NFC", DecodeRecipe(beam_size=3), {"recipe": "tiny", "step": 7})
 
 
 def write_model(directory: Path, seed: int) -> Transformer:
@@ -100,7 +100,7 @@ def test_find_model_takes_a_model_a_checkpoint_or_a_run(tmp_path: Path) -> None:
     assert find_model(run) == run / "model"
     with pytest.raises(UserError, match="does not exist"):
         find_model(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="holds no model"):
+    with pytest.raises(UserError, match="has no model"):
         find_model(tmp_path)
 
 

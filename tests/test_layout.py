@@ -30,8 +30,8 @@ def test_a_path_means_a_model_a_checkpoint_or_a_run(tmp_path: Path) -> None:
     assert find_model(tmp_path) == find_model(model) == model
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("nowhere", "does not exist"), ("", "holds no model")])
+@pytest.mark.parametrize(("name", "wrong"), [("nowhere", "does not exist"), ("", "has no model")])
 def test_no_model_is_an_error_of_one_line(name: str, wrong: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"{wrong}; it must be a model directory") as caught:
+    with pytest.raises(UserError, match=f"{wrong}; expected a model directory") as caught:
         find_model(tmp_path / name)
     assert "\n" not in str(caught.value)

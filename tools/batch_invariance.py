@@ -13,7 +13,7 @@ import torch
 
 from nmt import Translation, Translator, UserError
 from nmt.logs import progress
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.text.lines import read_lines
 
@@ -119,7 +119,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         lines = list(read_lines(options.src))[: options.lines]
-        decode = read_model_facts(find_model(options.model)).decode
+        decode = read_model_metadata(find_model(options.model)).decode
         one_batch = decode.model_copy(update={"n_best": 1, "batch_tokens": 10**9})
         translator = Translator.load(options.model, options.device, "fp32", one_batch)
         rows, found = measure(translator, lines, options.seed)

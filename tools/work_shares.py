@@ -46,7 +46,7 @@ def workload(recipe: Recipe, text: TrainingData, processes: int) -> Workload:
     plan = plan_first_epoch(recipe, text, needs, multiple)
     if train.shapes == "fixed" or (train.shapes == "auto" and train.compile and processes == 1):
         plan = replace(plan, shape=needs.shape(train.micro_batch_tokens, multiple))
-    return Workload.of(plan, processes)
+    return Workload.from_plan(plan, processes)
 
 
 def table(recipe: Recipe, text: TrainingData, numbers: Sequence[int]) -> Iterator[str]:
@@ -55,7 +55,8 @@ def table(recipe: Recipe, text: TrainingData, numbers: Sequence[int]) -> Iterato
     yield "|---|---|---|---|---|"
     for number in numbers:
         work = workload(recipe, text, number)
-        yield f"| {number} | {work.micro_batches:.2f} | {work.useful:.1%} | {work.slowest:.4f} | {work.share:.1%} |"
+        shares = f"{work.useful:.1%} | {work.slowest:.4f} | {work.efficiency:.1%}"
+        yield f"| {number} | {work.micro_batches:.2f} | {shares} |"
 
 
 def lengths_of(recipe: Recipe, given: Path | None, scratch: Path) -> tuple[PairStore, str]:

@@ -26,14 +26,14 @@ from torch import Tensor
 
 from nmt.alignment.words import Links, link_words, words_as_given, words_as_printed, words_of_pieces, words_of_starts
 from nmt.checkpoint import load_model
-from nmt.data.epoch_plan import plan_in_order
+from nmt.data.epoch_plan import plan_by_length
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 from nmt.search.batches import choose_batch_tokens
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.text.clean import UnicodeForm, normalize
-from nmt.text.cutting import Part
+from nmt.text.splitting import Part
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 # The tokens of a source and of its translation, without begin and end token, in the order of reading.
@@ -256,7 +256,7 @@ class WordAligner:
     def _maps(self, pairs: Sequence[TokenPair], only_layer: int | None = None) -> Iterator[tuple[int, AttentionMap]]:
         """The maps of each pair with its place, in batches of about equal length."""
         lengths = [np.array([len(pair[side]) for pair in pairs], dtype=np.int64) for side in (0, 1)]
-        for ids in plan_in_order(*lengths, micro_batch_tokens=self._batch_tokens):
+        for ids in plan_by_length(*lengths, micro_batch_tokens=self._batch_tokens):
             batch = [self._in_order_of_model(pairs[i]) for i in ids]
             maps = attention_maps(self._model, batch, self._device, only_layer)
             yield from zip(ids.tolist(), (self._in_order_of_reading(one) for one in maps), strict=True)

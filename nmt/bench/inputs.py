@@ -12,7 +12,7 @@ from nmt.bench.model_specs import PUBLISHED, ModelSpec, find_model_spec
 from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
 from nmt.data.store import PairStore
 from nmt.recipe import DecodeRecipe, UserError, override_decode
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.text.lines import read_lines
 from nmt.text.tokenizer import Tokenizers
@@ -93,7 +93,7 @@ def prepare_decoding(request: DecodingRequest, folder: Path) -> tuple[Path, Deco
         raise UserError(f"{model} needs sentences to translate; give --input FILE")
     if request.tokenizer is not None or request.vocab_size is not None:
         raise UserError(f"{model} has its own tokenizers; remove --tokenizer and --vocab-size")
-    decode = _decode(read_model_facts(model).decode, request.settings, request.output_tokens)
+    decode = _decode(read_model_metadata(model).decode, request.settings, request.output_tokens)
     return model, decode, _read(request.source, request.num_sentences)
 
 

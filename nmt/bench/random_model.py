@@ -14,7 +14,7 @@ from nmt.checkpoint import model_files, model_tensors
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 
@@ -24,7 +24,7 @@ def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) 
     src, tgt = tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, src, tgt)
-    facts = ModelFacts(
+    facts = ModelMetadata(
         src_lang=recipe.src_lang,
         tgt_lang=recipe.tgt_lang,
         src_vocab_size=src,

@@ -24,7 +24,7 @@ from nmt.cli.arguments import (
 )
 from nmt.logs import progress, say
 from nmt.recipe import override_decode
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import require_new
 
@@ -99,7 +99,7 @@ def align(
         chosen = aligner.attention
         settings = [f"alignment_layer={chosen.layer}", f"alignment_heads={list(chosen.heads)}"]
         settings.append(f"alignment_place={chosen.place}")
-        write_with_decode(directory, override_decode(read_model_facts(directory).decode, settings), save_model)
+        write_with_decode(directory, override_decode(read_model_metadata(directory).decode, settings), save_model)
     with progress("aligning", len(sources), "pairs") as bar:
         for start in range(0, len(sources), ALIGNING_WINDOW):
             window = slice(start, start + ALIGNING_WINDOW)
@@ -118,7 +118,7 @@ def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place
     settings = [] if layer is None else [f"alignment_layer={layer}"]
     settings += [] if layer is None and heads is None else [f"alignment_heads=[{heads or ''}]"]
     settings += [] if place is None else [f"alignment_place={place.value}"]
-    return WordAligner.load(model, device, override_decode(read_model_facts(find_model(model)).decode, settings))
+    return WordAligner.load(model, device, override_decode(read_model_metadata(find_model(model)).decode, settings))
 
 
 def _as_options(aligner: WordAligner) -> str:

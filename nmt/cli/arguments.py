@@ -13,7 +13,7 @@ import typer
 
 from nmt.logs import say
 from nmt.recipe import UserError
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.streams.output import STANDARD_STREAM, require_not_input
 from nmt.text.lines import input_name, read_lines
@@ -77,7 +77,7 @@ class Engine(StrEnum):
 
 def languages(model: Path) -> tuple[str, str]:
     """Return the source and target language of a model."""
-    facts = read_model_facts(find_model(model))
+    facts = read_model_metadata(find_model(model))
     return facts.src_lang, facts.tgt_lang
 
 
@@ -121,7 +121,7 @@ def require_same_length(first: Path, first_lines: list[str], second: Path, secon
 
 def read_pairs(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
     """Read the lines of two files, pipes or `-`; raises UserError if they are empty or their lengths differ."""
-    sources, targets = list(read_lines(src, once=True)), list(read_lines(tgt, once=True))
+    sources, targets = list(read_lines(src, allow_pipe=True)), list(read_lines(tgt, allow_pipe=True))
     require_same_length(src, sources, tgt, targets)
     require_lines(src, sources)
     return sources, targets

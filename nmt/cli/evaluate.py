@@ -165,9 +165,9 @@ class _Evaluation:
             tokenize=self.counting.tokenize,
             lowercase=self.counting.lowercase,
         )
-        frequencies = count_words(chain.from_iterable(read_lines(path, once=True) for path in train_tgt), words)
+        frequencies = count_words(chain.from_iterable(read_lines(path, allow_pipe=True) for path in train_tgt), words)
         if word_counts is not None:
-            frequencies += read_word_counts(read_lines(word_counts, once=True), input_name(word_counts))
+            frequencies += read_word_counts(read_lines(word_counts, allow_pipe=True), input_name(word_counts))
         if not frequencies:
             names = ", ".join(map(str, [*train_tgt, *([word_counts] if word_counts else [])]))
             raise UserError(f"{names} has no words; it must be training text; check the file")

@@ -17,7 +17,7 @@ from nmt.export.fit import foreign_choices
 from nmt.export.packages import is_installed
 from nmt.logs import format_duration
 from nmt.recipe import ModelRecipe
-from nmt.storage.model_facts import ModelFacts, read_model_facts, read_model_recipe
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_model, find_report
 from nmt.storage.sealed import CorruptError, verify_directory
 from nmt.train.state import TrainState
@@ -32,7 +32,7 @@ def info(
     """Describe a model: architecture, training, scores, files and engines; verify the SHA-256 of each file."""
     directory = find_model(model)
     files = verify_directory(directory)
-    recipe, facts, report = read_model_recipe(directory), read_model_facts(directory), find_report(directory)
+    recipe, facts, report = read_model_recipe(directory), read_model_metadata(directory), find_report(directory)
     tests = (report or {}).get("tests", [])
     found = {
         "model": str(directory),
@@ -60,7 +60,7 @@ def _count_parameters(path: Path) -> int:
         raise CorruptError(f"{path} is not a readable safetensors file; copy it again") from error
 
 
-def _training(directory: Path, facts: ModelFacts, report: Mapping[str, Any] | None) -> dict[str, Any]:
+def _training(directory: Path, facts: ModelMetadata, report: Mapping[str, Any] | None) -> dict[str, Any]:
     """Collect training metadata from the checkpoint of the weights, or else from the report; None if unknown."""
     origin = facts.origin
     averaged = origin.get("averaged", [])
@@ -78,7 +78,7 @@ def _training(directory: Path, facts: ModelFacts, report: Mapping[str, Any] | No
     return told | {name: training.get(name) for name in ("epochs", "tgt_tokens", "seconds")}
 
 
-def _engines(recipe: ModelRecipe, facts: ModelFacts) -> dict[str, Any]:
+def _engines(recipe: ModelRecipe, facts: ModelMetadata) -> dict[str, Any]:
     """Return the precisions of each engine for this model on a CPU, or why the engine cannot run it."""
     own = facts.decode.model_copy(update={"alignments": False})  # as in `nmt translate`
     if not is_installed("ctranslate2"):

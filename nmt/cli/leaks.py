@@ -8,7 +8,7 @@ from typing import Any
 
 from nmt.cli.arguments import Overrides, RecipeArgument
 from nmt.cli.metric_options import Format, FormatOption, print_results
-from nmt.data.leaks import LeakFinder, SearchedSet, SetLeaks, describe_place, search_training_text, searched_sets
+from nmt.data.leaks import LeakFinder, SearchedSet, SetLeaks, describe_location, search_training_text, searched_sets
 from nmt.evaluate.result_tables import leak_list_table, leak_table
 from nmt.recipe import DataRecipe, load_recipe
 
@@ -43,7 +43,7 @@ def _as_json(searched: SearchedSet, found: SetLeaks, data: DataRecipe) -> dict[s
             "part": leak.part,
             "kind": leak.kind,
             "text": searched.text(leak),
-            "place": describe_place(leak, data),
+            "place": describe_location(leak, data),
             "found": leak.found,
             "times": leak.times,
         }

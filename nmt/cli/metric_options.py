@@ -107,8 +107,8 @@ def read_test_set(ref: Sequence[Path] | None, src: Path | None, test_set: str | 
     files = tuple(ref or ())
     if same := [path for path in files if files.count(path) > 1]:
         raise UserError(f"--ref {same[0]} is given twice; references must be different files; remove one")
-    references = {input_name(path): list(read_lines(path, once=True)) for path in files}
-    source = None if src is None else list(read_lines(src, once=True))
+    references = {input_name(path): list(read_lines(path, allow_pipe=True)) for path in files}
+    source = None if src is None else list(read_lines(src, allow_pipe=True))
     for path, lines in [*references.items(), *([(input_name(src), source)] if src and source is not None else [])]:
         _check_line_counts(next(iter(references.items())), (path, lines))
     return TestSet(references, files, source, tgt_lang)
@@ -124,7 +124,7 @@ def read_systems(files: Sequence[Path], text: TestSet) -> dict[str, list[str]]:
         system = input_name(path)
         if system in systems:
             raise UserError(f"{path} is given twice; systems must have different files; remove one")
-        lines = list(read_lines(path, once=True))
+        lines = list(read_lines(path, allow_pipe=True))
         if any(path.resolve() == reference.resolve() for reference in text.reference_files):
             raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")
         _check_line_counts(next(iter(text.references.items())), (system, lines))

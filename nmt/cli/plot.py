@@ -49,7 +49,7 @@ def alignment(
         raise typer.BadParameter("--each-layer plots all layers and heads; leave it out, or --layer and --heads")
     require_output("-o", out, [src, tgt])
     require_one_reader([src, tgt])
-    source, target = (next(islice(read_lines(path, once=True), line - 1, None), None) for path in (src, tgt))
+    source, target = (next(islice(read_lines(path, allow_pipe=True), line - 1, None), None) for path in (src, tgt))
     if source is None or target is None:
         name = input_name(src if source is None else tgt)
         raise UserError(f"{name} has no line {line}; --line must be within the file; give a smaller one")

@@ -96,7 +96,7 @@ def rerank(
     require_output("--save-weights", weights_out, chain([src, nbest, tune_on], directories), replaces=b"[weights]")
     require_one_reader([src, nbest, tune_on])
     sources, lists = _read_lists(src, nbest)
-    references = [] if tune_on is None else list(read_lines(tune_on, once=True))
+    references = [] if tune_on is None else list(read_lines(tune_on, allow_pipe=True))
     if tune_on is not None:
         require_same_length(tune_on, references, src, sources)
     judges = _load_judges([model, *(models or ())], reverse_models or (), device)
@@ -161,7 +161,10 @@ def _tune(
 
 
 def _read_lists(src: Path, nbest: Path) -> tuple[list[str], list[list[Candidate]]]:
-    sources, lists = list(read_lines(src, once=True)), read_n_best(read_lines(nbest, once=True), input_name(nbest))
+    sources, lists = (
+        list(read_lines(src, allow_pipe=True)),
+        read_n_best(read_lines(nbest, allow_pipe=True), input_name(nbest)),
+    )
     require_lines(src, sources)
     if len(sources) != len(lists):
         raise UserError(

@@ -19,7 +19,7 @@ from nmt.serve.batching import BatchingOptions
 from nmt.serve.models import ServedModel
 from nmt.serve.server import open_socket, run_server
 from nmt.serve.service import ApiKeys, Limits, Service
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
@@ -103,7 +103,7 @@ def _load(
     engine: Engine,
 ) -> ServedModel:
     """Load a model; its own search options are the defaults of requests."""
-    facts = read_model_facts(find_model(path))
+    facts = read_model_metadata(find_model(path))
     own = {"alignments": False} | ({"n_best": 1} if facts.decode.bayes_risk == "none" else {})
     decode = override_decode(facts.decode.model_copy(update=own), settings)
     load = partial(load_translator, [path], device, decode, processes, True)

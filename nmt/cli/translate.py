@@ -16,7 +16,7 @@ from nmt.cli.arguments import Device, Engine, ModelArgument, Precision, require_
 from nmt.cli.engines import EngineChoice, choose_engine, load_translator, start_workers
 from nmt.recipe import DecodeRecipe, UserError, override_decode
 from nmt.recipe.toml import toml_value
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
 from nmt.streams.job import TranslationJob
@@ -183,7 +183,7 @@ def translate(
     named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens, "tag": tag}
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "sampling_seed": seed}
     named |= {"alignments": with_alignments or None, "shortlist": shortlist}
-    decode = _override_decode(read_model_facts(find_model(model)).decode, named, settings or (), ensemble or ())
+    decode = _override_decode(read_model_metadata(find_model(model)).decode, named, settings or (), ensemble or ())
     in_format, out_format = _formats(file, input_format, out, output_format)
     reader = _make_reader(file, in_format, out_format, column, header, field)
     source = Source.open(file, reader, invalid_utf8.value, prefixes, required)

@@ -1,1 +1,1 @@
-"""Data: from parallel text to batches of token ids; knows text and numbers, never a model."""
+"""Training data: preparation, token store, epoch plans, batches, and leak detection."""

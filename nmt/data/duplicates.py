@@ -1,4 +1,4 @@
-"""Which of many pairs were there before, found with hashes on disk and one bit for each pair in memory."""
+"""Duplicate detection with hashes on disk and one bit per pair in memory."""
 
 from __future__ import annotations
 
@@ -9,44 +9,43 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Equal hashes meet in the same bucket, so that one bucket at a time has to be in memory: 1/64 of 16 bytes a pair.
+# Equal hashes are in the same bucket, and one bucket at a time is in memory: 1/64 of 16 bytes per pair.
 _NUM_BUCKETS = 64
 _ENTRY = np.dtype([("hash", np.uint64), ("pair", np.uint64)])
 
-# Counting needs a byte of memory for each of so many pairs.
+# Counting needs one byte of memory per pair of a step.
 _PAIRS_PER_STEP = 1 << 20
 
 
 class Bitmap:
-    """One bit for each pair: whether it is kept; all are at first. `num_kept` counts them."""
+    """One bit per pair, initially True: whether the pair is kept. `num_kept` counts them."""
 
     def __init__(self, length: int) -> None:
         self.num_kept = length
         self._bits = np.full(-(-length // 8), 255, dtype=np.uint8)
         self._length = length
 
-    def __getitem__(self, places: slice) -> NDArray[np.bool_]:
-        """The bits from `start` to `stop`, `(stop - start,)`."""
-        start, stop, _ = places.indices(self._length)
+    def __getitem__(self, indices: slice) -> NDArray[np.bool_]:
+        """Return the bits from `start` to `stop`, `(stop - start,)`."""
+        start, stop, _ = indices.indices(self._length)
         bits = np.unpackbits(self._bits[start // 8 : -(-stop // 8)], bitorder="little")
         return bits[start % 8 :][: stop - start].astype(np.bool_)
 
     def count(self, start: int, stop: int) -> int:
-        """How many pairs from `start` to `stop` are kept."""
+        """Count the kept pairs from `start` to `stop`."""
         steps = range(start, stop, _PAIRS_PER_STEP)
         return sum(int(self[step : min(step + _PAIRS_PER_STEP, stop)].sum()) for step in steps)
 
     def clear(self, pairs: NDArray[np.integer[Any]]) -> None:
-        """Mark pairs `(n,)`, all different and kept until now, as not kept."""
+        """Clear the bits of pairs `(n,)`, which must be distinct and kept."""
         self.num_kept -= len(pairs)
         np.bitwise_and.at(self._bits, pairs >> 3, ~(np.uint8(1) << (pairs & 7).astype(np.uint8)))
 
 
 class DuplicateFinder:
-    """Takes the 64-bit hash of each pair in turn, then tells the first of equal ones from the others.
+    """Finds duplicates by 64-bit hashes. A context manager, which removes its files at the end.
 
-    Among n distinct pairs the chance that any two have the same hash is about n^2 / 2^65: 4e-5 for 36 million. Used as
-    a context manager, it removes its files at the end.
+    The probability of a collision among n distinct pairs is about n^2 / 2^65: 4e-5 for 36 million.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -61,13 +60,13 @@ class DuplicateFinder:
         entries["pair"] = np.arange(self._count, self._count + len(hashes))
         buckets = hashes % _NUM_BUCKETS
         order = np.argsort(buckets, kind="stable")
-        cuts = np.searchsorted(buckets[order], np.arange(1, _NUM_BUCKETS))
-        for file, part in zip(self._files, np.split(entries[order], cuts), strict=True):
+        splits = np.searchsorted(buckets[order], np.arange(1, _NUM_BUCKETS))
+        for file, part in zip(self._files, np.split(entries[order], splits), strict=True):
             file.write(part.tobytes())
         self._count += len(hashes)
 
     def first_occurrences(self) -> Bitmap:
-        """Which pairs have no equal before them; nothing can be added afterwards."""
+        """Return a bitmap of the first occurrence of each pair; call it once, after the last `add`."""
         first = Bitmap(self._count)
         for file, path in zip(self._files, self._paths, strict=True):
             file.close()

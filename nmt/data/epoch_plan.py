@@ -1,10 +1,10 @@
-"""The plan of an epoch: which pairs it shows, which of them make which update, and which share a micro-batch.
+"""The plan of an epoch: the pairs of each update, and their split into micro-batches.
 
-Everything here is a pure function of its arguments. Which pairs make an update depends on the lengths, its budgets, the
-seed and the epoch alone, so a recipe means the same on every machine and a run can be resumed on another.
-`micro_batch_tokens`, a shape and a multiple only decide how an update is split into micro-batches.
+Everything is a pure function of its arguments. The pairs of an update depend only on the lengths, the budgets, the seed
+and the epoch, so a recipe means the same on every machine and a run can resume on another one. `micro_batch_tokens`,
+`shape` and `multiple` only determine how an update is split.
 
-Lengths are as in the token store. Each sentence counts one token more: the end token of a source, and of the labels.
+Lengths are those of the token store; each sentence counts one more token (EOS of sources and labels).
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ Ids = NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The updates of one epoch, each split into micro-batches when it is asked for.
+    """The updates of one epoch, split into micro-batches on demand.
 
-    order:    (num_pairs,) pair ids in the order of this epoch: each one once, but for a mixture of corpora, which may
-              show a pair several times or not at all
-    starts:   (num_updates+1,) where each update starts in `order`; the last entry is num_pairs
-    shape:    that of all micro-batches; None where each is as large as its sentences are
-    multiple: the number of micro-batches of an update is a multiple of this, so that as many processes, or any number
-              that divides it, get equal shares
+    order:    (num_pairs,) pair ids in the order of this epoch; a mixture may repeat or skip pairs
+    starts:   (num_updates + 1,) start of each update in `order`; the last entry is num_pairs
+    shape:    fixed shape of all micro-batches; None if they are not padded
+    multiple: the number of micro-batches of an update is a multiple of this, to divide evenly among ranks
     """
 
     order: Ids
@@ -44,46 +42,45 @@ class EpochPlan:
     multiple: int = 1
 
     def __len__(self) -> int:
-        """Number of updates."""
+        """Return the number of updates."""
         return len(self.starts) - 1
 
     def sentences(self, update: int) -> Ids:
-        """The pair ids of an update, `(num_sentences,)`."""
+        """Return the pair ids of an update, `(num_sentences,)`."""
         return self.order[self.starts[update] : self.starts[update + 1]]
 
     def tgt_tokens(self, update: int) -> int:
-        """Number of target tokens of an update, end tokens included."""
+        """Return the number of target tokens of an update, including EOS."""
         ids = self.sentences(update)
         return int(self.tgt_lengths[ids].sum()) + len(ids)
 
     def micro_batches(self, update: int) -> list[Ids]:
-        """The pair ids of an update, split into the fewest micro-batches that fit and are a multiple of `multiple`.
+        """Split the pair ids of an update into the fewest micro-batches that fit.
 
         Each has at most `micro_batch_tokens` tokens on either side, unless it is a single pair. Micro-batches r,
-        r + multiple, r + 2 * multiple, ... hold nearly the same number of tokens for every r. Some are empty where the
-        update has too few pairs. With a `shape` they are what `fill` returns.
+        r + multiple, r + 2 * multiple, ... have nearly the same number of tokens for every r. Some are empty if the
+        update has too few pairs. With a `shape`, returns the result of `fill`.
         """
         if self.shape is not None:
             return fill(self.sentences(update), self.src_lengths, self.tgt_lengths, self.shape, self.multiple)
         return [part for band in self.bands(update) for part in band]
 
     def bands(self, update: int) -> list[list[Ids]]:
-        """The micro-batches of an update without a shape, `multiple` of them in each band.
+        """Split an update without a shape into bands of `multiple` balanced micro-batches.
 
-        A band holds pairs of similar length, which attention over rectangles computes fastest. Its micro-batches are
-        balanced.
+        The pairs of a band have similar lengths, which minimizes the padding of attention.
         """
         ids = _by_length(self.sentences(update), self.src_lengths, self.tgt_lengths)
         src, tgt = _ends(self.src_lengths[ids]), _ends(self.tgt_lengths[ids])
-        num_bands = len(_cut(src, tgt, *[self.micro_batch_tokens * self.multiple] * 2))
+        num_bands = len(_split_greedily(src, tgt, *[self.micro_batch_tokens * self.multiple] * 2))
         while True:
-            cuts = _even_cuts(src, tgt, num_bands)
-            bands = [self._balanced(band) for band in np.split(ids, cuts[:-1])]
+            ends = _split_evenly(src, tgt, num_bands)
+            bands = [self._balance(band) for band in np.split(ids, ends[:-1])]
             if all(self._fits(part) for band in bands for part in band):
                 return bands
             num_bands += 1
 
-    def _balanced(self, band: Ids) -> list[Ids]:
+    def _balance(self, band: Ids) -> list[Ids]:
         if self.multiple == 1:
             return [band]
         part_of = balance(self.src_lengths[band] + 1, self.tgt_lengths[band] + 1, self.multiple)
@@ -108,77 +105,80 @@ def plan_epoch(
     multiple: int = 1,
     first_pair: int = 0,
 ) -> EpochPlan:
-    """Shuffle the pairs of an epoch and cut them into updates of at most `batch_tokens` target tokens.
+    """Shuffle the pairs of an epoch and split them into updates of at most `batch_tokens` target tokens.
 
-    src_lengths, tgt_lengths: (num_pairs,) tokens of each sentence, without begin and end token
-    src_batch_tokens: the most source tokens of an update; None where there may be any number
-    first_pair: plan only what follows this many pairs of the epoch; where an update starts there, the updates are those
-                of the whole epoch
-    An update ends before it would exceed a budget; a pair that exceeds one alone is an update by itself. The last
-    update of an epoch is what remains. Every pair is in exactly one update, unless a `mixture` says otherwise.
+    src_lengths, tgt_lengths: (num_pairs,) tokens of each sentence, without BOS and EOS
+    src_batch_tokens: maximum source tokens of an update; None for no limit
+    first_pair: skip this many pairs of the epoch; if an update starts there, the others are as in the whole epoch
+
+    A pair that exceeds a budget is an update by itself. The last update has the remaining pairs. Without a `mixture`,
+    every pair is in exactly one update.
     """
     random = np.random.Generator(np.random.PCG64([seed % (1 << 64), epoch]))
     num_pairs = len(tgt_lengths)
     if mixture is None or mixture.shows_each_pair_once:
         ids: Ids = np.arange(num_pairs, dtype=pair_id_dtype(num_pairs))
     else:
-        assert sum(mixture.sizes) == num_pairs, "the mixture must be that of the store"
+        assert sum(mixture.sizes) == num_pairs, "the mixture must match the store"
         ids = mixture.sample_epoch(seed, epoch)
     order = random.permutation(ids)
     src_ends, tgt_ends = _ends(src_lengths[order]), _ends(tgt_lengths[order])
     src_budget = int(src_ends[-1:].sum()) if src_batch_tokens is None else src_batch_tokens
-    starts = np.array([first_pair, *_cut(src_ends, tgt_ends, src_budget, batch_tokens, first_pair)], dtype=np.int64)
+    starts = np.array(
+        [first_pair, *_split_greedily(src_ends, tgt_ends, src_budget, batch_tokens, first_pair)], dtype=np.int64
+    )
     return EpochPlan(order, starts, src_lengths, tgt_lengths, micro_batch_tokens, shape, multiple)
 
 
-def plan_in_order(src_lengths: Lengths, tgt_lengths: Lengths, *, micro_batch_tokens: int) -> list[Ids]:
-    """All pairs sorted by length and cut into micro-batches of at most `micro_batch_tokens` on either side.
+def plan_by_length(src_lengths: Lengths, tgt_lengths: Lengths, *, micro_batch_tokens: int) -> list[Ids]:
+    """Sort all pairs by length and split them into micro-batches of at most `micro_batch_tokens` on either side.
 
-    src_lengths, tgt_lengths: (num_pairs,) tokens of each sentence, without begin and end token
-    A pair that exceeds the budget alone is a micro-batch by itself. For validation, where order does not matter.
+    For validation, where order does not matter. A pair that exceeds the budget is a micro-batch by itself.
+
+    src_lengths, tgt_lengths: (num_pairs,) tokens of each sentence, without BOS and EOS
     """
     ids = _by_length(np.arange(len(tgt_lengths)), src_lengths, tgt_lengths)
-    cuts = _cut(_ends(src_lengths[ids]), _ends(tgt_lengths[ids]), micro_batch_tokens, micro_batch_tokens)
-    return np.split(ids, cuts[:-1]) if cuts else []
+    ends = _split_greedily(_ends(src_lengths[ids]), _ends(tgt_lengths[ids]), micro_batch_tokens, micro_batch_tokens)
+    return np.split(ids, ends[:-1]) if ends else []
 
 
 def _by_length(ids: Ids, src_lengths: Lengths, tgt_lengths: Lengths) -> Ids:
-    """Sorted by target, then source length; equal pairs keep their order."""
+    """Sort stably by target length, then by source length."""
     sorted_ids: Ids = ids[np.lexsort((src_lengths[ids], tgt_lengths[ids]))]
     return sorted_ids
 
 
 def _ends(lengths: Lengths) -> NDArray[np.int64]:
-    """Where each sentence ends when they lie end to end, with one special token each."""
+    """Return the end of each sentence in the concatenation, with one special token each."""
     return np.cumsum(lengths, dtype=np.int64) + np.arange(1, len(lengths) + 1)
 
 
-def _cut(
+def _split_greedily(
     src_ends: NDArray[np.int64], tgt_ends: NDArray[np.int64], src_budget: int, tgt_budget: int, start: int = 0
 ) -> list[int]:
-    """Where each part ends when every part takes what fits both budgets, but at least one sentence.
+    """Split greedily from sentence `start`; each part has as many sentences as both budgets allow, at least one.
 
-    The first part begins at sentence `start`.
+    Returns the end of each part.
     """
-    cuts: list[int] = []
-    src_base, tgt_base = (int(ends[start - 1]) if start else 0 for ends in (src_ends, tgt_ends))
+    ends: list[int] = []
+    src_base, tgt_base = (int(sums[start - 1]) if start else 0 for sums in (src_ends, tgt_ends))
     while start < len(tgt_ends):
         src_fit = src_ends.searchsorted(src_base + src_budget, "right")
         tgt_fit = tgt_ends.searchsorted(tgt_base + tgt_budget, "right")
         start = max(int(min(src_fit, tgt_fit)), start + 1)
         src_base, tgt_base = int(src_ends[start - 1]), int(tgt_ends[start - 1])
-        cuts.append(start)
-    return cuts
+        ends.append(start)
+    return ends
 
 
-def _even_cuts(src_ends: NDArray[np.int64], tgt_ends: NDArray[np.int64], most: int) -> list[int]:
-    """Where each part ends when at most so many parts are as even as they can be, the largest as small as possible."""
+def _split_evenly(src_ends: NDArray[np.int64], tgt_ends: NDArray[np.int64], max_parts: int) -> list[int]:
+    """Minimize the largest of at most `max_parts` parts; return the end of each part."""
     longer = max(int(src_ends[-1]), int(tgt_ends[-1]))
-    low, high = -(-longer // most), longer
+    low, high = -(-longer // max_parts), longer
     while low < high:
         middle = (low + high) // 2
-        if len(_cut(src_ends, tgt_ends, middle, middle)) <= most:
+        if len(_split_greedily(src_ends, tgt_ends, middle, middle)) <= max_parts:
             high = middle
         else:
             low = middle + 1
-    return _cut(src_ends, tgt_ends, high, high)
+    return _split_greedily(src_ends, tgt_ends, high, high)

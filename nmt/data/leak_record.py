@@ -1,7 +1,7 @@
-"""`leaks.json` in a run directory: what was found of the test sentences in the training text, once for each text.
+"""`leaks.json` in a run directory: test sentences found in the training text.
 
-The search goes with preparation, which reads the training text anyway. Where that is up to date and the test or
-validation text is not the one that was looked for, the training text is read for the search alone.
+Preparation reads the training text anyway, so it feeds the search. If the prepared text is up to date but the record is
+not, the training text is read for the search alone.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from nmt.recipe import Recipe, UserError
 
 LEAKS_FILE = "leaks.json"
 
-# Grows when the same text would give other leaks than before.
+# Increment when the same text gives other leaks than before.
 _FORMAT = 2
 
 
 def begin_search(recipe: Recipe) -> LeakFinder | None:
-    """What looks for the test and validation sentences of a recipe; None, with a warning, where they cannot be read."""
+    """Return a finder for the test and validation sentences; warn and return None if they are unreadable."""
     try:
         return LeakFinder(searched_sets(recipe))
     except UserError as error:
@@ -33,10 +33,9 @@ def begin_search(recipe: Recipe) -> LeakFinder | None:
 
 
 def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFinder | None) -> None:
-    """Write what was found into the run directory; search first where the finder was shown no training text.
+    """Write the leaks to the run directory, unless the record is up to date.
 
-    Nothing is done where the record is up to date. Training text that can no longer be read is worth a warning; there
-    is no record then.
+    Searches the training text if the finder has not read it. If it is unreadable, warns and removes the record.
     """
     path = recipe.directory / LEAKS_FILE
     if finder is None:
@@ -57,15 +56,15 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
         if found.leaks:
             count = found.counts().any
             say(
-                f"{found.name}: of {found.sentences:,} sentences, {count.exact:,} occur in the training text exactly "
-                f"and {count.near:,} nearly; `nmt leaks` lists them"
+                f"{found.name}: {count.exact:,} of {found.sentences:,} sentences occur exactly in the training text, "
+                f"{count.near:,} nearly; `nmt leaks` lists them"
             )
     record = {"key": key, "sets": [asdict(found) for found in leaks]}
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_leaks(run_dir: Path) -> dict[str, SetLeaks]:
-    """What the record of a run says, by the name of the set; empty where there is none."""
+    """Return the recorded leaks of a run by set name; empty if there is no record."""
     sets = _read(run_dir / LEAKS_FILE).get("sets", [])
     return {
         found["name"]: SetLeaks(found["name"], found["sentences"], tuple(Leak(**leak) for leak in found["leaks"]))
@@ -74,17 +73,17 @@ def read_leaks(run_dir: Path) -> dict[str, SetLeaks]:
 
 
 def _key(text: str, sets: tuple[SearchedSet, ...]) -> str:
-    """SHA-256 of the training text's identity and of all that is looked for in it."""
+    """Return the SHA-256 of the identity of the training text and of the searched sets."""
     return hashlib.sha256(json.dumps([_FORMAT, text, *map(asdict, sets)]).encode()).hexdigest()
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # none yet, or one that was cut short
+    except (OSError, ValueError):  # missing or truncated
         return {}
     return record if isinstance(record, dict) else {}
 
 
 def _warn(error: UserError) -> None:
-    warn(f"test sentences are not looked for in the training text: {error}")
+    warn(f"skipping the search for test sentences in the training text: {error}")

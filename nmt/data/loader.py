@@ -1,4 +1,4 @@
-"""From plan and store to batches: adds the special tokens, and reads ahead in a thread."""
+"""Training batches: reads the pairs of each update ahead in a thread, and adds BOS and EOS."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from nmt.packing.packed import Batch, BatchShape, PackedSequences
 from nmt.recipe import TrainRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
 
-# Updates that wait ready: enough to ride out a slow read, little enough to cost no memory worth counting.
+# Enough for a slow read, and little memory.
 _UPDATES_AHEAD = 4
 
-# Other processes may still read an epoch that this one has left, but never so many updates behind it.
-_UPDATES_BEHIND = 256
+# Other ranks may still read the previous epoch, but are never this many updates behind.
+_MAX_UPDATES_BEHIND = 256
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run is in its training text: the next update of an epoch, and the pairs that earlier ones have shown."""
+class DataPosition:
+    """Position in the training text: the next update of an epoch, and the number of pairs before it."""
 
     epoch: int = 0
     update: int = 0
@@ -42,9 +42,8 @@ class Place:
 class MicroBatch:
     """The pairs of one forward and backward pass.
 
-    number: place within the update, over all processes
-    counts: false where the update has too few pairs for this process: `batch` is then empty and its loss must not
-            count; the pass takes place because all processes make equally many
+    number: index in the update, over all ranks
+    counts: False for an empty batch, whose loss does not count; it gives all ranks the same number of passes
     """
 
     number: int
@@ -54,16 +53,15 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class Update:
-    """What one optimiser update learns from, as one process sees it.
+    """The data of one optimizer update on one rank. Counts are over all ranks.
 
-    epoch, index:       place in the run: pass over the data, and update within it; both from 0
-    updates_in_epoch:   number of updates of this epoch
-    micro_batches:      those of this process, as many on every process
-    num_micro_batches:  micro-batches of the update over all processes
-    tgt_tokens:         target tokens of the update over all processes, end tokens included
-    num_sentences:      pairs of the update over all processes
-    sentence_ids:       (num_sentences,) places of these pairs in the store, in the order of the epoch
-    next:               the place behind this update
+    epoch, index:      epoch, and update within it, both from 0
+    updates_in_epoch:  number of updates of this epoch
+    micro_batches:     micro-batches of this rank; the same number on every rank
+    num_micro_batches: non-empty micro-batches
+    tgt_tokens:        target tokens, including EOS
+    sentence_ids:      (num_sentences,) indices of the pairs in the store, in the order of the epoch
+    next:              position after this update
     """
 
     epoch: int
@@ -74,11 +72,11 @@ class Update:
     tgt_tokens: int
     num_sentences: int
     sentence_ids: Ids
-    next: Place
+    next: DataPosition
 
 
 def make_batch(store: PairStore, ids: NDArray[np.integer[Any]]) -> Batch:
-    """The pairs `ids` `(num_sentences,)` of a store as one micro-batch on the CPU, with begin and end tokens."""
+    """Return the pairs `ids` `(num_sentences,)` of a store as a batch on the CPU, with BOS and EOS."""
     src, src_lengths = store.src.gather(ids)
     tgt, tgt_lengths = store.tgt.gather(ids)
     src_ends, tgt_ends = np.cumsum(src_lengths), np.cumsum(tgt_lengths)
@@ -90,21 +88,21 @@ def make_batch(store: PairStore, ids: NDArray[np.integer[Any]]) -> Batch:
 
 
 def empty_batch() -> Batch:
-    """One pair of empty sentences, on the CPU."""
-    end = PackedSequences.from_lists([[EOS_ID]])
-    return Batch(src=end, tgt=PackedSequences.from_lists([[BOS_ID]]), labels=end.tokens)
+    """Return a batch with one pair of empty sentences, on the CPU."""
+    src = PackedSequences.from_lists([[EOS_ID]])
+    return Batch(src=src, tgt=PackedSequences.from_lists([[BOS_ID]]), labels=src.tokens)
 
 
 class TrainingBatches:
-    """The updates of a run without end, epoch after epoch, from any position; read ahead by a thread.
+    """Endless iterator over the updates of a run, from any position, read ahead by a thread.
 
-    Process `rank` of `world_size` takes micro-batches `rank`, `rank + world_size`, ... of each update, whose number is
-    a multiple of `world_size`, or of `multiple`, which `world_size` must divide. Batches lie in CPU memory, pinned when
-    `device` is a GPU. An error while reading is raised where the updates are consumed. Use it as a context manager, or
-    call `close`, to stop the thread.
+    Rank `rank` of `world_size` gets micro-batches `rank`, `rank + world_size`, ... of each update; their number is a
+    multiple of `multiple` (default: `world_size`). Batches are in CPU memory, pinned if `device` is a GPU. Errors of
+    the thread are raised by the iterator. Use it as a context manager, or call `close`, to stop the thread.
 
-    With `epochs`, the text of each epoch is taken from there instead of from `store`; they are closed with the batches.
-    No update has more than `src_batch_tokens` source tokens. With a `shape`, every micro-batch is padded to it.
+    epochs:           sampled text per epoch, used instead of `store`; closed with the batches
+    src_batch_tokens: maximum source tokens of an update; None for no limit
+    shape:            shape to which every micro-batch is padded; None for no padding
     """
 
     def __init__(
@@ -113,7 +111,7 @@ class TrainingBatches:
         recipe: TrainRecipe,
         *,
         seed: int,
-        start: Place | None = None,
+        start: DataPosition | None = None,
         rank: int = 0,
         world_size: int = 1,
         multiple: int | None = None,
@@ -123,8 +121,8 @@ class TrainingBatches:
         src_batch_tokens: int | None = None,
         shape: BatchShape | None = None,
     ) -> None:
-        assert len(store) > 0, "there is nothing to learn from an empty store"
-        assert isinstance(recipe.micro_batch_tokens, int), "what fits in memory must have been found out"
+        assert len(store) > 0, "the store must not be empty"
+        assert isinstance(recipe.micro_batch_tokens, int), "micro_batch_tokens must be resolved"
         self._store = store
         self._epochs = epochs
         self._batch_tokens, self._src_batch_tokens = recipe.batch_tokens, src_batch_tokens
@@ -135,18 +133,18 @@ class TrainingBatches:
         self._rank = rank
         self._world_size = world_size
         self._multiple = multiple or world_size
-        assert self._multiple % world_size == 0, "every process must get equally many micro-batches"
+        assert self._multiple % world_size == 0, "every rank must get the same number of micro-batches"
         self._pin = device is not None and device.type == "cuda"
-        start = start or Place()
+        start = start or DataPosition()
         try:
             self._plan = self._plan_epoch(start.epoch, start.pair)
-            if start.update and not start.pair:  # from a checkpoint of a version that counted updates alone
+            if start.update and not start.pair:  # checkpoints of early versions have no pair count
                 self._plan = self._plan_epoch(start.epoch, int(self._plan.starts[start.update]))
         except BaseException:
             self._close_epochs()
             raise
         self.epoch = start.epoch
-        self._epochs_taken = deque([start.epoch], maxlen=_UPDATES_BEHIND)
+        self._recent_epochs = deque([start.epoch], maxlen=_MAX_UPDATES_BEHIND)
         self.updates_per_epoch = start.update + len(self._plan)
         self._queue: queue.Queue[Update | BaseException] = queue.Queue(_UPDATES_AHEAD)
         self._stopped = threading.Event()
@@ -166,9 +164,9 @@ class TrainingBatches:
             self.close()
             raise item
         self.epoch, self.updates_per_epoch = item.epoch, item.updates_in_epoch
-        self._epochs_taken.append(item.epoch)
+        self._recent_epochs.append(item.epoch)
         if self._epochs is not None:
-            self._epochs.remove_before(self._epochs_taken[0])
+            self._epochs.remove_before(self._recent_epochs[0])
         return item
 
     def __enter__(self) -> TrainingBatches:
@@ -180,11 +178,11 @@ class TrainingBatches:
         self.close()
 
     def close(self) -> None:
-        """Stop the thread; the iterator ends."""
+        """Stop the thread and end the iteration."""
         self._stopped.set()
         self._close_epochs()
         while self._thread.is_alive():
-            # The thread may be waiting for room in the queue.
+            # Unblock the thread if the queue is full.
             try:
                 self._queue.get(timeout=0.01)
             except queue.Empty:
@@ -220,37 +218,37 @@ class TrainingBatches:
                         return
                 epoch, updates_before = epoch + 1, 0
                 self._plan = self._plan_epoch(epoch)
-        except BaseException as error:  # Whatever it is, the consumer must see it rather than wait forever.
+        except BaseException as error:  # raised in the consumer, which would wait forever
             self._queue.put(error)
 
     def _update(self, epoch: int, index: int, updates_before: int) -> Update:
-        """Update `index` of the plan, before which the epoch has had `updates_before` others."""
-        cuts = self._plan.micro_batches(index)
+        """Return update `index` of the plan, which starts after `updates_before` updates of the epoch."""
+        parts = self._plan.micro_batches(index)
         ids = self._plan.sentences(index)
-        is_last = index + 1 == len(self._plan)
-        behind = Place(epoch, updates_before + index + 1, int(self._plan.starts[index + 1]))
+        own = range(self._rank, len(parts), self._world_size)
+        following = DataPosition(epoch, updates_before + index + 1, int(self._plan.starts[index + 1]))
         return Update(
             epoch=epoch,
             index=updates_before + index,
             updates_in_epoch=updates_before + len(self._plan),
-            next=Place(epoch + 1) if is_last else behind,
-            micro_batches=[self._micro_batch(cuts, n) for n in range(self._rank, len(cuts), self._world_size)],
-            num_micro_batches=sum(len(cut) > 0 for cut in cuts),
+            next=DataPosition(epoch + 1) if index + 1 == len(self._plan) else following,
+            micro_batches=[self._micro_batch(number, parts[number]) for number in own],
+            num_micro_batches=sum(len(part) > 0 for part in parts),
             tgt_tokens=self._plan.tgt_tokens(index),
             num_sentences=len(ids),
             sentence_ids=ids,
         )
 
-    def _micro_batch(self, cuts: list[Ids], number: int) -> MicroBatch:
-        counts = len(cuts[number]) > 0
-        batch = make_batch(self._store, cuts[number]) if counts else empty_batch()
+    def _micro_batch(self, number: int, ids: Ids) -> MicroBatch:
+        counts = len(ids) > 0
+        batch = make_batch(self._store, ids) if counts else empty_batch()
         if self._shape is not None:
             batch = batch.pad_to_shape(self._shape)
         return MicroBatch(number, _pinned(batch) if self._pin else batch, counts)
 
 
 def _pinned(batch: Batch) -> Batch:
-    """The same batch in page-locked memory, from which a GPU copies without holding up the host."""
+    """Copy a batch to pinned memory, from which copies to a GPU are asynchronous."""
 
     def pin(side: PackedSequences) -> PackedSequences:
         return replace(

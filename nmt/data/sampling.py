@@ -1,11 +1,11 @@
-"""Subword regularisation: the training text of every epoch, segmented anew at random.
+"""Subword regularization: a random segmentation of the training text for every epoch.
 
-Other segmentations have other lengths, and the plan of an epoch is made of the lengths. So each epoch has a token store
-of its own, with the pairs of the prepared corpus in their order. It is made before the epoch begins, while the epoch
-before is trained on, in `epochs/epoch-<n>` of the folder of the prepared corpus, and removed when the epoch is over.
+Segmentations change the lengths, from which the plan of an epoch is made, so each epoch has its own token store, with
+the pairs in the order of the prepared corpus. It is built during the epoch before, in `epochs/epoch-<n>` of the
+directory of the prepared corpus, and removed after the epoch.
 
-Which segmentation a sentence gets is a pure function of the seed, the epoch and the corpus: the text is cut into shards
-of fixed size, and each side of a shard has a generator of its own.
+Segmentations are a pure function of the seed, the epoch and the corpus: the text is divided into shards of fixed size,
+and each side of a shard has its own random generator.
 """
 
 from __future__ import annotations
@@ -38,33 +38,32 @@ from nmt.text.tokenizer import Tokenizers
 
 _REPORT_FILE = "epoch.json"
 
-# Grows when the same recipe and corpus would be segmented in another way than before.
+# Increment when the same recipe and corpus give other segmentations than before.
 _FORMAT = 2
 _PAIRS_PER_SHARD = 1024
 
-# So many of them, spread over the corpus, tell how much longer sampled text is.
+# Shards, spread over the corpus, from which the growth of sampled text is estimated.
 _SHARDS_TO_MEASURE = 4
 
-# Below this many pairs, starting processes takes longer than they save.
-_FEW_PAIRS = 20_000
-# More processes would only be ready earlier for an epoch that has not come.
-_MOST_PROCESSES = 8
-# Training has precedence over what is made for its next epoch.
+# For fewer pairs, starting processes takes longer than they save.
+_MIN_PAIRS_FOR_PROCESSES = 20_000
+# An epoch takes longer than its text, so more processes do not help.
+_MAX_PROCESSES = 8
+# Training has priority over the text of the next epoch.
 _NICENESS = 10
 
-_SECONDS_TO_WAIT = 1800.0
-_SECONDS_BETWEEN_LOOKS = 0.2
+_TIMEOUT_SECONDS = 1800.0
+_POLL_SECONDS = 0.2
 
 
-class SamplingClosed(Exception):  # noqa: N818 - not an error: nobody wants the store any more
-    """Raised to who waits for the store of an epoch when it will not be made any more."""
+class SamplingClosed(Exception):  # noqa: N818 - not an error
+    """Raised to callers waiting for an epoch after `close`."""
 
 
 class SampledEpochs:
-    """Makes the training text of each epoch from the prepared corpus in `directory`, one epoch ahead.
+    """Builds the training text of each epoch from the prepared corpus in `directory`, one epoch ahead.
 
-    Of several training processes one `builds`; the others wait for the files, on a disk that all of them share. Call
-    `close` at the end: it stops the processes in the background.
+    One rank builds; the others wait for the files on a shared file system. `close` stops the background processes.
     """
 
     def __init__(
@@ -75,29 +74,30 @@ class SampledEpochs:
         seed: int,
         max_tokens: int,
         workers: int = 0,
-        builds: bool = True,
+        is_builder: bool = True,
         reverse_target: bool = False,
     ) -> None:
-        """`recipe` says how much and which sides are sampled, `seed` is that of the run.
+        """Open the prepared corpus; raise UserError if it is missing or damaged.
 
-        A sentence that would become longer than `max_tokens` keeps the segmentation of the prepared corpus, which has
-        its target sentences in reverse with `reverse_target`. With `workers` 0, as many processes as are of use do the
-        work; with 1, a thread of this one. Raises UserError when the prepared corpus is missing or damaged.
+        max_tokens:     longer sampled sentences keep the segmentation of the prepared corpus
+        workers:        number of processes; 0 selects it, 1 uses a thread instead
+        is_builder:     whether this rank builds the text
+        reverse_target: whether the prepared corpus has reversed target sentences
         """
-        assert recipe.subword_sampling > 0, "without sampling, every epoch has the text of the prepared corpus"
+        assert recipe.subword_sampling > 0, "without sampling, epochs use the prepared corpus"
         self._base = PairStore(directory, "train")
         self._directory, self._folder = directory, directory / "epochs"
         self._sides = _sampled_sides(recipe.subword_sampling_sides)
         self._seed = seed
         self._make_sampler = partial(_ShardSampler, directory, recipe.subword_sampling, max_tokens, reverse_target)
-        few = len(self._base) < _FEW_PAIRS
-        self._workers = workers or (1 if few else min(max(2, num_cores()), _MOST_PROCESSES))
-        self._is_builder = builds
+        few = len(self._base) < _MIN_PAIRS_FOR_PROCESSES
+        self._workers = workers or (1 if few else min(max(2, num_cores()), _MAX_PROCESSES))
+        self._is_builder = is_builder
         self._builds: dict[int, Future[None]] = {}
         self._closed = threading.Event()
         self._first_kept = 0
-        self._share_done = 0.0
-        self._origin = {
+        self._fraction_done = 0.0
+        self._key = {
             "format": _FORMAT,
             "seed": seed,
             "subword_sampling": recipe.subword_sampling,
@@ -107,31 +107,31 @@ class SampledEpochs:
             "tokens": {"src": len(self._base.src.tokens), "tgt": len(self._base.tgt.tokens)},
             "tokenizers": Tokenizers.load(directory).digests(),
         }
-        if builds:
+        if is_builder:
             self._remove_leftovers()
 
     def store(self, epoch: int) -> PairStore:
-        """The training text of an epoch, once it is made; begins to make that of the next one.
+        """Wait for the training text of an epoch, and start building the next one.
 
-        Raises UserError when it cannot be made, and SamplingClosed when it will not be.
+        Raises UserError if the build fails, and SamplingClosed after `close`.
         """
         if self._is_builder:
-            build = self._begin(epoch)
+            build = self._start_build(epoch)
             while wait([build], SECONDS_BETWEEN_PLAIN_LINES).not_done:
-                say(f"segmenting the training text anew for epoch {epoch}: {self._share_done:.0%} done")
+                say(f"sampling the training text of epoch {epoch}: {self._fraction_done:.0%} done")
             build.result()
-            self._begin(epoch + 1)
+            self._start_build(epoch + 1)
         else:
             self._await_files(epoch)
         return PairStore(self._path(epoch), "train")
 
     def growth(self) -> tuple[float, float]:
-        """How many times as many tokens as in the prepared corpus the sides have, about; the same at every start."""
+        """Estimate the tokens of sampled text relative to the prepared corpus, (src, tgt). Deterministic."""
         sampler = self._make_sampler()
         return self._growth(sampler, "src"), self._growth(sampler, "tgt")
 
     def remove_before(self, epoch: int) -> None:
-        """Remove the text of all epochs before this one; only the process that builds does anything."""
+        """Remove the text of earlier epochs; has no effect on other ranks than the builder."""
         if self._is_builder and epoch > self._first_kept:
             self._first_kept = epoch
             for path in self._folder.glob("epoch-*"):
@@ -139,14 +139,14 @@ class SampledEpochs:
                     shutil.rmtree(path, ignore_errors=True)
 
     def close(self) -> None:
-        """Stop what goes on in the background; who waits for a store gets SamplingClosed."""
+        """Stop background work; waiting callers get SamplingClosed."""
         self._closed.set()
         wait(self._builds.values())
 
-    # --- Making -------------------------------------------------------------------------------------------------------
+    # --- Build --------------------------------------------------------------------------------------------------------
 
-    def _begin(self, epoch: int) -> Future[None]:
-        """Make the text of an epoch in the background, unless that has begun already."""
+    def _start_build(self, epoch: int) -> Future[None]:
+        """Build the text of an epoch in the background, unless it has been started."""
         if self._closed.is_set():
             raise SamplingClosed
         if epoch not in self._builds:
@@ -157,14 +157,14 @@ class SampledEpochs:
     def _run(self, epoch: int, build: Future[None]) -> None:
         try:
             self._build(epoch)
-        except BaseException as error:  # Whatever it is, who waits for the store must see it.
+        except BaseException as error:  # raised in the waiting caller
             build.set_exception(error)
         else:
             build.set_result(None)
 
     def _build(self, epoch: int) -> None:
         directory = self._path(epoch)
-        if self._is_whole(directory):
+        if self._is_complete(directory):
             return
         unfinished = directory.with_name(f".{directory.name}.unfinished")
         try:
@@ -177,21 +177,21 @@ class SampledEpochs:
 
     def _write(self, epoch: int, directory: Path) -> None:
         dtypes = {side: _side_of(self._base, side).tokens.dtype for side in self._sides}
-        make = self._make_sampler if self._workers == 1 else partial(_yielding_to_others, self._make_sampler)
+        make = self._make_sampler if self._workers == 1 else partial(_with_low_priority, self._make_sampler)
         results = cast("Generator[_SampledShard, None, None]", map_in_order(make, self._shards(epoch), self._workers))
         with PairWriter(directory, "train", dtypes) as writer, closing(results):
             for number, sampled in enumerate(results):
                 if self._closed.is_set():
                     raise SamplingClosed
                 writer.append(sampled.side, sampled.tokens, sampled.lengths)
-                self._share_done = (number // len(self._sides)) * _PAIRS_PER_SHARD / len(self._base)
+                self._fraction_done = (number // len(self._sides)) * _PAIRS_PER_SHARD / len(self._base)
         for source in self._directory.glob("train.*.npy"):
             if not (directory / source.name).exists():
                 link_or_copy(source, directory / source.name)
         for path in directory.iterdir():
             sync(path)
         digests = sha256_of(sorted(directory.glob("*.npy")))
-        report = {"made_from": self._origin, "epoch": epoch, "bytes": _sizes(directory), "sha256": digests}
+        report = {"made_from": self._key, "epoch": epoch, "bytes": _sizes(directory), "sha256": digests}
         (directory / _REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         sync(directory / _REPORT_FILE)
 
@@ -199,14 +199,14 @@ class SampledEpochs:
         for number, start in enumerate(range(0, len(self._base), _PAIRS_PER_SHARD)):
             for side in self._sides:
                 stop = min(start + _PAIRS_PER_SHARD, len(self._base))
-                # The last number keeps it apart from all other streams of the run: a 0 there would count for nothing.
+                # The last number separates this stream from others of the run; NumPy ignores trailing zeros.
                 yield _Shard(side, start, stop, (self._seed % (1 << 64), epoch, number, 1 if side == "src" else 2))
 
     def _growth(self, sampler: _ShardSampler, side: Side) -> float:
-        shards = [shard for shard in self._shards(epoch=0) if shard.side == side]  # none of a side that stays
-        few = shards[:: math.ceil(len(shards) / _SHARDS_TO_MEASURE) or 1]
-        after = sum(len(sampler(shard).tokens) for shard in few)
-        before = sum(int(_side_of(self._base, side).lengths[shard.start : shard.stop].sum()) for shard in few)
+        shards = [shard for shard in self._shards(epoch=0) if shard.side == side]  # none for a side that is not sampled
+        sample = shards[:: math.ceil(len(shards) / _SHARDS_TO_MEASURE) or 1]
+        after = sum(len(sampler(shard).tokens) for shard in sample)
+        before = sum(int(_side_of(self._base, side).lengths[shard.start : shard.stop].sum()) for shard in sample)
         return after / before if before else 1.0
 
     # --- Files --------------------------------------------------------------------------------------------------------
@@ -214,42 +214,42 @@ class SampledEpochs:
     def _path(self, epoch: int) -> Path:
         return self._folder / f"epoch-{epoch}"
 
-    def _is_whole(self, directory: Path) -> bool:
-        """Whether a folder holds the text of the epoch that its name says, made as this run makes it.
+    def _is_complete(self, directory: Path) -> bool:
+        """Return whether a directory has the complete text of its epoch, built as this run builds it.
 
-        Only sizes are looked at: the bytes went to the disk before the folder took its name.
+        Compares sizes only, because files are synced before the directory gets its name.
         """
         report = _read_report(directory)
-        told = {"epoch": report.get("epoch"), "sha256": report.get("sha256")}
-        expected = {"made_from": self._origin, "bytes": _sizes(directory), **told}
+        recorded = {"epoch": report.get("epoch"), "sha256": report.get("sha256")}
+        expected = {"made_from": self._key, "bytes": _sizes(directory), **recorded}
         return report == expected and directory == self._path(report["epoch"])
 
     def _remove_leftovers(self) -> None:
-        """Remove what a killed run left half made or was damaged since, and what was made from something else."""
+        """Remove text that is incomplete, damaged or built from other data or options."""
         with _reporting_disk_errors(self._folder):
             for path in self._folder.glob("*"):
-                if not self._is_whole(path) or damaged_files(path, _read_report(path)["sha256"]):
+                if not self._is_complete(path) or damaged_files(path, _read_report(path)["sha256"]):
                     shutil.rmtree(path)
 
     def _await_files(self, epoch: int) -> None:
         directory = self._path(epoch)
-        deadline = monotonic() + _SECONDS_TO_WAIT
-        while not self._is_whole(directory):
-            if self._closed.wait(_SECONDS_BETWEEN_LOOKS):
+        deadline = monotonic() + _TIMEOUT_SECONDS
+        while not self._is_complete(directory):
+            if self._closed.wait(_POLL_SECONDS):
                 raise SamplingClosed
             if monotonic() > deadline:
                 raise UserError(
-                    f"{directory} has not appeared in {_SECONDS_TO_WAIT / 60:.0f} minutes; the first process makes it, "
-                    "on a disk that all machines must share; set run_dir to a folder on such a disk"
+                    f"{directory} did not appear within {_TIMEOUT_SECONDS / 60:.0f} minutes; rank 0 builds it "
+                    "on a file system that all machines must share; set run_dir to a directory on one"
                 )
 
 
-# --- What a process does with a shard -------------------------------------------------------------------------------
+# --- Shards ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Shard:
-    """One side of the pairs `start` to `stop` of the corpus, and the numbers that seed its generator."""
+    """One side of the pairs `start` to `stop` of the corpus, and the seed of its generator."""
 
     side: Side
     start: int
@@ -259,7 +259,7 @@ class _Shard:
 
 @dataclass(frozen=True)
 class _SampledShard:
-    """A shard segmented anew: tokens `(total,)` end to end, lengths `(num_pairs,)`."""
+    """A resegmented shard: tokens `(total,)` end to end, lengths `(num_pairs,)`."""
 
     side: Side
     tokens: Tokens
@@ -267,7 +267,7 @@ class _SampledShard:
 
 
 class _ShardSampler:
-    """Segments shards anew."""
+    """Resegments shards."""
 
     def __init__(self, directory: Path, alpha: float, max_tokens: int, reverse_target: bool) -> None:
         self._base = PairStore(directory, "train")
@@ -294,8 +294,8 @@ class _ShardSampler:
         )
 
 
-def _yielding_to_others(make_sampler: partial[_ShardSampler]) -> _ShardSampler:
-    """Makes what does the work in a process of its own."""
+def _with_low_priority(make_sampler: partial[_ShardSampler]) -> _ShardSampler:
+    """Lower the priority of a worker process and make its sampler."""
     if hasattr(os, "nice"):
         os.nice(_NICENESS)
     return make_sampler()
@@ -315,11 +315,11 @@ def _side_of(store: PairStore, side: Side) -> SideStore:
     return store.src if side == "src" else store.tgt
 
 
-# --- The folder of an epoch -------------------------------------------------------------------------------------------
+# --- Files of an epoch ------------------------------------------------------------------------------------------------
 
 
 def _read_report(directory: Path) -> dict[str, Any]:
-    """What `epoch.json` says; nothing where it cannot be read."""
+    """Return the contents of `epoch.json`; empty if it is unreadable."""
     try:
         report = json.loads((directory / _REPORT_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

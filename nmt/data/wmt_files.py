@@ -1,4 +1,4 @@
-"""WMT test sets in SGM and XML: their segments as text, in order."""
+"""Parsers of WMT test sets in SGM and XML."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from xml.etree import ElementTree
 from nmt.recipe import UserError
 
 _SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
-# Only with a semicolon: `html.unescape` alone would also find entities in a bare `&` ("R&notes").
+# `html.unescape` also replaces entities without a semicolon ("R&notes"), so match them first.
 _ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
 
 
 def sgm_segments(text: str, path: Path) -> list[str]:
-    """The segments of one SGM file; WMT's files are no well-formed SGML, so they are searched rather than parsed.
+    """Return the segments of an SGM file, which may contain line feeds; raise UserError if there are none.
 
-    A segment may hold line feeds. Raises UserError, which names `path`, where there is none.
+    Uses a pattern instead of a parser, because WMT's files are not well-formed SGML.
     """
     segments = _SEGMENT.findall(text)
     if not segments:
-        raise UserError(f"{path} has no <seg> elements; it must be an SGM file of WMT; use kind 'text' for plain text")
+        raise UserError(f"{path} has no <seg> elements; expected an SGM file of WMT; use kind 'text' for plain text")
     return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment) for segment in segments]
 
 
 def xml_pairs(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str) -> Iterator[tuple[str, str]]:
-    """The pairs of an XML file: documents with one <src> and one or more <ref>, aligned by the ids of their segments.
+    """Yield the pairs of an XML file: documents with <src> and <ref> segments, aligned by id.
 
-    A segment may hold line feeds. Raises UserError, which names `path`, for XML that is malformed or not aligned.
+    Segments may contain line feeds. Raises UserError for XML that is malformed or not aligned.
     """
     try:
         documents = list(ElementTree.parse(file).getroot().iter("doc"))
@@ -47,12 +47,12 @@ def xml_pairs(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str)
         yield from ((src[key], ref[key]) for key in src)
     if not found_any:
         raise UserError(
-            f"{path} has no <src> segments in {src_lang!r}; it must be an XML test set of WMT; check src_lang"
+            f"{path} has no <src> segments in {src_lang!r}; expected an XML test set of WMT; check src_lang"
         )
 
 
 def _segments_by_id(document: ElementTree.Element, tag: str, lang: str) -> dict[str, str]:
-    """The segments of the first text of that tag and language in a document, by their ids."""
+    """Return the segments, by id, of the first element with a tag and a language."""
     for text in document.iter(tag):
         if text.get("lang", lang) == lang:
             segments = {seg.get("id", str(number)): seg for number, seg in enumerate(text.iter("seg"), start=1)}

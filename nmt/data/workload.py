@@ -1,4 +1,4 @@
-"""How evenly the updates of a plan keep the processes busy."""
+"""Padding and load balance of an epoch plan."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 
 from nmt.data.epoch_plan import EpochPlan
 
-# Updates are random samples of the same text, so that a few dozen tell of all.
-_UPDATES_COUNTED = 64
+# Updates are random samples of the same text, so a few dozen are representative.
+_SAMPLED_UPDATES = 64
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The work of an update, averaged over some updates; work is counted in tokens of both sides.
+    """Mean work per update, in tokens of both sides.
 
-    micro_batches: micro-batches with pairs, over all processes
-    useful:        share of the computed tokens that are learned from; the others are padding
-    slowest:       tokens that the busiest process computes, divided by the mean over the processes
+    micro_batches: non-empty micro-batches over all processes
+    useful:        fraction of the computed tokens that are not padding
+    slowest:       tokens of the busiest process divided by the mean over processes
     """
 
     processes: int
@@ -28,28 +28,28 @@ class Workload:
     slowest: float
 
     @property
-    def share(self) -> float:
-        """Share of the processes' time that counts: what is neither padding nor waiting for the busiest process."""
+    def efficiency(self) -> float:
+        """Fraction of the processes' time spent neither on padding nor on waiting for the busiest process."""
         return self.useful / self.slowest
 
     @classmethod
-    def of(cls, plan: EpochPlan, processes: int) -> Workload:
-        """The mean over the first updates of a plan; without its last one, which is what remains of an epoch."""
-        updates = range(max(1, min(len(plan) - 1, _UPDATES_COUNTED)))
-        cuts = [plan.micro_batches(update) for update in updates]
-        loads = np.array([_loads(plan, parts, processes) for parts in cuts])  # (updates, processes)
-        ids = np.concatenate(list(chain.from_iterable(cuts)))
-        counted = int((plan.src_lengths[ids] + plan.tgt_lengths[ids] + 2).sum())
+    def from_plan(cls, plan: EpochPlan, processes: int) -> Workload:
+        """Average over the first updates of a plan, without the incomplete last one."""
+        updates = range(max(1, min(len(plan) - 1, _SAMPLED_UPDATES)))
+        batches = [plan.micro_batches(update) for update in updates]
+        loads = np.array([_loads(plan, parts, processes) for parts in batches])  # (updates, processes)
+        ids = np.concatenate(list(chain.from_iterable(batches)))
+        real_tokens = int((plan.src_lengths[ids] + plan.tgt_lengths[ids] + 2).sum())
         return cls(
             processes=processes,
-            micro_batches=sum(len(part) > 0 for part in chain.from_iterable(cuts)) / len(cuts),
-            useful=counted / float(loads.sum()),
+            micro_batches=sum(len(part) > 0 for part in chain.from_iterable(batches)) / len(batches),
+            useful=real_tokens / float(loads.sum()),
             slowest=float(loads.max(axis=1).sum() / loads.mean(axis=1).sum()),
         )
 
 
 def _loads(plan: EpochPlan, parts: list[np.ndarray], processes: int) -> list[int]:
-    """The tokens that each process computes for one update, `(processes,)`."""
+    """Return the tokens of one update that each process computes, `(processes,)`."""
     if plan.shape is not None:
         tokens = [plan.shape.src_tokens + plan.shape.tgt_tokens] * len(parts)
     else:

@@ -20,9 +20,9 @@ from nmt.recipe import DecodeRecipe, UserError
 from nmt.search.hypothesis import Hypothesis, in_order_of_reading
 from nmt.search.limits import tokens_to_hold
 from nmt.search.options import SearchOptions
-from nmt.storage.model_facts import USUAL_MAX_TOKENS
+from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
 from nmt.text.clean import UnicodeForm, normalize
-from nmt.text.cutting import Part, Phrase, assign_phrases, cut_line
+from nmt.text.splitting import Part, Phrase, assign_phrases, split_line
 from nmt.text.tokenizer import Tokenizers
 
 # All that `str.splitlines`, or a reader of the output that uses something like it, takes for the end of a line, and
@@ -59,7 +59,7 @@ class TextTranslator(ABC):
         max_positions: int,
         unicode_form: UnicodeForm,
         reverse_target: bool = False,
-        max_tokens: int = USUAL_MAX_TOKENS,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> None:
         """Translate with a model that accepts sentences of `max_positions` tokens.
 
@@ -208,7 +208,7 @@ class TextTranslator(ABC):
         if len(tokens) <= limit:
             return [Part(text, 0, tokens)] if tokens else []
         self.lines_cut += 1
-        return cut_line(text, self._tokenizers.src.encode, limit)
+        return split_line(text, self._tokenizers.src.encode, limit)
 
     def _tasks(
         self, parts: Sequence[Part], prefix: list[int], required: list[list[int]], options: SearchOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nmt.text.cutting import join_texts
+from nmt.text.splitting import join_texts
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from typing import IO, Literal, cast
 
 from nmt.logs import say
 from nmt.recipe import ModelRecipe, UserError
-from nmt.storage.model_facts import ModelFacts, read_model_facts, read_model_recipe
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import MANIFEST, CorruptError, verify_directory, write_directory
 
@@ -46,7 +46,7 @@ class Conversion:
 
     model: Path
     recipe: ModelRecipe
-    facts: ModelFacts
+    facts: ModelMetadata
     directory: Path
 
 
@@ -73,7 +73,7 @@ def open_conversion(path: Path, stored_as: StoredAs) -> Iterator[Conversion]:
             directory = _conversion_path(model, stored_as)  # another process may have converted while this one waited
             if not _is_valid(directory):
                 directory = _convert(model, directory, stored_as)
-        yield Conversion(model, read_model_recipe(model), read_model_facts(model), directory)
+        yield Conversion(model, read_model_recipe(model), read_model_metadata(model), directory)
 
 
 def _open_lock(model: Path) -> AbstractContextManager[IO[bytes] | None]:

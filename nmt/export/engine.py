@@ -43,7 +43,7 @@ from nmt.search.hypothesis import Hypothesis
 from nmt.search.limits import output_limits
 from nmt.search.options import SearchOptions, length_penalty
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
-from nmt.storage.model_facts import USUAL_MAX_TOKENS, read_model_facts
+from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.text.clean import UnicodeForm
 from nmt.text.tokenizer import Tokenizers
@@ -325,7 +325,7 @@ class CTranslate2Translator(TextTranslator):
         max_positions: int,
         unicode_form: UnicodeForm,
         reverse_target: bool = False,
-        max_tokens: int = USUAL_MAX_TOKENS,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
         scores: bool = True,
     ) -> None:
         """Translate with an engine. scores: compute exact scores; without them, translation is faster
@@ -370,7 +370,7 @@ class CTranslate2Translator(TextTranslator):
         if precision not in get_args(EnginePrecision):
             raise ValueError(f"precision must be one of {', '.join(get_args(EnginePrecision))}, got {precision!r}")
         engine_device = select_device(device)
-        defaults = read_model_facts(find_model(Path(path))).decode
+        defaults = read_model_metadata(find_model(Path(path))).decode
         options = defaults if decode is None else decode.over(defaults)
         require_supported(options, precision, engine_device, ensemble)
         compute_type = select_compute_type(precision, engine_device)

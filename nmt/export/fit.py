@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from nmt.recipe import ModelRecipe, UserError
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_metadata import ModelMetadata
 
 # What every format here holds in all its variants, or what counts only in training.
 _HELD_EVERYWHERE = frozenset(
@@ -14,7 +14,9 @@ _HELD_EVERYWHERE = frozenset(
 )
 
 
-def foreign_choices(recipe: ModelRecipe, facts: ModelFacts | None = None, also_held: Collection[str] = ()) -> list[str]:
+def foreign_choices(
+    recipe: ModelRecipe, facts: ModelMetadata | None = None, also_held: Collection[str] = ()
+) -> list[str]:
     """The options of an architecture that a format is not known to hold, where they are not the paper's.
 
     also_held: options that this format holds, and others do not

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from nmt.recipe import DecodeRecipe, UserError, explain
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizers
 
@@ -64,7 +64,7 @@ def to_generation_config(
     return config, lost
 
 
-def forbidden_tokens(tokenizers: Tokenizers, facts: ModelFacts) -> list[list[int]]:
+def forbidden_tokens(tokenizers: Tokenizers, facts: ModelMetadata) -> list[list[int]]:
     """Encode the phrases that the model's own search options forbid."""
     form = cast(UnicodeForm, facts.unicode_form)
     return [tokenizers.tgt.encode(normalize(phrase, form)) for phrase in facts.decode.forbid]

@@ -25,12 +25,12 @@ from nmt.model.multi_head import MultiHeadAttention
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 
 def huggingface_files(
-    model: Transformer, tokenizers: Tokenizers, facts: ModelFacts
+    model: Transformer, tokenizers: Tokenizers, facts: ModelMetadata
 ) -> tuple[dict[str, bytes], list[str]]:
     """Return names and contents of the files of a Hugging Face model directory, and the lost search options.
 
@@ -48,7 +48,7 @@ def huggingface_files(
     }, lost
 
 
-def _check_architecture(recipe: ModelRecipe, facts: ModelFacts) -> None:
+def _check_architecture(recipe: ModelRecipe, facts: ModelMetadata) -> None:
     reasons = foreign_choices(recipe, facts)
     if recipe.activation == "swiglu":
         reasons.append("model.activation is 'swiglu'")
@@ -169,7 +169,7 @@ def _named_tensors(prefix: str, modules: Mapping[str, nn.Module]) -> Iterator[tu
 # --- Tokenizer --------------------------------------------------------------------------------------------------------
 
 
-def _tokenizer_files(tokenizers: Tokenizers, facts: ModelFacts, max_positions: int) -> dict[str, bytes]:
+def _tokenizer_files(tokenizers: Tokenizers, facts: ModelMetadata, max_positions: int) -> dict[str, bytes]:
     """Return the files of a Marian tokenizer with nmt's token ids."""
     pad, unk, bos, eos = tokenizers.src.pieces([PAD_ID, UNK_ID, BOS_ID, EOS_ID])
     config = {

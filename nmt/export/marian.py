@@ -31,7 +31,7 @@ from nmt.export.marian_vocabulary import Side, read_sides
 from nmt.model.layers import sinusoids
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe, UserError, explain
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import require_new, write_directory
 
 _MASKED_LOGIT = -100.0  # probability 0 in float32, but a finite loss in training
@@ -49,7 +49,7 @@ class Imported:
     recipe: ModelRecipe
     tensors: dict[str, Tensor]
     tokenizer_files: dict[str, bytes]
-    facts: ModelFacts
+    facts: ModelMetadata
 
 
 def import_marian(source: Path, out: Path, src_lang: str | None = None, tgt_lang: str | None = None) -> Imported:
@@ -74,7 +74,7 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
     _check_positions(source, weights, recipe)
     generation = source / "generation_config.json"
     names = read_json(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
-    facts = ModelFacts(
+    facts = ModelMetadata(
         src_lang=src_lang or str(names.get("source_lang") or "und"),
         tgt_lang=tgt_lang or str(names.get("target_lang") or "und"),
         src_vocab_size=len(src.rows),

@@ -10,7 +10,7 @@ from nmt.export.engine import NO_PENALTY
 from nmt.export.generation import forbidden_tokens
 from nmt.recipe import DecodeRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.tokenizer import Tokenizers
 
 # Options of generation_config.json that the example repeats, for the reader.
@@ -45,7 +45,7 @@ def translate(sentence):
 print(translate("A sentence."))"""
 
 
-def ctranslate2_usage(facts: ModelFacts, tokenizers: Tokenizers, folder: Path, repository: str | None) -> str:
+def ctranslate2_usage(facts: ModelMetadata, tokenizers: Tokenizers, folder: Path, repository: str | None) -> str:
     """Return a program that translates like `nmt translate --engine ctranslate2`.
 
     repository: Hugging Face repository of the export; None for the local folder
@@ -79,7 +79,7 @@ def translate(sentence):
 print(translate("A sentence."))"""
 
 
-def _ctranslate2_options(facts: ModelFacts, tokenizers: Tokenizers) -> list[str]:
+def _ctranslate2_options(facts: ModelMetadata, tokenizers: Tokenizers) -> list[str]:
     """Return the arguments of `translate_batch` as Python code."""
     decode = facts.decode
     suppressed = [[piece] for piece in tokenizers.tgt.pieces([PAD_ID, BOS_ID])]

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from nmt.data.epoch_plan import plan_in_order
+from nmt.data.epoch_plan import plan_by_length
 from nmt.logs import say
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 
@@ -71,7 +71,7 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[Group]:
     """
     words = np.array(lengths, dtype=np.int64) - 1  # the plan counts the end token itself
     costs = np.maximum(words, _MIN_COST - 1)
-    for ids in reversed(plan_in_order(words, costs, micro_batch_tokens=budget)):
+    for ids in reversed(plan_by_length(words, costs, micro_batch_tokens=budget)):
         yield Group(ids.tolist(), len(ids), int(costs[ids].sum()) + len(ids))
 
 

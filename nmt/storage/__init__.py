@@ -1,1 +1,1 @@
-"""Model directories on disk: what they hold, written whole and verified."""
+"""Model and run directories: atomic writes, verification, metadata."""

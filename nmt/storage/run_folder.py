@@ -1,4 +1,4 @@
-"""Where a run keeps its checkpoints and its model, and which of them a path given by the user means."""
+"""Layout of run directories, and resolution of user paths to models."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from nmt.recipe import UserError
 
 
 def checkpoint_directory(run: Path, step: int) -> Path:
-    """Where the checkpoint of an update lies; names sort by step."""
+    """Return the directory of a checkpoint; names sort by step."""
     return run / "checkpoints" / f"step-{step:08d}"
 
 
 def checkpoint_step(directory: Path) -> int:
-    """The update after which a checkpoint was saved."""
+    """Return the step of a checkpoint."""
     return int(directory.name.removeprefix("step-"))
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first, unverified."""
+    """Return the checkpoints of a run, oldest first, unverified."""
     return sorted(path for path in (run / "checkpoints").glob("step-????????") if path.is_dir())
 
 
 def find_model(path: Path) -> Path:
-    """The model directory that a path given by the user means; UserError where there is none.
+    """Resolve a user path to a model directory; raise UserError if there is none.
 
-    That is the path itself for a model directory or a checkpoint, and for a run its averaged model, or else its newest
-    checkpoint.
+    A model directory or a checkpoint is returned as it is. For a run, returns its averaged model, or its newest
+    checkpoint if there is no averaged model.
     """
     if (path / "model.toml").is_file():
         return path
@@ -36,12 +36,12 @@ def find_model(path: Path) -> Path:
         return path / "model"
     if checkpoints := list_checkpoints(path):
         return checkpoints[-1]
-    what = "does not exist" if not path.exists() else "holds no model"
-    raise UserError(f"{path} {what}; it must be a model directory (with model.toml), a checkpoint or a run directory")
+    wrong = "does not exist" if not path.exists() else "has no model"
+    raise UserError(f"{path} {wrong}; expected a model directory (with model.toml), a checkpoint or a run directory")
 
 
 def find_report(model: Path) -> dict[str, Any] | None:
-    """The report of the run whose averaged model is in the directory `model`; None for any other model."""
+    """Return the report of the run that contains the averaged model `model`; None for any other model."""
     path = model.resolve().parent / "report.json"
     if model.resolve().name != "model" or not path.is_file():
         return None

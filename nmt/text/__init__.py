@@ -1,1 +1,1 @@
-"""Text: lines of files, normalization and cleaning, the subword tokenizer."""
+"""Text: lines of files, cleaning, subword tokenization, trees."""

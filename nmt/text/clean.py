@@ -1,4 +1,4 @@
-"""Cleaning: one normal form for all text, and the reasons for which a training pair is dropped."""
+"""Normalization of text, and filters for training pairs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ UnicodeForm = Literal["NFC", "NFKC", "none"]
 DropReason = Literal["empty", "control characters", "too long", "length ratio", "identical sides", "wrong script"]
 DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
 
-# Characters that show nothing and separate nothing: soft hyphen, zero-width space, direction marks, word joiners, byte
-# order mark. The zero-width joiner and non-joiner stay: Persian, Hindi and emoji are misspelled without them.
+# Soft hyphen, zero-width space, direction marks, word joiners, byte order mark. The zero-width joiner and non-joiner
+# stay, because Persian, Hindi and emoji need them.
 _INVISIBLE = re.compile("[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]+")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]+")
-# Control characters other than the usual white space, and the mark of bytes that could not be decoded: signs of text
-# that was damaged on its way.
+# Signs of damaged text: control characters other than white space, and U+FFFD for undecodable bytes.
 _DAMAGE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
 
-# SentencePiece makes no piece of more than 16 characters, so that a longer sentence cannot fit its number of tokens.
+# SentencePiece limits pieces to 16 characters, so longer sentences exceed the maximum number of tokens.
 _MAX_CHARACTERS_PER_TOKEN = 16
-_RATIO_BEYOND_WORDS = 10
-_IDENTICAL_BEYOND_WORDS = 3
+_MIN_WORDS_FOR_RATIO = 10
+_MIN_WORDS_FOR_IDENTICAL = 3
 
 _LATIN = "A-Za-zªºÀ-ÖØ-öø-\u02af\u1e00-\u1eff\u2c60-\u2c7f\ua720-\ua7ff\ufb00-\ufb06\uff21-\uff3a\uff41-\uff5a"
 _CYRILLIC = "\u0400-\u052f\u1c80-\u1c8f\u2de0-\u2dff\ua640-\ua69f"
@@ -38,7 +37,7 @@ _HAN = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134
 _KANA = "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
 _HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"
 
-# Languages that are written in several scripts (Serbian) are left out on purpose.
+# Excludes languages with several scripts, such as Serbian.
 _SCRIPT_OF_LANGUAGES = {
     "af ca cs cy da de en es et eu fi fr ga gl hr hu id is it": _LATIN,
     "lt lv ms mt nb nl nn no pl pt ro sk sl sq sv sw tr vi": _LATIN,
@@ -54,14 +53,12 @@ _SCRIPT_OF_LANGUAGES = {
 }
 _SCRIPTS = {language: script for languages, script in _SCRIPT_OF_LANGUAGES.items() for language in languages.split()}
 _WITHOUT_SPACES = frozenset(("ja", "km", "lo", "my", "th", "zh"))
-_NOT_LETTERS = (
-    r"\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u218b\u2460-\u249b"  # Fractions and their like.
-)
+_NOT_LETTERS = r"\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u218b\u2460-\u249b"  # fractions, superscripts
 _LETTER = re.compile(f"[^{_NOT_LETTERS}]")
 
 
 def valid_unicode(text: str) -> str:
-    """The text with surrogate pairs joined and lone surrogates, which no encoding can hold, replaced by U+FFFD."""
+    """Join surrogate pairs and replace lone surrogates, which cannot be encoded, with U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -70,12 +67,12 @@ def valid_unicode(text: str) -> str:
 
 
 def normalize(text: str, form: UnicodeForm) -> str:
-    """Any string as one line in normal form; an empty line may come out.
+    """Normalize a string to one line, which may be empty.
 
-    Invisible characters vanish; control characters, line separators and all kinds of white space become one space;
-    the Unicode form is applied. Applying it twice changes nothing more.
+    Removes invisible characters, replaces each run of control characters and white space with one space, and applies
+    the Unicode form. Idempotent.
     """
-    # Nearly all lines are printable: they have none of what is looked for here, and no white space but the space.
+    # Fast path: most lines are printable, so they have no control characters and no white space except spaces.
     printable = text.isprintable()
     if not printable:
         text = _CONTROL.sub(" ", _INVISIBLE.sub("", valid_unicode(text)))
@@ -87,7 +84,7 @@ def normalize(text: str, form: UnicodeForm) -> str:
 
 
 class Cleaner:
-    """Normalises the pairs of one corpus and finds those that should not be learnt from."""
+    """Normalizes and filters training pairs."""
 
     def __init__(self, data: DataRecipe, src_lang: str, tgt_lang: str) -> None:
         self._data = data
@@ -96,7 +93,7 @@ class Cleaner:
         self._src_lang, self._tgt_lang = src_lang, tgt_lang
 
     def clean(self, src: str, tgt: str) -> Pair | DropReason:
-        """The normalised pair, or the first reason not to train on it; takes the text as it was read."""
+        """Return the normalized pair, or the first reason to drop it."""
         pair = clean_src, clean_tgt = normalize(src, self._form), normalize(tgt, self._form)
         if not (clean_src and clean_tgt):
             return "empty"
@@ -106,9 +103,9 @@ class Cleaner:
             return "too long"
         num_words = _count_words(clean_src, self._src_lang), _count_words(clean_tgt, self._tgt_lang)
         longer = max(num_words)
-        if longer > _RATIO_BEYOND_WORDS and longer > self._data.max_length_ratio * min(num_words):
+        if longer > _MIN_WORDS_FOR_RATIO and longer > self._data.max_length_ratio * min(num_words):
             return "length ratio"
-        if self._data.drop_identical and clean_src == clean_tgt and longer > _IDENTICAL_BEYOND_WORDS:
+        if self._data.drop_identical and clean_src == clean_tgt and longer > _MIN_WORDS_FOR_IDENTICAL:
             return "identical sides"
         if self._data.drop_wrong_script and (
             _in_other_script(clean_src, self._src_lang) or _in_other_script(clean_tgt, self._tgt_lang)
@@ -116,25 +113,19 @@ class Cleaner:
             return "wrong script"
         return pair
 
-    def reason_to_drop(self, src: str, tgt: str) -> DropReason | None:
-        """Why a pair, as it was read, should not be trained on; None when it should."""
-        result = self.clean(src, tgt)
-        return result if isinstance(result, str) else None
 
-
-def _is_damaged(text: str, normal: str) -> bool:
-    """Whether text, whose normal form is given, shows signs of damage."""
-    # Of these signs, normal text can hold but one.
-    return "\ufffd" in text or (text != normal and _DAMAGE.search(text) is not None)
+def _is_damaged(text: str, normalized: str) -> bool:
+    # U+FFFD is the only sign of damage that survives normalization.
+    return "\ufffd" in text or (text != normalized and _DAMAGE.search(text) is not None)
 
 
 def _count_words(text: str, language: str) -> int:
-    """Words between spaces; in languages without spaces, two characters count as a word."""
+    """Count words; in languages without spaces, two characters count as a word."""
     return (len(text) + 1) // 2 if language in _WITHOUT_SPACES else text.count(" ") + 1
 
 
 def _in_other_script(text: str, language: str) -> bool:
-    """Whether most letters are of another script than the language is written in; no if that is not known."""
+    """Return whether most letters belong to another script; False if the script of the language is unknown."""
     script = _SCRIPTS.get(language)
     if script is None or (script == _LATIN and text.isascii()):
         return False
@@ -144,5 +135,5 @@ def _in_other_script(text: str, language: str) -> bool:
 
 @cache
 def _foreign_letter(script: str) -> re.Pattern[str]:
-    """Matches a letter of another script."""
+    """Return a pattern for letters outside a script."""
     return re.compile(f"[^{_NOT_LETTERS}{script}]")

@@ -1,7 +1,7 @@
 """Lines of text files, plain or compressed.
 
-A line ends at a line feed and nowhere else. Carriage returns, U+0085, U+2028 and their like are part of the text (and
-become spaces when it is normalised): a reader that breaks lines there loses the alignment of the two sides.
+A line ends only at a line feed. Carriage returns, U+0085, U+2028 and similar characters are text, and normalization
+turns them into spaces: breaking lines there would misalign the two sides.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from nmt.recipe import UserError
 InvalidUtf8 = Literal["error", "replace"]
 
 MAX_LINE_BYTES = 1 << 24
-"""A longer line is no text: most likely a file of another kind, whose lines could fill the memory."""
+"""Longer lines are errors: the file is probably not text, and its lines could fill the memory."""
 
 _STANDARD_INPUT = Path("-")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 20
-_UTF16_BYTES = 200  # of the start of a text, by which UTF-16 is recognized
+_UTF16_SAMPLE_BYTES = 200
 
 
-def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error", *, once: bool = False) -> Iterator[str]:
-    """The lines of a UTF-8 file without their line feeds, decompressed if need be; a byte order mark is dropped.
+def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error", *, allow_pipe: bool = False) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file without line feeds; decompress it if needed and drop a byte order mark.
 
-    once: whether nothing else reads the file, which then may be a pipe, or `-` for standard input
+    invalid_utf8: whether invalid bytes raise an error or become U+FFFD
+    allow_pipe:   accept a pipe, or `-` for standard input; only for callers that read the input once
 
-    Raises UserError for a file that cannot be read, is damaged or is UTF-16, and, with file and line number, for bytes
-    that are not UTF-8, unless they are to be replaced by U+FFFD, and for a line too long to be text.
+    Raises UserError for files that are unreadable, damaged or UTF-16, for invalid UTF-8, and for overlong lines.
     """
     errors = "replace" if invalid_utf8 == "replace" else "strict"
-    first, name = 1, input_name(path) if once else str(path)
-    with decompressed(path, once=once) as file:
+    first, name = 1, input_name(path) if allow_pipe else str(path)
+    with decompressed(path, allow_pipe=allow_pipe) as file:
         for block in _blocks_of_lines(file, name):
             if first == 1:
-                _refuse_utf16(block, name)
+                _reject_utf16(block, name)
             text = block.removeprefix(_BYTE_ORDER_MARK) if first == 1 else block
             lines: Iterable[str]
             try:
                 lines = text.decode("utf-8", errors).split("\n")
             except UnicodeDecodeError:
-                lines = decode_lines(text.split(b"\n"), name, first=first)  # It says which line is wrong.
+                lines = decode_lines(text.split(b"\n"), name, first=first)  # raises an error with the line number
             yield from lines
             first += text.count(b"\n") + 1
 
@@ -58,30 +58,31 @@ def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error", *, once: bool = 
 def decode_lines(
     lines: Iterable[bytes], name: str, invalid_utf8: InvalidUtf8 = "error", *, first: int = 1
 ) -> Iterator[str]:
-    """Lines of UTF-8 bytes, with or without line feed, as text; see `read_lines`.
+    """Decode UTF-8 lines, with or without line feed; see `read_lines`.
 
-    `name` and the number of the first one stand in errors.
+    name:  name of the input in errors
+    first: number of the first line
     """
     for number, line in enumerate(lines, start=first):
         raw = line.removesuffix(b"\n")
         if number == 1:
-            _refuse_utf16(raw, name)
+            _reject_utf16(raw, name)
             raw = raw.removeprefix(_BYTE_ORDER_MARK)
         try:
             yield raw.decode("utf-8", "replace" if invalid_utf8 == "replace" else "strict")
         except UnicodeDecodeError as error:
-            found = f"{name}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8"
-            remedy = "convert it (iconv -t UTF-8), or have such bytes replaced (data.invalid_utf8, --invalid-utf8)"
-            raise UserError(f"{found}; text must be UTF-8; {remedy}") from error
+            wrong = f"{name}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8"
+            remedy = "convert it (iconv -t UTF-8), or replace invalid bytes (data.invalid_utf8, --invalid-utf8)"
+            raise UserError(f"{wrong}; text must be UTF-8; {remedy}") from error
 
 
 def input_name(path: Path) -> str:
-    """What errors and tables call an input that may be standard input."""
+    """Return the name of an input for errors and tables: its path, or `standard input` for `-`."""
     return "standard input" if path == _STANDARD_INPUT else str(path)
 
 
 def count_lines(path: Path) -> int:
-    """Number of lines, the last one too when no line feed closes it."""
+    """Count lines; a last line without line feed counts."""
     count, last = 0, b"\n"
     with decompressed(path) as file:
         while block := file.read(_BLOCK_BYTES):
@@ -90,24 +91,8 @@ def count_lines(path: Path) -> int:
     return count + (not last.endswith(b"\n"))
 
 
-def _refuse_utf16(start: bytes, name: str) -> None:
-    """Raise UserError for text in UTF-16: by its byte order mark, or since every other byte of its start is 0."""
-    beginning = start[:_UTF16_BYTES]
-    zeros = max(beginning[place::2].count(0) for place in (0, 1))
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or zeros > max(3, 0.4 * len(beginning)):
-        raise UserError(f"{name} is UTF-16; nmt reads UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
-
-
-def line_too_long(name: str, number: int) -> UserError:
-    """What to raise for a line of more than MAX_LINE_BYTES."""
-    limit = f"{MAX_LINE_BYTES >> 20} MiB"
-    return UserError(
-        f"{name}, line {number} is longer than {limit}; text has one sentence a line; check that this is a text file"
-    )
-
-
 def read_blocks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file as they are, in blocks; raises UserError when it cannot be read."""
+    """Yield the raw bytes of a file in blocks; raise UserError if it is unreadable."""
     try:
         with path.open("rb") as file:
             while block := file.read(_BLOCK_BYTES):
@@ -117,15 +102,12 @@ def read_blocks(path: Path) -> Iterator[bytes]:
 
 
 @contextmanager
-def decompressed(path: Path, *, once: bool = False) -> Iterator[io.BufferedIOBase]:
-    """The bytes of a file, decompressed according to its first bytes, which could not begin a UTF-8 text.
-
-    once: see `read_lines`
-    """
+def decompressed(path: Path, *, allow_pipe: bool = False) -> Iterator[io.BufferedIOBase]:
+    """Open a file and decompress it according to its first bytes. See `read_lines` for `allow_pipe`."""
     try:
-        with _open_input(path) if once else path.open("rb") as file:
-            if not (once or file.seekable()):
-                raise UserError(f"{path} is a pipe; it is read more than once, so it must be a file; write it to one")
+        with _open_input(path) if allow_pipe else path.open("rb") as file:
+            if not (allow_pipe or file.seekable()):
+                raise UserError(f"{path} is a pipe, but is read more than once; it must be a file; write it to one")
             magic = file.peek(6)[:6]
             if magic.startswith(b"\x1f\x8b"):
                 with gzip.GzipFile(fileobj=file) as plain:
@@ -139,23 +121,42 @@ def decompressed(path: Path, *, once: bool = False) -> Iterator[io.BufferedIOBas
             else:
                 yield file
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
-        raise UserError(
-            f"{path} is damaged or cut short ({error}); it cannot be decompressed; fetch it again"
-        ) from error
+        raise UserError(f"{path} is damaged or truncated ({error}); download it again") from error
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> UserError:
+    """Return the error for a file that cannot be read."""
+    return UserError(f"cannot read {path.absolute()}: {error.strerror or error}; check the path and its permissions")
+
+
+def line_too_long(name: str, number: int) -> UserError:
+    """Return the error for a line longer than MAX_LINE_BYTES."""
+    return UserError(
+        f"{name}, line {number} is longer than {MAX_LINE_BYTES >> 20} MiB; expected one sentence per line; "
+        "check that this is a text file"
+    )
+
+
+def _reject_utf16(start: bytes, name: str) -> None:
+    """Raise UserError if the start of a text has a UTF-16 byte order mark or many zeros at even or odd positions."""
+    sample = start[:_UTF16_SAMPLE_BYTES]
+    zeros = max(sample[offset::2].count(0) for offset in (0, 1))
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or zeros > max(3, 0.4 * len(sample)):
+        raise UserError(f"{name} is UTF-16; nmt reads UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
 
 
 def _open_input(path: Path) -> io.BufferedReader:
     if path != _STANDARD_INPUT:
         return path.open("rb")
     if sys.stdin is None:
-        raise UserError("standard input is closed; there must be text to read; name a file, or use a pipe")
+        raise UserError("standard input is closed; expected text; name a file, or use a pipe")
     return open(sys.stdin.fileno(), "rb", closefd=False)
 
 
 class _ZstdReader(io.RawIOBase):
-    """Zstandard frames as one stream; zstandard's own reader takes a file that is cut short for a whole one."""
+    """Zstandard frames as one stream. zstandard's own reader accepts truncated files."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -173,28 +174,24 @@ class _ZstdReader(io.RawIOBase):
             if self._frame.eof:
                 self._frame = zstandard.ZstdDecompressor().decompressobj()
         if not self._plain and self._inside_frame:
-            raise EOFError("its last frame has no end")
+            raise EOFError("its last frame is incomplete")
         size = min(len(buffer), len(self._plain))
         buffer[:size], self._plain = self._plain[:size], self._plain[size:]
         return size
 
 
-def unreadable(path: Path, error: OSError) -> UserError:
-    """What to raise for a file that the system does not let read."""
-    return UserError(f"cannot read {path.absolute()}: {error.strerror or error}; give a file that can be read")
-
-
 def _blocks_of_lines(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
-    """Whole lines, many at a time; the line feed of the last one is left out."""
-    begun, number = b"", 1
+    """Yield blocks of whole lines, without the line feed of the last line."""
+    partial_line, number = b"", 1
     while block := file.read(_BLOCK_BYTES):
-        text = begun + block
-        first_line_bytes = text.find(b"\n", len(begun)) + 1 or len(text)  # No other is longer than a block.
+        text = partial_line + block
+        # Only the first line can be longer than a block.
+        first_line_bytes = text.find(b"\n", len(partial_line)) + 1 or len(text)
         if first_line_bytes > MAX_LINE_BYTES:
             raise line_too_long(name, number)
-        lines, line_feed, begun = text.rpartition(b"\n")
+        lines, line_feed, partial_line = text.rpartition(b"\n")
         if line_feed:
             yield lines
             number += lines.count(b"\n") + 1
-    if begun:
-        yield begun
+    if partial_line:
+        yield partial_line

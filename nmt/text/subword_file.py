@@ -1,8 +1,8 @@
-"""SentencePiece model files: their pieces read, and other pieces put in their place; and encoded sentences read.
+"""SentencePiece files: reads and replaces the pieces of a model, and reads encoded sentences.
 
-SentencePiece's interface does not tell which pieces are user symbols and of which kind a model is, and cannot change
-them; the file can. The package's own module for it is of no use here: it wants one certain version of protobuf. The
-numbers are those of sentencepiece_model.proto and of sentencepiece.proto.
+SentencePiece's interface does not expose the algorithm of a model, and cannot change its pieces. Its protobuf module
+needs one exact version of protobuf, so this module parses the messages itself. The field numbers are those of
+sentencepiece_model.proto and sentencepiece.proto.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Literal, NamedTuple
 Algorithm = Literal["bpe", "unigram"]
 
 SPACE = "\u2581"
-"""How pieces write a space."""
+"""The character for a space in pieces."""
 
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST = 1, 2, 3, 4
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_KIND = 1, 2, 3
 _MODEL_TYPE = 3
-_REPLACEMENTS, _RULE_FILE = 2, 6
+_CHARACTER_MAP, _RULE_FILE = 2, 6
 _TOKENS, _TOKEN_ID, _TOKEN_BEGIN = 2, 2, 4
 _VARINT, _LENGTH_DELIMITED, _FOUR_BYTES = 0, 2, 5
 
 
 class PieceKind(IntEnum):
-    """What a piece is for; the numbers are SentencePiece's."""
+    """The type of a piece, numbered as in SentencePiece."""
 
     ordinary = 1
     unknown = 2
@@ -39,10 +39,10 @@ class PieceKind(IntEnum):
 
 @dataclass(frozen=True)
 class Piece:
-    """An entry of a subword model; its id is its place among all.
+    """An entry of a subword model. Its index is its token id.
 
     text:  written form, `▁` for a space
-    score: of bpe, the earlier a piece was merged the higher; of unigram, log-probability in nats
+    score: bpe: decreases with the order of merges; unigram: log-probability in nats
     """
 
     text: str
@@ -51,7 +51,7 @@ class Piece:
 
 
 def read_algorithm(model: bytes) -> Algorithm | None:
-    """How a model cuts text; None when it is neither bpe nor unigram."""
+    """Return the algorithm of a model; None if it is neither bpe nor unigram."""
     match _settings(model)[_TRAINER].get(_MODEL_TYPE, b"\x01"):
         case b"\x01":
             return "unigram"
@@ -62,36 +62,36 @@ def read_algorithm(model: bytes) -> Algorithm | None:
 
 
 def is_plain_bpe(model: bytes) -> bool:
-    """Whether a model cuts text as bpe does and has no rules by which some of its characters stand for others."""
+    """Return whether a model is bpe and does not normalize characters."""
     settings = _settings(model)
-    return settings[_TRAINER].get(_MODEL_TYPE) == b"\x02" and not settings[_NORMALIZER].get(_REPLACEMENTS)
+    return settings[_TRAINER].get(_MODEL_TYPE) == b"\x02" and not settings[_NORMALIZER].get(_CHARACTER_MAP)
 
 
 def read_pieces(model: bytes) -> list[Piece]:
-    """The pieces of a model, in the order of their ids."""
+    """Return the pieces of a model, in the order of their ids."""
     return [_read_piece(field.content) for field in _fields(model) if field.number == _PIECES]
 
 
 def read_encoded(sentence: bytes) -> tuple[list[int], list[int]]:
-    """The ids of a sentence's tokens, and the byte of its text where each begins; from a SentencePieceText message."""
+    """Parse a SentencePieceText message; return the token ids and the byte offset of each token in the text."""
     tokens = [
         {field.number: field.content for field in _fields(token.content)}
         for token in _fields(sentence)
         if token.number == _TOKENS
     ]
-    ids, begins = ([_integer(token[number], 0)[0] for token in tokens] for number in (_TOKEN_ID, _TOKEN_BEGIN))
-    return ids, begins
+    ids, offsets = ([_integer(token[number], 0)[0] for token in tokens] for number in (_TOKEN_ID, _TOKEN_BEGIN))
+    return ids, offsets
 
 
 def with_pieces(model: bytes, pieces: Iterable[Piece]) -> bytes:
-    """The same model with other pieces; samples by which it would test itself are left out."""
+    """Return the model with other pieces, without its self-test samples."""
     written = b"".join(_write_bytes(_PIECES, _write_piece(piece)) for piece in pieces)
     kept = (field.raw for field in _fields(model) if field.number not in (_PIECES, _SELF_TEST))
     return written + b"".join(kept)
 
 
 def without_rule_file(model: bytes) -> bytes:
-    """The same model without the name of the file that its rules came from, which belongs to one machine."""
+    """Return the model without the path of its normalization rules, which depends on the machine."""
     written = b""
     for field in _fields(model):
         if field.number == _NORMALIZER:
@@ -103,7 +103,7 @@ def without_rule_file(model: bytes) -> bytes:
 
 
 class _Field(NamedTuple):
-    """A field of a Protocol Buffers message: its number, its content as it is written there, and all of its bytes."""
+    """A field of a protobuf message. `raw` includes its key and length."""
 
     number: int
     content: bytes
@@ -111,8 +111,8 @@ class _Field(NamedTuple):
 
 
 def _settings(model: bytes) -> dict[int, dict[int, bytes]]:
-    """How a model was trained and how it takes text, by the numbers of these messages and of their fields."""
-    messages = {field.number: field.content for field in _fields(model, but=_PIECES)}
+    """Return the fields of the trainer and normalizer messages, by message and field number."""
+    messages = {field.number: field.content for field in _fields(model, skip=_PIECES)}
     return {
         number: {field.number: field.content for field in _fields(messages.get(number, b""))}
         for number in (_TRAINER, _NORMALIZER)
@@ -131,11 +131,11 @@ def _write_piece(piece: Piece) -> bytes:
     return _write_bytes(_PIECE_TEXT, piece.text.encode()) + score + bytes([_PIECE_KIND << 3 | _VARINT, piece.kind])
 
 
-def _fields(message: bytes, but: int | None = None) -> Iterator[_Field]:
-    """The fields of a message, but for those of one number."""
-    place = 0
-    while place < len(message):
-        key, start = _integer(message, place)
+def _fields(message: bytes, skip: int | None = None) -> Iterator[_Field]:
+    """Yield the fields of a message, except those numbered `skip`."""
+    position = 0
+    while position < len(message):
+        key, start = _integer(message, position)
         match key & 7:
             case 0:
                 end = _integer(message, start)[1]
@@ -146,13 +146,13 @@ def _fields(message: bytes, but: int | None = None) -> Iterator[_Field]:
             case _:
                 size, start = _integer(message, start)
                 end = start + size
-        if key >> 3 != but:
-            yield _Field(key >> 3, message[start:end], message[place:end])
-        place = end
+        if key >> 3 != skip:
+            yield _Field(key >> 3, message[start:end], message[position:end])
+        position = end
 
 
 def _integer(message: bytes, start: int) -> tuple[int, int]:
-    """An integer of seven bits a byte, the lowest ones first, and the place behind it."""
+    """Decode a varint (seven bits per byte, low bits first); return it and the position after it."""
     value = shift = 0
     while True:
         byte = message[start]

@@ -1,8 +1,8 @@
-"""The subword tokenizer: SentencePiece, trained and used with the special ids of this project.
+"""The subword tokenizer: SentencePiece with the special ids of this project.
 
-Text is normalised before it comes here (`nmt.text.clean.normalize`), so SentencePiece itself changes nothing, unless it
-is to lower-case: that is written into its model, so that whoever uses the model does the same. What has no piece of its
-own is spelled in bytes: no character ever becomes the unknown token.
+`nmt.text.clean.normalize` normalizes text before tokenization. SentencePiece only lowercases, if requested: the rule
+is part of its model, so other users of the model apply it too. Characters without a piece are spelled in bytes; none
+becomes the unknown token.
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ from nmt.text.subword_file import (
 
 _JOINT_FILE, _SRC_FILE, _TGT_FILE = "tokenizer.model", "tokenizer.src.model", "tokenizer.tgt.model"
 
-# Fixed, whatever machine trains: the result of training may depend on how the text is shared out among the threads.
+# Fixed on every machine, because the trained model may depend on the number of threads.
 _TRAINING_THREADS = 16
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a subword model is made of.
+    """The pieces of a subword model, by token id.
 
-    algorithm: how it was trained, and how it puts text together from its pieces
-    pieces:    written form of each piece, `▁` for a space
-    scores:    of bpe, the earlier a piece was merged the higher; of unigram, log-probabilities in nats
-    ordinary:  whether a piece is a string of characters like any other: no special token, user symbol or byte
+    pieces:   written form, `▁` for a space
+    scores:   bpe: decrease with the order of merges; unigram: log-probabilities in nats
+    ordinary: False for special tokens, user symbols and bytes
     """
 
     algorithm: Algorithm
@@ -59,9 +58,8 @@ class Vocabulary:
 class Tokenizer:
     """A trained subword model.
 
-    path:       the file that it was read from or written to
-    model:      the content of that file
-    vocab_size: number of pieces, special tokens included
+    model:      contents of the file `path`
+    vocab_size: number of pieces, including special tokens
     """
 
     def __init__(self, model: bytes, path: Path) -> None:
@@ -72,56 +70,58 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
-        """Read a `.model` file; raises UserError when it is missing, damaged or of other special tokens."""
+        """Read a `.model` file; raise UserError if it is missing or damaged, or has other special ids."""
         try:
             return cls(path.read_bytes(), path)
         except OSError as error:
-            wrong = f"cannot read tokenizer {path}: {error.strerror}"
-            raise UserError(f"{wrong}; it must be a SentencePiece model; prepare the data first") from error
+            raise UserError(
+                f"cannot read tokenizer {path}: {error.strerror}; it must exist; prepare the data first"
+            ) from error
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of one sentence, without begin or end token; a lone surrogate counts as U+FFFD."""
+        """Return the token ids of a sentence, without BOS and EOS. Lone surrogates become U+FFFD."""
         ids: list[int] = self._processor.encode(valid_unicode(text), out_type=int)
         return ids
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
-        """The token ids as `encode` gives them, and the character of `text` where each token begins.
+        """Return the token ids and the index of the character of `text` where each token starts.
 
-        The text may be of any form: SentencePiece counts before it normalizes. A token that spells only a part of a
-        character, such as a byte or a letter of a ligature, begins where the character does.
+        The text need not be normalized: SentencePiece counts positions before it normalizes. A token for a part of a
+        character, such as a byte or a letter of a ligature, starts at that character.
         """
         text = valid_unicode(text)
-        ids, begins = read_encoded(self._processor.encode(text, out_type="serialized_proto"))
-        characters = [place for place, character in enumerate(text) for _ in character.encode()]
-        return ids, [[*characters, len(text)][begin] for begin in begins]
+        ids, byte_offsets = read_encoded(self._processor.encode(text, out_type="serialized_proto"))
+        character_of_byte = [index for index, character in enumerate(text) for _ in character.encode()]
+        character_of_byte.append(len(text))
+        return ids, [character_of_byte[offset] for offset in byte_offsets]
 
     def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[list[int]]:
-        """The token ids of many sentences, computed by `num_threads` threads (-1: one for each core)."""
+        """Encode sentences with `num_threads` threads (-1: one per core)."""
         valid = [valid_unicode(text) for text in texts]
         ids: list[list[int]] = self._processor.encode(valid, out_type=int, num_threads=num_threads) if valid else []
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of any token ids, on one line; an id outside the vocabulary counts as the unknown token."""
+        """Return the text of token ids as one line. Ids outside the vocabulary decode as the unknown token."""
         known = [int(i) if 0 <= i < self.vocab_size else UNK_ID for i in ids]
         text: str = self._processor.decode(known) if known else ""
-        # Byte pieces can spell any byte, line ends too; a translation must stay on its line.
+        # Byte pieces can spell line breaks.
         return text.replace("\n", " ").replace("\r", " ")
 
     def decode_batch(self, batch: Iterable[Sequence[int]]) -> list[str]:
-        """The text of each list of token ids; see `decode`."""
+        """Decode each list of token ids."""
         return [self.decode(ids) for ids in batch]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The written form of each token, `▁` for the space before a word; for people and for alignments."""
+        """Return the written form of each token, `▁` for the space before a word."""
         return [self._processor.id_to_piece(int(i) if 0 <= i < self.vocab_size else UNK_ID) for i in ids]
 
     def lowercases(self) -> bool:
-        """Whether upper case is not told from lower case."""
+        """Return whether the model lowercases text."""
         return str(self._processor.normalize("A")) == f"{SPACE}a"
 
     def encodes_by_words(self) -> bool:
-        """Whether the ids of a normalised sentence are those of its words end to end, bit for bit; see `encoding`."""
+        """Return whether the ids of any normalized sentence are exactly those of its words."""
         pieces = self._processor.id_to_piece(list(range(self.vocab_size)))
         return (
             is_plain_bpe(self.model)
@@ -131,24 +131,26 @@ class Tokenizer:
         )
 
     def user_symbols(self) -> dict[str, int]:
-        """The pieces that are always one token, such as the tags of corpora, with their ids."""
+        """Return the ids of the pieces that are always one token, such as corpus tags."""
         pieces = enumerate(read_pieces(self.model))
         return {piece.text: token for token, piece in pieces if piece.kind == PieceKind.user_symbol}
 
     def tag_id(self, tag: str) -> int:
-        """The id of a tag, which stands before a source; UserError, with all that there are, for an unknown one."""
-        known = self.user_symbols()
-        if tag not in known:
-            those = f"one of {', '.join(known)}" if known else "left out, for this model has none"
-            raise UserError(f"tag {tag!r} is unknown to the tokenizer; it must be {those}; correct the tag")
-        return known[tag]
+        """Return the id of a tag; raise UserError, which lists all tags, if it is unknown."""
+        ids = self.user_symbols()
+        if tag not in ids:
+            expected = f"it must be one of {', '.join(ids)}" if ids else "this model has no tags"
+            raise UserError(f"tag {tag!r} is unknown to the tokenizer; {expected}; correct or remove the tag")
+        return ids[tag]
 
     def vocabulary(self) -> Vocabulary:
-        """The pieces of the model; raises UserError when it is neither bpe nor unigram."""
+        """Return the pieces of the model; raise UserError if it is neither bpe nor unigram."""
         algorithm = read_algorithm(self.model)
         if algorithm is None:
-            wrong = f"tokenizer {self.path} is neither a bpe nor a unigram model"
-            raise UserError(f"{wrong}; only these can be sampled; set train.subword_sampling to 0")
+            raise UserError(
+                f"tokenizer {self.path} is neither a bpe nor a unigram model; subword sampling needs one of them; "
+                "set train.subword_sampling to 0"
+            )
         pieces = read_pieces(self.model)
         return Vocabulary(
             algorithm,
@@ -160,26 +162,26 @@ class Tokenizer:
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The tokenizers of the two sides: one and the same object when they are joint."""
+    """The tokenizers of both sides; the same object if they are joint."""
 
     src: Tokenizer
     tgt: Tokenizer
 
     @property
     def joint(self) -> bool:
-        """Whether both sides share one vocabulary."""
+        """Whether both sides share one tokenizer."""
         return self.src is self.tgt
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizers:
-        """Read `tokenizer.model`, or else `tokenizer.src.model` and `tokenizer.tgt.model`; raises UserError."""
+        """Read `tokenizer.model`, or `tokenizer.src.model` and `tokenizer.tgt.model`."""
         if (directory / _SRC_FILE).exists() and not (directory / _JOINT_FILE).exists():
             return cls(Tokenizer.load(directory / _SRC_FILE), Tokenizer.load(directory / _TGT_FILE))
         joint = Tokenizer.load(directory / _JOINT_FILE)
         return cls(joint, joint)
 
     def files(self) -> dict[str, bytes]:
-        """Name and content of the files that `load` reads."""
+        """Return the names and contents of the files that `load` reads."""
         if self.joint:
             return {_JOINT_FILE: self.src.model}
         return {_SRC_FILE: self.src.model, _TGT_FILE: self.tgt.model}
@@ -195,9 +197,9 @@ class Tokenizers:
 
 
 def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -> Tokenizer:
-    """Train a subword model on normalised lines and write it to `path`, a `.model` file.
+    """Train a subword model on normalized lines and write it to `path`, a `.model` file.
 
-    The same lines and recipe give the same bytes on every machine. Raises UserError when the vocabulary size does not
+    The same lines and recipe give the same bytes on every machine. Raises UserError if the vocabulary size does not
     fit the text. Source: Sennrich et al. 2016 (bpe), Kudo 2018 (unigram), Kudo and Richardson 2018 (SentencePiece).
     """
     written = io.BytesIO()
@@ -228,10 +230,12 @@ def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -
 def train_tokenizers(
     sample: Callable[[], Iterable[tuple[str, str]]], recipe: TokenizerRecipe, directory: Path, tags: Iterable[str] = ()
 ) -> Tokenizers:
-    """Train the tokenizers of both sides on normalised pairs, joint or apart, and write them to `directory`.
+    """Train one joint tokenizer or one per side on normalized pairs, and write them to `directory`.
 
-    `sample` gives the pairs each time it is called; `tags` are further user symbols, of the source side. Raises
-    UserError as `train_tokenizer` does.
+    sample: returns the pairs; called once per tokenizer
+    tags:   additional user symbols of the source side
+
+    Raises UserError as `train_tokenizer` does.
     """
     with_tags = recipe.model_copy(update={"user_symbols": tuple(dict.fromkeys((*recipe.user_symbols, *tags)))})
     if recipe.joint:
@@ -245,10 +249,10 @@ def train_tokenizers(
 
 @contextmanager
 def _normalization(lowercase: bool) -> Iterator[dict[str, Any]]:
-    """What tells SentencePiece's trainer how to take text: as it is, or with each letter in lower case.
+    """Yield the normalization options of SentencePiece's trainer: identity or lowercase.
 
-    Every letter becomes one letter, so that pieces and text still have the same number of characters; for the dotted
-    capital I, the only one that Unicode would make two of, it is the i.
+    Lowercasing maps each character to one character, so lengths stay the same. The dotted capital I, whose lowercase
+    form has two characters, becomes i.
     """
     if not lowercase:
         yield {"normalization_rule_name": "identity"}
@@ -262,16 +266,16 @@ def _normalization(lowercase: bool) -> Iterator[dict[str, Any]]:
 
 
 def _explain_training_error(message: str, recipe: TokenizerRecipe) -> str:
-    """One line that says which vocabulary size would do, drawn from the trainer's own message."""
+    """Return an error message with the vocabulary size that the trainer's message suggests."""
     wrong = f"tokenizer.vocab_size is {recipe.vocab_size}"
     if too_high := re.search(r"value <= (\d+)", message):
-        return f"{wrong}; this text allows at most {too_high[1]} pieces; set it to {too_high[1]} or less, or add text"
+        return f"{wrong}; this text allows at most {too_high[1]} pieces; set it to at most {too_high[1]}, or add text"
     if too_low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        needed = f"its characters, 256 bytes and the special tokens alone need {too_low[1]}"
-        return f"{wrong}; {needed}; set it well above that, or lower tokenizer.character_coverage"
+        minimum = f"the characters of the text, 256 bytes and the special tokens need {too_low[1]}"
+        return f"{wrong}; {minimum}; set it well above that, or lower tokenizer.character_coverage"
     detail = " ".join(message.split())
     return (
-        f"the tokenizer cannot be trained ({detail}); it needs text and a vocabulary that fits; check section tokenizer"
+        f"cannot train the tokenizer ({detail}); it needs text and a suitable vocabulary size; check section tokenizer"
     )
 
 
@@ -281,11 +285,11 @@ def _processor(model: bytes, path: Path) -> sentencepiece.SentencePieceProcessor
         special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
     except (RuntimeError, ValueError) as error:
         raise UserError(
-            f"tokenizer {path} is damaged; it must be a SentencePiece model; restore or remake it"
+            f"tokenizer {path} is damaged; expected a SentencePiece model; restore it or train it again"
         ) from error
     if special != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
         raise UserError(
-            f"tokenizer {path} numbers pad, unknown, begin and end as {special}; "
+            f"tokenizer {path} has ids {special} for padding, unknown, BOS and EOS; "
             f"they must be {(PAD_ID, UNK_ID, BOS_ID, EOS_ID)}; use a tokenizer that nmt trained"
         )
     return processor

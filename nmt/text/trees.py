@@ -1,9 +1,9 @@
-"""Constituency trees as text for a sequence-to-sequence model (Vinyals et al. 2015), and their brackets for scoring.
+"""Constituency trees as target text (Vinyals et al. 2015), and their brackets for scoring.
 
-A tree in the form of the Penn Treebank, `(ROOT (S (NP (DT The) (NN dog)) (VP (VBZ sleeps)) (. .)))`, becomes the
-source `The dog sleeps .` and the target `(S (NP XX XX )NP (VP XX )VP . )S`. Every word is XX, since the model need not
-copy it. Punctuation is its tag, because EVALB leaves it out where it counts brackets. Function tags (`NP-SBJ`) and
-traces (`-NONE-`) go, as EVALB drops them.
+The Penn Treebank tree `(ROOT (S (NP (DT The) (NN dog)) (VP (VBZ sleeps)) (. .)))`, becomes the
+source `The dog sleeps .` and the target `(S (NP XX XX )NP (VP XX )VP . )S`. Words become XX, so the model need not copy
+them. Punctuation becomes its tag, because EVALB ignores punctuation. Function tags (`NP-SBJ`) and traces (`-NONE-`)
+are removed, as in EVALB.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TRACE = "-NONE-"
 _ROOTS = frozenset({"ROOT", "TOP", ""})
 _ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
 _PENN_TOKEN = re.compile(r"[()]|[^\s()]+")
-# The same label, says EVALB's usual file of parameters.
+# EVALB's default parameters treat these labels as equal.
 _EQUAL_LABELS = {"PRT": "ADVP"}
 
 
@@ -32,7 +32,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Node:
-    """A constituent; a label of "" is that of a root without one."""
+    """A constituent. The label of an unlabeled root is ""."""
 
     label: str
     children: tuple[Node | Leaf, ...]
@@ -42,25 +42,25 @@ Bracket = tuple[str, int, int]
 
 
 def read_tree(line: str) -> Node:
-    """The tree on a line in the form of the Penn Treebank; ValueError where it is malformed."""
+    """Parse a Penn Treebank tree; raise ValueError if it is malformed."""
     stack: list[tuple[str, list[Node | Leaf]]] = [("", [])]
     tokens = _PENN_TOKEN.findall(line)
-    place = 0
-    while place < len(tokens):
-        if tokens[place] == "(":
-            label = tokens[place + 1] if place + 1 < len(tokens) and tokens[place + 1] not in "()" else ""
+    position = 0
+    while position < len(tokens):
+        if tokens[position] == "(":
+            label = tokens[position + 1] if position + 1 < len(tokens) and tokens[position + 1] not in "()" else ""
             stack.append((label, []))
-            place += 1 + bool(label)
-            if tokens[place : place + 1] not in ([], ["("], [")"]):  # a word behind its tag
-                stack[-1][1].append(Leaf(label, tokens[place]))
-                place += 1
-        elif tokens[place] == ")" and len(stack) > 1:
+            position += 1 + bool(label)
+            if tokens[position : position + 1] not in ([], ["("], [")"]):  # a word after its tag
+                stack[-1][1].append(Leaf(label, tokens[position]))
+                position += 1
+        elif tokens[position] == ")" and len(stack) > 1:
             label, children = stack.pop()
             is_leaf = len(children) == 1 and isinstance(children[0], Leaf) and children[0].tag == label
             stack[-1][1].append(children[0] if is_leaf else Node(label, tuple(children)))
-            place += 1
+            position += 1
         else:
-            raise ValueError(f"unexpected {tokens[place]!r}")
+            raise ValueError(f"unexpected {tokens[position]!r}")
     roots = stack[0][1]
     if len(stack) > 1 or len(roots) != 1 or not isinstance(roots[0], Node):
         raise ValueError("the brackets do not enclose one tree")
@@ -68,29 +68,29 @@ def read_tree(line: str) -> Node:
 
 
 def words(tree: Node) -> list[str]:
-    """The words of a tree, brackets among them as they are written in text."""
+    """Return the words of a tree, with escaped brackets restored."""
     return [re.sub("-[LR][RCS]B-", lambda found: _ESCAPES[found[0]], leaf.word) for leaf in _leaves(tree)]
 
 
 def linearize(tree: Node) -> str:
-    """A tree as the target of a model: opening and closing brackets with their labels, and a symbol for each word."""
+    """Return a tree as target text: labeled opening and closing brackets, and a symbol per word."""
     return " ".join(_linear(tree))
 
 
-def has_form_of_target(line: str) -> bool:
-    """Whether a line is written as `linearize` writes trees, and not as the Penn Treebank does."""
+def is_linearized(line: str) -> bool:
+    """Return whether a line is the output of `linearize`, not a Penn Treebank tree."""
     return not any(token == ")" for token in _PENN_TOKEN.findall(line)[-1:])
 
 
 def brackets(line: str) -> tuple[list[Bracket], int]:
-    """The labelled brackets of a tree in either form, and its number of words; ValueError where it is malformed.
+    """Return the labeled brackets (label, start, end) of a tree in either form, and its number of words.
 
-    As EVALB counts them: (label, first word, end), with punctuation left out of the words, without the root, empty
-    brackets and part-of-speech tags.
+    Follows EVALB: word indices skip punctuation; the root, empty brackets and part-of-speech tags do not count.
+    Raises ValueError for a malformed tree.
     """
-    if not has_form_of_target(line):
+    if not is_linearized(line):
         line = linearize(read_tree(line))
-    found: list[Bracket] = []
+    closed: list[Bracket] = []
     opened: list[tuple[str, int]] = []
     counted = leaves = 0
     for token in line.split():
@@ -98,22 +98,22 @@ def brackets(line: str) -> tuple[list[Bracket], int]:
             opened.append((token[1:], counted))
         elif token.startswith(")"):
             if not opened or opened[-1][0] != token[1:]:
-                raise ValueError(f"{token} closes what is not open")
+                raise ValueError(f"{token} closes no open bracket")
             label, start = opened.pop()
             if counted > start and label not in _ROOTS:
-                found.append((_EQUAL_LABELS.get(label, label), start, counted))
+                closed.append((_EQUAL_LABELS.get(label, label), start, counted))
         elif token != WORD and token not in PUNCTUATION:
             raise ValueError(f"{token} is neither a bracket nor a word")
         else:
             leaves += 1
             counted += token not in PUNCTUATION
     if opened or not leaves:
-        raise ValueError("a bracket is not closed" if opened else "there is no word")
-    return found, leaves
+        raise ValueError("a bracket is not closed" if opened else "there are no words")
+    return closed, leaves
 
 
 def right_branching(target: str, label: str = "S") -> str:
-    """A baseline with the words of a target: each word opens a bracket that reaches to the end of the sentence."""
+    """Return a baseline for a target: each word opens a bracket that ends with the sentence."""
     leaves = [token for token in target.split() if not token.startswith(("(", ")"))]
     return " ".join([*(f"({label} {leaf}" for leaf in leaves), *[f"){label}"] * len(leaves)])
 

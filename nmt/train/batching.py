@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
-from nmt.data.shapes import UpdateNeeds
+from nmt.data.shapes import UpdateStatistics
 from nmt.data.workload import Workload
 from nmt.logs import say, warn
 from nmt.packing.packed import BatchShape
@@ -65,7 +65,7 @@ class Batching:
             probe = MemoryProbe(updater.loss, plan, world, updater.precision, reserve, shapes)
             budget = fit_micro_batch(recipe.train.micro_batch_tokens, recipe.data.max_tokens + 1, probe)
         shape = shapes(budget) if shapes else None
-        workload = Workload.of(replace(plan, micro_batch_tokens=budget, shape=shape), world.size)
+        workload = Workload.from_plan(replace(plan, micro_batch_tokens=budget, shape=shape), world.size)
         return cls(needs.src_tokens, budget, multiple, shape, workload)
 
     def announce(self, recipe: Recipe, state: TrainState) -> None:
@@ -77,9 +77,9 @@ class Batching:
             say(f"train.micro_batch_tokens is {budget:,}, the largest that fits into memory and is fast")
         work = self.workload
         say(describe_workload(work))
-        if work.share < _LEAST_SHARE:
+        if work.efficiency < _LEAST_SHARE:
             warn(
-                f"padding and waiting take {1 - work.share:.0%} of the time of {work.processes} processes; "
+                f"padding and waiting take {1 - work.efficiency:.0%} of the time of {work.processes} processes; "
                 "use fewer processes, or raise train.batch_tokens"
             )
 
@@ -91,7 +91,7 @@ def describe_workload(work: Workload) -> str:
         return f"{line}, of which {work.useful:.1%} are tokens and no padding"
     return (
         f"{line}, {work.micro_batches / work.processes:.3g} for each of {work.processes} processes; "
-        f"{work.share:.1%} of the processes' work counts, the busiest has {work.slowest - 1:.1%} more than the mean"
+        f"{work.efficiency:.1%} of their work counts, the busiest has {work.slowest - 1:.1%} more than the mean"
     )
 
 
@@ -108,7 +108,7 @@ def micro_batch_multiple(recipe: Recipe, world: World) -> int:
     return wanted
 
 
-def update_needs(recipe: Recipe, text: TrainingData) -> UpdateNeeds:
+def update_needs(recipe: Recipe, text: TrainingData) -> UpdateStatistics:
     """What updates need, as far as it is the same in every epoch and after every start."""
     store, mixture = text.train, text.mixture
     src, tgt = store.src.lengths, store.tgt.lengths
@@ -120,10 +120,10 @@ def update_needs(recipe: Recipe, text: TrainingData) -> UpdateNeeds:
         grown = zip(text.epochs.growth(), (src, tgt), strict=True)
         src, tgt = (np.rint(growth * lengths).astype(np.int64) for growth, lengths in grown)
         longest = max(longest, recipe.data.max_tokens + 1)  # of what is sampled
-    return replace(UpdateNeeds.of(src, tgt, batch_tokens=recipe.train.batch_tokens), longest=longest)
+    return replace(UpdateStatistics.from_lengths(src, tgt, batch_tokens=recipe.train.batch_tokens), longest=longest)
 
 
-def plan_first_epoch(recipe: Recipe, text: TrainingData, needs: UpdateNeeds, multiple: int) -> EpochPlan:
+def plan_first_epoch(recipe: Recipe, text: TrainingData, needs: UpdateStatistics, multiple: int) -> EpochPlan:
     """The updates of epoch 0, as large as they are in every epoch; for a budget of "auto" in the smallest parts."""
     wanted = recipe.train.micro_batch_tokens
     return plan_epoch(

@@ -42,7 +42,7 @@ MARGIN = 0.1
 _SAMPLE_TOKENS = 2_048
 # Each update is a random sample of the corpus, so a few of them show how long neighbours by length are.
 _UPDATES_LOOKED_AT = 64
-_SECONDS_BETWEEN_LOOKS = 0.001
+_POLL_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def peak_memory(run: Callable[[], None], device: torch.device) -> int:
 
     def watch() -> None:
         nonlocal peak
-        while not done.wait(_SECONDS_BETWEEN_LOOKS):
+        while not done.wait(_POLL_SECONDS):
             peak = max(peak, _resident_memory())
 
     watcher = threading.Thread(target=watch, name="memory", daemon=True)

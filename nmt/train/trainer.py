@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from nmt.checkpoint import Checkpoint, Tensors, load_tensors, model_tensors, prune_checkpoints, save_checkpoint
-from nmt.data.loader import Place, TrainingBatches, Update
+from nmt.data.loader import DataPosition, TrainingBatches, Update
 from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.precision import autocast
 from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say, warn
@@ -144,7 +144,7 @@ class Trainer:
             self.text.train,
             self.train_recipe.model_copy(update={"micro_batch_tokens": self.state.micro_batch_tokens}),
             seed=self.recipe.seed,
-            start=Place(self.state.epoch, self.state.update, self.state.pair),
+            start=DataPosition(self.state.epoch, self.state.update, self.state.pair),
             rank=self.world.rank,
             world_size=self.world.size,
             multiple=self.batching.multiple,

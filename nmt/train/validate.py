@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from nmt.data.epoch_plan import plan_in_order
+from nmt.data.epoch_plan import plan_by_length
 from nmt.data.loader import make_batch
 from nmt.data.store import PairStore
 from nmt.processes.distributed import World
@@ -46,7 +46,7 @@ def validate(
     """
     was_training = loss.training
     loss.eval()
-    plan = plan_in_order(store.src.lengths, store.tgt.lengths, micro_batch_tokens=micro_batch_tokens)
+    plan = plan_by_length(store.src.lengths, store.tgt.lengths, micro_batch_tokens=micro_batch_tokens)
     sums = torch.zeros(3, dtype=torch.float64, device=world.device)
     try:
         for first in range(0, len(plan), world.size):

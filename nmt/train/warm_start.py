@@ -11,7 +11,7 @@ import torch
 from nmt.checkpoint import load_tensors, read_tensors
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe, Recipe, UserError, revalidate
-from nmt.storage.model_facts import read_model_recipe
+from nmt.storage.model_metadata import read_model_recipe
 from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import verify_directory
 from nmt.train.optimizer import load_optimizer_tensors

@@ -9,7 +9,7 @@ from nmt.bench.model_specs import ModelSpec, find_model_spec
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.data.prepare import prepare
 from nmt.recipe import UserError
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 
 SMALL_MODEL = "d_model = 16\nd_ff = 32\nnum_heads = 2\nnum_encoder_layers = 1\nnum_decoder_layers = 1\n"
 RECIPE = (
@@ -71,13 +71,13 @@ def test_random_corpus_suffices_for_all_updates(small_spec: ModelSpec, tmp_path:
 def test_random_weights_translate_numbers_or_text(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("The woman buys a car.\nThe man sleeps.\nWe work.\n")
     numbers = prepare_decoding(request(recipe, vocab_size=70), tmp_path / "numbers")
-    assert read_model_facts(numbers[0]).src_vocab_size == 70
+    assert read_model_metadata(numbers[0]).src_vocab_size == 70
     assert (numbers[1].min_length_ratio, numbers[1].max_length_ratio) == (1.0, 1.0)
     assert len(numbers[2]) == 5
     run = recipe.parent / "run"
     options = request(recipe, source=tmp_path / "text", tokenizer=run, num_sentences=2, output_tokens=16)
     model, decode, sentences = prepare_decoding(options, tmp_path / "text-model")
-    assert read_model_facts(model).src_vocab_size == 600
+    assert read_model_metadata(model).src_vocab_size == 600
     assert sentences == ("The woman buys a car.", "The man sleeps.")
     assert (decode.min_tokens, decode.max_tokens) == (16, 16)
 
@@ -86,7 +86,7 @@ def test_number_tokenizers_ignore_the_shortlist_of_the_recipe(recipe: Path, tmp_
     listed = tmp_path / "listed.toml"
     listed.write_text(recipe.read_text() + '[decode]\nshortlist = "list"\n')
     model, decode, _ = prepare_decoding(request(listed, vocab_size=70), tmp_path / "numbers")
-    assert (decode.shortlist, read_model_facts(model).decode.shortlist) == (None, None)
+    assert (decode.shortlist, read_model_metadata(model).decode.shortlist) == (None, None)
 
 
 def test_trained_model_keeps_its_search_options(recipe: Path, tmp_path: Path) -> None:

@@ -51,5 +51,5 @@ def test_recipe_and_model_directory_are_used_unchanged(tmp_path: Path) -> None:
 def test_unknown_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown model 'huge'; it must be tiny, base, big, a recipe"):
         find_model_spec("huge")
-    with pytest.raises(UserError, match="holds no model"):
+    with pytest.raises(UserError, match="has no model"):
         find_model_spec(str(tmp_path))

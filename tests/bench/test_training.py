@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from nmt.bench.model_specs import ModelSpec
 from nmt.bench.training import STAGES, TrainingBench, measure_training
 from nmt.data.epoch_plan import plan_epoch
-from nmt.data.shapes import UpdateNeeds
+from nmt.data.shapes import UpdateStatistics
 from nmt.data.store import PairStore
 from nmt.model import attention, dropout
 from nmt.model.transformer import Transformer
@@ -54,7 +54,7 @@ def test_benchmark_trains_like_the_trainer(small_spec: ModelSpec, small_store: P
 def test_tokens_and_flops_equal_those_of_the_updates(small_spec: ModelSpec, small_store: PairStore) -> None:
     recipe = small_spec.recipe
     lengths = small_store.src.lengths, small_store.tgt.lengths
-    limit = UpdateNeeds.of(*lengths, batch_tokens=200).src_tokens
+    limit = UpdateStatistics.from_lengths(*lengths, batch_tokens=200).src_tokens
     plan = plan_epoch(
         *lengths, batch_tokens=200, src_batch_tokens=limit, micro_batch_tokens=90, seed=recipe.seed, epoch=0
     )

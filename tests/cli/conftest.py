@@ -16,7 +16,7 @@ from nmt.checkpoint import model_files, model_tensors
 from nmt.grammar import generate
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import write_directory
 from nmt.streams.records import Record
 from nmt.streams.workers import TranslatedWindow, WindowTranslator
@@ -88,7 +88,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for parameter in network.parameters():
             parameter.mul_(2.0)
     decode = DecodeRecipe(beam_size=2, max_extra_tokens=2, max_length_ratio=0.2, batch_tokens=8_192)
-    facts = ModelFacts("en", "de", vocab, vocab, "NFC", decode)
+    facts = ModelMetadata("en", "de", vocab, vocab, "NFC", decode)
     files = model_files(architecture, model_tensors(network), tokenizers.files(), facts)
     write_directory(folder / "model", files)
     return folder / "model"

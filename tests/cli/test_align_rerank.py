@@ -11,7 +11,7 @@ from nmt.checkpoint import model_files, model_tensors
 from nmt.decode.translator import Translator
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
-from nmt.storage.model_facts import ModelFacts, read_model_facts
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 from tests.calling import Nmt
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(1.5)
-        facts = ModelFacts(src, tgt, 320, 320, "NFC", decode, reverse_target=reverse_target)
+        facts = ModelMetadata(src, tgt, 320, 320, "NFC", decode, reverse_target=reverse_target)
         files = model_files(recipe, model_tensors(model), Tokenizers(tokenizer, tokenizer).files(), facts)
         write_directory(folder / name, files)
     for name, text in {"src": SOURCES, "tgt": TARGETS, "ref": TARGETS, "one": ["a cat"]}.items():
@@ -94,7 +94,7 @@ def test_the_choice_is_said_used_and_saved(folder: Path, tmp_path: Path, nmt: Nm
         assert options[0] == "--layer"
         assert nmt("align", folder / "forward", folder / "src", folder / "tgt", *options)[1] == chosen
         assert nmt("align", model, folder / "src", folder / "tgt")[1] == chosen
-        decode = read_model_facts(model).decode
+        decode = read_model_metadata(model).decode
         assert decode.alignment_layer == int(options[1])
         assert options[-2:] == ["--place", decode.alignment_place]
 
@@ -278,10 +278,10 @@ def test_a_run_from_right_to_left_says_so_in_its_models(folder: Path, tmp_path: 
     (tmp_path / "tiny.toml").write_text(RECIPE.replace("workers = 1", f'workers = 1\nroot = "{folder}"'))
     status, _, err = nmt("train", tmp_path / "tiny.toml", f"run_dir={tmp_path / 'run'}")
     assert status == 0, err
-    assert read_model_facts(tmp_path / "run" / "checkpoints" / "step-00000002").reverse_target
+    assert read_model_metadata(tmp_path / "run" / "checkpoints" / "step-00000002").reverse_target
     status, _, err = nmt("average", tmp_path / "run", "--last", 1, "-o", tmp_path / "mean")
     assert status == 0, err
-    assert read_model_facts(tmp_path / "mean").reverse_target
+    assert read_model_metadata(tmp_path / "mean").reverse_target
     status, _, err = nmt("train", tmp_path / "tiny.toml", f"run_dir={tmp_path / 'run'}", "data.reverse_target=false")
     assert status == 1
     assert "data.reverse_target is False, was True" in one_line(err)

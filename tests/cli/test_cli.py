@@ -16,7 +16,7 @@ import nmt as nmt_package
 from nmt import DecodeRecipe, Translator
 from nmt.checkpoint import write_with_decode
 from nmt.recipe import parse_recipe
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
 from tests.calling import Nmt, Result
 
@@ -153,7 +153,7 @@ def test_least_risk_chooses_among_as_many_as_the_recipe_says(run_dir: Path, tmp_
     """What `nmt run` reports and `nmt translate` prints are the same."""
     risky = ["--set", "sampling=true", "--set", "bayes_risk=chrf"]
     model = tmp_path / "model"
-    decode = read_model_facts(run_dir / "model").decode.model_copy(
+    decode = read_model_metadata(run_dir / "model").decode.model_copy(
         update={"sampling": True, "bayes_risk": "chrf", "n_best": 6}
     )
     write_with_decode(run_dir / "model", decode, model)
@@ -189,7 +189,7 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
 
 
 def test_options_in_python_come_on_top_of_the_models(run_dir: Path) -> None:
-    own = read_model_facts(run_dir / "model").decode
+    own = read_model_metadata(run_dir / "model").decode
     assert own.max_extra_tokens == 5 and own.beam_size == 2  # not the defaults
     merged = DecodeRecipe(beam_size=3).over(own)
     assert merged == own.model_copy(update={"beam_size": 3})
@@ -281,7 +281,7 @@ def test_rules_of_the_search_can_be_given(run_dir: Path, tmp_path: Path, nmt: Nm
     status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--beam-size", 2, "--n-best", 5)
     assert status == 2
     assert "widen the beam" in one_line(err)
-    decode = read_model_facts(run_dir / "model").decode.model_copy(update={"no_repeat_ngram": 1})
+    decode = read_model_metadata(run_dir / "model").decode.model_copy(update={"no_repeat_ngram": 1})
     for (best,) in Translator.load(run_dir, "cpu", decode=decode).translate_n_best(["The man sleeps.", "A dog."]):
         assert len(set(best.pieces)) == len(best.pieces)
 

@@ -12,7 +12,7 @@ from nmt.export.packages import is_installed
 from nmt.grammar import generate
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import train_tokenizers
 from tests.calling import Nmt
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = ModelRecipe.model_validate(sizes)
     model = Transformer(recipe, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     decode = DecodeRecipe(beam_size=1, max_extra_tokens=5)
-    facts = ModelFacts("en", "de", tokenizers.src.vocab_size, tokenizers.tgt.vocab_size, "NFC", decode)
+    facts = ModelMetadata("en", "de", tokenizers.src.vocab_size, tokenizers.tgt.vocab_size, "NFC", decode)
     write_directory(folder / "model", model_files(recipe, model_tensors(model), tokenizers.files(), facts))
     return folder / "model"
 

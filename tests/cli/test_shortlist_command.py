@@ -10,7 +10,7 @@ from nmt.checkpoint import model_files, model_tensors, write_with_decode
 from nmt.decode.shortlist import Shortlist
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, load_recipe
-from nmt.storage.model_facts import ModelFacts, read_model_facts
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line
@@ -53,7 +53,7 @@ def run(tmp_path: Path, nmt: Nmt) -> Path:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
-    facts = ModelFacts("en", "de", 600, 600, "NFC", DecodeRecipe(max_extra_tokens=3))
+    facts = ModelMetadata("en", "de", 600, 600, "NFC", DecodeRecipe(max_extra_tokens=3))
     tokenizers = Tokenizers.load(run / "data")
     write_directory(run / "model", model_files(architecture, model_tensors(model), tokenizers.files(), facts))
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
@@ -76,7 +76,7 @@ def test_a_list_is_made_and_used(run: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert status == 0, err
     assert out.count("\n") == len(LINES)
     assert out != plain
-    decode = read_model_facts(run / "model").decode.model_copy(update={"shortlist": path})
+    decode = read_model_metadata(run / "model").decode.model_copy(update={"shortlist": path})
     found = Translator.load(run, "cpu", decode=decode).translate_n_best(LINES)
     assert [best.text for best, *_ in found] == out.split("\n")[:-1]
     known = {piece: number for number, piece in enumerate(tokenizers.tgt.pieces(range(600)))}

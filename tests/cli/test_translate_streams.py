@@ -11,7 +11,7 @@ import pytest
 
 from nmt import DecodeRecipe, Translator
 from nmt.checkpoint import write_with_decode
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.streams.source import PipeLines
 from tests.calling import Nmt, PipeIn, Write, one_line
 from tests.cli.nasty_lines import as_bytes, nasty_lines
@@ -45,7 +45,7 @@ def test_ten_thousand_nasty_lines_through_file_pipe_and_python(
     pipe_in(lambda write: write(as_bytes(lines)))
     status, out, err = nmt("translate", model, *options, "--max-delay", "inf")
     assert (status, out.encode()) == (0, written), err
-    greedy = read_model_facts(model).decode.model_copy(update={"beam_size": 1})
+    greedy = read_model_metadata(model).decode.model_copy(update={"beam_size": 1})
     streamed = Translator.load(model, "cpu", "fp32", greedy).stream(lines, window=500)
     assert [best.text for best, *_ in streamed] == translations
 

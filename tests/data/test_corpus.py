@@ -154,7 +154,7 @@ def test_compressed_file_that_is_cut_short(suffix: str, tmp_path: Path) -> None:
     whole = COMPRESSORS[suffix](bytes(range(1, 128)) * 1000 + b"\n")
     for size in (len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(UserError, match="damaged or cut short"):
+        with pytest.raises(UserError, match="damaged or truncated"):
             list(read_lines(path))
 
 
@@ -251,7 +251,7 @@ def test_json_strings_can_hold_what_text_cannot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "match"),
     [
-        ('{"s": "a"}', "line 1 has no field 't'; there are 's'"),
+        ('{"s": "a"}', "line 1 has no field 't'; its fields are 's'"),
         ('{"s": "a", "t": 3}', "field 't' is of type int"),
         ("[1]", "line 1 has no field 's'"),
         ("{broken", "line 1 is not JSON"),
@@ -279,7 +279,7 @@ def test_bad_parquet(tmp_path: Path) -> None:
     corpus = ParquetCorpus(path="pairs.parquet", src_field="src", tgt_field="tgt")
     one_line_error(corpus, tmp_path, "No such file")
     write_parquet(tmp_path / "pairs.parquet", {"src": SRC})
-    one_line_error(corpus, tmp_path, "has no field 'tgt'; there are 'src'")
+    one_line_error(corpus, tmp_path, "has no field 'tgt'; its fields are 'src'")
     (tmp_path / "pairs.parquet").write_bytes(b"PAR1 and nothing else")
     one_line_error(corpus, tmp_path, "expected a Parquet file")
 

@@ -14,7 +14,7 @@ from nmt.data.leaks import (
     LeakCount,
     LeakFinder,
     SearchedSet,
-    describe_place,
+    describe_location,
     normal_forms,
     search_training_text,
     searched_sets,
@@ -204,7 +204,7 @@ def test_places_name_file_and_line(kind: str, tmp_path: Path) -> None:
         (1, "both", "exact", 1),
         (2, "reference", "near", 1),
     ]
-    assert [describe_place(leak, recipe.data) for leak in test.leaks] == [f"{tmp_path}/{place}" for place in places]
+    assert [describe_location(leak, recipe.data) for leak in test.leaks] == [f"{tmp_path}/{place}" for place in places]
 
 
 def test_test_sentences_of_the_built_in_corpus_are_not_in_its_training_text() -> None:
@@ -220,4 +220,4 @@ def test_test_sentences_of_the_built_in_corpus_are_not_in_its_training_text() ->
     finder.add(0, [(finder.sets[0].src[7], "")])
     leak = finder.leaks()[0].leaks[-1]
     assert (leak.line, leak.part, leak.kind) == (8, "source", "exact")
-    assert describe_place(leak, recipe.data) == "toy train, pair 3001"
+    assert describe_location(leak, recipe.data) == "toy train, pair 3001"

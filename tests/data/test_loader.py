@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from nmt.data.epoch_plan import plan_epoch
-from nmt.data.loader import Place, TrainingBatches, Update, make_batch
-from nmt.data.shapes import UpdateNeeds
+from nmt.data.loader import DataPosition, TrainingBatches, Update, make_batch
+from nmt.data.shapes import UpdateStatistics
 from nmt.data.store import PairStore, PairWriter, Side, token_dtype
 from nmt.recipe import TrainRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
@@ -74,7 +74,7 @@ def test_with_a_shape_all_batches_have_it_and_the_updates_are_the_same(
     data: tuple[PairStore, Sentences, Sentences], world_size: int
 ) -> None:
     store, _, _ = data
-    needs = UpdateNeeds.of(store.src.lengths, store.tgt.lengths, batch_tokens=60)
+    needs = UpdateStatistics.from_lengths(store.src.lengths, store.tgt.lengths, batch_tokens=60)
     shape, limit = needs.shape(20), needs.src_tokens
     with TrainingBatches(store, RECIPE, seed=1, src_batch_tokens=limit) as batches:
         plain = list(islice(batches, 12))
@@ -110,7 +110,7 @@ def test_any_position_can_be_resumed_from(data: tuple[PairStore, Sentences, Sent
     store, _, _ = data
     with TrainingBatches(store, RECIPE, seed=3) as batches:
         updates = list(islice(batches, 20))
-    whole, places = [as_values(update) for update in updates], [Place(), *(update.next for update in updates)]
+    whole, places = [as_values(update) for update in updates], [DataPosition(), *(update.next for update in updates)]
     assert {place.epoch for place in places} >= {0, 1}
     for start in (0, 1, 7, 13):
         # A checkpoint of an earlier version holds no number of pairs.
@@ -131,14 +131,14 @@ def test_updates_of_another_size_continue_an_epoch_behind_the_same_pair(
     assert sorted(i for update in (*before, *after) for i in update.sentence_ids) == list(range(len(store)))
     assert max(update.tgt_tokens for update in before) > 35 >= max(update.tgt_tokens for update in after)
     assert [update.index for update in after] == list(range(3, 3 + len(after)))
-    assert after[-1].next == Place(1)
+    assert after[-1].next == DataPosition(1)
 
 
 def test_resuming_behind_the_last_update_begins_the_next_epoch(data: tuple[PairStore, Sentences, Sentences]) -> None:
     store, _, _ = data
     with TrainingBatches(store, RECIPE, seed=3) as batches:
         last = batches.updates_per_epoch
-    with TrainingBatches(store, RECIPE, seed=3, start=Place(0, last, len(store))) as batches:
+    with TrainingBatches(store, RECIPE, seed=3, start=DataPosition(0, last, len(store))) as batches:
         first = next(batches)
     assert (first.epoch, first.index) == (1, 0)
 
@@ -176,7 +176,7 @@ def test_processes_get_equal_shares_of_each_update(
 def test_updates_follow_the_plan(data: tuple[PairStore, Sentences, Sentences]) -> None:
     store, src, _ = data
     plan = plan_epoch(store.src.lengths, store.tgt.lengths, batch_tokens=60, micro_batch_tokens=20, seed=5, epoch=2)
-    with TrainingBatches(store, RECIPE, seed=5, start=Place(2)) as batches:
+    with TrainingBatches(store, RECIPE, seed=5, start=DataPosition(2)) as batches:
         for k in range(len(plan)):
             update = next(batches)
             assert update.sentence_ids.tolist() == plan.sentences(k).tolist()

@@ -423,9 +423,9 @@ def test_tags_of_a_taken_tokenizer(
 def test_models_that_cannot_be_started_from(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
     base = folder / "base"
     recipe = recipe_for(folder, options=(f"train.start_from='{base}'",))
-    one_line_error(recipe, "base does not exist; it must be a model directory")
+    one_line_error(recipe, "base does not exist; expected a model directory")
     base.mkdir()
-    one_line_error(recipe, "base holds no model")
+    one_line_error(recipe, "base has no model")
     base.rmdir()
 
     model = write_model(base, tokenizers[True]) / "tokenizer.model"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.epoch_plan import plan_epoch, plan_in_order
+from nmt.data.epoch_plan import plan_by_length, plan_epoch
 from nmt.data.mixture import Mixture
 
 LENGTH_PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=80)
@@ -155,13 +155,13 @@ def test_oversized_sentences_stand_alone() -> None:
     src, tgt = np.array([3, 500, 3]), np.array([3, 3, 500])
     plan = plan_epoch(src, tgt, batch_tokens=50, micro_batch_tokens=20, seed=1, epoch=0)
     assert sorted(sorted(ids.tolist()) for k in range(len(plan)) for ids in plan.micro_batches(k)) in ([[0], [1], [2]],)
-    assert [ids.tolist() for ids in plan_in_order(src, tgt, micro_batch_tokens=20)] == [[0], [1], [2]]
+    assert [ids.tolist() for ids in plan_by_length(src, tgt, micro_batch_tokens=20)] == [[0], [1], [2]]
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=80), st.integers(31, 100))
 def test_plan_in_order(pairs: list[tuple[int, int]], budget: int) -> None:
     src, tgt = columns(pairs)
-    plan = plan_in_order(src, tgt, micro_batch_tokens=budget)
+    plan = plan_by_length(src, tgt, micro_batch_tokens=budget)
     order = [int(i) for ids in plan for i in ids]
     assert sorted(order) == list(range(len(pairs)))
     assert [tgt[i] for i in order] == sorted(tgt)
@@ -171,7 +171,7 @@ def test_plan_in_order(pairs: list[tuple[int, int]], budget: int) -> None:
 def test_empty_plans() -> None:
     nothing = np.array([], dtype=np.int32)
     assert len(plan_epoch(nothing, nothing, batch_tokens=10, micro_batch_tokens=10, seed=1, epoch=0)) == 0
-    assert plan_in_order(nothing, nothing, micro_batch_tokens=10) == []
+    assert plan_by_length(nothing, nothing, micro_batch_tokens=10) == []
 
 
 @pytest.mark.parametrize("num_pairs", [300_000])

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from nmt.data import sampling
-from nmt.data.loader import Place, TrainingBatches, Update
+from nmt.data.loader import DataPosition, TrainingBatches, Update
 from nmt.data.sampling import SampledEpochs, SamplingClosed
 from nmt.data.store import PairStore, PairWriter, Side, SideStore, token_dtype
 from nmt.recipe import TokenizerRecipe, TrainRecipe, UserError
@@ -93,7 +93,7 @@ Sample = Callable[..., SampledEpochs]
 def sample(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sample]:
     """Makes sampled epochs of small shards, and closes them."""
     monkeypatch.setattr(sampling, "_PAIRS_PER_SHARD", PAIRS_PER_SHARD)
-    monkeypatch.setattr(sampling, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(sampling, "_POLL_SECONDS", 0.01)
     opened: list[SampledEpochs] = []
 
     def start(directory: Path, alpha: float = 0.2, sides: str = "both", **options: Any) -> SampledEpochs:
@@ -413,7 +413,7 @@ def test_nothing_goes_on_behind_close(workers: int, bpe_corpus: Path, sample: Sa
 def test_who_waits_is_released_by_close(
     builds: bool, bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entered, epochs = threading.Event(), sample(bpe_corpus, builds=builds)
+    entered, epochs = threading.Event(), sample(bpe_corpus, is_builder=builds)
     caught: list[BaseException] = []
 
     def slow(*arguments: object) -> None:
@@ -439,7 +439,7 @@ def test_who_waits_is_released_by_close(
 
 def test_one_builds_and_the_others_wait(bpe_corpus: Path, sample: Sample) -> None:
     first_epoch(sample(bpe_corpus, seed=1))
-    waiting, found = sample(bpe_corpus, builds=False), []
+    waiting, found = sample(bpe_corpus, is_builder=False), []
     thread = threading.Thread(target=lambda: found.append(waiting.store(0)))
     thread.start()
     thread.join(timeout=0.1)
@@ -452,9 +452,9 @@ def test_one_builds_and_the_others_wait(bpe_corpus: Path, sample: Sample) -> Non
 
 
 def test_waiting_has_an_end(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "_SECONDS_TO_WAIT", 0.05)
-    with pytest.raises(UserError, match=r"epoch-3 has not appeared .* all machines must share") as caught:
-        sample(bpe_corpus, builds=False).store(3)
+    monkeypatch.setattr(sampling, "_TIMEOUT_SECONDS", 0.05)
+    with pytest.raises(UserError, match=r"epoch-3 did not appear .* all machines must share") as caught:
+        sample(bpe_corpus, is_builder=False).store(3)
     assert "\n" not in str(caught.value)
 
 
@@ -534,7 +534,7 @@ def test_every_pair_once_in_every_epoch_and_within_the_budget(corpus: Path, samp
 def test_any_position_can_be_resumed_from(corpus: Path, sample: Sample) -> None:
     with batches_of(corpus, sample(corpus)) as batches:
         updates = list(islice(batches, 70))
-    whole, places = [as_values(update) for update in updates], [Place(), *(update.next for update in updates)]
+    whole, places = [as_values(update) for update in updates], [DataPosition(), *(update.next for update in updates)]
     second_epoch = [update[0] for update in whole].index(1)
     assert whole[-1][0] >= 2
     for start in (0, 3, second_epoch - 1, second_epoch, 60):
@@ -551,7 +551,7 @@ def test_processes_share_the_epochs_that_one_of_them_makes(bpe_corpus: Path, sam
     places = [{"rank": rank, "world_size": 2} for rank in range(2)]
     with (
         batches_of(bpe_corpus, sample(bpe_corpus), **places[0]) as first,
-        batches_of(bpe_corpus, sample(bpe_corpus, builds=False), **places[1]) as second,
+        batches_of(bpe_corpus, sample(bpe_corpus, is_builder=False), **places[1]) as second,
     ):
         for whole in alone:
             parts = [as_values(next(batches)) for batches in (first, second)]
@@ -563,8 +563,8 @@ def test_processes_share_the_epochs_that_one_of_them_makes(bpe_corpus: Path, sam
 def test_past_epochs_are_removed_once_nobody_can_need_them(
     bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmt.data.loader._UPDATES_BEHIND", 4)
-    with batches_of(bpe_corpus, sample(bpe_corpus), start=Place(1)) as batches:
+    monkeypatch.setattr("nmt.data.loader._MAX_UPDATES_BEHIND", 4)
+    with batches_of(bpe_corpus, sample(bpe_corpus), start=DataPosition(1)) as batches:
         while (update := next(batches)).epoch < 3:
             pass
         assert "epoch-2" in epoch_names(bpe_corpus)
@@ -591,7 +591,7 @@ def test_errors_of_segmenting_reach_the_consumer(
         list(batches)
     others = sample(bpe_corpus)
     with pytest.raises(UserError, match="epoch 1 cannot be made"):
-        batches_of(bpe_corpus, others, start=Place(1))
+        batches_of(bpe_corpus, others, start=DataPosition(1))
     for closed in (epochs, others):
         with pytest.raises(SamplingClosed):
             closed.store(0)

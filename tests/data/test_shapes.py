@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nmt.bench.corpora import WMT14
 from nmt.data.epoch_plan import plan_epoch
-from nmt.data.shapes import UpdateNeeds, fill
+from nmt.data.shapes import UpdateStatistics, fill
 
 LONGEST = 256
 
@@ -37,7 +37,7 @@ def test_hardly_anything_of_an_update_is_padding(
 ) -> None:
     """Of both sides together; in updates as large as the paper's less than one token in a hundred."""
     src, tgt = wmt
-    needs = UpdateNeeds.of(src, tgt, batch_tokens=batch_tokens)
+    needs = UpdateStatistics.from_lengths(src, tgt, batch_tokens=batch_tokens)
     shape = needs.shape(micro_batch_tokens)
     sizes: dict[str, Any] = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
     plan = plan_epoch(src, tgt, **sizes, src_batch_tokens=needs.src_tokens, seed=1, epoch=0, shape=shape)
@@ -56,7 +56,7 @@ def test_hardly_anything_of_an_update_is_padding(
 def test_sources_may_be_the_longer_side(wmt: tuple[np.ndarray, np.ndarray], src_mean: float, parts: int) -> None:
     src = np.maximum(1, np.rint(wmt[0] * (src_mean / 27.0))).astype(np.int64)
     tgt = wmt[1]
-    needs = UpdateNeeds.of(src, tgt, batch_tokens=25_000)
+    needs = UpdateStatistics.from_lengths(src, tgt, batch_tokens=25_000)
     shape = needs.shape(12_500)
     sizes: dict[str, Any] = {"src_batch_tokens": needs.src_tokens, "micro_batch_tokens": 12_500}
     plan = plan_epoch(src, tgt, batch_tokens=25_000, **sizes, seed=1, epoch=0, shape=shape)
@@ -77,7 +77,7 @@ def test_any_pairs_are_shared_out_whole_whatever_the_budget(
     pairs: list[tuple[int, int]], batch_tokens: int, micro_batch_tokens: int
 ) -> None:
     src, tgt = np.array(pairs).T
-    needs = UpdateNeeds.of(src, tgt, batch_tokens=batch_tokens)
+    needs = UpdateStatistics.from_lengths(src, tgt, batch_tokens=batch_tokens)
     shape = needs.shape(micro_batch_tokens)
     sizes: dict[str, Any] = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
     plan = plan_epoch(src, tgt, **sizes, src_batch_tokens=needs.src_tokens, seed=5, epoch=2, shape=shape)
@@ -94,6 +94,6 @@ def test_any_pairs_are_shared_out_whole_whatever_the_budget(
 
 def test_an_update_with_more_sources_than_most_gets_more_micro_batches() -> None:
     tgt = np.full(50, 9)
-    shape = UpdateNeeds.of(tgt, tgt, batch_tokens=500).shape(500)
+    shape = UpdateStatistics.from_lengths(tgt, tgt, batch_tokens=500).shape(500)
     sizes = {n: [len(part) for part in fill(np.arange(50), np.full(50, n), tgt, shape)] for n in (9, 10, 29)}
     assert sizes == {9: [50], 10: [25, 25], 29: [13, 13, 12, 12]}  # 17 of 30 tokens would just not fit

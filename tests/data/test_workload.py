@@ -8,7 +8,7 @@ import pytest
 
 from nmt.bench.corpora import WMT14
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
-from nmt.data.shapes import UpdateNeeds
+from nmt.data.shapes import UpdateStatistics
 from nmt.data.workload import Workload
 from nmt.packing.packed import BatchShape
 from nmt.recipe import load_recipe
@@ -22,7 +22,7 @@ def wmt_lengths() -> tuple[np.ndarray, np.ndarray]:
 
 
 def plan_of(batch_tokens: int, micro_batch_tokens: int, multiple: int, *, fixed: bool = False) -> EpochPlan:
-    needs = UpdateNeeds.of(*wmt_lengths(), batch_tokens=batch_tokens)
+    needs = UpdateStatistics.from_lengths(*wmt_lengths(), batch_tokens=batch_tokens)
     return plan_epoch(
         *wmt_lengths(),
         batch_tokens=batch_tokens,
@@ -42,10 +42,10 @@ def test_the_wmt14_recipes_keep_all_processes_busy(name: str, processes: int) ->
     train = load_recipe(RECIPES / f"{name}.toml").train
     assert isinstance(train.micro_batch_tokens, int)
     plan = plan_of(train.batch_tokens, train.micro_batch_tokens, processes)
-    work = Workload.of(plan, processes)
+    work = Workload.from_plan(plan, processes)
     assert work.useful == 1.0  # neither padding nor a pass for nothing
     assert work.slowest <= 1.05
-    assert work.share >= (0.97 if processes <= 8 else 0.95)
+    assert work.efficiency >= (0.97 if processes <= 8 else 0.95)
     for update in range(20):
         loads = np.zeros((processes, 2))
         for number, ids in enumerate(plan.micro_batches(update)):
@@ -55,25 +55,25 @@ def test_the_wmt14_recipes_keep_all_processes_busy(name: str, processes: int) ->
 
 @pytest.mark.parametrize(("processes", "least"), [(1, 0.99), (2, 0.99), (8, 0.985), (16, 0.97), (64, 0.92)])
 def test_micro_batches_of_one_shape_have_little_padding_on_many_processes(processes: int, least: float) -> None:
-    work = Workload.of(plan_of(25_000, 12_500, processes, fixed=True), processes)
+    work = Workload.from_plan(plan_of(25_000, 12_500, processes, fixed=True), processes)
     assert work.micro_batches == max(2, processes)
-    assert (work.slowest, work.share) == (1.0, work.useful)
-    assert work.share >= least
+    assert (work.slowest, work.efficiency) == (1.0, work.useful)
+    assert work.efficiency >= least
 
 
 def test_more_processes_than_pairs_wait() -> None:
     lengths = np.full(12, 9)
     plan = plan_epoch(lengths, lengths, batch_tokens=40, micro_batch_tokens=40, seed=1, epoch=0, multiple=16)
     assert [len(part) for part in plan.micro_batches(0)] == [1] * 4 + [0] * 12
-    work = Workload.of(plan, 16)
-    assert (work.micro_batches, work.useful, work.slowest, work.share) == (4, 1.0, 4.0, 0.25)
+    work = Workload.from_plan(plan, 16)
+    assert (work.micro_batches, work.useful, work.slowest, work.efficiency) == (4, 1.0, 4.0, 0.25)
 
 
 def test_work_is_counted_by_process_and_with_padding() -> None:
     order, starts, lengths = np.arange(3), np.array([0, 3]), np.array([9, 4, 4])
     plain = EpochPlan(order, starts, lengths, lengths, micro_batch_tokens=20, multiple=2)
-    work = Workload.of(plain, 2)  # 10 tokens a side on one process, 5 + 5 on the other
+    work = Workload.from_plan(plain, 2)  # 10 tokens a side on one process, 5 + 5 on the other
     assert (work.micro_batches, work.useful, work.slowest) == (2, 1.0, 1.0)
-    assert Workload.of(plain, 1).slowest == 1.0
+    assert Workload.from_plan(plain, 1).slowest == 1.0
     padded = EpochPlan(order, starts, lengths, lengths, 20, BatchShape(16, 16, 6, 10), multiple=2)
-    assert Workload.of(padded, 2) == Workload(2, 2, 40 / 64, 1.0)
+    assert Workload.from_plan(padded, 2) == Workload(2, 2, 40 / 64, 1.0)

@@ -15,7 +15,7 @@ from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID
-from nmt.storage.model_facts import ModelFacts, read_model_facts
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
@@ -37,18 +37,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         for parameter in model.parameters():
             parameter.mul_(1.5)
     for reverse in (False, True):
-        facts = ModelFacts("en", "de", 320, 320, "NFC", DECODE, reverse_target=reverse)
+        facts = ModelMetadata("en", "de", 320, 320, "NFC", DECODE, reverse_target=reverse)
         files = model_files(recipe, model_tensors(model), Tokenizers(tokenizer, tokenizer).files(), facts)
         write_directory(folder / str(reverse), files)
     return folder / "False", folder / "True"
 
 
 def test_the_facts_say_so_and_models_of_before_are_read(models: tuple[Path, Path], tmp_path: Path) -> None:
-    assert [read_model_facts(model).reverse_target for model in models] == [False, True]
+    assert [read_model_metadata(model).reverse_target for model in models] == [False, True]
     text = (models[0] / "model.toml").read_text()
     (tmp_path / "model.toml").write_text(text.replace("reverse_target = false\n", ""))
     assert "reverse_target" not in (tmp_path / "model.toml").read_text()
-    assert not read_model_facts(tmp_path).reverse_target
+    assert not read_model_metadata(tmp_path).reverse_target
 
 
 def test_text_comes_out_in_the_order_of_reading(models: tuple[Path, Path]) -> None:

@@ -26,10 +26,10 @@ from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
 from nmt.search.batches import Batching, batches, is_out_of_memory
 from nmt.search.beam_search import StepModel
 from nmt.special_ids import EOS_ID
-from nmt.storage.model_facts import USUAL_MAX_TOKENS, ModelFacts
+from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, ModelMetadata
 from nmt.storage.sealed import write_directory
 from nmt.text.clean import normalize
-from nmt.text.cutting import assign_phrases, cut_text, join_texts
+from nmt.text.splitting import assign_phrases, join_texts, split_text
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 CPU = torch.device("cpu")
@@ -154,7 +154,7 @@ def make_translator(
     model: StepModel[CopyState],
     tokenizers: Tokenizers,
     max_positions: int = 1024,
-    max_tokens: int = USUAL_MAX_TOKENS,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
     **decode: Any,
 ) -> Translator:
     # A model that is sure of one token has nothing but ends to fill a beam with, all of which `first` would count.
@@ -402,7 +402,7 @@ def test_what_cannot_be_required_is_an_error_of_one_line(tokenizers: Tokenizers)
 @given(st.text(alphabet="ab .,!?。、\u0301", max_size=80), st.integers(1, 20))
 def test_pieces_fit_and_hold_the_whole_line(text: str, limit: int) -> None:
     line = " ".join(text.split())
-    pieces = cut_text(line, lambda piece: len(piece) <= limit)
+    pieces = split_text(line, lambda piece: len(piece) <= limit)
     assert all(0 < len(piece) <= limit and piece == piece.strip() for piece in pieces)
     assert "".join(pieces).replace(" ", "") == line.replace(" ", "")
 
@@ -423,11 +423,11 @@ def test_pieces_fit_and_hold_the_whole_line(text: str, limit: int) -> None:
     ],
 )
 def test_where_lines_are_cut(text: str, limit: int, pieces: list[str]) -> None:
-    assert cut_text(text, lambda piece: len(piece) <= limit) == pieces
+    assert split_text(text, lambda piece: len(piece) <= limit) == pieces
 
 
 def test_a_character_that_cannot_fit_is_left_alone() -> None:
-    assert cut_text("ab", lambda piece: False) == ["a", "b"]
+    assert split_text("ab", lambda piece: False) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -531,7 +531,7 @@ def model_directory(tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFac
         for parameter in model.parameters():
             parameter.mul_(1.5)
     decode = DecodeRecipe(beam_size=2, n_best=2, max_extra_tokens=4)
-    facts = ModelFacts("en", "de", vocab, vocab, "NFC", decode, max_tokens=30)
+    facts = ModelMetadata("en", "de", vocab, vocab, "NFC", decode, max_tokens=30)
     directory = tmp_path_factory.mktemp("run") / "model"
     write_directory(directory, model_files(recipe, model_tensors(model), tokenizers.files(), facts))
     return directory

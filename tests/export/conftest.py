@@ -14,7 +14,7 @@ from nmt.grammar import ToyPair, generate
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.special_ids import EOS_ID
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers, train_tokenizers
 
@@ -73,7 +73,7 @@ def make_model(
                 model.output.weight[EOS_ID] += 12 * last.bias
             elif model.output.bias is not None:
                 model.output.bias[EOS_ID] += 4.0
-        facts = ModelFacts(
+        facts = ModelMetadata(
             src_lang="en",
             tgt_lang="de",
             src_vocab_size=tokenizers.src.vocab_size,

@@ -22,7 +22,7 @@ from nmt.export import ctranslate2 as conversion
 from nmt.export.capabilities import EngineDevice, select_compute_type, select_device
 from nmt.export.engine import CTranslate2Translator
 from nmt.recipe import DecodeRecipe, UserError
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.sealed import CorruptError
 from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizers
@@ -201,7 +201,7 @@ def convert_once(model: Path) -> Path:
 
 def test_a_conversion_is_cached_until_the_model_changes(make_model: MakeModel, lines: list[str]) -> None:
     model, other = make_model(seed=2), make_model(seed=3)
-    decode = read_model_facts(model).decode
+    decode = read_model_metadata(model).decode
     first = CTranslate2Translator.load(model, "cpu", "fp32", decode).translate(lines)
     [(path, mtime)] = conversions(model).items()
     assert CTranslate2Translator.load(model, "cpu", "fp32").translate(lines) == first

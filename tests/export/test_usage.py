@@ -14,7 +14,7 @@ from nmt.export.generation import to_generation_config
 from nmt.export.packages import is_installed
 from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
 from nmt.recipe import DecodeRecipe
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt
 from tests.export.rounding import perturbed_copies, stable_lines
@@ -80,7 +80,7 @@ def test_the_hugging_face_example_translates_like_nmt(
     names = run_card(tmp_path / "export")
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
     ours = nmt("translate", model, tmp_path / "in", "--device", "cpu", "--precision", "fp32")[1].splitlines()
-    stable = stable_lines(perturbed_copies(model, tmp_path), read_model_facts(model).decode, lines)
+    stable = stable_lines(perturbed_copies(model, tmp_path), read_model_metadata(model).decode, lines)
     different = [number for number in stable if names["translate"](lines[number]).split() != ours[number].split()]
     # transformers does not penalize hypotheses at the length limit, which random weights reach.
     assert len(different) <= (0 if beam_size == 1 else 0.2 * len(lines))
@@ -107,7 +107,7 @@ def test_options_that_ctranslate2_lacks_are_named(make_model: MakeModel) -> None
 
 def test_the_examples_load_the_folder_or_repository(make_model: MakeModel) -> None:
     model = make_model(decode=DecodeRecipe(tag="<web>", length_penalty="power"))
-    facts, tokenizers = read_model_facts(model), Tokenizers.load(model)
+    facts, tokenizers = read_model_metadata(model), Tokenizers.load(model)
     folder = Path("some/where")
     generation, _ = to_generation_config(facts.decode, 96, 64, [])
     assert "from_pretrained('some/where')" in huggingface_usage(generation, "some/where")

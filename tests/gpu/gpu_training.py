@@ -13,7 +13,7 @@ from nmt.data.store import PairStore, PairWriter, Split, token_dtype
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import start_world
 from nmt.recipe import Recipe
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.train.data import TrainingData
 from nmt.train.trainer import Trainer
 
@@ -65,7 +65,7 @@ def make_recipe(run_dir: Path, device: torch.device, dropout: float = 0.0, **tra
 @contextmanager
 def trainer_of(recipe: Recipe, folder: Path) -> Iterator[Trainer]:
     """A trainer on the pairs in `folder`, in training mode."""
-    facts = ModelFacts("en", "de", VOCAB, VOCAB, "NFC", recipe.decode, {})
+    facts = ModelMetadata("en", "de", VOCAB, VOCAB, "NFC", recipe.decode, {})
     assert recipe.train.device is not None
     with start_world(recipe.train.device) as world:
         torch.manual_seed(recipe.seed)

@@ -18,7 +18,7 @@ from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.models import ServedModel
 from nmt.serve.service import Limits, Service
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 from tests.cli.conftest import model as model
 
 LANGUAGES = ("en", "de")
@@ -89,7 +89,7 @@ def translator(model: Path) -> Translator:
 @pytest.fixture(scope="session")
 def service(model: Path, translator: Translator) -> Iterator[Service]:
     """A service of the tiny model."""
-    decode = read_model_facts(model).decode
+    decode = read_model_metadata(model).decode
     load_scorer = partial(Scorer.load, model, "cpu")
     served = ServedModel("en-de", LANGUAGES, decode, translator, load_scorer, BatchingOptions(), "torch, fp32")
     yield Service([served], Limits(body_bytes=20_000, characters=2_000, lines=20))

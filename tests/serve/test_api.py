@@ -18,7 +18,7 @@ from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.messages import JsonLine
 from nmt.serve.service import ApiKeys, Limits
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 from tests.cli.nasty_lines import nasty_lines
 from tests.serve.conftest import EchoTranslator, MakeService
 
@@ -67,7 +67,7 @@ def test_request_options_are_passed_to_the_search(
     client: TestClient, translator: Translator, model: Path, fields: dict[str, Any], options: dict[str, Any]
 ) -> None:
     lines = ["The cat sees a dog.", "A tree likes it."]
-    reference = translator.with_decode(read_model_facts(model).decode.model_copy(update=options))
+    reference = translator.with_decode(read_model_metadata(model).decode.model_copy(update=options))
     prefixes = [str(fields["prefix"])] * 2 if "prefix" in fields else None
     required = [list(fields["required"])] * 2 if "required" in fields else None
     expected = reference.translate_n_best(lines, None, prefixes, required)

@@ -152,7 +152,7 @@ def test_slow_and_invalid_requests_do_not_block_the_server(start: Any) -> None:
         (["--host", "a" * 99], 1, "port 5000: "),
         (["--host", "256.0.0.1"], 1, "cannot listen on 256.0.0.1, port 5000: "),
         (["--set", "beam_sise=2"], 2, "beam_sise"),
-        (["x=none"], 1, "none does not exist; it must be a model directory"),
+        (["x=none"], 1, "none does not exist; expected a model directory"),
     ],
     ids=str,
 )

@@ -79,7 +79,11 @@ def test_read(reader: RecordReader, line: str, text: str | None) -> None:
         (JSONL, '{"page": {"text": "a"', "is not JSON"),
         pytest.param(JSONL, "[" * 100_000, "is not JSON", id="deep"),
         pytest.param(JSONL, f'{{"page": {"9" * 5_000}}}', "is not JSON", id="digits"),
-        (JSONL, '{"page": {"body": "a"}}', "has no field 'page.text'; there are 'body'; fix it, or correct --field"),
+        (
+            JSONL,
+            '{"page": {"body": "a"}}',
+            "has no field 'page.text'; its fields are 'body'; fix it, or correct --field",
+        ),
         (JSONL, '["a"]', "has no field"),
         pytest.param(JSONL, json.dumps("\ud800" * 1000), "has no field", id="surrogates"),
         (JSONL, '{"page": {"text": 3}}', "is of type int; it must be text"),

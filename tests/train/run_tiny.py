@@ -18,7 +18,7 @@ from nmt.data.store import PairStore
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import start_world
 from nmt.recipe import JobEnded, Recipe, dump_recipe, load_recipe
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.data import TrainingData, TranslateValidation
 from nmt.train.signals import Stopped
@@ -110,7 +110,7 @@ def train_under_torchrun(recipe: Recipe, data: Path, processes: int) -> None:
 def train_tiny(
     recipe: Recipe, data: Path, vocab: int = 40, translate: TranslateValidation | None = None, valid_identity: str = ""
 ) -> TrainState:
-    facts = ModelFacts("en", "de", vocab, vocab, "NFC", recipe.decode, {})
+    facts = ModelMetadata("en", "de", vocab, vocab, "NFC", recipe.decode, {})
     with start_world(recipe.train.device) as world:
         torch.manual_seed(recipe.seed)
         trainer = Trainer(

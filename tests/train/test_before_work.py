@@ -13,7 +13,7 @@ import torch
 from nmt import pipeline
 from nmt.processes.distributed import World
 from nmt.recipe import UserError, load_recipe
-from nmt.storage.model_facts import read_model_recipe
+from nmt.storage.model_metadata import read_model_recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.disk_space import checkpoint_bytes, model_bytes
 from tests.calling import Nmt

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.epoch_plan import plan_epoch
-from nmt.data.shapes import UpdateNeeds
+from nmt.data.shapes import UpdateStatistics
 from nmt.model import attention, dropout
 from nmt.model.attention import Kernel
 from nmt.model.transformer import Transformer
@@ -39,7 +39,7 @@ def fixed_and_packed(updates: int = 3) -> tuple[BatchShape, list[tuple[Batch, Ba
     """Batches of one shape, and the same as they were before: of various numbers and lengths of sentences."""
     random = np.random.Generator(np.random.PCG64(4))
     src_lengths, tgt_lengths = random.integers(0, 9, 60), random.integers(0, 9, 60)
-    shape = UpdateNeeds.of(src_lengths, tgt_lengths, batch_tokens=120).shape(60)
+    shape = UpdateStatistics.from_lengths(src_lengths, tgt_lengths, batch_tokens=120).shape(60)
     plan = plan_epoch(
         src_lengths, tgt_lengths, batch_tokens=120, micro_batch_tokens=60, seed=1, epoch=0, shape=shape
     )  # fmt: skip

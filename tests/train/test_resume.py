@@ -10,7 +10,7 @@ import pytest
 
 from nmt import pipeline
 from nmt.recipe import Recipe, UserError
-from nmt.storage.model_facts import read_model_facts
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train import trainer as trainer_module
 from nmt.train.schedule import learning_rate
@@ -162,7 +162,7 @@ def test_the_model_of_a_run_searches_as_its_report_was_scored(
         tree = recipe.model_dump(mode="json", exclude_none=True) | {"decode": {"beam_size": beam_size}}
         changed = Recipe.model_validate(tree)
         pipeline._average_of_run(changed)
-        assert read_model_facts(recipe.directory / "model").decode.beam_size == beam_size
+        assert read_model_metadata(recipe.directory / "model").decode.beam_size == beam_size
     capsys.readouterr()
     pipeline._average_of_run(changed)
     assert "is up to date" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from nmt.checkpoint import load_checkpoint, load_model, read_tensors, write_ema
 from nmt.data.epoch_plan import plan_epoch
 from nmt.data.loader import Update, make_batch
-from nmt.data.shapes import UpdateNeeds
+from nmt.data.shapes import UpdateStatistics
 from nmt.data.store import PairStore
 from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe, UserError, dump_recipe
@@ -75,7 +75,7 @@ def test_one_update_equals_plain_torch_on_one_big_padded_free_batch(tiny_recipe:
     model = Transformer(recipe.model, 40, 40)
     adam = torch.optim.Adam(model.parameters(), betas=options.adam_betas, eps=options.adam_epsilon)
     lengths = store.src.lengths, store.tgt.lengths
-    needs = UpdateNeeds.of(*lengths, batch_tokens=options.batch_tokens)
+    needs = UpdateStatistics.from_lengths(*lengths, batch_tokens=options.batch_tokens)
     budgets: dict[str, Any] = {"batch_tokens": needs.tgt_tokens, "src_batch_tokens": needs.src_tokens}
     plan = plan_epoch(*lengths, **budgets, micro_batch_tokens=10**9, seed=recipe.seed, epoch=0)
     for step in (1, 2, 3):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmt.data.loader import MicroBatch, Place, Update, _pinned
+from nmt.data.loader import DataPosition, MicroBatch, Update, _pinned
 from nmt.data.store import PairStore
 from nmt.devices.precision import autocast
 from nmt.model.transformer import Transformer
@@ -60,7 +60,7 @@ def make_updates(recipe: Recipe, updater: Updater, fixed: bool, steps: int = 2) 
     for step in range(1, steps + 1):
         pair = [fixed_batch if fixed else packed for fixed_batch, packed in batches[2 * step - 2 : 2 * step]]
         micros = [MicroBatch(number, _pinned(batch), counts=True) for number, batch in enumerate(pair)]
-        results.append(updater(Update(0, step, 9, micros, 2, 99, 9, np.arange(9), Place()), step))
+        results.append(updater(Update(0, step, 9, micros, 2, 99, 9, np.arange(9), DataPosition()), step))
     return results
 
 

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.nn import functional as F
 
-from nmt.data.loader import MicroBatch, Place, Update
+from nmt.data.loader import DataPosition, MicroBatch, Update
 from nmt.model import attention, dropout
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, PackedSequences
@@ -71,7 +71,7 @@ def test_nothing_of_an_update_waits_for_the_device(
         for step in (1, 2):
             pair = batches[2 * step - 2 : 2 * step]
             micros = [MicroBatch(n, without_contents(batch[0], mode), counts=True) for n, batch in enumerate(pair)]
-            result = updater(Update(0, step, 9, micros, 2, 99, 9, np.arange(9), Place()), step)
+            result = updater(Update(0, step, 9, micros, 2, 99, 9, np.arange(9), DataPosition()), step)
         with pytest.raises(DataDependentOutputException):  # what anything that waits would have raised
             result.loss.item()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == int(compiled)

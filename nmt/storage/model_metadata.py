@@ -1,0 +1,99 @@
+"""`model.toml`: architecture and metadata of a model."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+
+from nmt.logs import warn
+from nmt.recipe import DecodeRecipe, ModelRecipe, UserError, drop_removed
+from nmt.storage.sealed import CorruptError
+
+FORMAT = 1
+
+DEFAULT_MAX_TOKENS = 256
+"""`max_tokens` of models without the entry: the default of `data.max_tokens`."""
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """Metadata of a model.
+
+    origin:         source of the weights, such as `{"run": ..., "steps": [...]}`
+    reverse_target: whether target tokens are in reverse order
+    max_tokens:     maximum length of training sentences in tokens, including a tag
+    """
+
+    src_lang: str
+    tgt_lang: str
+    src_vocab_size: int
+    tgt_vocab_size: int
+    unicode_form: str
+    decode: DecodeRecipe
+    origin: dict[str, Any] = field(default_factory=dict)
+    reverse_target: bool = False
+    max_tokens: int = DEFAULT_MAX_TOKENS
+
+
+def read_model_metadata(directory: Path) -> ModelMetadata:
+    """Read the metadata of a model; raise CorruptError if that fails."""
+    return read_model_toml(directory / "model.toml")[1]
+
+
+def read_model_recipe(directory: Path) -> ModelRecipe:
+    """Read the architecture of a model; raise CorruptError if that fails."""
+    return read_model_toml(directory / "model.toml")[0]
+
+
+def model_toml(model_recipe: ModelRecipe, metadata: ModelMetadata) -> str:
+    """Return the text of `model.toml`."""
+    tree = {
+        "format": FORMAT,
+        "languages": {"src": metadata.src_lang, "tgt": metadata.tgt_lang},
+        "vocabulary": {"src": metadata.src_vocab_size, "tgt": metadata.tgt_vocab_size},
+        "text": {
+            "unicode_form": metadata.unicode_form,
+            "reverse_target": metadata.reverse_target,
+            "max_tokens": metadata.max_tokens,
+        },
+        "model": model_recipe.model_dump(mode="json", exclude_none=True),
+        "decode": metadata.decode.model_dump(mode="json", exclude_none=True),
+        "origin": metadata.origin,
+    }
+    return tomli_w.dumps(tree)
+
+
+def read_model_toml(path: Path) -> tuple[ModelRecipe, ModelMetadata]:
+    """Read a `model.toml`; raise CorruptError if that fails."""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        if tree["format"] != FORMAT:
+            raise UserError(f"{path} has format {tree['format']}; this version reads format {FORMAT}; update nmt")
+        _warn_ignored(path, tuple(drop_removed(tree)))
+        metadata = ModelMetadata(
+            src_lang=tree["languages"]["src"],
+            tgt_lang=tree["languages"]["tgt"],
+            src_vocab_size=tree["vocabulary"]["src"],
+            tgt_vocab_size=tree["vocabulary"]["tgt"],
+            unicode_form=tree["text"]["unicode_form"],
+            decode=DecodeRecipe.model_validate(tree["decode"]),
+            origin=tree["origin"],
+            reverse_target=tree["text"].get("reverse_target", False),  # absent from older models
+            max_tokens=tree["text"].get("max_tokens", DEFAULT_MAX_TOKENS),
+        )
+        return ModelRecipe.model_validate(tree["model"]), metadata
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, ValidationError) as error:
+        raise CorruptError(f"{path} is not a readable model description; copy the model directory again") from error
+
+
+@cache
+def _warn_ignored(path: Path, options: tuple[str, ...]) -> None:
+    """Warn once about removed options in a model of an earlier version."""
+    if options:
+        warn(f"{path}: {', '.join(options)} no longer exists; ignored")

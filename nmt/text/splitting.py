@@ -1,0 +1,133 @@
+"""Splitting of lines that are too long for the model, and joining of the translated parts."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+# Split points, best first: after a sentence, after a clause, between words.
+_SPLIT_POINTS = (
+    re.compile(r"[.!?\u2026\u061f\u06d4\u0964][^\w\s]*\s+|[\u3002\uff01\uff1f\u104b\u17d4][^\w\s]*"),
+    re.compile(r"[,;:\u2013\u2014\u060c]\s+|[\u3001\uff0c\uff1a\uff1b\u104a]"),
+    re.compile(r"\s+"),
+)
+
+# Prefixes of the Unicode names of characters of scripts without spaces between words.
+_UNSPACED = (
+    *("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "FULLWIDTH"),
+    *("THAI", "LAO", "KHMER", "MYANMAR"),
+)
+_CLOSING, _OPENING = "\"'\u2019\u201d)]", "\"'\u2018\u201c(["
+
+Phrase = tuple[int, ...]
+
+
+class Part(NamedTuple):
+    """A part of a line that is translated separately.
+
+    start: index of its first character in the normalized line
+    """
+
+    text: str
+    start: int
+    tokens: list[int]
+
+
+def split_line(text: str, encode: Callable[[str], list[int]], max_tokens: int) -> list[Part]:
+    """Split a normalized line into parts of at most `max_tokens` tokens. An empty line has no parts."""
+    parts: list[Part] = []
+    end = 0
+    for part in split_text(text, lambda text: len(encode(text)) <= max_tokens):
+        start = text.index(part, end)
+        end = start + len(part)
+        # A single character, spelled in bytes, can exceed the limit of a very small model.
+        if tokens := encode(part)[:max_tokens]:
+            parts.append(Part(part, start, tokens))
+    return parts
+
+
+def split_text(text: str, fits: Callable[[str], bool]) -> list[str]:
+    """Split a line recursively near its middle until every part fits. An empty line has no parts.
+
+    Prefers sentence ends, then clause ends, then spaces; splits elsewhere only if there are none. A single character
+    is never split.
+    """
+    text = text.strip()
+    if len(text) <= 1 or fits(text):
+        return [text] if text else []
+    middle = len(text) // 2
+    points: list[int] = []
+    for pattern in _SPLIT_POINTS:
+        points = points or [match.end() for match in pattern.finditer(text) if match.end() < len(text)]
+    point = min(points, key=lambda point: abs(point - middle), default=middle)
+    return split_text(text[:point], fits) + split_text(text[point:], fits)
+
+
+def join_texts(texts: Sequence[str]) -> tuple[str, list[int]]:
+    """Join the texts of parts; return the joined text and the index of the first word of each part.
+
+    Inserts a space, except between two characters of scripts without spaces.
+    """
+    joined, first_words = "", []
+    for text in texts:
+        if joined and text and _needs_space(joined, text):
+            joined += " "
+        # Without a space the first word continues the last one.
+        first_words.append(max(0, len((joined + "x").split()) - 1) if text else len(joined.split()))
+        joined += text
+    return joined, first_words
+
+
+def _needs_space(left: str, right: str) -> bool:
+    last, first = left.rstrip(_CLOSING)[-1:], right.lstrip(_OPENING)[:1]
+    if _is_wide_punctuation(last) or _is_wide_punctuation(first):
+        return False
+    return not (_is_unspaced(last) and _is_unspaced(first))
+
+
+def _is_wide_punctuation(character: str) -> bool:
+    """Return whether this is Chinese or Japanese punctuation, whose glyph includes its space."""
+    is_punctuation = character != "" and unicodedata.category(character).startswith("P")
+    return is_punctuation and unicodedata.east_asian_width(character) in "WF"
+
+
+def _is_unspaced(character: str) -> bool:
+    return character != "" and unicodedata.name(character, "").startswith(_UNSPACED)
+
+
+def assign_phrases(
+    phrases: Sequence[Phrase],
+    outputs: Sequence[Phrase],
+    log_probs: Sequence[float],
+    search: Callable[[list[tuple[int, Phrase]]], list[float]],
+) -> list[list[Phrase]]:
+    """Assign each required phrase of a line to one of its parts.
+
+    A phrase goes to a part whose unconstrained translation has it, else to the part that loses the least
+    log-probability with it.
+
+    outputs, log_probs: unconstrained translation of each part
+    search: returns the log-probability of the best translation for each (part index, required phrase), -inf if none
+    """
+    assigned: list[list[Phrase]] = [[] for _ in outputs]
+    missing = []
+    for phrase in dict.fromkeys(phrases):
+        part = next((index for index, output in enumerate(outputs) if _contains(output, phrase)), None)
+        if part is None:
+            missing.append(phrase)
+        else:
+            assigned[part].append(phrase)
+    candidates = [(part, phrase) for phrase in missing for part in range(len(outputs))]
+    losses = iter([log_probs[part] - found for (part, _), found in zip(candidates, search(candidates), strict=True)])
+    for phrase in missing:
+        part_losses = [next(losses) for _ in outputs]
+        comparable = [math.inf if math.isnan(loss) else loss for loss in part_losses]
+        assigned[comparable.index(min(comparable))].append(phrase)
+    return assigned
+
+
+def _contains(output: Phrase, phrase: Phrase) -> bool:
+    return any(output[start : start + len(phrase)] == phrase for start in range(len(output) - len(phrase) + 1))
