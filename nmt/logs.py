@@ -1,4 +1,4 @@
-"""What people see while work goes on: lines and progress bars on stderr, TensorBoard, metrics.jsonl."""
+"""Progress and metrics: lines and progress bars on stderr, `metrics.jsonl` and TensorBoard."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from nmt.recipe import UserError
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
+# Interval of progress lines without a terminal.
 SECONDS_BETWEEN_PLAIN_LINES = 15.0
-
 
 Verbosity = Literal["quiet", "normal", "verbose"]
 _verbosity: Verbosity = "normal"
 
 
 def set_verbosity(verbosity: Verbosity) -> None:
-    """Choose what this process writes to stderr: warnings alone, all, or all with the time of each line."""
+    """Set the output on stderr: only warnings, everything, or everything with times and tracebacks."""
     global _verbosity
     _verbosity = verbosity
 
 
 def is_verbose() -> bool:
-    """Whether whoever runs this looks for a fault."""
+    """Return whether the user asked for verbose output."""
     return _verbosity == "verbose"
 
 
 def say(message: str) -> None:
-    """One line to stderr, unless the user wants warnings alone."""
+    """Print a line to stderr, unless the verbosity is quiet."""
     if _verbosity != "quiet":
         _print(message)
 
 
 def warn(message: str) -> None:
-    """One line to stderr of what may be wrong, which is never left out."""
+    """Print a warning to stderr at every verbosity."""
     _print(f"warning: {message}")
 
 
@@ -61,7 +61,7 @@ def _print(line: str) -> None:
 
 
 class _Rate(ProgressColumn):
-    """Units per second."""
+    """Rate in units per second."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -69,12 +69,12 @@ class _Rate(ProgressColumn):
 
 
 class ProgressBar:
-    """A progress bar on a terminal; elsewhere one plain line every 15 seconds."""
+    """A progress bar on a terminal, or a line every 15 seconds elsewhere."""
 
     def __init__(
         self, description: str, total: float | None, unit: str, *, done: float = 0.0, silent: bool = False
     ) -> None:
-        """`done` units were done before this bar began: they count as done, but not towards the speed."""
+        """`done` units were finished earlier; they count as progress but not for the rate."""
         self._silent = silent or _verbosity == "quiet"
         self._description, self._total, self._unit = description, total, unit
         self._done = self._done_before = done
@@ -94,11 +94,11 @@ class ProgressBar:
 
     @classmethod
     def silent(cls) -> ProgressBar:
-        """A bar that shows nothing."""
+        """Create a bar without output."""
         return cls("", None, "", silent=True)
 
     def advance(self, amount: float = 1.0, description: str | None = None) -> None:
-        """Count `amount` units as done, and say something new about them if given."""
+        """Advance by `amount` units, optionally with a new description."""
         self._done += amount
         self._description = description or self._description
         if self._progress is not None:
@@ -108,7 +108,7 @@ class ProgressBar:
             say(self._plain_line())
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()
 
@@ -125,7 +125,7 @@ class ProgressBar:
 
 @contextmanager
 def progress(description: str, total: float | None, unit: str, *, done: float = 0.0) -> Iterator[ProgressBar]:
-    """A progress bar with rate and time left for the length of a `with` block; `done` units were done before it."""
+    """Show a progress bar during a `with` block; `done` units were finished earlier."""
     bar = ProgressBar(description, total, unit, done=done)
     try:
         yield bar
@@ -134,12 +134,12 @@ def progress(description: str, total: float | None, unit: str, *, done: float = 
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things in words: `1 line`, `2,000 lines`."""
+    """Format a count with its noun: `1 line`, `2,000 lines`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as `1 h 02 min`, `3 min 04 s` or `5.0 s`."""
+    """Format seconds as `1 h 02 min`, `3 min 04 s` or `5.0 s`."""
     if seconds >= 3600:
         return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
     if seconds >= 60:
@@ -148,53 +148,55 @@ def format_duration(seconds: float) -> str:
 
 
 class MetricsWriter:
-    """Figures over updates, to `metrics.jsonl` (one JSON object a line) and to TensorBoard, in one folder."""
+    """Writes metrics per update to `metrics.jsonl` (one JSON object per line) and TensorBoard."""
 
     def __init__(self, directory: Path, after_step: int = 0, *, validates_again: bool = False) -> None:
-        """Go on after `after_step`: what an interrupted run noted for later updates is dropped, as it comes again.
+        """Open the files in `directory`, and drop metrics after `after_step`, which a resumed run writes again.
 
-        validates_again: figures of validation at that step come again too. UserError for a file that cannot be read.
+        validates_again: the resumed run validates at `after_step` again, so drop those metrics too
+
+        Raises UserError for a damaged file.
         """
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - slow to import; workers need none
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - slow to import, and not needed by workers
 
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "metrics.jsonl"
         try:
-            noted = [(line, json.loads(line)) for line in _whole_lines(path)]
-            kept = [line for line, entry in noted if not _comes_again(entry, after_step, validates_again)]
+            entries = [(line, json.loads(line)) for line in _complete_lines(path)]
+            kept = [line for line, entry in entries if not _is_repeated(entry, after_step, validates_again)]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{path} is damaged; it must hold the figures of this run, one JSON object a line; remove it"
+                f"{path} is damaged; it must have the metrics of this run, one JSON object per line; remove it"
             ) from error
         path.write_text("".join(kept), encoding="utf-8")
         self._lines = path.open("a", encoding="utf-8")
         self._tensorboard = SummaryWriter(str(directory / "tensorboard"), purge_step=after_step + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Note figures by name for an update."""
+        """Write metrics by name for an update."""
         self._lines.write(json.dumps({"step": step, **values}) + "\n")
         self._lines.flush()
         for name, value in values.items():
             self._tensorboard.add_scalar(name, value, step)
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Note a Markdown text, such as sample translations, for an update."""
+        """Write a Markdown text, such as sample translations, to TensorBoard."""
         self._tensorboard.add_text(name, text, step)
 
     def close(self) -> None:
-        """Write out what is buffered."""
+        """Flush and close the files."""
         self._lines.close()
         self._tensorboard.close()
 
 
-def _comes_again(entry: Mapping[str, float], after_step: int, validates_again: bool) -> bool:
-    """Whether a run that goes on after an update will note these figures once more."""
+def _is_repeated(entry: Mapping[str, float], after_step: int, validates_again: bool) -> bool:
+    """Return whether a run that resumes after `after_step` writes these metrics again."""
     is_validation = any(name.startswith("valid/") for name in entry)
     return entry["step"] > after_step or (validates_again and is_validation and entry["step"] == after_step)
 
 
-def _whole_lines(path: Path) -> list[str]:
-    """The lines of a file without a last one that was cut short."""
+def _complete_lines(path: Path) -> list[str]:
+    """Return the lines of a file, without an incomplete last line."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8") as file:

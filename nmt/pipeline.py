@@ -1,4 +1,4 @@
-"""The steps of a run, and all of them in a row: the one place where training meets decoding."""
+"""Steps of a run: prepare, train, average, translate, score and report."""
 
 from __future__ import annotations
 
@@ -54,26 +54,24 @@ from nmt.train.state import TrainState, require_same_run
 from nmt.train.trainer import ModelFiles, Trainer
 from nmt.train.warm_start import with_start_model
 
-# Sentences that are translated between two movements of the progress bar.
-TRANSLATION_WINDOW = 256
-# Development sentences that a process translates between two looks at whether training shall stop.
-VALIDATION_WINDOW = 32
-VALIDATION_BATCH_TOKENS = 2_048
-# A GPU takes batches of up to 16 times as many tokens as a CPU; beside training, it has memory for a few times.
-TIMES_ON_A_GPU, VALIDATION_TIMES_ON_A_GPU = 16, 4
-SHOWN_SAMPLES = 5
+# Test sentences per window, and validation sentences per rank between two checks for a stop signal. On a GPU, batches
+# are up to 16 times as large as on a CPU, or a few times as large beside training.
+_TEST_WINDOW, _TEST_GPU_FACTOR = 256, 16
+_VALIDATION_WINDOW, _VALIDATION_GPU_FACTOR = 32, 4
+_VALIDATION_BATCH_TOKENS = 2_048
+_VALIDATION_SAMPLES = 5
 _LABEL_METRICS = ("bleu", "chrf")
 
 AverageKind = Literal["last", "best", "ema"]
 
 
 def run(recipe: Recipe) -> None:
-    """Prepare, train, average, translate and score the test sets, report; what is up to date is not done again.
+    """Execute all steps of a run; steps with up-to-date results are skipped.
 
-    Raises UserError, or Stopped when training was asked to stop.
+    Raises UserError, or Stopped after a signal.
     """
     recipe = with_start_model(recipe)
-    with start_world(recipe.train.device) as world, _writing(recipe, world):
+    with start_world(recipe.train.device) as world, _locked(recipe, world):
         require_same_run(recipe)
         world.run_on_main(lambda: _require_own_model(recipe))
         world.run_on_main(lambda: require_test_sets(recipe))
@@ -82,24 +80,29 @@ def run(recipe: Recipe) -> None:
 
 
 def prepare(recipe: Recipe) -> Prepared:
-    """Clean the corpora, train the tokenizer, write the token store; UserError where a run would lose its data."""
+    """Clean the corpora, train the tokenizers and write the token store.
+
+    Raises UserError if a run that uses the present data would lose it.
+    """
     recipe = with_start_model(recipe)
     with run_lock(recipe.directory):
         return _prepare(recipe)
 
 
 def train(recipe: Recipe) -> TrainState:
-    """Prepare if need be, then train to the end; raises UserError, or Stopped after a signal."""
+    """Prepare outdated data and train; raises UserError, or Stopped after a signal."""
     recipe = with_start_model(recipe)
-    with start_world(recipe.train.device) as world, _writing(recipe, world):
+    with start_world(recipe.train.device) as world, _locked(recipe, world):
         return _train(recipe, world)
 
 
 def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Path]:
-    """Write an average of a run's weights as a model directory, and return the checkpoints that it was made from.
+    """Write an averaged model of a run; return the averaged checkpoints.
 
-    kind: of the newest or of the best-validated `count` checkpoints, or the moving average at the newest one. Raises
-    UserError when there are not that many, when no moving average is kept, and when `out` exists.
+    kind: `last` averages the newest `count` checkpoints, `best` those with the best validation loss; `ema` is the
+        moving average at the newest checkpoint
+
+    Raises UserError if `out` exists, for too few checkpoints and without a moving average.
     """
     require_new(out)
     chosen = _choose_checkpoints(run_dir, kind, count)
@@ -108,23 +111,21 @@ def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Pat
 
 
 def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int) -> list[Path]:
-    """The checkpoints that an average is made of, oldest first; UserError when there are not so many."""
+    """Return the checkpoints to average, oldest first."""
     if not list_checkpoints(run_dir):
+        raise UserError(f"{run_dir} has no checkpoints; it must be the directory of a run; train first")
+    candidates, number = _candidates(run_dir, kind), 1 if kind == "ema" else count
+    if len(candidates) < number:
+        noun, option = ("validated checkpoints", "keep_best") if kind == "best" else ("checkpoints", "keep_last")
         raise UserError(
-            f"{run_dir} has no checkpoints; it must be the run_dir of a run that has saved some; train first"
+            f"cannot average {number} checkpoints: {run_dir} has {len(candidates)} {noun}; average fewer, or raise "
+            f"train.{option}"
         )
-    candidates, wanted = _candidates(run_dir, kind), 1 if kind == "ema" else count
-    if len(candidates) < wanted:
-        those, option = ("validated checkpoints", "keep_best") if kind == "best" else ("checkpoints", "keep_last")
-        raise UserError(
-            f"{run_dir} has {len(candidates)} {those}; to average {wanted} there must be as many; "
-            f"raise train.{option}, or average fewer"
-        )
-    return sorted(candidates[-wanted:])
+    return sorted(candidates[-number:])
 
 
 def _candidates(run_dir: Path, kind: AverageKind) -> list[Path]:
-    """The checkpoints that can be averaged, the most wanted last: the newest, or the one that validated best."""
+    """Return the checkpoints that `kind` can average, with the newest or the best validated last."""
     found = list_checkpoints(run_dir)
     if kind != "best" or not found:
         return found
@@ -146,7 +147,7 @@ def _write_average(
 
 
 def require_test_sets(recipe: Recipe) -> None:
-    """Raise UserError for a test set that cannot be read or scored: before training, and not after hours of it."""
+    """Raise UserError, before training, for a test set that cannot be read or scored."""
     for test in test_sets(recipe).values():
         first = [stream[:1] for stream in test.refs]
         score_corpus(
@@ -155,18 +156,18 @@ def require_test_sets(recipe: Recipe) -> None:
 
 
 def _require_validation_bleu(recipe: Recipe) -> None:
-    """Raise UserError where BLEU shall be measured in training and its tokenizer cannot be used here."""
+    """Raise UserError if the recipe measures validation BLEU and its tokenizer is not available."""
     if recipe.train.validate_bleu_every:
         make_scorer("bleu", tgt_lang=recipe.tgt_lang, tokenize=recipe.evaluate.tokenize)
 
 
-def _writing(recipe: Recipe, world: World) -> AbstractContextManager[None]:
-    """For the length of a `with` block no other job writes to the run; the first process sees to it."""
+def _locked(recipe: Recipe, world: World) -> AbstractContextManager[None]:
+    """Lock the run directory against other jobs; the main rank holds the lock."""
     return run_lock(recipe.directory) if world.is_main else nullcontext()
 
 
 def _prepare(recipe: Recipe) -> Prepared:
-    """Prepare what is outdated; UserError where a run would lose the text or the tokenizers that it began with."""
+    """Prepare outdated data; raises UserError if it differs from the data that the run was started with."""
     require_same_run(recipe)
     require_same_text(recipe)
     search = begin_search(recipe)
@@ -182,44 +183,41 @@ def _train(recipe: Recipe, world: World) -> TrainState:
     world.run_on_main(lambda: _require_validation_bleu(recipe))
     world.run_on_main(lambda: _prepare(recipe))
     prepared = load_prepared(recipe.data_directory)
-    verify_text(prepared, world)
-    directory, tokenizers = prepared.directory, prepared.tokenizers
+    verify_data(prepared, world)
+    tokenizers = prepared.tokenizers
+    # Errors of decoding options must not wait for the end of training.
     if recipe.decode.tag is not None:
-        tokenizers.src.tag_id(recipe.decode.tag)  # that there is none must not show only when training is over
+        tokenizers.src.tag_id(recipe.decode.tag)
     if recipe.decode.shortlist is not None:
-        Shortlist.load(recipe.decode.shortlist, tokenizers)  # nor that it does not fit
+        Shortlist.load(recipe.decode.shortlist, tokenizers)
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     if world.is_main:
-        say(
-            f"{model.num_parameters():,} weights, {len(PairStore(directory, 'train')):,} training pairs, {world.device}"
-        )
+        pairs = len(PairStore(prepared.directory, "train"))
+        say(f"{model.num_parameters():,} parameters, {pairs:,} training pairs, {world.device}")
     trainer = Trainer(
         recipe,
         world,
         model,
-        _training_text(recipe, prepared, world),
+        _training_data(recipe, prepared, world),
         model_files=_model_files_of(recipe, prepared),
         translate_validation=_validation_translator(recipe, prepared, world),
     )
-    if world.is_main:  # only now: a recipe that the run's checkpoints do not go with was refused before
+    if world.is_main:  # the trainer has checked that the recipe fits the checkpoints of the run
         (recipe.directory / "recipe.toml").write_text(dump_recipe(recipe), encoding="utf-8")
     return trainer.run()
 
 
-def verify_text(prepared: Prepared, world: World) -> None:
-    """Compare the prepared text with its checksums, on one process of each machine, before training reads it.
-
-    Raises UserError where a file is damaged.
-    """
+def verify_data(prepared: Prepared, world: World) -> None:
+    """Verify the checksums of the prepared data, on one rank per machine; raises UserError for a damaged file."""
     if world.is_main and not prepared.has_checksums:
-        warn(f"{prepared.directory} was prepared by an earlier version, without checksums; only sizes are verified")
+        warn(f"{prepared.directory} was prepared by an earlier version without checksums; only file sizes are verified")
     if world.is_local_main:
         prepared.verify()
     world.barrier_without_timeout()
 
 
-def _training_text(recipe: Recipe, prepared: Prepared, world: World) -> TrainingData:
+def _training_data(recipe: Recipe, prepared: Prepared, world: World) -> TrainingData:
     directory, epochs = prepared.directory, None
     if recipe.train.subword_sampling:
         data = recipe.data
@@ -258,48 +256,43 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
 
 
 def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> TranslateValidation | None:
-    """What decodes the head of the development text during training, where the recipe asks for it."""
+    """Return a function that translates the first validation sentences, if the recipe measures validation BLEU."""
     if not recipe.train.validate_bleu_every:
         return None
     valid = prepared.valid_set()
     src, ref = (side[: recipe.train.validate_bleu_sentences] for side in (valid.src, valid.ref))
 
     def translate(model: Transformer, between: Callable[[], None]) -> ValidationBleu | None:
-        translator = _translator_of(model, recipe, prepared, world)
+        translator = _validation_model(model, recipe, prepared, world)
         own: list[str] = []
-        at_a_time = VALIDATION_WINDOW * (VALIDATION_TIMES_ON_A_GPU if world.device.type == "cuda" else 1) * world.size
-        for first in range(0, len(src), at_a_time):
+        window = _VALIDATION_WINDOW * (_VALIDATION_GPU_FACTOR if world.device.type == "cuda" else 1) * world.size
+        for first in range(0, len(src), window):
             between()
-            own += translator.translate(src[first : first + at_a_time][world.rank :: world.size])
-        shares = world.gather_text(own)
-        if shares is None:
+            own += translator.translate(src[first : first + window][world.rank :: world.size])
+        shards = world.gather_text(own)
+        if shards is None:
             return None
-        return _validation_text(src, ref, shares, _scoring_options(recipe, prepared.tokenizers.tgt.lowercases()))
+        lines = [""] * len(src)
+        for rank, shard in enumerate(shards):
+            lines[rank :: len(shards)] = shard
+        options = _scoring_options(recipe, prepared.tokenizers.tgt.lowercases())
+        (bleu,) = score_corpus(lines, [ref], ["bleu"], **options)
+        samples = choose_samples(src, ref, lines, _VALIDATION_SAMPLES)
+        rows = [f"| {sample.src} | {sample.translation} | {sample.ref} |" for sample in samples]
+        return ValidationBleu(bleu.value, "\n".join(["| source | translation | reference |", "|---|---|---|", *rows]))
 
     return translate
 
 
-def _validation_text(
-    src: Sequence[str], ref: Sequence[str], shares: Sequence[Sequence[str]], options: Mapping[str, Any]
-) -> ValidationBleu:
-    """BLEU and samples from the translations of all processes, of which process r made every r-th of n."""
-    lines = [""] * len(src)
-    for rank, share in enumerate(shares):
-        lines[rank :: len(shares)] = share
-    (bleu,) = score_corpus(lines, [ref], ["bleu"], **options)
-    rows = [f"| {s.src} | {s.translation} | {s.ref} |" for s in choose_samples(src, ref, lines, SHOWN_SAMPLES)]
-    return ValidationBleu(bleu.value, "\n".join(["| source | translation | reference |", "|---|---|---|", *rows]))
-
-
 def _scoring_options(recipe: Recipe, lowercase: bool) -> dict[str, Any]:
-    """Return the options of `make_scorer` for a model that writes lowercase text, or does not."""
+    """Return the options of `make_scorer`; `lowercase`: the model writes lowercase text."""
     return {"tgt_lang": recipe.tgt_lang, "tokenize": recipe.evaluate.tokenize, "lowercase": lowercase}
 
 
-def _translator_of(model: Transformer, recipe: Recipe, prepared: Prepared, world: World) -> Translator:
+def _validation_model(model: Transformer, recipe: Recipe, prepared: Prepared, world: World) -> Translator:
     decode = recipe.decode
-    if decode.batch_tokens == "auto":  # as on a CPU: here the memory of a GPU belongs to training
-        decode = decode.model_copy(update={"batch_tokens": VALIDATION_BATCH_TOKENS})
+    if decode.batch_tokens == "auto":  # training needs the memory of the GPU
+        decode = decode.model_copy(update={"batch_tokens": _VALIDATION_BATCH_TOKENS})
     return Translator(
         model,
         prepared.tokenizers,
@@ -317,23 +310,23 @@ def _translator_of(model: Transformer, recipe: Recipe, prepared: Prepared, world
 
 def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
     run_dir = recipe.directory
-    averaged = _average_of_run(recipe)
+    averaged = _update_model(recipe)
     translator = Translator.load(run_dir / "model", str(world.device), decode=recipe.decode.all_given())
-    window = TRANSLATION_WINDOW * (TIMES_ON_A_GPU if world.device.type == "cuda" else 1)
+    window = _TEST_WINDOW * (_TEST_GPU_FACTOR if world.device.type == "cuda" else 1)
     leaks = read_leaks(run_dir)
     tests = tuple(
         _translate_and_score(recipe, translator, test, window, leaks.get(f"data.test.{name}"))
         for name, test in test_sets(recipe).items()
     )
-    _say_outdated(run_dir / "translations", {f"{test.name}.{recipe.tgt_lang}" for test in tests})
+    _warn_of_outdated(run_dir / "translations", {f"{test.name}.{recipe.tgt_lang}" for test in tests})
     curves, notes = _draw_curves(recipe)
-    facts = RunReport(
+    report = RunReport(
         name=recipe.name,
         summary=summarize(recipe),
         seed=recipe.seed,
         data=DataSummary.from_prepare_report(load_prepared(recipe.data_directory).report, _valid_leaks(leaks)),
         parameters=translator.num_parameters,
-        training=_training_facts(recipe, world, state, averaged),
+        training=_summarize_training(recipe, world, state, averaged),
         tests=tests,
         machine=describe_machine(),
         versions=describe_software(),
@@ -343,51 +336,50 @@ def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
         notes=notes,
         changes=tuple(state.changes),
     )
-    markdown, _ = write_report(facts, run_dir)
+    markdown, _ = write_report(report, run_dir)
     print(markdown.read_text(encoding="utf-8"))  # noqa: T201 - the report is the result of the command
     say(f"report: {markdown}, model: {run_dir / 'model'}")
 
 
-def _say_outdated(translations: Path, current: set[str]) -> None:
-    """Name the translations that an earlier call has written, of test sets that the recipe no longer names."""
+def _warn_of_outdated(translations: Path, current: set[str]) -> None:
+    """Warn of translations of test sets that the recipe no longer has."""
     if outdated := sorted(path.name for path in translations.glob("*") if path.name not in current):
-        warn(f"{translations} also holds {', '.join(outdated)}, which this call has not written; it may be outdated")
+        warn(f"{translations} also has {', '.join(outdated)} from an earlier run, which may be outdated")
 
 
 def _valid_leaks(leaks: Mapping[str, SetLeaks]) -> int | None:
-    """How many development pairs are in the training text; None if unknown."""
-    of_valid = [found.counts() for name, found in leaks.items() if name.startswith("data.valid.")]
-    return sum(counts.sentences - counts.clean for counts in of_valid) if of_valid else None
+    """Return the number of validation pairs in the training text; None if unknown."""
+    valid = [found.counts() for name, found in leaks.items() if name.startswith("data.valid.")]
+    return sum(counts.sentences - counts.clean for counts in valid) if valid else None
 
 
 def _draw_curves(recipe: Recipe) -> tuple[str | None, tuple[str, ...]]:
-    """The file name of the picture of the run's curves, or None and why there is none."""
+    """Return the file name of the training curves, or None and the reason."""
     try:
         return draw_curves(recipe.directory, recipe.directory / "curves.png", recipe.name).name, ()
     except UserError as error:
-        return None, (f"The training curves are left out: {error}",)
+        return None, (f"No training curves: {error}",)
 
 
 def _require_own_model(recipe: Recipe) -> None:
-    """Raise UserError where a run would remove something else than a model of its own, to put another in its place."""
+    """Raise UserError if `model` in the run directory is not a model of this run, which may be replaced."""
     out = recipe.directory / "model"
     is_model = (out / "model.toml").is_file() or (out / MANIFEST).is_file()
     if out.exists() and not is_model and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is there but is no model; it must not be overwritten; move it away")
+        raise UserError(f"{out} exists but is not a model, so it is not overwritten; move it away")
     if is_model and not list_checkpoints(recipe.directory):
         raise UserError(
-            f"{out} is a model, but {recipe.directory} has no checkpoints that it could be made of; it must not be "
-            "overwritten; move it away"
+            f"{out} is a model, but {recipe.directory} has no checkpoints, so it is not overwritten; move it away"
         )
     other = Path(os.path.realpath(out)).parent
     if is_model and other != Path(os.path.realpath(recipe.directory)) and list_checkpoints(other):
         raise UserError(
-            f"{out} is a link to the model of another run, {other}; that must not be overwritten; remove the link"
+            f"{out} is a link to the model of another run, {other}, which is not overwritten; remove the link"
         )
 
 
-def _average_of_run(recipe: Recipe) -> list[Path]:
-    """Make `model` in the run directory the average that the recipe asks for, unless it is that already."""
+def _update_model(recipe: Recipe) -> list[Path]:
+    """Write the average that the recipe requests to `model` in the run directory, unless it is up to date."""
     kind, out = recipe.train.average, recipe.directory / "model"
     available = len(_candidates(recipe.directory, kind))
     chosen = _choose_checkpoints(recipe.directory, kind, min(recipe.train.average_count, available))
@@ -402,9 +394,9 @@ def _average_of_run(recipe: Recipe) -> list[Path]:
     except CorruptError:
         pass
     _require_own_model(recipe)
-    target = Path(os.path.realpath(out))  # a symbolic link stays
+    target = Path(os.path.realpath(out))  # keeps a symbolic link
     shutil.rmtree(target, ignore_errors=True)
-    _write_average(chosen, kind, target, recipe.decode)  # with which the report is scored
+    _write_average(chosen, kind, target, recipe.decode)
     what = "the moving average at" if kind == "ema" else f"the average of {len(names)} checkpoints, {names[0]} to"
     say(f"{out} is {what} {names[-1]}")
     return chosen
@@ -413,7 +405,7 @@ def _average_of_run(recipe: Recipe) -> list[Path]:
 def _translate_and_score(
     recipe: Recipe, translator: Translator, test: TestSet, window: int, leaks: SetLeaks | None
 ) -> ScoredTestSet:
-    """Translate a test set into `translations/<name>.<lang>` of the run directory; score it and its clean sentences."""
+    """Translate a test set to `translations/NAME.LANG` in the run directory, and score it."""
     started = time.perf_counter()
     lines: list[str] = []
     with progress(f"translating {test.name}", len(test.src), "sentences") as bar:
@@ -426,10 +418,10 @@ def _translate_and_score(
     write_file(out / f"{test.name}.{recipe.tgt_lang}", "".join(f"{line}\n" for line in lines).encode())
     options = _scoring_options(recipe, translator.lowercases)
 
-    def score(places: Sequence[int]) -> tuple[Score, ...]:
+    def score(indices: Sequence[int]) -> tuple[Score, ...]:
         metrics, resamples = recipe.evaluate.metrics, recipe.evaluate.resamples
-        refs = [[ref[place] for place in places] for ref in test.refs]
-        return tuple(score_corpus([lines[place] for place in places], refs, metrics, resamples=resamples, **options))
+        refs = [[stream[i] for i in indices] for stream in test.refs]
+        return tuple(score_corpus([lines[i] for i in indices], refs, metrics, resamples=resamples, **options))
 
     clean = [] if leaks is None else leaks.clean()
     return ScoredTestSet(
@@ -451,7 +443,7 @@ def _score_labels(test: TestSet, lines: Sequence[str], options: Mapping[str, Any
     return tuple(score_groups(lines, test.refs, test.labels, scorers, lowercase=options["lowercase"]))
 
 
-def _training_facts(recipe: Recipe, world: World, state: TrainState, averaged: Sequence[Path]) -> TrainingSummary:
+def _summarize_training(recipe: Recipe, world: World, state: TrainState, averaged: Sequence[Path]) -> TrainingSummary:
     work = Workload(**state.workload) if state.workload else None
     return TrainingSummary(
         steps=state.step,

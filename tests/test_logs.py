@@ -1,4 +1,4 @@
-"""metrics.jsonl over interruptions, TensorBoard read back, durations as people read them."""
+"""metrics.jsonl, TensorBoard, progress lines, durations and verbosity."""
 
 import json
 import re
@@ -12,13 +12,13 @@ from nmt.logs import MetricsWriter, format_duration, progress
 from nmt.recipe import UserError
 
 
-def test_metrics_go_on_after_an_interruption_without_repeating(tmp_path: Path) -> None:
+def test_resumed_run_does_not_repeat_metrics(tmp_path: Path) -> None:
     writer = MetricsWriter(tmp_path)
     for step in (1, 2, 3):
         writer.write(step, {"train/loss": 10.0 - step})
     writer.close()
     with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 4, "train/lo')  # killed while it wrote
+        file.write('{"step": 4, "train/lo')  # killed while writing
     writer = MetricsWriter(tmp_path, after_step=2)
     writer.write(3, {"train/loss": 0.5})
     writer.close()
@@ -30,7 +30,7 @@ def test_metrics_go_on_after_an_interruption_without_repeating(tmp_path: Path) -
     ]
 
 
-def test_a_validation_that_is_made_again_is_noted_once(tmp_path: Path) -> None:
+def test_repeated_validation_is_written_once(tmp_path: Path) -> None:
     writer = MetricsWriter(tmp_path)
     for step in (1, 2):
         writer.write(step, {"train/loss": 10.0 - step})
@@ -42,22 +42,22 @@ def test_a_validation_that_is_made_again_is_noted_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\x80\x04N.\n", b"[]\n", b"{}\n", b"no JSON\n"])
-def test_a_damaged_file_of_metrics_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
+def test_damaged_metrics_are_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(content)
     with pytest.raises(UserError, match="damaged"):
         MetricsWriter(tmp_path)
     assert (tmp_path / "metrics.jsonl").read_bytes() == content
 
 
-def test_tensorboard_holds_figures_and_texts(tmp_path: Path) -> None:
+def test_tensorboard_has_metrics_and_texts(tmp_path: Path) -> None:
     writer = MetricsWriter(tmp_path)
     writer.write(5, {"valid/bleu": 33.25})
     writer.text(5, "valid/samples", "| a | b |")
     writer.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    (figure,) = events.Scalars("valid/bleu")
-    assert (figure.step, figure.value) == (5, 33.25)
+    (scalar,) = events.Scalars("valid/bleu")
+    assert (scalar.step, scalar.value) == (5, 33.25)
     assert events.Tags()["tensors"] == ["valid/samples/text_summary"]
 
 
@@ -68,7 +68,7 @@ def test_durations(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-def test_without_a_terminal_progress_is_plain_lines_with_time_left(
+def test_progress_without_a_terminal_is_plain_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [100.0]
@@ -82,7 +82,7 @@ def test_without_a_terminal_progress_is_plain_lines_with_time_left(
     assert err.strip() == "counting: 20 of 100 pairs, 1.0/s, 1 min 20 s left"
 
 
-def test_time_left_does_not_count_what_an_earlier_run_did_and_is_not_said_before_anything_is_done(
+def test_time_left_ignores_progress_of_an_earlier_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [100.0]
@@ -96,9 +96,7 @@ def test_time_left_does_not_count_what_an_earlier_run_did_and_is_not_said_before
     assert lines == ["training: 900 of 1,000 updates", "training: 920 of 1,000 updates, 0.5/s, 2 min 40 s left"]
 
 
-def test_quiet_leaves_progress_out_and_warnings_in(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quiet_prints_only_warnings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = [100.0]
     monkeypatch.setattr(logs, "monotonic", lambda: now[0])
     monkeypatch.setattr(logs, "_verbosity", "quiet")
@@ -110,9 +108,7 @@ def test_quiet_leaves_progress_out_and_warnings_in(
     assert capsys.readouterr().err == "warning: few pairs\n"
 
 
-def test_verbose_puts_the_time_before_each_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verbose_prints_times(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(logs, "_verbosity", "verbose")
     logs.say("counted")
     logs.warn("few pairs")

@@ -374,10 +374,10 @@ def test_average_makes_a_model_directory(run_dir: Path, tmp_path: Path, nmt: Nmt
     assert Translator.load(tmp_path / "mean", device="cpu").translate([""]) == [""]
     status, _, err = nmt("average", run_dir, "--last", 30, "-o", tmp_path / "more")
     assert status == 1
-    assert "to average 30" in one_line(err)
+    assert "cannot average 30" in one_line(err)
     status, _, err = nmt("average", tmp_path, "-o", tmp_path / "more")
     assert status == 1
-    assert "has no checkpoints; it must be the run_dir of a run" in one_line(err)
+    assert "has no checkpoints; it must be the directory of a run" in one_line(err)
 
 
 def test_evaluate_gives_sacrebleus_figures(tmp_path: Path, nmt: Nmt) -> None:

@@ -58,7 +58,7 @@ def test_a_run_does_not_remove_what_is_no_model(tmp_path: Path, nmt: Nmt, monkey
     (tmp_path / "model" / "thesis.tex").write_text("years of work")
     status, _, err = nmt("run", "mine.toml")
     assert status == 1
-    assert "model is there but is no model; it must not be overwritten" in one_line(err)
+    assert "model exists but is not a model, so it is not overwritten" in one_line(err)
     assert (tmp_path / "model" / "thesis.tex").read_text() == "years of work"
     assert not (tmp_path / "data").exists()  # before the work
 
@@ -72,12 +72,12 @@ def test_a_run_does_not_remove_the_model_of_another(tmp_path: Path, nmt: Nmt, mo
     before = (other / "model" / "model.safetensors").read_bytes()
     status, _, err = nmt("run", "mine.toml", "train.max_steps=2")
     assert status == 1
-    assert "model is a model, but . has no checkpoints that it could be made of; it must not be" in one_line(err)
+    assert "model is a model, but . has no checkpoints, so it is not overwritten" in one_line(err)
     assert (other / "model" / "model.safetensors").read_bytes() == before
     shutil.copytree(other / "checkpoints", tmp_path / "checkpoints")
     status, _, err = nmt("run", "mine.toml", "train.max_steps=2")
     assert status == 1
-    assert f"model is a link to the model of another run, {other}; that must not be overwritten" in one_line(err)
+    assert f"model is a link to the model of another run, {other}, which is not overwritten" in one_line(err)
     assert (other / "model" / "model.safetensors").read_bytes() == before
 
 
@@ -86,11 +86,11 @@ def test_translations_of_test_sets_that_are_gone_are_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     test = "test.{} = {{ kind = 'toy', split = 'test', pairs = 2 }}\n"
-    for name, said in (("first", ""), ("second", "translations also holds first.de, which this call has not written")):
+    for name, said in (("first", ""), ("second", "translations also has first.de from an earlier run")):
         (tmp_path / "mine.toml").write_text(RECIPE.replace("[tokenizer]", test.format(name) + "[tokenizer]") + TINY)
         status, _, err = nmt("run", "mine.toml", "train.max_steps=1", "decode.max_extra_tokens=0")
         assert status == 0, err
-        assert said in err and ("also holds" in err) == bool(said)
+        assert said in err and ("also has" in err) == bool(said)
     assert {path.name for path in (tmp_path / "translations").iterdir()} == {"first.de", "second.de"}
 
 

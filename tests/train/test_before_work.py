@@ -70,8 +70,8 @@ def recipe(tmp_path: Path) -> Path:
         ("missing", "news.de: No such file"),
         ("short", "news.en has 3 sentences and"),
         ("empty", "data.test.news has no sentences"),
-        ("tokenizer", "tokenizer 'ja' cannot be used"),
-        ("tokenize", "tokenizer 'ko-mecab' cannot be used"),
+        ("tokenizer", "tokenizer 'ja' is not available"),
+        ("tokenize", "tokenizer 'ko-mecab' is not available"),
         ("second reference", "news.en has 3 sentences and"),
     ],
 )
@@ -146,7 +146,7 @@ def test_text_that_an_earlier_version_prepared_is_not_verified(recipe: Path, tmp
     path.write_text(json.dumps(report))
     status, _, err = nmt(*train)
     assert status == 0
-    assert err.count("was prepared by an earlier version, without checksums; only sizes are verified") == 1
+    assert err.count("was prepared by an earlier version without checksums; only file sizes are verified") == 1
 
 
 def test_one_process_of_a_machine_verifies(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,12 +156,12 @@ def test_one_process_of_a_machine_verifies(recipe: Path, tmp_path: Path, monkeyp
     monkeypatch.setenv("LOCAL_RANK", "0")
     for rank in (0, 2):  # of two machines
         with pytest.raises(UserError, match="is damaged"):
-            pipeline.verify_text(prepared, World(rank, 4, cpu))
+            pipeline.verify_data(prepared, World(rank, 4, cpu))
     monkeypatch.setenv("LOCAL_RANK", "1")
     for rank in (1, 3):
-        pipeline.verify_text(prepared, World(rank, 4, cpu))
+        pipeline.verify_data(prepared, World(rank, 4, cpu))
     with pytest.raises(UserError, match="is damaged"):
-        pipeline.verify_text(prepared, World(0, 1, cpu))
+        pipeline.verify_data(prepared, World(0, 1, cpu))
 
 
 @pytest.mark.parametrize("command", ["run", "train"])
@@ -172,7 +172,7 @@ def test_validation_bleu_that_cannot_be_counted_ends_a_run_before_it_begins(
     bleu = ("train.validate_bleu_every=2", "data.test={}", option)
     status, out, err = nmt(command, recipe, f"run_dir={tmp_path / 'run'}", *bleu)
     assert (status, out) == (1, "")
-    assert "cannot be used: Japanese tokenization requires extra dependencies" in err
+    assert "is not available: Japanese tokenization requires extra dependencies" in err
     assert not (tmp_path / "run").exists()
 
 

@@ -161,10 +161,10 @@ def test_the_model_of_a_run_searches_as_its_report_was_scored(
     for beam_size in (4, 3):
         tree = recipe.model_dump(mode="json", exclude_none=True) | {"decode": {"beam_size": beam_size}}
         changed = Recipe.model_validate(tree)
-        pipeline._average_of_run(changed)
+        pipeline._update_model(changed)
         assert read_model_metadata(recipe.directory / "model").decode.beam_size == beam_size
     capsys.readouterr()
-    pipeline._average_of_run(changed)
+    pipeline._update_model(changed)
     assert "is up to date" in capsys.readouterr().err
 
 
