@@ -51,18 +51,25 @@ def train(recipe: RecipeArgument, overrides: Overrides = None, seed: Seed = None
 
 
 def _load_for_training(path: Path, overrides: Sequence[str], seed: int | None, threads: int | None) -> Recipe:
-    """Load the recipe; raises UserError if training would overwrite its file with the saved recipe of the run."""
+    """Load the recipe; raises UserError if training would overwrite it, or another file, with the saved recipe."""
     options = {"seed": seed, "train.threads": threads}
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
     recipe = load_recipe(path, [*overrides, *given])
     saved = recipe.directory / "recipe.toml"
-    is_own = saved.is_file() and saved.samefile(path)
-    if is_own and not is_dumped(path.read_text(encoding="utf-8-sig")):
+    if saved.is_file() and not _is_replaceable(saved):
         raise UserError(
-            f"{path} is where training saves the recipe with all options; yours must be another file; rename it, or "
+            f"{saved} is where training saves the recipe with all options; yours must be another file; rename it, or "
             "set another run_dir"
         )
     return recipe
+
+
+def _is_replaceable(recipe: Path) -> bool:
+    """Whether training wrote a recipe. One that is no TOML is what a crash left."""
+    try:
+        return is_dumped(recipe.read_text(encoding="utf-8-sig"))
+    except ValueError:
+        return True
 
 
 def average(

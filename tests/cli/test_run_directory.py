@@ -51,6 +51,18 @@ def test_a_recipe_in_the_run_directory_stays(
     assert nmt(command, "recipe.toml")[0] == 0  # one that training wrote before there was this option
 
 
+def test_another_recipe_in_the_run_directory_stays(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nmt.pipeline.train", lambda recipe: None)
+    (tmp_path / "mine.toml").write_text(RECIPE)
+    (tmp_path / "recipe.toml").write_text("# another one\n" + RECIPE)
+    status, _, err = nmt("train", "mine.toml")
+    assert status == 1
+    assert "recipe.toml is where training saves the recipe" in one_line(err)
+    (tmp_path / "recipe.toml").write_text('name = "cut off by a cra')
+    assert nmt("train", "mine.toml")[0] == 0
+
+
 def test_a_run_does_not_remove_what_is_no_model(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE)
