@@ -1,1 +1,1 @@
-"""Which source word each target word was made from."""
+"""Word alignment."""

@@ -1,14 +1,14 @@
-"""Word alignments, read from the attention of the decoder to the source.
+"""Word alignment from the cross-attention of the decoder.
 
-The translation passes through the model once more, all of it known (teacher forcing). A target token is linked to the
-source token that its place attends to most, the end token left aside; two words are linked if any of their tokens are.
+A second forward pass reads the complete translation (teacher forcing). Each target token is linked to the source token
+with the highest attention, EOS excluded. Two words are linked if any of their tokens are.
 
-There are two places for a token: where it is the output of the decoder, and one further, where it is its input. Which
-layer and place tell the alignment depends on the model. With the output it is mostly the last layer but one (Garg et
-al. 2019, "Jointly Learning to Align and Translate with Transformer Models"). With the input, where the decoder has seen
-what is to be aligned, a lower layer of a deep decoder aligns better still (Shift-Att of Chen et al. 2020, "Accurate
-Word Alignment Induction from Neural Machine Translation"); a shallow decoder is by then busy with the next token.
-`nmt.alignment.choice` finds out.
+A target token can be aligned at two positions: where the decoder predicts it (`output`), and one position later, where
+the decoder reads it (`input`). The best layer and place depend on the model. With `output` it is usually the
+second-to-last layer (Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models"). With
+`input`, where the decoder has seen the token, a lower layer of a deep decoder is better still (Shift-Att of Chen et al.
+2020, "Accurate Word Alignment Induction from Neural Machine Translation"). In a shallow decoder, that position already
+attends to the next token. `nmt.alignment.choice` selects both.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.splitting import Part
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 
-# The tokens of a source and of its translation, without begin and end token, in the order of reading.
+# Token ids of a source and its translation, without BOS and EOS, in reading order.
 TokenPair = tuple[Sequence[int], Sequence[int]]
-# (places, layers, heads, tgt_tokens, src_tokens + 1): how much the place of a target token attends to each source token
-# and to the end token; first the place where it is the output, then the place where it is the input.
+# (places, layers, heads, tgt_tokens, src_tokens + 1): attention weights of each target token over the source and EOS,
+# for the places of `_PLACES`.
 AttentionMap = NDArray[np.floating[Any]]
 Place = Literal["output", "input"]
 _PLACES: tuple[Place, ...] = ("output", "input")
 
 
 class AttendingModel(Protocol):
-    """A model whose attention can be looked at, such as the Transformer."""
+    """A model with cross-attention, such as the Transformer."""
 
     @property
     def recipe(self) -> ModelRecipe:
-        """How many layers and heads there are."""
+        """See `Transformer.recipe`."""
 
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
         """See `Transformer.cross_attention`."""
@@ -58,11 +58,11 @@ class AttendingModel(Protocol):
 
 @dataclass(frozen=True)
 class ChosenAttention:
-    """Which attention tells the alignment.
+    """The attention to align with.
 
     layer: of the decoder, from 0
-    heads: of that layer, from 0, whose mean is taken; all of them where none is named
-    place: where a target token is aligned: where it is the input of the decoder, or where it is the output
+    heads: to average, from 0; empty: all
+    place: position of the decoder: where a target token is its output, or its input
     """
 
     layer: int
@@ -71,28 +71,26 @@ class ChosenAttention:
 
     @classmethod
     def from_recipe(cls, decode: DecodeRecipe, model: ModelRecipe) -> ChosenAttention:
-        """What the options say; by default all heads of the last layer but one (Garg et al. 2019).
+        """Take the options of a recipe; by default all heads of the second-to-last layer (Garg et al. 2019).
 
-        Raises UserError where the model has no such layer or head.
+        Raises UserError if the model has no such layer or head.
         """
         layers, heads = model.num_decoder_layers, model.num_heads
         layer = max(layers - 2, 0) if decode.alignment_layer is None else decode.alignment_layer
         if layer >= layers:
-            raise UserError(f"alignment_layer is {layer}; the decoder has layers 0 to {layers - 1}; choose one of them")
-        if too_high := [head for head in decode.alignment_heads if head >= heads]:
-            raise UserError(
-                f"alignment_heads names head {too_high[0]}; a layer has heads 0 to {heads - 1}; choose of them"
-            )
+            raise UserError(f"alignment_layer must be between 0 and {layers - 1} (the last decoder layer), got {layer}")
+        if invalid := [head for head in decode.alignment_heads if head >= heads]:
+            raise UserError(f"alignment_heads must be between 0 and {heads - 1}, got {invalid[0]}")
         return cls(layer, decode.alignment_heads, decode.alignment_place)
 
     def weights(self, layer_map: AttentionMap) -> AttentionMap:
-        """(tgt_tokens, src_tokens + 1), from the map (places, heads, tgt_tokens, src_tokens + 1) of the layer."""
+        """Average the heads of a layer: (places, heads, tgt_tokens, src_tokens + 1) -> (tgt_tokens, src_tokens + 1)."""
         heads = layer_map[_PLACES.index(self.place)]
         mean: AttentionMap = (heads[list(self.heads)] if self.heads else heads).mean(axis=0)
         return mean
 
     def attended(self, layer_map: AttentionMap) -> list[int]:
-        """The source token that each target token is linked to; none without source tokens. See `weights`."""
+        """Return the source token of each target token, empty for an empty source. layer_map: see `weights`."""
         source_tokens = self.weights(layer_map)[:, :-1]
         attended: list[int] = source_tokens.argmax(axis=1).tolist() if source_tokens.shape[1] else []
         return attended
@@ -102,7 +100,7 @@ class ChosenAttention:
 def attention_maps(
     model: AttendingModel, pairs: Sequence[TokenPair], device: torch.device, only_layer: int | None = None
 ) -> list[AttentionMap]:
-    """The maps of all layers, or of one alone, for each pair, together as one batch."""
+    """Return the map of each pair, of all layers or only one, computed as one batch."""
     first, end = (0, None) if only_layer is None else (only_layer, only_layer + 1)
     src = PackedSequences.from_lists([[*source, EOS_ID] for source, _ in pairs]).to(device)
     tgt = PackedSequences.from_lists([[BOS_ID, *target] for _, target in pairs]).to(device)
@@ -112,16 +110,12 @@ def attention_maps(
     maps = []
     for number, (source, target) in enumerate(pairs):
         one = weights[:, number, :, : len(target) + 1, : len(source) + 1]
-        maps.append(np.stack([one[:, :, :-1], one[:, :, 1:]]))  # the place behind a token's output has it as its input
+        maps.append(np.stack([one[:, :, :-1], one[:, :, 1:]]))  # output, input
     return maps
 
 
 class WordAligner:
-    """A model with all that stands between it and the words of text.
-
-    attention: what it goes by
-    tokenizers, unicode_form: those of the model
-    """
+    """Align words of text with a model and its tokenizers and normalization."""
 
     def __init__(
         self,
@@ -135,9 +129,8 @@ class WordAligner:
         tag: Sequence[int] = (),
         reverse_target: bool = False,
     ) -> None:
-        """Align with `model`, which lies on `device`, `batch_tokens` tokens of a side at a time.
-
-        tag: ids that stand before each source; reverse_target: whether the model writes from right to left
+        """device: that of the model; batch_tokens: maximum tokens of a side in a batch; tag: ids before each source;
+        reverse_target: whether the model decodes from right to left
         """
         self._tag = tuple(tag)
         self.attention = attention
@@ -148,12 +141,12 @@ class WordAligner:
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto", decode: DecodeRecipe | None = None) -> WordAligner:
-        """The aligner of a model directory, a checkpoint or a run, by default with the attention that it names.
+        """Load a model directory, a checkpoint or a run; UserError if there is no such model, layer or head.
 
-        Raises UserError where there is no such model, layer or head.
+        decode: options that replace those of the model
         """
-        place = choose_device(device)
-        loaded = load_model(Path(path), place)
+        torch_device = choose_device(device)
+        loaded = load_model(Path(path), torch_device)
         options = loaded.facts.decode if decode is None else decode.over(loaded.facts.decode)
         tokenizers = Tokenizers.load(loaded.directory)
         return cls(
@@ -161,28 +154,29 @@ class WordAligner:
             tokenizers,
             ChosenAttention.from_recipe(options, loaded.model.recipe),
             unicode_form=cast(UnicodeForm, loaded.facts.unicode_form),
-            device=place,
-            batch_tokens=choose_batch_tokens(options, place, [(loaded.model.recipe, tokenizers.tgt.vocab_size)]),
+            device=torch_device,
+            batch_tokens=choose_batch_tokens(options, torch_device, [(loaded.model.recipe, tokenizers.tgt.vocab_size)]),
             tag=() if options.tag is None else [tokenizers.src.tag_id(options.tag)],
             reverse_target=loaded.facts.reverse_target,
         )
 
     def align(self, sources: Sequence[str], targets: Sequence[str], first_line: int = 1) -> list[Links]:
-        """The links between the words of each target and those of its source, as they were given.
+        """Return the word links of each pair, with words as given.
 
-        Raises UserError for a sentence longer than the model's positions; `first_line` is the number to call it by.
+        Raises UserError for a sentence longer than the model's positions. first_line: line number of the first pair.
         """
         pairs = self.encode(sources, targets)
         for number, pair in enumerate(pairs, start=first_line):
             if not self.fits(pair):
-                longest = max(map(len, pair))
-                wrong = f"line {number} has {longest} tokens; the model holds {self._limit}"
-                raise UserError(f"{wrong}; split the sentence")
+                raise UserError(
+                    f"line {number} has {max(map(len, pair))} tokens; the model supports at most {self._limit}; "
+                    "split the sentence"
+                )
         lines = zip(self.attended(pairs), sources, targets, strict=True)
         return [link_words(attended, *self.words(source, target)) for attended, source, target in lines]
 
     def encode(self, sources: Sequence[str], targets: Sequence[str]) -> list[TokenPair]:
-        """The tokens of pairs of lines."""
+        """Tokenize pairs of lines."""
         src, tgt = self.tokenizers.src, self.tokenizers.tgt
         form = self.unicode_form
         return [
@@ -191,11 +185,11 @@ class WordAligner:
         ]
 
     def fits(self, pair: TokenPair) -> bool:
-        """Whether the model has positions for both sides."""
+        """Return whether both sides fit the model's positions."""
         return max(map(len, pair)) <= self._limit
 
     def words(self, source: str, target: str) -> tuple[list[int | None], list[int | None]]:
-        """The word, as given, of each source and of each target token."""
+        """Return the word, as given, of each source token and of each target token."""
         return self._words(self.tokenizers.src, source), self._words(self.tokenizers.tgt, target)
 
     def _words(self, tokenizer: Tokenizer, line: str) -> list[int | None]:
@@ -209,10 +203,10 @@ class WordAligner:
         parts_of_lines: Sequence[Sequence[Part]],
         outputs: Sequence[Sequence[tuple[Sequence[int], str]]],
     ) -> list[list[Links]]:
-        """The links of the translations of each part, between the words of its whole line and those of its text.
+        """Return the links between the words of each line and those of the translations of its parts.
 
-        parts_of_lines: the parts that each line was cut into, or the line as its one part
-        outputs: tokens and text of all translations of each part, one part of the lines after the other
+        parts_of_lines: the parts of each line, in order
+        outputs: token ids and text of the translations of each part, for the parts of all lines in turn
         """
         parts = [part for parts in parts_of_lines for part in parts]
         pairs = [(part.tokens, tokens) for part, found in zip(parts, outputs, strict=True) for tokens, _ in found]
@@ -232,7 +226,7 @@ class WordAligner:
         ]
 
     def _words_of_parts(self, line: str, parts: Sequence[Part]) -> list[list[int | None]]:
-        """The word of the line that each token of each of its parts belongs to."""
+        """Return the word of the line for each token of each part."""
         text, given = normalize(line, self.unicode_form), words_as_given(line, self.unicode_form)
         found = []
         for part in parts:
@@ -242,28 +236,28 @@ class WordAligner:
         return found
 
     def attended(self, pairs: Sequence[TokenPair]) -> list[list[int]]:
-        """The source token that each target token of each pair is linked to."""
+        """Return the source token of each target token of each pair."""
         found: list[list[int]] = [[] for _ in pairs]
-        for place, layers in self._maps(pairs, self.attention.layer):
-            found[place] = self.attention.attended(layers[:, 0])
+        for index, layers in self._maps(pairs, self.attention.layer):
+            found[index] = self.attention.attended(layers[:, 0])
         return found
 
     def maps(self, pairs: Sequence[TokenPair]) -> list[AttentionMap]:
-        """The maps of all layers and heads for each pair."""
+        """Return the map of all layers and heads for each pair."""
         found = dict(self._maps(pairs))
-        return [found[place] for place in range(len(pairs))]
+        return [found[index] for index in range(len(pairs))]
 
     def _maps(self, pairs: Sequence[TokenPair], only_layer: int | None = None) -> Iterator[tuple[int, AttentionMap]]:
-        """The maps of each pair with its place, in batches of about equal length."""
+        """Yield index and map of each pair, in batches of similar length."""
         lengths = [np.array([len(pair[side]) for pair in pairs], dtype=np.int64) for side in (0, 1)]
         for ids in plan_by_length(*lengths, micro_batch_tokens=self._batch_tokens):
-            batch = [self._in_order_of_model(pairs[i]) for i in ids]
+            batch = [self._in_model_order(pairs[i]) for i in ids]
             maps = attention_maps(self._model, batch, self._device, only_layer)
-            yield from zip(ids.tolist(), (self._in_order_of_reading(one) for one in maps), strict=True)
+            yield from zip(ids.tolist(), (self._in_reading_order(one) for one in maps), strict=True)
 
-    def _in_order_of_model(self, pair: TokenPair) -> TokenPair:
+    def _in_model_order(self, pair: TokenPair) -> TokenPair:
         return [*self._tag, *pair[0]], pair[1][::-1] if self._reverse_target else pair[1]
 
-    def _in_order_of_reading(self, attention_map: AttentionMap) -> AttentionMap:
+    def _in_reading_order(self, attention_map: AttentionMap) -> AttentionMap:
         attention_map = attention_map[..., len(self._tag) :]
         return attention_map[:, :, :, ::-1] if self._reverse_target else attention_map

@@ -1,75 +1,72 @@
-"""Which attention aligns best, found on development text without alignments by hand.
+"""Choose the attention that aligns best on validation text; no gold alignments are required.
 
-Each layer, at each place, is judged by how well its links agree with those of something else. Given a model of the
-other direction, that is each layer and place of it, as in Chen et al. 2020, who take the pair of layers with the lowest
-alignment error rate between the two. Otherwise it is a statistical aligner trained on the development text itself.
-Within each layer, heads are then added to the best one as long as the agreement grows.
+Each decoder layer and alignment place is rated by its agreement with a reference. Given a reverse model, the references
+are all of its layers and places, as in Chen et al. 2020, who choose the pair of layers with the lowest alignment error
+rate between the two models. Otherwise the reference is a statistical aligner trained on the validation text. Heads of
+each layer are then selected greedily while the agreement grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import get_args
 
 from nmt.alignment.attention import AttentionMap, ChosenAttention, Place, TokenPair, WordAligner
 from nmt.alignment.lexical import agreed_links
-from nmt.alignment.words import Links, link_words
+from nmt.alignment.words import link_words
 from nmt.recipe import UserError
 
-# The statistical aligner learns from this many pairs, and as many of them are compared: more would change nothing.
-MOST_PAIRS, COMPARED_PAIRS = 5_000, 500
+# Pairs that train the statistical aligner, and pairs that are compared. More pairs do not change the choice.
+MAX_PAIRS, COMPARED_PAIRS = 5_000, 500
 
 LinkSet = set[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class AttentionChoice:
-    """What aligns best.
+    """The attention that aligns best.
 
-    attention: layer and heads; all heads where none is named
-    agreement: F1 of its links and those that it was judged by, from 0 to 1
-    of_layers: that of each layer and place, by the mean of all heads
+    attention: layer, heads and place
+    agreement: F1 of its links and those of the reference, 0 to 1
+    by_layer:  agreement of the mean of all heads, for each layer and place
     """
 
     attention: ChosenAttention
     agreement: float
-    of_layers: dict[ChosenAttention, float]
+    by_layer: dict[ChosenAttention, float]
 
 
 def choose_attention(
     aligner: WordAligner, sources: Sequence[str], targets: Sequence[str], reverse: WordAligner | None = None
 ) -> AttentionChoice:
-    """The layer, heads and place of the aligner's model that agree best on development text.
+    """Choose the layer, heads and place of the aligner's model with the highest agreement on validation text.
 
-    reverse: the aligner of a model from target to source. Raises UserError where no pair has text and fits the models.
+    Raises UserError if no pair has text on both sides and fits the models.
+
+    reverse: aligner of a target-to-source model
     """
-    text = _readable_pairs(aligner, sources, targets)
-    compared = text[:COMPARED_PAIRS]
+    lines = _usable_lines(aligner, sources, targets)
+    compared = lines[:COMPARED_PAIRS]
     if reverse is not None:
         compared = [line for line in compared if reverse.fits(reverse.encode([line.target], [line.source])[0])]
     if not compared:
-        raise UserError(
-            "the development text has no pair of sentences that the models can hold; it must have some; give other text"
-        )
-    judges = [_statistical_links(text, len(compared))] if reverse is None else list(_links_back(reverse, compared))
+        raise UserError("the validation text has no pair that fits the models; at least one is needed; use other text")
+    references = [_statistical_links(lines, len(compared))] if reverse is None else _reverse_links(reverse, compared)
     maps = aligner.maps([line.pair for line in compared])
 
-    def judge(place: Place, layer: int, heads: Sequence[int]) -> float:
-        chosen = ChosenAttention(layer, tuple(heads), place)
-        found = [set(line.link(chosen.attended(one[:, layer]))) for line, one in zip(compared, maps, strict=True)]
-        return max(agreement(found, links) for links in judges)
+    def rate(attention: ChosenAttention) -> float:
+        found = [line.links(attention, one) for line, one in zip(compared, maps, strict=True)]
+        return max(agreement(found, links) for links in references)
 
     _, num_layers, num_heads, *_ = maps[0].shape
     layers = [ChosenAttention(layer, (), place) for place in get_args(Place) for layer in range(num_layers)]
-    of_layers = {one: judge(one.place, one.layer, ()) for one in layers}
-    candidates = dict(of_layers)
-    for one in layers:
-        score, heads = _grow(partial(judge, one.place, one.layer), num_heads)
-        candidates.setdefault(replace(one, heads=heads), score)
+    by_layer = {layer: rate(layer) for layer in layers}
+    candidates = dict(by_layer)
+    for layer in layers:
+        candidates.setdefault(*_select_heads(rate, layer, num_heads))
     best = max(candidates, key=lambda candidate: candidates[candidate])
-    return AttentionChoice(best, candidates[best], of_layers)
+    return AttentionChoice(best, candidates[best], by_layer)
 
 
 def agreement(found: Sequence[LinkSet], others: Sequence[LinkSet]) -> float:
@@ -78,35 +75,37 @@ def agreement(found: Sequence[LinkSet], others: Sequence[LinkSet]) -> float:
     return 2 * shared / max(sum(map(len, found)) + sum(map(len, others)), 1)
 
 
-def _grow(judge: Callable[[Sequence[int]], float], num_heads: int) -> tuple[float, tuple[int, ...]]:
-    """The best head and those whose addition, one after the other, raises what `judge` says; with that score."""
+def _select_heads(
+    rate: Callable[[ChosenAttention], float], layer: ChosenAttention, num_heads: int
+) -> tuple[ChosenAttention, float]:
+    """Add heads of a layer greedily while the rating grows; return the attention and its rating."""
     heads: tuple[int, ...] = ()
     best = -1.0
     while len(heads) < num_heads:
-        scores = [(judge((*heads, head)), -head) for head in range(num_heads) if head not in heads]
-        score, head = max(scores)
-        if score <= best:
+        ratings = [(rate(replace(layer, heads=(*heads, h))), -h) for h in range(num_heads) if h not in heads]
+        rating, negative_head = max(ratings)
+        if rating <= best:
             break
-        best, heads = score, (*heads, -head)
-    return best, tuple(sorted(heads))
+        best, heads = rating, (*heads, -negative_head)
+    return replace(layer, heads=tuple(sorted(heads))), best
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A pair of lines, its tokens, and the word of each source and target token."""
+    """A pair of lines, its token ids, and the word of each source and target token."""
 
     source: str
     target: str
     pair: TokenPair
     words: tuple[list[int | None], list[int | None]]
 
-    def link(self, attended: Sequence[int]) -> Links:
-        return link_words(attended, *self.words)
+    def links(self, attention: ChosenAttention, attention_map: AttentionMap) -> LinkSet:
+        return set(link_words(attention.attended(attention_map[:, attention.layer]), *self.words))
 
 
-def _readable_pairs(aligner: WordAligner, sources: Sequence[str], targets: Sequence[str]) -> list[_Line]:
-    """The first pairs with text on both sides for which the model has positions."""
-    pairs = aligner.encode(sources[:MOST_PAIRS], targets[:MOST_PAIRS])
+def _usable_lines(aligner: WordAligner, sources: Sequence[str], targets: Sequence[str]) -> list[_Line]:
+    """Return the first pairs that have text on both sides and fit the model's positions."""
+    pairs = aligner.encode(sources[:MAX_PAIRS], targets[:MAX_PAIRS])
     return [
         _Line(source, target, pair, aligner.words(source, target))
         for source, target, pair in zip(sources, targets, pairs, strict=False)
@@ -114,27 +113,28 @@ def _readable_pairs(aligner: WordAligner, sources: Sequence[str], targets: Seque
     ]
 
 
-def _statistical_links(text: Sequence[_Line], wanted: int) -> list[LinkSet]:
-    """What the statistical aligner says of the first lines, in words."""
-    links = agreed_links([line.pair for line in text])[:wanted]
+def _statistical_links(lines: Sequence[_Line], count: int) -> list[LinkSet]:
+    """Return the word links of the first `count` lines from a statistical aligner trained on all."""
+    links = agreed_links([line.pair for line in lines])[:count]
     return [
         {
             (source, target)
             for i, j in tokens
             if (source := line.words[0][i]) is not None and (target := line.words[1][j]) is not None
         }
-        for tokens, line in zip(links, text, strict=False)
+        for tokens, line in zip(links, lines, strict=False)
     ]
 
 
-def _links_back(reverse: WordAligner, text: Sequence[_Line]) -> Iterator[list[LinkSet]]:
-    """What each place and layer of a model of the other direction says, in words, as links from source to target."""
-    lines = _readable_pairs(reverse, [line.target for line in text], [line.source for line in text])
+def _reverse_links(reverse: WordAligner, compared: Sequence[_Line]) -> list[list[LinkSet]]:
+    """Return the source-to-target word links of each place and layer of a reverse model."""
+    lines = _usable_lines(reverse, [line.target for line in compared], [line.source for line in compared])
     maps: list[AttentionMap] = reverse.maps([line.pair for line in lines])
-    for place in get_args(Place):
-        for layer in range(maps[0].shape[1]):
-            chosen = ChosenAttention(layer, (), place)
-            yield [
-                {(source, target) for target, source in line.link(chosen.attended(one[:, layer]))}
-                for line, one in zip(lines, maps, strict=True)
-            ]
+    attentions = [ChosenAttention(layer, (), place) for place in get_args(Place) for layer in range(maps[0].shape[1])]
+    return [
+        [
+            {(source, target) for target, source in line.links(attention, one)}
+            for line, one in zip(lines, maps, strict=True)
+        ]
+        for attention in attentions
+    ]

@@ -1,9 +1,9 @@
-"""A small statistical aligner: it judges the attention of a model, and tells which pieces translate which.
+"""Statistical word alignment: the reference for choosing attention heads, and the lexicon of shortlists.
 
-The model of Dyer et al. 2013 ("A Simple, Fast, and Effective Reparameterization of IBM Model 2"): each target token is
-the translation of one source token or of nothing; a source token is the likelier the nearer it lies to the diagonal.
-The tension of the diagonal and the share of nothing are theirs, and the probabilities of words are estimated by
-expectation maximisation. Links are those on which both directions agree: few, but most of them right.
+The model is that of Dyer et al. 2013 ("A Simple, Fast, and Effective Reparameterization of IBM Model 2"): each target
+token translates one source token or the null token, and source tokens near the diagonal are more probable. Diagonal
+tension and null probability are theirs. Word probabilities are estimated by expectation maximization (EM). Links are
+the intersection of both directions, which favors precision over recall.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 _TENSION = 4.0
-_SHARE_OF_NOTHING = 0.08
+_NULL_PROBABILITY = 0.08
 _ITERATIONS = 5
 
-# How often `estimate_lexicon` reads all pairs.
+# Number of times that `estimate_lexicon` reads all pairs.
 PASSES = 1 + _ITERATIONS
 
 Sentence = Sequence[int]
@@ -30,9 +30,9 @@ Floats = NDArray[np.floating[Any]]
 
 
 def agreed_links(pairs: Pairs) -> list[set[tuple[int, int]]]:
-    """The links (source token, target token) of each pair that both directions find, by place in the sentence.
+    """Return the (source position, target position) links of each pair that both directions agree on.
 
-    pairs: token ids of source and target, without begin and end token; a sentence may be empty
+    pairs: token ids of source and target, without BOS and EOS; sentences may be empty
     """
     forward = best_sources(pairs)
     backward = best_sources([(tgt, src) for src, tgt in pairs])
@@ -43,7 +43,7 @@ def agreed_links(pairs: Pairs) -> list[set[tuple[int, int]]]:
 
 
 def best_sources(pairs: Pairs) -> list[list[int]]:
-    """The most probable source token of each target token, by its place; -1 where it comes from nothing."""
+    """Return the position of the most probable source token of each target token; -1 for the null token."""
     vocab = 1 + max((token for pair in pairs for side in pair for token in side), default=0)
     cells = _Cells.of_pairs(pairs, vocab)
     lexicon = _estimate(lambda: [cells], vocab)
@@ -51,21 +51,21 @@ def best_sources(pairs: Pairs) -> list[list[int]]:
 
 
 def estimate_lexicon(read: Callable[[], Iterable[Pairs]], vocab: int) -> Lexicon:
-    """How probable each target token is as the translation of each source token.
+    """Estimate the translation probability of each target token given each source token.
 
-    read: gives all pairs, chunk by chunk, each time it is called, which is `PASSES` times; a chunk needs about 100
-    bytes for each way in which a token of it can come from another, the lexicon 60 bytes an entry while it is estimated
-    vocab: token ids of both sides are below it
+    read:  returns all pairs in chunks, and is called `PASSES` times. Memory is about 100 bytes per (source, target)
+           cell of a chunk and 60 bytes per entry of the lexicon
+    vocab: upper bound of the token ids of both sides
     """
     return _estimate(lambda: (_Cells.of_pairs(pairs, vocab) for pairs in read()), vocab)
 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The probability of each target token, given a source token, for those that stand in one pair of sentences.
+    """Probability of target tokens given a source token, for tokens that co-occur in a pair.
 
-    keys:        (entries,) in ascending order, source token * vocab + target token; source token `vocab` is nothing
-    probability: (entries,); those of one source token sum to 1
+    keys:        (entries,) ascending, source token * vocab + target token; source token `vocab` is the null token
+    probability: (entries,); sums to 1 for each source token
     """
 
     vocab: int
@@ -73,51 +73,51 @@ class Lexicon:
     probability: Floats
 
     def best(self, count: int) -> Ints:
-        """The keys of the `count` most probable target tokens of each source token but nothing, in ascending order.
+        """Return the keys of the `count` most probable target tokens of each source token except the null token.
 
-        Of equally probable ones those with the lower ids.
+        The result is ascending. Of equally probable tokens, those with lower ids come first.
         """
         sources = self.keys // self.vocab
-        order = np.lexsort((-self.probability, sources))  # stable, so that equals stay in the order of their keys
-        starts = np.searchsorted(sources, sources)  # where the entries of the same source begin, in either order
+        order = np.lexsort((-self.probability, sources))  # stable: ties keep the order of their keys
+        starts = np.searchsorted(sources, sources)  # first entry of the same source, in either order
         is_best = (np.arange(len(order)) - starts < count) & (sources < self.vocab)
         best: Ints = np.sort(self.keys[order[is_best]])
         return best
 
 
 def _estimate(read: Callable[[], Iterable[_Cells]], vocab: int) -> Lexicon:
-    """Expectation maximisation from a uniform start; `read` gives the same cells each time."""
+    """EM from a uniform start; `read` returns the same cells each time."""
     keys = np.zeros(0, dtype=np.int64)
     for cells in read():
-        keys = _merged(keys, cells.keys)
+        keys = _union(keys, cells.keys)
     sources = (keys // vocab).astype(np.int32)
     probability = np.ones(len(keys))
     for _ in range(_ITERATIONS):
         counts = np.zeros(len(keys))
         for cells in read():
-            places = np.searchsorted(keys, cells.keys)
-            shares = cells.posterior(probability[places])
-            counts[places] += np.bincount(cells.entry, shares, minlength=len(places))
+            entries = np.searchsorted(keys, cells.keys)
+            posterior = cells.posterior(probability[entries])
+            counts[entries] += np.bincount(cells.entry, posterior, minlength=len(entries))
         probability = counts / np.bincount(sources, counts)[sources]
     return Lexicon(vocab, keys, probability)
 
 
-def _merged(first: Ints, second: Ints) -> Ints:
-    """The distinct values of two ascending arrays (n,) of what is not negative, ascending."""
+def _union(first: Ints, second: Ints) -> Ints:
+    """Return the ascending union of two ascending arrays (n,) of non-negative values."""
     both = np.concatenate([first, second])
-    both.sort(kind="stable")  # two runs are only merged; NumPy's own union hashes them, which takes ten times as long
+    both.sort(kind="stable")  # merges two sorted runs, ten times as fast as np.union1d
     return both[np.diff(both, prepend=-1) > 0]
 
 
 @dataclass(frozen=True)
 class _Cells:
-    """Every way in which a target token can come from a source token or from nothing; all of one token together.
+    """All (source token or null, target token) cells of some pairs, grouped by target token.
 
-    source: (cells,) place of the source token, -1 for nothing
-    prior:  (cells,) probability of that place
-    entry:  (cells,) place of its pair of words among the keys
-    starts: (target tokens,) the first cell of each target token
-    keys:   (entries,) the pairs of words, as in `Lexicon`
+    source: (cells,) position of the source token, -1 for null
+    prior:  (cells,) probability of that position
+    entry:  (cells,) index in `keys`
+    starts: (target tokens,) first cell of each target token
+    keys:   (entries,) as in `Lexicon`
     """
 
     source: Ints
@@ -132,39 +132,39 @@ class _Cells:
         sources, keys, sizes = [none], [none], [none]
         priors: list[Floats] = [np.zeros(0)]
         for src, tgt in pairs:
-            words = np.array([vocab, *src])  # nothing counts as one more word of the source
+            words = np.array([vocab, *src])  # the null token is one more source token
             shape = (len(tgt), len(words))
             sources.append(np.broadcast_to(np.arange(-1, len(src)), shape).ravel())
             priors.append(_prior(len(src), len(tgt)).ravel())
             keys.append((words * vocab + np.array(tgt, dtype=np.int64)[:, None]).ravel())
             sizes.append(np.full(len(tgt), len(words)))
-        entries, entry = np.unique(np.concatenate(keys), return_inverse=True)
-        each = np.concatenate(sizes)
-        starts = np.cumsum(each) - each
-        return cls(np.concatenate(sources), np.concatenate(priors), entry, starts, entries)
+        distinct_keys, entry = np.unique(np.concatenate(keys), return_inverse=True)
+        all_sizes = np.concatenate(sizes)
+        starts = np.cumsum(all_sizes) - all_sizes
+        return cls(np.concatenate(sources), np.concatenate(priors), entry, starts, distinct_keys)
 
     def posterior(self, probability: Floats) -> Floats:
-        """How probable each cell is among those of its target token; probability: (entries,) of the pair of words."""
+        """Return the probability of each cell among those of its target token. probability: (entries,)."""
         if not len(self.starts):
             return np.zeros(0)
         joint = self.prior * probability[self.entry]
         sizes = np.diff(np.append(self.starts, len(joint)))
-        shares: Floats = joint / np.repeat(np.add.reduceat(joint, self.starts), sizes)
-        return shares
+        posterior: Floats = joint / np.repeat(np.add.reduceat(joint, self.starts), sizes)
+        return posterior
 
     def best(self, posterior: Floats, lengths: Sequence[int]) -> list[list[int]]:
-        """The place of the most probable source token of each target token; lengths: target tokens of each pair."""
+        """Return the most probable source position of each target token. lengths: target tokens of each pair."""
         cells = pairwise([*self.starts.tolist(), len(posterior)])
         chosen = iter([int(self.source[start + posterior[start:end].argmax()]) for start, end in cells])
         return [[next(chosen) for _ in range(length)] for length in lengths]
 
 
 def _prior(src_len: int, tgt_len: int) -> Floats:
-    """(tgt_len, 1 + src_len): how probable it is that a target token comes from nothing, or from each source token."""
-    prior = np.full((tgt_len, 1 + src_len), _SHARE_OF_NOTHING if src_len else 1.0)
+    """Return the probability of the null token and of each source position, (tgt_len, 1 + src_len)."""
+    prior = np.full((tgt_len, 1 + src_len), _NULL_PROBABILITY if src_len else 1.0)
     if src_len:
-        src_place = np.arange(1, src_len + 1) / src_len
-        tgt_place = np.arange(1, tgt_len + 1) / max(tgt_len, 1)
-        nearness = np.exp(-_TENSION * np.abs(tgt_place[:, None] - src_place))
-        prior[:, 1:] = (1 - _SHARE_OF_NOTHING) * nearness / nearness.sum(axis=1, keepdims=True)
+        src_position = np.arange(1, src_len + 1) / src_len
+        tgt_position = np.arange(1, tgt_len + 1) / max(tgt_len, 1)
+        proximity = np.exp(-_TENSION * np.abs(tgt_position[:, None] - src_position))
+        prior[:, 1:] = (1 - _NULL_PROBABILITY) * proximity / proximity.sum(axis=1, keepdims=True)
     return prior

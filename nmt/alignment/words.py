@@ -1,8 +1,7 @@
-"""From tokens to words: which whitespace-separated word each token of a line helps to spell.
+"""Map tokens to words, and token links to word links. Words are separated by white space.
 
-Visible characters are counted, those that are no white space. The tokens of text that was given begin where
-SentencePiece says, which may normalize the text once more (imported models do). The tokens that a model wrote spell its
-text, in whatever pieces and bytes.
+Words and tokens are matched by counting visible (non-space) characters. The tokenizer reports where the tokens of given
+text begin, because SentencePiece may normalize it again (imported models do). The pieces of an output spell its text.
 """
 
 from __future__ import annotations
@@ -15,48 +14,49 @@ from nmt.text.clean import UnicodeForm, normalize
 
 Links = list[tuple[int, int]]
 
-# How SentencePiece writes a space, and one byte of a character that has no piece.
+# SentencePiece's space, and its byte fallback piece.
 _SPACE = "\u2581"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 def words_as_given(line: str, form: UnicodeForm) -> list[int]:
-    """The word of a line as it was given for each visible character that is left of it in normal form."""
+    """Return the word of the original line for each visible character of its normalized form."""
     words = enumerate(line.split())
-    return [place for place, word in words for _ in "".join(normalize(word, form).replace(_SPACE, " ").split())]
+    return [index for index, word in words for _ in "".join(normalize(word, form).replace(_SPACE, " ").split())]
 
 
 def words_as_printed(text: str) -> list[int]:
-    """The word of each visible character of a text."""
-    return [place for place, word in enumerate(text.split()) for _ in word]
+    """Return the word of each visible character of a text."""
+    return [index for index, word in enumerate(text.split()) for _ in word]
 
 
 def words_of_starts(text: str, starts: Sequence[int], words: Sequence[int]) -> list[int | None]:
-    """The word of each token of a line in normal form; see `Tokenizer.encode_with_starts`.
+    """Return the word of each token of a normalized line.
 
-    starts: the character of `text` where each token begins; words: see `words_as_given`
-    A token that begins with a space belongs to the word behind it, or to none at the end.
+    A token that begins with a space belongs to the next word, or to none at the end of the line.
+
+    starts: index in `text` where each token begins, see `Tokenizer.encode_with_starts`; words: see `words_as_given`
     """
     visible = [0, *accumulate(not (character.isspace() or character == _SPACE) for character in text)]
     return [words[visible[start]] if visible[start] < len(words) else None for start in starts]
 
 
 def words_of_pieces(pieces: Sequence[str], words: Sequence[int]) -> list[int | None]:
-    """The word of each piece that a model wrote, given the word of each visible character that the pieces spell.
+    """Return the word of each piece of an output, given the word of each visible character.
 
-    A piece that begins within a word belongs to it, and a lone space to the word behind it, or to none at the end.
+    A lone space belongs to the next word, or to none at the end of the line.
     """
     spelled = [_spell(piece) for piece in pieces]
-    characters: list[int] = []  # for each byte, the visible characters before the one that it belongs to
+    visible_before: list[int] = []  # for each byte, the number of visible characters before its character
     visible = 0
-    # Each byte that is not part of a character counts as one, as it does when SentencePiece decodes.
+    # An invalid byte counts as one character, as in SentencePiece's decoder.
     for character in b"".join(spelled).decode("utf-8", "surrogateescape"):
-        characters += [visible] * len(character.encode("utf-8", "surrogateescape"))
+        visible_before += [visible] * len(character.encode("utf-8", "surrogateescape"))
         visible += not character.isspace()
     found: list[int | None] = []
     start = 0
     for part in spelled:
-        first = characters[start] if part else visible
+        first = visible_before[start] if part else visible
         found.append(words[first] if first < len(words) else None)
         start += len(part)
     return found
@@ -68,10 +68,9 @@ def _spell(piece: str) -> bytes:
 
 
 def link_words(attended: Sequence[int], src_words: Sequence[int | None], tgt_words: Sequence[int | None]) -> Links:
-    """The pairs of words (source, target), sorted, of which any two tokens are linked.
+    """Return the sorted (source, target) pairs of words that have linked tokens.
 
-    attended: the source token that each target token is linked to, or nothing for a source without tokens;
-    src_words, tgt_words: the word of each token
+    attended: source token of each target token, empty for an empty source; src_words, tgt_words: word of each token
     """
     if not attended:
         return []
@@ -80,5 +79,5 @@ def link_words(attended: Sequence[int], src_words: Sequence[int | None], tgt_wor
 
 
 def format_links(links: Sequence[tuple[int, int]]) -> str:
-    """Pharaoh's way to write an alignment: `0-0 1-2`."""
+    """Format an alignment in Pharaoh format: `0-0 1-2`."""
     return " ".join(f"{source}-{target}" for source, target in links)

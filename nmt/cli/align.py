@@ -92,7 +92,7 @@ def align(
         reverse = None if reverse_model is None else WordAligner.load(reverse_model, device)
         choice = choose_attention(aligner, *read_pairs(*choose), reverse)
         aligner.attention = choice.attention
-        by_layer = ", ".join(f"{one.place} {one.layer}: {score:.3f}" for one, score in choice.of_layers.items())
+        by_layer = ", ".join(f"{one.place} {one.layer}: {score:.3f}" for one, score in choice.by_layer.items())
         say(f"agreement by position and layer, all heads: {by_layer}")
         say(f"best agreement {choice.agreement:.3f}: {_as_options(aligner)}")
     if save_model is not None:

@@ -29,8 +29,8 @@ from nmt.rerank.corpus_counts import sentence_counts
 from nmt.rerank.mert import TuningSet, tune
 from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
 from nmt.rerank.rerank import (
+    FeatureModel,
     Floats,
-    Judge,
     best_first,
     feature_names,
     features,
@@ -99,10 +99,10 @@ def rerank(
     references = [] if tune_on is None else list(read_lines(tune_on, allow_pipe=True))
     if tune_on is not None:
         require_same_length(tune_on, references, src, sources)
-    judges = _load_judges([model, *(models or ())], reverse_models or (), device)
-    names = feature_names(judges)
+    feature_models = _load_models([model, *(models or ())], reverse_models or (), device)
+    names = feature_names(feature_models)
     chosen = None if weights is None else load_weights(weights, names)
-    values = _all_features(sources, lists, judges)
+    values = _all_features(sources, lists, feature_models)
     if chosen is None:
         restarts, seed = 10 if restarts is None else restarts, 1 if seed is None else seed
         chosen, notes = _tune(values, lists, references, metric or TuningMetric.bleu, restarts, seed)
@@ -116,20 +116,22 @@ def rerank(
             typer.echo(line)
 
 
-def _load_judges(models: Sequence[Path], reverse_models: Sequence[Path], device: str) -> list[Judge]:
+def _load_models(models: Sequence[Path], reverse_models: Sequence[Path], device: str) -> list[FeatureModel]:
     """Load the models, named model, model-2, ... and reverse-model, reverse-model-2, ..."""
-    own, judges = languages(models[0]), []
+    own, loaded = languages(models[0]), []
     for name, paths, expected in (("model", models, own), ("reverse-model", reverse_models, own[::-1])):
         for number, path in enumerate(paths, start=1):
             require_languages(f"--{name}", path, expected)
             full_name = name if number == 1 else f"{name}-{number}"
-            judges.append(Judge(full_name, Scorer.load(path, device), reverse=name != "model"))
-    return judges
+            loaded.append(FeatureModel(full_name, Scorer.load(path, device), reverse=name != "model"))
+    return loaded
 
 
-def _all_features(sources: Sequence[str], lists: Sequence[list[Candidate]], judges: Sequence[Judge]) -> list[Floats]:
-    with progress("scoring", sum(map(len, lists)) * len(judges), "translations") as bar:
-        return features(sources, lists, judges, done=bar.advance)
+def _all_features(
+    sources: Sequence[str], lists: Sequence[list[Candidate]], models: Sequence[FeatureModel]
+) -> list[Floats]:
+    with progress("scoring", sum(map(len, lists)) * len(models), "translations") as bar:
+        return features(sources, lists, models, progress=bar.advance)
 
 
 def _tune(

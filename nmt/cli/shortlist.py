@@ -38,9 +38,9 @@ def shortlist(
             prepared.tokenizers,
             best=best,
             frequent=frequent,
-            most_pairs=pairs,
+            max_pairs=pairs,
             reverse_target=reverse_target,
-            done=bar.advance,
+            progress=bar.advance,
         )
     made.save(out, prepared.tokenizers)
     size, covered = coverage(made, PairStore(directory, "valid"))

@@ -1,1 +1,1 @@
-"""Decoding: search for translations, score given ones, and carry lines of text through both."""
+"""Translators and scorers of text."""

@@ -1,11 +1,11 @@
-"""Minimum-Bayes-risk decoding: of several translations, the one that agrees best with all of them.
+"""Minimum Bayes risk (MBR) decoding: select the translation with the highest expected utility.
 
-The expected utility of a candidate is the mean of its sentence score against every candidate as the reference, each
-weighted by how often (samples) or how probable (a list of the n best) it is. Source: Kumar and Byrne 2004, and for
-samples Eikema and Aziz 2020.
+The expected utility of a candidate is its mean sentence score against every candidate as the reference. References are
+weighted by their frequency (samples) or probability (n-best lists). Sources: Kumar and Byrne 2004; Eikema and Aziz 2020
+for samples.
 
-The scores are sacreBLEU's to the last bit, but of all pairs at once: each text is cut into n-grams once, and not for
-every pair anew.
+The scores equal sacreBLEU's to the last bit. They are computed for all pairs at once, with one n-gram extraction per
+text.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 UtilityName = Literal["chrf", "bleu"]
 Scores = NDArray[np.float64]
-# The score, from 0 to 100, of each text as a hypothesis (row) against each as its reference (column).
+# Scores, 0 to 100, of each text as hypothesis (row) against each text as reference (column).
 Utility = Callable[[Sequence[str]], Scores]
 
 
 def sentence_utility(name: UtilityName) -> Utility:
-    """sacreBLEU's chrF2 of sentences, or its BLEU smoothed for sentences."""
+    """Return sacreBLEU's sentence-level chrF2 or BLEU."""
     match name:
         case "chrf":
             return pairwise_chrf
@@ -40,26 +40,26 @@ def sentence_utility(name: UtilityName) -> Utility:
 
 
 def expected_utilities(texts: Sequence[str], weights: Sequence[float], utility: Utility) -> list[float]:
-    """The expected utility of each candidate; weights are not negative and need not sum to one."""
+    """Return the expected utility of each candidate. Weights are non-negative and need not sum to 1."""
     total = math.fsum(weights)
-    together: dict[str, float] = {}  # equal texts are scored once
+    weight_of: dict[str, float] = {}  # equal texts are scored once
     for text, weight in zip(texts, weights, strict=True):
-        together[text] = together.get(text, 0.0) + weight / total
-    expected = utility(list(together)) @ np.array(list(together.values()))
-    found = dict(zip(together, expected.tolist(), strict=True))
-    return [found[text] for text in texts]
+        weight_of[text] = weight_of.get(text, 0.0) + weight / total
+    expected = utility(list(weight_of)) @ np.array(list(weight_of.values()))
+    utility_of = dict(zip(weight_of, expected.tolist(), strict=True))
+    return [utility_of[text] for text in texts]
 
 
 def relative_probabilities(log_probs: Sequence[float]) -> list[float]:
-    """Weights of candidates of a list of the n best: their probabilities, up to a factor."""
+    """Return the probabilities of the candidates of an n-best list, up to a common factor."""
     highest = max(log_probs)
     return [math.exp(log_prob - highest) for log_prob in log_probs]
 
 
 def pairwise_chrf(texts: Sequence[str]) -> Scores:
-    """chrF2 of each text against each: the F-score, recall weighing twice, of the mean precision and recall of orders.
+    """Return chrF2 of all pairs: the F2 score of precision and recall, averaged over n-gram orders (Popović 2015).
 
-    Only orders of which both texts have n-grams count. Source: Popovic 2015, as sacreBLEU computes it.
+    As in sacreBLEU, only orders count for which both texts have n-grams.
     """
     order, weight = CHRF.CHAR_ORDER, CHRF.BETA**2
     counts_of_texts = [extract_all_char_ngrams(text, order) for text in texts]
@@ -72,13 +72,13 @@ def pairwise_chrf(texts: Sequence[str]) -> Scores:
         orders += counted
     precision /= np.maximum(orders, 1)
     recall /= np.maximum(orders, 1)
-    above, below = (1 + weight) * precision * recall, weight * precision + recall
-    scores: Scores = 100 * np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    numerator, denominator = (1 + weight) * precision * recall, weight * precision + recall
+    scores: Scores = 100 * np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
     return scores
 
 
 def pairwise_bleu(texts: Sequence[str]) -> Scores:
-    """BLEU of each text against each, of as many orders as it has n-grams, zeros smoothed as sacreBLEU does."""
+    """Return BLEU of all pairs, with effective order and exponential smoothing as in sacreBLEU."""
     tokenize = Tokenizer13a()
     tokens_of_texts = [tokenize(text.rstrip()).split() for text in texts]
     lengths = [len(tokens) for tokens in tokens_of_texts]
@@ -97,22 +97,22 @@ def pairwise_bleu(texts: Sequence[str]) -> Scores:
             effective_order=True,
         ).score
 
-    places = range(len(texts))
-    return np.array([[score(hypothesis, reference) for reference in places] for hypothesis in places])
+    indices = range(len(texts))
+    return np.array([[score(hypothesis, reference) for reference in indices] for hypothesis in indices])
 
 
 def _matches(counts: Sequence[Counter[Any]]) -> tuple[Scores, Scores]:
-    """How many n-grams each text has (texts,), and how many each shares with each, repeated ones as often as both do.
+    """Return the number of n-grams of each text (texts,) and the clipped matches of all pairs (texts, texts).
 
-    The smaller of two counts is the number of k from 1 that neither is below, so that products find the shared ones.
+    min(a, b) is the number of k >= 1 with a >= k and b >= k, so the matches are a sum of matmuls over k.
     """
-    place: dict[Hashable, int] = {}
+    column: dict[Hashable, int] = {}
     for count in counts:
         for ngram in count:
-            place.setdefault(ngram, len(place))
-    table = np.zeros((len(counts), len(place)), dtype=np.float32)
+            column.setdefault(ngram, len(column))
+    table = np.zeros((len(counts), len(column)), dtype=np.float32)
     for row, count in zip(table, counts, strict=True):
-        row[[place[ngram] for ngram in count]] = list(count.values())
+        row[[column[ngram] for ngram in count]] = list(count.values())
     matches = np.zeros((len(counts), len(counts)))
     for k in range(1, int(table.max(initial=0)) + 1):
         at_least = table[:, (table >= k).any(axis=0)] >= k

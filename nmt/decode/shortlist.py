@@ -1,9 +1,8 @@
-"""The vocabulary shortlist: for each sentence the few target pieces that it may be translated with.
+"""Vocabulary shortlists: restrict decoding to the target tokens proposed for the source tokens.
 
-These are the most frequent pieces of the target side, and for each piece of the source those that most probably
-translate it, as a statistical aligner finds in the training text; besides the piece itself where both sides have one
-vocabulary, since names are copied. Marian's `--shortlist` makes the same choice. Whatever a sentence needs is added
-when it is translated: the end token, and the tokens of prefixes, required phrases and preferred ones.
+A shortlist has the most frequent target tokens, and for each source token its most probable translations according to a
+statistical aligner. With a joint vocabulary it also has the source token itself, since names are copied. Marian's
+`--shortlist` selects the same. EOS and the tokens of prefixes, required and preferred phrases are added per sentence.
 """
 
 from __future__ import annotations
@@ -33,21 +32,20 @@ from nmt.text.tokenizer import Tokenizers
 _FORMAT = "nmt-shortlist-1"
 _ARRAYS = ("frequent", "offsets", "pieces")
 
-# The aligner looks at so many (source token, target token) places at a time, and tokens are counted so many at a time.
-_CELLS_AT_A_TIME = 4_000_000
-_TOKENS_AT_A_TIME = 1 << 22
+# (source token, target token) pairs per chunk of the aligner, and tokens per chunk when counting.
+_CHUNK_CELLS = 4_000_000
+_CHUNK_TOKENS = 1 << 22
 
 Ints = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Which target pieces may translate each source piece.
+    """Candidate target tokens for each source token.
 
-    tgt_vocab_size: number of target pieces
-    frequent:       (count,) int32, pieces that may stand in any translation
-    offsets:        (source pieces + 1,) int32, where the list of each source piece begins; the last entry is total
-    pieces:         (total,) int32, the lists end to end
+    frequent: (count,) int32, candidates of every sentence
+    offsets:  (src_vocab + 1,) int32, start of each source token's list in `pieces`
+    pieces:   (total,) int32, concatenated lists of target tokens
     """
 
     tgt_vocab_size: int
@@ -56,48 +54,43 @@ class Shortlist:
     pieces: Ints
 
     def candidates(self, sentences: Sequence[Sequence[int]], needed: Sequence[Iterable[int]]) -> Tensor:
-        """The pieces that each sentence may be translated with, (num_sentences, tgt_vocab_size) bool.
+        """Return the candidates of each sentence, (num_sentences, tgt_vocab_size) bool.
 
-        sentences: the source tokens of each; needed: what each may be translated with besides
+        sentences: source token ids; needed: further candidates of each
         """
         found = np.zeros((len(sentences), self.tgt_vocab_size), dtype=np.bool_)
         found[:, self.frequent] = True
         found[:, EOS_ID] = True
         for row, sentence, more in zip(found, sentences, needed, strict=True):
-            for piece in set(sentence):
-                row[self.pieces[self.offsets[piece] : self.offsets[piece + 1]]] = True
+            for token in set(sentence):
+                row[self.pieces[self.offsets[token] : self.offsets[token + 1]]] = True
             row[list(more)] = True
         return torch.from_numpy(found)
 
     def save(self, path: Path, tokenizers: Tokenizers) -> None:
-        """Write a safetensors file that knows the tokenizers it is for; UserError where it cannot be written."""
+        """Write a safetensors file with fingerprints of the tokenizers; UserError if it cannot be written."""
         arrays = {name: np.ascontiguousarray(getattr(self, name), dtype=np.int32) for name in _ARRAYS}
-        about = {"format": _FORMAT, "sha256": _digest(arrays), "tokenizers": _fingerprint(tokenizers)}
-        write_file(path, save(arrays, metadata=about))
+        metadata = {"format": _FORMAT, "sha256": _digest(arrays), "tokenizers": _fingerprint(tokenizers)}
+        write_file(path, save(arrays, metadata=metadata))
 
     @classmethod
     def load(cls, path: Path, tokenizers: Tokenizers) -> Shortlist:
-        """Read and verify a file; UserError where it is none, is damaged, or was made for other tokenizers."""
+        """Read and verify a file; UserError if it is no shortlist, is damaged, or belongs to other tokenizers."""
         try:
             with safe_open(path, framework="numpy") as file:
-                about = file.metadata() or {}
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+                metadata = file.metadata() or {}
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         except (SafetensorError, OSError) as error:
             raise UserError(
-                f"{path} cannot be read as a shortlist ({error}); it must be a file that `nmt shortlist` wrote; "
-                "correct the name or make it anew"
+                f"{path} cannot be read as a shortlist ({error}); expected output of `nmt shortlist`; check the path"
             ) from error
-        if about.get("format") != _FORMAT or set(arrays) != set(_ARRAYS):
-            raise UserError(f"{path} holds no shortlist of this version; `nmt shortlist` writes one; make it anew")
-        if about.get("sha256") != _digest(arrays):
+        if metadata.get("format") != _FORMAT or set(arrays) != set(_ARRAYS):
+            raise UserError(f"{path} is no shortlist of this version; expected {_FORMAT}; run `nmt shortlist` again")
+        if metadata.get("sha256") != _digest(arrays):
+            raise UserError(f"{path} is damaged; its SHA-256 must match its contents; run `nmt shortlist` again")
+        if metadata.get("tokenizers") != _fingerprint(tokenizers):
             raise UserError(
-                f"{path} is damaged (its SHA-256 is not the one in it); it must be the file that was written; copy it "
-                "again or make it anew"
-            )
-        if about.get("tokenizers") != _fingerprint(tokenizers):
-            raise UserError(
-                f"{path} is the shortlist of other tokenizers than the model's; it must be made from the run that the "
-                "model is of; make one by `nmt shortlist`, or leave it out (decode.shortlist)"
+                f"{path} belongs to other tokenizers; expected those of the model; create it from the model's run"
             )
         return cls(tokenizers.tgt.vocab_size, **arrays)
 
@@ -108,27 +101,27 @@ def make_shortlist(
     *,
     best: int = 100,
     frequent: int = 100,
-    most_pairs: int = 100_000,
+    max_pairs: int = 100_000,
     reverse_target: bool = False,
-    done: Callable[[int], None] = lambda pairs: None,
+    progress: Callable[[int], None] = lambda pairs: None,
 ) -> Shortlist:
-    """The shortlist that prepared pairs suggest.
+    """Create a shortlist from prepared pairs.
 
-    best:           target pieces for each source piece, its own not counted
-    frequent:       target pieces for every sentence
-    most_pairs:     so many pairs, spread evenly over the corpus, are aligned, which bounds time and memory
+    best:           target tokens per source token, the identical one excluded
+    frequent:       target tokens for every sentence
+    max_pairs:      pairs to align, spread evenly over the corpus; bounds time and memory
     reverse_target: whether target sentences are stored in reverse
-    done:           is told how many pairs have been read, `PASSES` times each
+    progress:       called with the number of pairs read; each pair is read `PASSES` times
     """
     src_size, tgt_size = tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
     vocab = max(src_size, tgt_size)
-    ids = np.linspace(0, len(store) - 1, min(len(store), most_pairs)).astype(np.int64)
+    ids = np.linspace(0, len(store) - 1, min(len(store), max_pairs)).astype(np.int64)
     chunks = _in_chunks(store, ids)
 
     def read() -> Iterator[Pairs]:
         for chunk in chunks:
             yield _read_pairs(store, chunk, -1 if reverse_target else 1)
-            done(len(chunk))
+            progress(len(chunk))
 
     keys = estimate_lexicon(read, vocab).best(best)
     if tokenizers.joint:
@@ -140,7 +133,7 @@ def make_shortlist(
 
 
 def coverage(shortlist: Shortlist, store: PairStore) -> tuple[float, float]:
-    """The mean number of candidates of a sentence, and the share of target tokens that are among those of theirs."""
+    """Return the mean number of candidates per sentence, and the fraction of target tokens that are candidates."""
     sizes, covered, total = 0, 0, 0
     for chunk in _in_chunks(store, np.arange(len(store))):
         for src, tgt in _read_pairs(store, chunk):
@@ -151,14 +144,14 @@ def coverage(shortlist: Shortlist, store: PairStore) -> tuple[float, float]:
 
 
 def _in_chunks(store: PairStore, ids: Ints) -> list[Ints]:
-    """The pairs in chunks that the aligner can hold in memory."""
+    """Split pairs into chunks that bound the memory of the aligner."""
     cells = (store.src.lengths[ids].astype(np.int64) + 1) * store.tgt.lengths[ids]
-    numbers = np.cumsum(cells) // _CELLS_AT_A_TIME
+    numbers = np.cumsum(cells) // _CHUNK_CELLS
     return np.split(ids, np.flatnonzero(np.diff(numbers)) + 1)
 
 
 def _read_pairs(store: PairStore, ids: Ints, tgt_step: int = 1) -> Pairs:
-    """Source and target tokens of some pairs; those of the target in steps of `tgt_step`."""
+    """Read source and target token ids; a `tgt_step` of -1 reverses the target."""
     src, tgt = (_read_side(side, ids) for side in (store.src, store.tgt))
     return [(source, target[::tgt_step]) for source, target in zip(src, tgt, strict=True)]
 
@@ -170,10 +163,10 @@ def _read_side(side: SideStore, ids: Ints) -> list[list[int]]:
 
 
 def _count(side: SideStore, vocab_size: int) -> Ints:
-    """How often each piece stands in a side, (vocab_size,)."""
+    """Count each token of a side, (vocab_size,)."""
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for start in range(0, len(side.tokens), _TOKENS_AT_A_TIME):
-        counts += np.bincount(side.tokens[start : start + _TOKENS_AT_A_TIME], minlength=vocab_size)
+    for start in range(0, len(side.tokens), _CHUNK_TOKENS):
+        counts += np.bincount(side.tokens[start : start + _CHUNK_TOKENS], minlength=vocab_size)
     return counts
 
 
@@ -182,7 +175,7 @@ def _fingerprint(tokenizers: Tokenizers) -> str:
 
 
 def _digest(arrays: Mapping[str, Ints]) -> str:
-    """The SHA-256 of the arrays with their names, types and sizes."""
+    """Return the SHA-256 of the arrays with their names, dtypes and shapes."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())

@@ -1,6 +1,7 @@
-"""From lines of text to tokens and back, around a search: strings go in, and as many come out, in the same order.
+"""Translation of text, independent of the search engine: normalization, tokenization, splitting, constraints, MBR.
 
-Nothing here needs torch: `nmt.decode.translator` searches with our models, `nmt.export.engine` with CTranslate2.
+`nmt.decode.translator` searches with PyTorch models, `nmt.export.engine` with CTranslate2. This module does not import
+torch.
 """
 
 from __future__ import annotations
@@ -17,21 +18,20 @@ from typing import Any, NamedTuple, Self
 
 from nmt.decode.translation import Translation, join_ranks
 from nmt.recipe import DecodeRecipe, UserError
-from nmt.search.hypothesis import Hypothesis, in_order_of_reading
-from nmt.search.limits import tokens_to_hold
+from nmt.search.hypothesis import Hypothesis, in_reading_order
+from nmt.search.limits import num_required_tokens
 from nmt.search.options import SearchOptions
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.splitting import Part, Phrase, assign_phrases, split_line
 from nmt.text.tokenizer import Tokenizers
 
-# All that `str.splitlines`, or a reader of the output that uses something like it, takes for the end of a line, and
-# the end of a column.
+# All line breaks of `str.splitlines`, which readers of the output may split at, and tabs.
 _BREAKS = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
 class Task(NamedTuple):
-    """The tokens of a sentence, those that its translation begins with, and those of the phrases that it must hold."""
+    """Token ids of a source sentence, of the prefix of its translation and of its required phrases."""
 
     sentence: list[int]
     prefix: list[int]
@@ -39,14 +39,13 @@ class Task(NamedTuple):
 
 
 class TextTranslator(ABC):
-    """All that stands between text and a search for token ids.
+    """Translate text with a search for token ids, which subclasses provide.
 
-    Any string is accepted. It is normalised to one line first, so that line breaks inside it become spaces; nothing but
-    white space gives an empty translation without asking the model; and a line too long for the model is cut at
-    sentence ends and its parts are translated each for itself. What a line gets does not depend on its neighbours, but
-    for rounding. Use a translator from one thread at a time.
+    Any string is a line: normalization replaces its line breaks by spaces. A line of white space gives an empty
+    translation. A line too long for the model is split at sentence ends, and its parts are translated separately. Apart
+    from rounding, the translation of a line does not depend on other lines. Not thread-safe.
 
-    lines_cut: how many lines were too long so far and were translated in pieces
+    lines_cut: number of lines that were too long and were split so far
     """
 
     _shows_scores = True
@@ -61,26 +60,25 @@ class TextTranslator(ABC):
         reverse_target: bool = False,
         max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> None:
-        """Translate with a model that accepts sentences of `max_positions` tokens.
+        """Raises UserError if the source tokenizer does not know the tag of `decode`.
 
-        max_tokens: the longest sentence that it has seen in training; longer lines are cut, since a model translates
-        badly what is longer than all that it has seen
-        reverse_target: whether it writes from right to left; text comes out in the order of reading all the same
-        Raises UserError when `decode` asks for a tag that the source tokenizer does not know.
+        max_positions:  maximum sentence length of the model
+        max_tokens:     maximum sentence length in training; longer lines are split, because translations of longer
+                        sentences are poor
+        reverse_target: whether the model decodes from right to left; text is in reading order in any case
         """
         self.lines_cut = 0
         self._tokenizers = tokenizers
         self._unicode_form = unicode_form
         self._reverse_target = reverse_target
         self._max_positions = max_positions
-        self._max_tokens = min(max_tokens, max_positions - 1)  # the end token needs a position too
+        self._max_tokens = min(max_tokens, max_positions - 1)  # EOS needs a position too
         self._set_decode(decode)
 
     def with_decode(self, decode: DecodeRecipe, *, scores: bool = True) -> Self:
-        """A translator with the same model that searches by other options.
+        """Return a translator with the same model and other options; raises UserError as the constructor does.
 
-        scores: whether those of translations are used; texts alone may take less time
-        Raises UserError as the constructor does.
+        scores: whether scores of translations are needed; without them some engines are faster
         """
         other = copy(self)
         other._shows_scores = scores
@@ -88,21 +86,21 @@ class TextTranslator(ABC):
         return other
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
-        """Search as `decode` says. All that depends on it is set here."""
+        """Set everything that depends on `decode`."""
         forbidden = [self._encode_phrase(phrase) for phrase in decode.forbid]
         bias = [(self._encode_phrase(phrase), value) for phrase, value in decode.bias.items()]
         self._options = SearchOptions.from_recipe(decode, self._max_positions - 1, forbidden, bias)
         self._require = decode.require
         self._samples = decode.sampling
         self._aligns = decode.alignments
-        # Imported where it is needed: it imports sacreBLEU, which takes longer than a short text to translate.
+        # Imported lazily: sacreBLEU takes longer to import than a short text to translate.
         self._risk: Any = None if decode.bayes_risk == "none" else import_module("nmt.decode.bayes_risk")
         self._utility = None if self._risk is None else self._risk.sentence_utility(decode.bayes_risk)
         self._tag = [] if decode.tag is None else [self._tokenizers.src.tag_id(decode.tag)]
 
     @property
     def lowercases(self) -> bool:
-        """Whether translations are in lower case, whatever the model has read."""
+        """Whether translations are always lowercase."""
         return self._tokenizers.tgt.lowercases()
 
     def translate(
@@ -111,17 +109,15 @@ class TextTranslator(ABC):
         prefixes: Sequence[str] | None = None,
         required: Sequence[Sequence[str]] | None = None,
     ) -> list[str]:
-        """The best translation of each line, in order; "" for a line that holds nothing but space.
-
-        lines:    as many as memory allows; all of them are sorted into batches together. For more, use `stream`
-        prefixes: what each translation must begin with, as for one who types and wants the rest; as many as lines,
-                  with "" for none
-        required: words and phrases that each must hold, such as the terms of a glossary, besides those that the recipe
-                  requires of all
+        """Return the best translation of each line, in order; "" for a line of white space.
 
         Raises UserError as `translate_n_best` does.
+
+        lines:    sorted into batches together; use `stream` for more than fit in memory
+        prefixes: text that each translation begins with, such as a user's input to complete; "" for none
+        required: words and phrases that each translation contains, such as glossary terms, in addition to the recipe's
         """
-        n_best = 1 if self._utility is None else None  # which needs all of them to choose from
+        n_best = 1 if self._utility is None else None  # MBR needs all candidates
         return [translations[0].text for translations in self.translate_n_best(lines, n_best, prefixes, required)]
 
     def translate_n_best(
@@ -131,14 +127,14 @@ class TextTranslator(ABC):
         prefixes: Sequence[str] | None = None,
         required: Sequence[Sequence[str]] | None = None,
     ) -> list[list[Translation]]:
-        """The `n_best` best translations of each line (by default as many as the recipe says), best first.
+        """Return the `n_best` best translations of each line, by default as many as the recipe says, best first.
 
-        Where there are fewer, the list is shorter, but never empty. Of a line that had to be cut, the i-th translation
-        is made of the i-th of every part, and its score is their mean. The first part gets the prefix, and each
-        required phrase goes to the part that `assign_phrases` chooses. What is forbidden, preferred or avoided is so in
-        every part by itself. Raises UserError when `n_best` exceeds the beam, when the rules leave no translation or
-        the model is damaged, when no translation can hold what is required, and when prefixes or required phrases are
-        not as many as the lines.
+        A list may be shorter, but is never empty. The i-th translation of a split line concatenates the i-th ones of
+        its parts, and its score is their mean. The first part gets the prefix; `assign_phrases` assigns required
+        phrases to parts; all other constraints apply to each part separately.
+
+        Raises UserError if `n_best` exceeds the beam size, if no translation satisfies the constraints, if the model
+        returns NaN, or if the number of prefixes or required phrases is not that of lines.
         """
         return self.start_translation(lines, n_best, prefixes, required)()
 
@@ -149,31 +145,30 @@ class TextTranslator(ABC):
         prefixes: Sequence[str] | None = None,
         required: Sequence[Sequence[str]] | None = None,
     ) -> Callable[[], list[list[Translation]]]:
-        """Begin a translation, and return what waits for its end and gives the results of `translate_n_best`.
+        """Start a translation and return a function that waits for the results of `translate_n_best`.
 
-        A program that searches in threads of its own then has the next lines before it is done with these.
+        An engine with its own threads can then receive the next lines before these are done.
         """
         for name, given in (("lines", lines), ("prefixes", prefixes), ("required", required)):
             _require_list(name, given)
         for phrases in required or ():
             _require_list("the phrases of a line", phrases)
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
-        of_one = replace(options, n_best=1)
-        parts_of_lines = [self._cut(line) for line in lines]
+        parts_of_lines = [self._split(line) for line in lines]
         constraints = zip(
             self._encode_prefixes(prefixes, len(lines)), self._encode_required(required, len(lines)), strict=True
         )
         tasks = [
             task
             for parts, constraint in zip(parts_of_lines, constraints, strict=True)
-            for task in self._tasks(parts, *constraint, of_one)
+            for task in self._tasks(parts, *constraint, replace(options, n_best=1))
         ]
         finish_search = self._start_search(tasks, options)
 
         def finish() -> list[list[Translation]]:
             found = finish_search()
             read = iter(self._align(lines, parts_of_lines, found, [self._read(hypotheses) for hypotheses in found]))
-            return [self._order(self._join([next(read) for _ in parts])) for parts in parts_of_lines]
+            return [self._combine([next(read) for _ in parts]) for parts in parts_of_lines]
 
         return finish
 
@@ -184,25 +179,25 @@ class TextTranslator(ABC):
         prefixes: Iterable[str] | None = None,
         required: Iterable[Sequence[str]] | None = None,
     ) -> Iterator[list[Translation]]:
-        """Translate endless input: `translate_n_best` of each line, in order, `window` lines in memory at a time.
+        """Translate a stream: yield `translate_n_best` of each line, in order, with `window` lines in memory at a time.
 
-        Nothing is read before the first answer is asked for, and no further than the window of the answer that is.
-        Lines of a window are sorted into batches together, so a wide one is faster; one of 1 answers line by line.
+        Input is read lazily, one window at a time. The lines of a window are sorted into batches together, so larger
+        windows are faster; a window of 1 responds line by line.
         """
         if window < 1:
             raise ValueError(f"window must be at least 1, got {window}")
         for name, value in (("lines", lines), ("prefixes", prefixes), ("required", required)):
             _require_list(name, value)
         source = iter(lines)
-        given = None if prefixes is None else iter(prefixes)
-        held = None if required is None else iter(required)
-        while waiting := list(islice(source, window)):
-            own = None if given is None else list(islice(given, len(waiting)))
-            phrases = None if held is None else list(islice(held, len(waiting)))
-            yield from self.translate_n_best(waiting, prefixes=own, required=phrases)
+        all_prefixes = None if prefixes is None else iter(prefixes)
+        all_required = None if required is None else iter(required)
+        while batch := list(islice(source, window)):
+            own_prefixes = None if all_prefixes is None else list(islice(all_prefixes, len(batch)))
+            own_required = None if all_required is None else list(islice(all_required, len(batch)))
+            yield from self.translate_n_best(batch, prefixes=own_prefixes, required=own_required)
 
-    def _cut(self, line: str) -> list[Part]:
-        """The parts of a line: none of an empty line, one of most, several of one that is too long."""
+    def _split(self, line: str) -> list[Part]:
+        """Return the parts of a line: none if it is empty, several if it is too long, otherwise one."""
         text, limit = normalize(line, self._unicode_form), self._max_tokens - len(self._tag)
         tokens = self._tokenizers.src.encode(text)
         if len(tokens) <= limit:
@@ -213,30 +208,26 @@ class TextTranslator(ABC):
     def _tasks(
         self, parts: Sequence[Part], prefix: list[int], required: list[list[int]], options: SearchOptions
     ) -> list[Task]:
-        """What is searched for a line. options: for one translation, by which phrases are assigned to parts."""
-        tasks = [Task(part.tokens, prefix if place == 0 else [], []) for place, part in enumerate(parts)]
+        """Return the tasks of a line. options: of the searches that assign required phrases to parts."""
+        tasks = [Task(part.tokens, prefix if i == 0 else [], []) for i, part in enumerate(parts)]
         phrases = [tuple(phrase) for phrase in required if phrase]
         if len(tasks) < 2 or not phrases:
             return [task._replace(required=required) for task in tasks]
 
         def search(pairs: list[tuple[int, Phrase]]) -> list[float]:
-            found = self._search([tasks[place]._replace(required=[[*phrase]]) for place, phrase in pairs], options)
+            found = self._search([tasks[i]._replace(required=[[*phrase]]) for i, phrase in pairs], options)
             return [best[0].log_prob if best else -math.inf for best in found]
 
         free = [best[0] if best else Hypothesis([], 0.0, -math.inf, []) for best in self._search(tasks, options)]
-        outputs = [tuple(one.tokens[::-1] if self._reverse_target else one.tokens) for one in free]
-        assigned = assign_phrases(phrases, outputs, [one.log_prob for one in free], search)
+        outputs = [tuple(best.tokens[::-1] if self._reverse_target else best.tokens) for best in free]
+        assigned = assign_phrases(phrases, outputs, [best.log_prob for best in free], search)
         return [task._replace(required=[[*one] for one in own]) for task, own in zip(tasks, assigned, strict=True)]
 
-    def _join(self, parts: Sequence[list[Translation]]) -> list[Translation]:
-        """The translations of a line from those of its parts."""
-        joined = join_ranks(parts)
-        if self._aligns:
-            return joined
-        return [one if one.alignment is None else replace(one, alignment=None) for one in joined]
-
-    def _order(self, translations: list[Translation]) -> list[Translation]:
-        """Best first: as they are, or by expected utility, which then is their score."""
+    def _combine(self, parts: Sequence[list[Translation]]) -> list[Translation]:
+        """Return the translations of a line from those of its parts, best first; MBR replaces scores by utilities."""
+        translations = join_ranks(parts)
+        if not self._aligns:  # an empty line has an empty alignment
+            translations = [replace(one, alignment=None) for one in translations]
         if self._utility is None:
             return translations
         weights = [1.0] * len(translations)
@@ -249,57 +240,54 @@ class TextTranslator(ABC):
         return sorted(scored, key=lambda translation: -translation.score)
 
     def _encode_phrase(self, phrase: str) -> list[int]:
-        """The tokens of a part of an output, in the order in which the model writes them."""
+        """Tokenize part of an output, in the model's order."""
         tokens = self._tokenizers.tgt.encode(normalize(phrase, self._unicode_form))
         return tokens[::-1] if self._reverse_target else tokens
 
     def _encode_prefixes(self, prefixes: Sequence[str] | None, num_lines: int) -> list[list[int]]:
-        """The tokens that each translation must begin with, cut to what the model has positions for."""
+        """Tokenize prefixes, truncated to the maximum output length."""
         if prefixes is None:
             return [[] for _ in range(num_lines)]
         if self._reverse_target and any(prefixes):
             raise UserError(
-                "the model writes from right to left; only one that begins at the beginning can be given prefixes; "
-                "leave them out, or use another model"
+                "the model decodes from right to left; prefixes need a left-to-right model; remove the prefixes"
             )
         if len(prefixes) != num_lines:
             raise UserError(
-                f"there are {len(prefixes)} prefixes for {num_lines} lines; there must be one for each, empty for none"
+                f"got {len(prefixes)} prefixes for {num_lines} lines; expected one per line; add empty ones"
             )
-        most = self._options.max_tokens
-        return [self._encode_phrase(prefix)[:most] if prefix else [] for prefix in prefixes]
+        max_tokens = self._options.max_tokens
+        return [self._encode_phrase(prefix)[:max_tokens] if prefix else [] for prefix in prefixes]
 
     def _encode_required(self, required: Sequence[Sequence[str]] | None, num_lines: int) -> list[list[list[int]]]:
-        """The tokens of the phrases that each translation must hold, those that all must hold among them."""
+        """Tokenize the required phrases of each line and of the recipe."""
         if required is None:
             required = [()] * num_lines
         if len(required) != num_lines:
             raise UserError(
-                f"there are required phrases for {len(required)} lines, but {num_lines} lines; each line needs a list, "
-                "empty for none; check both"
+                f"got {len(required)} lists of required phrases for {num_lines} lines; expected one per line; add []"
             )
         if self._samples and any(required):
             raise UserError(
-                "phrases are required, but translations are drawn at random; only a search can see to them; "
-                "set decode.sampling to false"
+                "sampling does not support required phrases; they need beam search; set decode.sampling to false"
             )
-        most = self._options.max_tokens
+        max_tokens = self._options.max_tokens
         encoded = [[self._encode_phrase(phrase) for phrase in (*self._require, *phrases)] for phrases in required]
         for phrases, tokens in zip(required, encoded, strict=True):
-            if most is not None and tokens_to_hold(tokens) > most:
+            if max_tokens is not None and num_required_tokens(tokens) > max_tokens:
                 shown = ", ".join(repr(phrase) for phrase in (*self._require, *phrases))
                 raise UserError(
-                    f"the required phrases {shown} have {tokens_to_hold(tokens)} tokens together; the model writes at "
-                    f"most {most}; require less of this line"
+                    f"the required phrases {shown} have {num_required_tokens(tokens)} tokens; an output has at most "
+                    f"{max_tokens}; require fewer"
                 )
         return encoded
 
     @abstractmethod
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
-        """The `n_best` best hypotheses of each task, best first, in the order of reading."""
+        """Return the `n_best` best hypotheses of each task, best first, in reading order."""
 
     def _start_search(self, tasks: Sequence[Task], options: SearchOptions) -> Callable[[], list[list[Hypothesis]]]:
-        """Begin `_search`, where it is done in threads of its own; here it waits to be asked for its results."""
+        """Start `_search` and return a function that waits for it; without own threads, search when it is called."""
         return lambda: self._search(tasks, options)
 
     def _align(
@@ -309,21 +297,21 @@ class TextTranslator(ABC):
         found: Sequence[list[Hypothesis]],
         read: Sequence[list[Translation]],
     ) -> list[list[Translation]]:
-        """The translations of each part of the lines with their links, where these are asked for."""
+        """Return the translations of each part with their alignments, if requested."""
         return list(read)
 
     def _as_read(self, hypothesis: Hypothesis) -> Hypothesis:
-        """The hypothesis in the order of reading, whatever the model's."""
+        """Undo the order of a right-to-left model."""
         if not self._reverse_target:
             return hypothesis
-        log_probs = in_order_of_reading(hypothesis.token_log_probs)
+        log_probs = in_reading_order(hypothesis.token_log_probs)
         return replace(hypothesis, tokens=hypothesis.tokens[::-1], token_log_probs=log_probs)
 
     def _read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         if not hypotheses:
             raise UserError(
-                "no translation is possible; the rules must leave one, and the model must compute finite numbers (fp16 "
-                "overflows above 65,504); forbid less, or use another precision or checkpoint"
+                "no translation is possible; the constraints exclude all, or the model returns NaN (fp16 overflows "
+                "above 65,504); relax the constraints, or use another precision or checkpoint"
             )
         tokenizer = self._tokenizers.tgt
         return [
@@ -339,6 +327,6 @@ class TextTranslator(ABC):
 
 
 def _require_list(name: str, given: object) -> None:
-    """Raise TypeError for one string where several are to be given: its letters would be taken for them."""
+    """Raise TypeError for a string, whose characters would count as list elements."""
     if isinstance(given, (str, bytes)):
-        raise TypeError(f"{name} must be a list of strings, got {type(given).__name__}; put it into a list")
+        raise TypeError(f"{name} must be a list of strings, got {type(given).__name__}; wrap it in a list")

@@ -1,4 +1,4 @@
-"""What a translator gives for a line, and how it is made of the translations of the line's parts."""
+"""Translations of lines, and their concatenation from the parts of a split line."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from nmt.text.splitting import join_texts
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of one line; for an empty line its text is empty, all lists too, and both numbers are 0.
+    """One translation of one line. Of an empty line, text and lists are empty, and both numbers are 0.
 
-    text:            the translation, without any line break or tab
-    score:           log_prob / length penalty, or expected utility: translations of a line that were searched for are
-                     ordered by it; higher is better
-    log_prob:        natural logarithm of its probability
-    pieces:          its tokens in written form
-    token_log_probs: of each piece and of the end token; they sum to log_prob. A line that was cut has an end token
-                     for each of its parts
-    alignment:       (source word, target word) pairs from 0, where asked for
+    text:            the translation, without line breaks and tabs
+    score:           log_prob / length penalty, or expected utility; higher is better. Search results are sorted by it
+    log_prob:        natural logarithm of the probability
+    pieces:          subword pieces
+    token_log_probs: of each piece and of EOS; their sum is log_prob. A line that was split has one EOS per part
+    alignment:       (source word, target word) pairs, counted from 0; None unless requested
     """
 
     text: str
@@ -31,15 +29,12 @@ class Translation:
 
 
 def join_parts(parts: Sequence[Translation]) -> Translation:
-    """One translation of a line from one of each of its parts; an empty one without parts.
-
-    Log-probabilities are added up, the score is the mean.
-    """
+    """Concatenate one translation of each part of a line. Log-probabilities are summed; the score is the mean."""
     text, first_words = join_texts([part.text for part in parts])
     links = None
     if all(part.alignment is not None for part in parts):
-        numbered = zip(parts, first_words, strict=True)
-        links = sorted({(s, first + t) for part, first in numbered for s, t in part.alignment or ()})
+        offsets = zip(parts, first_words, strict=True)
+        links = sorted({(source, first + target) for part, first in offsets for source, target in part.alignment or ()})
     return Translation(
         text=text,
         score=sum(part.score for part in parts) / max(1, len(parts)),
@@ -51,6 +46,6 @@ def join_parts(parts: Sequence[Translation]) -> Translation:
 
 
 def join_ranks(parts: Sequence[Sequence[Translation]]) -> list[Translation]:
-    """The i-th translation of a line from the i-th of each of its parts; a part that has fewer gives its last again."""
-    most = max(map(len, parts), default=1)
-    return [join_parts([own[min(rank, len(own) - 1)] for own in parts]) for rank in range(most)]
+    """Concatenate the i-th translations of all parts; a part with fewer translations repeats its last."""
+    longest = max(map(len, parts), default=1)
+    return [join_parts([own[min(rank, len(own) - 1)] for own in parts]) for rank in range(longest)]

@@ -1,4 +1,4 @@
-"""Weights packed once in the layout that matmuls need, for search, which reads each of them at every step."""
+"""Linear layers with weights prepacked for matmuls, because search reads every weight at every step."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from nmt.model.layers import Output
 from nmt.model.multi_head import CrossAttention
 from nmt.model.transformer import Transformer
 
-# oneDNN packs weights for matmuls of about this many rows: a batch of sentences with its beams.
+# Number of rows that oneDNN packs weights for: about one batch times its beam.
 ROWS = 128
 
 
 class PrepackedLinear(nn.Module):
     """x W^T + b without gradients.
 
-    On a CPU the weights lie in the blocks that oneDNN multiplies. It would otherwise make these for every matmul: 128
-    rows of 512 by 2,048 in bf16 take 580 microseconds instead of 300 on one core of a Xeon with AMX.
+    On a CPU, weights have oneDNN's blocked layout. Otherwise oneDNN converts them for every matmul: 128 rows by 512 by
+    2,048 in bf16 take 580 µs instead of 300 µs on one core of a Xeon with AMX.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -37,16 +37,16 @@ class PrepackedLinear(nn.Module):
 
     @staticmethod
     def cache_dtype(device: torch.device) -> torch.dtype | None:
-        """The dtype in which search stores the keys and values of the encoder's output; None: that of the output."""
+        """Return the dtype of the cross-attention cache; None: the dtype of the encoder's output."""
         return None
 
     def _pack(self, weight: Tensor) -> None:
-        self.is_blocked = _multiplies_blocks(weight)
+        self.is_blocked = _supports_blocked(weight)
         self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if self.is_blocked else weight
 
 
 class PrepackedOutput(nn.Module):
-    """The projection to the vocabulary, prepacked; a part of the vocabulary is projected to by the plain weights."""
+    """Prepacked output projection. The projection to part of the vocabulary uses the plain weights."""
 
     def __init__(self, plain: Output, kind: type[PrepackedLinear]) -> None:
         super().__init__()
@@ -59,15 +59,14 @@ class PrepackedOutput(nn.Module):
 
 
 def prepack(model: Transformer, kind: type[PrepackedLinear] = PrepackedLinear) -> Transformer:
-    """Replace every linear layer of `model` by its prepacked kind, after which it can be neither trained nor saved.
+    """Replace every linear layer of `model`, in place, and return it. It can no longer be trained or saved.
 
-    The same translations; scores may differ by the rounding of a sum taken in another order. With `QuantizedLinear`
-    some translations change.
+    Scores may differ by rounding. With `QuantizedLinear` some translations change.
     """
     parents = [(parent, name) for parent in model.modules() for name, _ in parent.named_children()]
     for parent, name in parents:
         layer = getattr(parent, name)
-        assert not isinstance(layer, PrepackedLinear), "a model is prepacked once"
+        assert not isinstance(layer, PrepackedLinear), "the model is already prepacked"
         if isinstance(layer, nn.Linear):
             setattr(parent, name, kind(layer.weight, layer.bias))
         elif isinstance(layer, Output):
@@ -78,8 +77,8 @@ def prepack(model: Transformer, kind: type[PrepackedLinear] = PrepackedLinear) -
     return model
 
 
-def _multiplies_blocks(weight: Tensor) -> bool:
-    """Whether oneDNN multiplies such weights on this machine; torch's own compiler uses the same operators."""
+def _supports_blocked(weight: Tensor) -> bool:
+    """Return whether oneDNN supports such weights on this machine. torch.compile uses the same operators."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):

@@ -1,1 +1,1 @@
-"""N-best lists: features, tuning of their weights, and the choice."""
+"""Reranking of n-best lists, and tuning of feature weights."""

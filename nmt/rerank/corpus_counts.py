@@ -1,7 +1,7 @@
-"""What BLEU and chrF of a corpus are made of: counts of each sentence, which add up, and the score of their sums.
+"""Sufficient statistics of corpus BLEU and chrF: additive counts of each sentence, and scores of their sums.
 
-The score is a function of many sums at once, so that a search over weights can look at thousands of corpora a second.
-Both are sacreBLEU's, with its defaults and one reference (Papineni et al. 2002, Popović 2015, Post 2018).
+Scores are vectorized over many sums, which allows tuning to evaluate thousands of corpora per second. They equal
+sacreBLEU's with default settings and one reference (Papineni et al. 2002, Popović 2015, Post 2018).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _BLEU_ORDER, _CHRF_ORDER, _CHRF_BETA = 4, 6, 2.0
 
 
 def sentence_counts(metric: CorpusMetric, hypotheses: Sequence[str], reference: str) -> Counts:
-    """The counts of each hypothesis against its reference: (hypotheses, counts)."""
+    """Return the counts of each hypothesis against the reference, (hypotheses, counts)."""
     match metric:
         case "bleu":
-            bleu = BLEU(effective_order=True)  # which is only said to keep it from warning: the counts are the same
+            bleu = BLEU(effective_order=True)  # only avoids a warning; counts are the same
             scores = [bleu.sentence_score(hypothesis, [reference]) for hypothesis in hypotheses]
             return np.array([[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in scores], dtype=np.float64)
         case "chrf":
@@ -35,7 +35,7 @@ def sentence_counts(metric: CorpusMetric, hypotheses: Sequence[str], reference: 
 
 
 def score_of_counts(metric: CorpusMetric, counts: Counts) -> Counts:
-    """The score, 0 to 100, of corpora whose sums of counts are (..., counts): (...)."""
+    """Return the score of corpora, 0 to 100, from summed counts: (..., counts) -> (...)."""
     match metric:
         case "bleu":
             return _bleu(counts)
@@ -48,7 +48,7 @@ def score_of_counts(metric: CorpusMetric, counts: Counts) -> Counts:
 def _bleu(counts: Counts) -> Counts:
     sys_len, ref_len = counts[..., 0], counts[..., 1]
     correct, total = counts[..., 2 : 2 + _BLEU_ORDER], counts[..., 2 + _BLEU_ORDER :]
-    # The n-th order without any match counts as the 2^n-th part of one.
+    # Exponential smoothing: the n-th order without a match counts as 2^-n matches.
     smoothed = np.where(correct == 0, 0.5 ** np.cumsum(correct == 0, axis=-1), correct)
     precision = np.exp(np.log(smoothed / np.maximum(total, 1)).mean(axis=-1))
     brevity = np.exp(np.minimum(0.0, 1 - ref_len / np.maximum(sys_len, 1)))
@@ -57,26 +57,27 @@ def _bleu(counts: Counts) -> Counts:
 
 
 def _character_grams(text: str) -> list[Counter[str]]:
-    """The n-grams of characters of each order, white space left out."""
+    """Count the character n-grams of each order, without white space."""
     joined = "".join(text.split())
     orders = range(1, _CHRF_ORDER + 1)
     return [Counter(joined[start : start + n] for start in range(len(joined) - n + 1)) for n in orders]
 
 
 def _chrf_counts(hypothesis: Sequence[Counter[str]], reference: Sequence[Counter[str]]) -> list[int]:
-    """N-grams of hypothesis, of reference and of both, for each order."""
+    """Return the n-grams of the hypothesis, of the reference and the matches, for each order."""
     counts: list[int] = []
     for own, other in zip(hypothesis, reference, strict=True):
-        # Where the reference is too short for an order, those of the hypothesis do not count.
+        # If the reference is too short for an order, n-grams of the hypothesis do not count.
         counts += [own.total() if other else 0, other.total(), (own & other).total()]
     return counts
 
 
 def _chrf(counts: Counts) -> Counts:
-    hypothesis, reference, shared = (counts[..., start::3] for start in range(3))  # (..., orders)
+    hypothesis, reference, matches = (counts[..., start::3] for start in range(3))  # (..., orders)
     counted = (hypothesis > 0) & (reference > 0)
     orders = np.maximum(counted.sum(axis=-1), 1)
-    precision = np.where(counted, shared / np.maximum(hypothesis, 1), 0.0).sum(axis=-1) / orders
-    recall = np.where(counted, shared / np.maximum(reference, 1), 0.0).sum(axis=-1) / orders
-    below = _CHRF_BETA**2 * precision + recall
-    return np.where(below > 0, 100 * (1 + _CHRF_BETA**2) * precision * recall / np.where(below > 0, below, 1.0), 0.0)
+    precision = np.where(counted, matches / np.maximum(hypothesis, 1), 0.0).sum(axis=-1) / orders
+    recall = np.where(counted, matches / np.maximum(reference, 1), 0.0).sum(axis=-1) / orders
+    denominator = _CHRF_BETA**2 * precision + recall
+    safe = np.where(denominator > 0, denominator, 1.0)
+    return np.where(denominator > 0, 100 * (1 + _CHRF_BETA**2) * precision * recall / safe, 0.0)

@@ -1,10 +1,10 @@
-"""Minimum error rate training: the weights of features by which the best of each n-best list makes the best corpus.
+"""Minimum error rate training (MERT): feature weights for which the 1-best of all n-best lists scores highest.
 
-Along a line through the space of weights every candidate's score is a linear function, and the candidate that wins
-changes only where these lines cross on their upper envelope. So the exact best place on the line is found by looking at
-each of the intervals between the crossings of all sentences (Och 2003, "Minimum Error Rate Training in Statistical
-Machine Translation", section 5). The search goes from the order as given, and from random places, along the axes and
-random directions, each time to the best place of all, until nothing gains.
+Along a line in weight space the score of each candidate is a linear function, and the best candidate changes only where
+these lines cross on their upper envelope. The exact optimum on the line is found by evaluating every interval between
+the crossings of all sentences (Och 2003, "Minimum Error Rate Training in Statistical Machine Translation", section 5).
+The search starts from given and from random weights. It moves along the axes and random directions, each time to the
+best point of all lines, until the score stops improving.
 """
 
 from __future__ import annotations
@@ -20,49 +20,51 @@ from nmt.rerank.corpus_counts import CorpusMetric, Counts, score_of_counts
 
 Floats = NDArray[np.floating[Any]]
 
-# What is less than this, of scores from 0 to 100 or of an interval's width relative to its place, is rounding.
+# Smaller differences, of scores from 0 to 100 or of interval widths relative to their location, are rounding errors.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class TuningSet:
-    """The n-best lists of a corpus, filled up to the longest of them.
+    """The n-best lists of a corpus, padded to the longest.
 
     features: (sentences, candidates, features)
     counts:   (sentences, candidates, counts), see `nmt.rerank.corpus_counts`
-    is_there: (sentences, candidates), whether there is such a candidate
+    exists:   (sentences, candidates) bool, False for padding
     """
 
     features: Floats
     counts: Counts
-    is_there: NDArray[np.bool_]
+    exists: NDArray[np.bool_]
     metric: CorpusMetric
 
     @classmethod
     def from_lists(cls, features: Sequence[Floats], counts: Sequence[Counts], metric: CorpusMetric) -> TuningSet:
-        """Lists of (candidates, features) and (candidates, counts), one of each for every sentence."""
+        """features, counts: (candidates, features) and (candidates, counts) of each sentence."""
         longest = max(map(len, features))
-        is_there = np.array([[place < len(one) for place in range(longest)] for one in features])
-        return cls(_filled(features, longest), _filled(counts, longest), is_there, metric)
+        exists = np.array([[index < len(one) for index in range(longest)] for one in features])
+        return cls(_pad(features, longest), _pad(counts, longest), exists, metric)
 
     def score(self, weights: Floats) -> float:
-        """The corpus score of the candidates that the weights choose; of equals the first."""
-        values = np.where(self.is_there, self.features @ weights, -np.inf)
+        """Return the corpus score of the 1-best candidates; ties go to the first."""
+        values = np.where(self.exists, self.features @ weights, -np.inf)
         chosen = self.counts[np.arange(len(values)), values.argmax(axis=1)]
         return float(score_of_counts(self.metric, chosen.sum(axis=0)))
 
 
 def tune(lists: TuningSet, start: Floats, *, restarts: int = 10, seed: int = 1) -> tuple[Floats, float]:
-    """Weights (features,) of the highest corpus score that is found, and that score; the same for the same seed.
+    """Return the best weights found, (features,), and their corpus score; deterministic given the seed.
 
-    start: the first weights to go from. The weights' absolute values add up to 1; only their ratios mean anything.
+    Only the ratios of weights matter; their absolute values sum to 1.
+
+    start: first starting point
     """
-    # All features in the unit of their own spread: then a random direction is not the direction of the widest of them.
-    spread = lists.features[lists.is_there].std(axis=0)
+    # Features are scaled to unit variance, because the widest feature would otherwise dominate random directions.
+    spread = lists.features[lists.exists].std(axis=0)
     spread = np.where(spread > 0, spread, 1.0)
-    scaled = TuningSet(lists.features / spread, lists.counts, lists.is_there, lists.metric)
+    scaled = TuningSet(lists.features / spread, lists.counts, lists.exists, lists.metric)
     found = []
-    for number in range(restarts + 1):  # each with a generator of its own: more restarts change nothing of the first
+    for number in range(restarts + 1):  # separate generators: more restarts do not change the first ones
         random = np.random.Generator(np.random.PCG64((seed, number)))
         found.append(_climb(scaled, random.normal(size=len(start)) if number else start * spread, random))
     best, score = max(found, key=lambda one: one[1])
@@ -71,7 +73,7 @@ def tune(lists: TuningSet, start: Floats, *, restarts: int = 10, seed: int = 1) 
 
 
 def _climb(lists: TuningSet, weights: Floats, random: np.random.Generator) -> tuple[Floats, float]:
-    """From `weights` to the best place on the best line, again and again, until no line is better."""
+    """Move to the best point on the best line until no line improves the score."""
     score, size = lists.score(weights), len(weights)
     while True:
         weights = weights / max(np.abs(weights).sum(), _ROUNDING)
@@ -85,62 +87,57 @@ def _climb(lists: TuningSet, weights: Floats, random: np.random.Generator) -> tu
 
 
 def search_line(lists: TuningSet, weights: Floats, direction: Floats) -> tuple[float, float]:
-    """The step for which the corpus score of `weights + step * direction` is highest, and that score.
+    """Return the step with the highest corpus score of `weights + step * direction`, and that score.
 
-    It is in the middle of its interval, or 1 beyond the outermost crossing.
+    The step is the middle of its interval, or 1 beyond the outermost crossing.
     """
-    places, totals = _intervals(lists, lists.features @ weights, lists.features @ direction)
-    if not len(places):
+    crossings, totals = _intervals(lists, lists.features @ weights, lists.features @ direction)
+    if not len(crossings):
         return 0.0, float(score_of_counts(lists.metric, totals[0]))
     scores = score_of_counts(lists.metric, totals)
-    wide = np.diff(places) > _ROUNDING * np.maximum(1.0, np.abs(places[1:]))
-    scores[1:-1][~wide] = -np.inf  # where several sentences change at once there is nothing in between
-    steps = np.concatenate([places[:1] - 1, (places[:-1] + places[1:]) / 2, places[-1:] + 1])
+    is_wide = np.diff(crossings) > _ROUNDING * np.maximum(1.0, np.abs(crossings[1:]))
+    scores[1:-1][~is_wide] = -np.inf  # no step lies between simultaneous crossings
+    steps = np.concatenate([crossings[:1] - 1, (crossings[:-1] + crossings[1:]) / 2, crossings[-1:] + 1])
     best = int(scores.argmax())
     return float(steps[best]), float(scores[best])
 
 
 def _intervals(lists: TuningSet, offsets: Floats, slopes: Floats) -> tuple[Floats, Counts]:
-    """Where on the line any sentence changes its candidate, in order, and the sums of counts before, between, behind.
+    """Return the steps at which the 1-best of any sentence changes, and the summed counts of each interval.
 
-    offsets, slopes: (sentences, candidates), a candidate's score on the line as offset + step * slope. Returns
-    (changes,) and (changes + 1, counts).
+    offsets, slopes: (sentences, candidates); the score of a candidate is offset + step * slope. Returns ascending
+    crossings (crossings,) and counts (crossings + 1, counts).
     """
     sentences = np.arange(len(offsets))
-    best = _steepest_backwards(lists.is_there, offsets, slopes)
+    # At minus infinity the candidate with the smallest slope is best; ties go to the highest offset.
+    masked = np.where(lists.exists, slopes, np.inf)
+    is_smallest = masked == masked.min(axis=1, keepdims=True)
+    best = np.where(is_smallest, offsets, -np.inf).argmax(axis=1)
     start = lists.counts[sentences, best].sum(axis=0)
-    places: list[Floats] = [np.zeros(0)]
+    crossings: list[Floats] = [np.zeros(0)]
     changes: list[Counts] = [np.zeros((0, len(start)))]
     while len(sentences):
         own_offsets, own_slopes, counts = offsets[sentences], slopes[sentences], lists.counts[sentences]
         rows = np.arange(len(sentences))
-        behind = own_offsets[rows, best][:, None] - own_offsets
+        lead = own_offsets[rows, best][:, None] - own_offsets
         faster = own_slopes - own_slopes[rows, best][:, None]
-        overtakes = lists.is_there[sentences] & (faster > 0)
-        crossing = np.where(overtakes, behind / np.where(overtakes, faster, 1.0), np.inf)
-        place = crossing.min(axis=1)
-        # Of those that overtake at the same place the fastest is ahead from there on.
-        following = np.where(crossing == place[:, None], own_slopes, -np.inf).argmax(axis=1)
-        goes_on = np.isfinite(place)
-        places.append(place[goes_on])
-        changes.append((counts[rows, following] - counts[rows, best])[goes_on])
-        sentences, best = sentences[goes_on], following[goes_on]
-    order = np.argsort(np.concatenate(places), kind="stable")
+        overtakes = lists.exists[sentences] & (faster > 0)
+        overtaken_at = np.where(overtakes, lead / np.where(overtakes, faster, 1.0), np.inf)
+        next_at = overtaken_at.min(axis=1)
+        # Of candidates that overtake at the same step, the fastest is best from there on.
+        following = np.where(overtaken_at == next_at[:, None], own_slopes, -np.inf).argmax(axis=1)
+        continues = np.isfinite(next_at)
+        crossings.append(next_at[continues])
+        changes.append((counts[rows, following] - counts[rows, best])[continues])
+        sentences, best = sentences[continues], following[continues]
+    order = np.argsort(np.concatenate(crossings), kind="stable")
     sums = np.vstack([start, start + np.cumsum(np.concatenate(changes)[order], axis=0)])
-    return np.concatenate(places)[order], sums
+    return np.concatenate(crossings)[order], sums
 
 
-def _steepest_backwards(is_there: NDArray[np.bool_], offsets: Floats, slopes: Floats) -> NDArray[np.int64]:
-    """The candidate of each sentence that is ahead at minus infinity: of the least slope, and of these the highest."""
-    slopes = np.where(is_there, slopes, np.inf)
-    is_least = slopes == slopes.min(axis=1, keepdims=True)
-    best: NDArray[np.int64] = np.where(is_least, offsets, -np.inf).argmax(axis=1)
-    return best
-
-
-def _filled(lists: Sequence[Floats], longest: int) -> Floats:
-    """(candidates, n) of each sentence as one array (sentences, longest, n), zeros behind the end."""
-    filled = np.zeros((len(lists), longest, lists[0].shape[1]))
-    for row, one in zip(filled, lists, strict=True):
+def _pad(lists: Sequence[Floats], longest: int) -> Floats:
+    """Stack arrays (candidates, n) to (sentences, longest, n), padded with zeros."""
+    padded = np.zeros((len(lists), longest, lists[0].shape[1]))
+    for row, one in zip(padded, lists, strict=True):
         row[: len(one)] = one
-    return filled
+    return padded

@@ -1,1 +1,1 @@
-"""Beam search and sampling: the loop, and what steers it."""
+"""Beam search and sampling, their constraints and batches."""

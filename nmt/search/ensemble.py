@@ -1,4 +1,4 @@
-"""Several models that decide together on every token."""
+"""Ensembles of models with one vocabulary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EnsembleMean = Literal["linear", "log"]
 
 @dataclass
 class EnsembleState:
-    """What each model remembers."""
+    """The state of each member."""
 
     members: list[StepState]
 
@@ -34,15 +34,17 @@ class EnsembleState:
 
 
 def is_open(model: StepModel[Any] | None) -> bool:
-    """Whether sentences may join those that are searched: see `OpenModel`. They may an ensemble if all members."""
-    return all(map(is_open, model.models)) if isinstance(model, Ensemble) else isinstance(model, OpenModel)
+    """Return whether a model, or every member of an ensemble, supports continuous batching."""
+    if isinstance(model, Ensemble):
+        return all(map(is_open, model.models))
+    return isinstance(model, OpenModel)
 
 
 class Ensemble:
-    """A model for search whose distribution is a mean of those of several models with one vocabulary.
+    """A model whose distribution is the mean of those of its members.
 
     linear  the mean of the probabilities, as in fairseq
-    log     the geometric mean, made to sum to one again: a token that one model thinks impossible is
+    log     the renormalized geometric mean: a token that one member considers impossible is impossible
     """
 
     def __init__(self, models: Sequence[StepModel[Any]], mean: EnsembleMean = "linear") -> None:
@@ -55,7 +57,7 @@ class Ensemble:
         return EnsembleState([model.start(src, beam_size) for model in self.models])
 
     def join(self, src: PackedSequences, state: EnsembleState, steps: int) -> None:
-        """See `OpenModel.join`; only where every member is an `OpenModel`."""
+        """See `OpenModel.join`; requires `is_open`."""
         for model, member in zip(self.models, state.members, strict=True):
             assert isinstance(model, OpenModel)
             model.join(src, member, steps)
@@ -63,9 +65,7 @@ class Ensemble:
     def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
         """See `StepModel.step`."""
         members = zip(self.models, state.members, strict=True)
-        log_probs = torch.stack(
-            [model.step(tokens, member) for model, member in members]
-        )  # (models, batch, beam, vocab)
+        log_probs = torch.stack([model.step(tokens, member) for model, member in members])
         match self.mean:
             case "linear":
                 return log_probs.logsumexp(dim=0) - math.log(len(self.models))

@@ -1,4 +1,4 @@
-"""Forbidden phrases of several tokens: which tokens would end one of them."""
+"""Negative lexical constraints of several tokens."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from nmt.special_ids import PAD_ID
 
 
 class ForbiddenPhrases:
-    """Phrases of two tokens or more that no output holds, found by all of their tokens but the last.
+    """Phrases of at least two tokens that no output contains, matched by all their tokens but the last.
 
-    most_before: tokens of the longest phrase without its last
+    max_context: number of tokens of the longest phrase, the last excluded
     """
 
     def __init__(self, phrases: Sequence[Sequence[int]], device: torch.device) -> None:
-        lasts: dict[tuple[int, ...], set[int]] = defaultdict(set)
-        for *before, last in phrases:
-            lasts[tuple(before)].add(last)
-        beginnings = sorted(lasts)
-        self.most_before = max(map(len, beginnings))
-        self._matcher = PhraseMatcher(beginnings, device)
-        counts = np.zeros(len(self._matcher.chains), dtype=np.int64)
-        starts = np.zeros_like(counts)
-        ends, sizes = self._matcher.trie.ends, [len(lasts[before]) for before in beginnings]
-        counts[ends], starts[ends] = sizes, np.cumsum([0, *sizes[:-1]])
-        # Of each node, how many tokens end a phrase there, and where the list of them begins.
-        self._counts, self._starts = to_device(counts, device), to_device(starts, device)
-        self._lasts = to_device([token for before in beginnings for token in sorted(lasts[before])], device)
-        self._most = max(sizes)
+        last_tokens: dict[tuple[int, ...], set[int]] = defaultdict(set)
+        for *context, last in phrases:
+            last_tokens[tuple(context)].add(last)
+        contexts = sorted(last_tokens)
+        self.max_context = max(map(len, contexts))
+        self._matcher = PhraseMatcher(contexts, device)
+        # The last tokens of all phrases, concatenated by node, with their number and offset for each node.
+        counts = np.zeros(len(self._matcher.suffixes), dtype=np.int64)
+        offsets = np.zeros_like(counts)
+        sizes = [len(last_tokens[context]) for context in contexts]
+        counts[self._matcher.trie.ends], offsets[self._matcher.trie.ends] = sizes, np.cumsum([0, *sizes[:-1]])
+        self._counts, self._offsets = to_device(counts, device), to_device(offsets, device)
+        self._last_tokens = to_device([t for context in contexts for t in sorted(last_tokens[context])], device)
+        self._max_count = max(sizes)
 
     def apply(self, log_probs: Tensor, outputs: Tensor) -> None:
-        """Make impossible, in place, what would end a phrase.
+        """Make tokens that complete a phrase impossible, in place.
 
-        log_probs: (batch, beam, vocab), where PAD_ID is impossible already; outputs: (batch, beam, n) the last tokens
-        of every hypothesis, -1 before the first; `most_before` of them are enough.
+        log_probs: (batch, beam, vocab), PAD_ID already impossible; outputs: (batch, beam, n) the last tokens of every
+        hypothesis, at least `max_context` if there are as many, -1 before the first
         """
         nodes = torch.zeros_like(outputs[:, :, 0])
         for tokens in outputs.unbind(dim=2):
-            nodes = self._matcher.after(nodes, tokens)
-        chains = self._matcher.chains[nodes]  # (batch, beam, most)
-        counts = self._counts[chains]
-        # On a CPU the tokens can be counted; to ask a GPU for their number would be a wait.
-        most = self._most if counts.is_cuda else int(counts.max())
-        places = torch.arange(most, device=counts.device)
-        exists = places < counts[..., None]
-        lasts = self._lasts[(self._starts[chains][..., None] + places).where(exists, 0)].where(exists, PAD_ID)
-        log_probs.scatter_(2, lasts.flatten(2), float("-inf"))
+            nodes = self._matcher.step(nodes, tokens)
+        suffixes = self._matcher.suffixes[nodes]  # (batch, beam, max_suffixes)
+        counts = self._counts[suffixes]
+        # The actual maximum needs synchronization on a GPU.
+        max_count = self._max_count if counts.is_cuda else int(counts.max())
+        positions = torch.arange(max_count, device=counts.device)
+        exists = positions < counts[..., None]
+        offsets = (self._offsets[suffixes][..., None] + positions).where(exists, 0)
+        log_probs.scatter_(2, self._last_tokens[offsets].where(exists, PAD_ID).flatten(2), float("-inf"))
 
 
 @lru_cache(maxsize=4)
 def forbidden_phrases(phrases: tuple[tuple[int, ...], ...], device: torch.device) -> ForbiddenPhrases:
-    """The same phrases for search after search."""
+    """Cache of `ForbiddenPhrases` across searches."""
     return ForbiddenPhrases(phrases, device)

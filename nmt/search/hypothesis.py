@@ -1,4 +1,4 @@
-"""What a search finds, whichever program searches."""
+"""Results of a search, shared by all engines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class Hypothesis:
     """A finished translation of one sentence.
 
-    tokens:          without begin and end token
-    score:           what translations are ordered by: log_prob / length penalty, with bias where in use
-    log_prob:        natural logarithm of its probability under the model, end token included
-    token_log_probs: of each token and of the end token; they sum to log_prob
+    tokens:          without BOS and EOS
+    score:           ranking criterion: (log_prob + bias) / length penalty
+    log_prob:        natural logarithm of its probability under the model, EOS included
+    token_log_probs: of each token and of EOS; their sum is log_prob
     """
 
     tokens: list[int]
@@ -21,6 +21,6 @@ class Hypothesis:
     token_log_probs: list[float]
 
 
-def in_order_of_reading(values: list[float]) -> list[float]:
-    """Values of the tokens of a sentence that was written backwards, and of its end token, as they are read."""
+def in_reading_order(values: list[float]) -> list[float]:
+    """Reverse the values of the tokens of a right-to-left output; the value of EOS stays last."""
     return [*values[-2::-1], values[-1]]

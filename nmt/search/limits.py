@@ -1,4 +1,4 @@
-"""How long an output may be, and must be."""
+"""Maximum and minimum length of outputs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def output_limits(
     prefixes: Sequence[Sequence[int]],
     required: Sequence[Sequence[Sequence[int]]] | None = None,
 ) -> tuple[list[int], list[int]]:
-    """Tokens of the longest output of each sentence, end token counted, and of the shortest, end token not counted.
+    """Return the maximum length of each output, EOS included, and its minimum length, EOS excluded.
 
-    src_tokens: (num_sentences,) tokens of each source, end token not counted; prefixes: what each output begins with;
-    required: the phrases that each must hold, for which its limit may grow
+    src_tokens: (num_sentences,) number of source tokens, EOS excluded; prefixes: token ids that each output begins
+    with; required: phrases that each output contains, which may raise its limit
     """
     limits = [
         1 + max(_longest(tokens, options), len(prefix), _needed(phrases, prefix, options))
@@ -30,13 +30,13 @@ def output_limits(
     return limits, shortest
 
 
-def tokens_to_hold(phrases: Sequence[Sequence[int]]) -> int:
-    """How many tokens surely suffice to hold all phrases: those of the distinct ones together."""
+def num_required_tokens(phrases: Sequence[Sequence[int]]) -> int:
+    """Return a number of tokens that suffices for an output with all phrases: the sum over distinct phrases."""
     return sum(map(len, {tuple(phrase) for phrase in phrases}))
 
 
 def _longest(src_tokens: int, options: SearchOptions) -> int:
-    """The longest output of a source, end tokens not counted."""
+    """Return the maximum output length of a source; both without EOS."""
     longest = src_tokens + options.max_extra_tokens
     if options.max_length_ratio < math.inf:
         longest = min(longest, math.ceil(_times(options.max_length_ratio, src_tokens)))
@@ -44,11 +44,11 @@ def _longest(src_tokens: int, options: SearchOptions) -> int:
 
 
 def _times(ratio: float, tokens: int) -> float:
-    """The product, freed from the rounding of the ratio: 1.1 times 10 is 11 and not a little more."""
+    """Return the product without the rounding error of the ratio: 1.1 * 10 is 11, not 11.000000000000002."""
     return round(ratio * tokens, 6)
 
 
 def _needed(required: Sequence[Sequence[int]], prefix: Sequence[int], options: SearchOptions) -> int:
-    """Tokens of an output that holds the required phrases behind its prefix, as far as it may be as long."""
-    needed = len(prefix) + tokens_to_hold(required)
+    """Return the length of an output with its prefix and all required phrases, at most `max_tokens`."""
+    needed = len(prefix) + num_required_tokens(required)
     return needed if options.max_tokens is None else min(needed, options.max_tokens)

@@ -1,4 +1,4 @@
-"""What a search is asked for."""
+"""Search options."""
 
 from __future__ import annotations
 
@@ -12,70 +12,66 @@ from nmt.recipe import DecodeRecipe, UserError
 LengthPenalty = Literal["gnmt", "power", "none"]
 StopRule = Literal["exact", "first", "patience"]
 
-# With a larger exponent the penalty of a long output would leave the range of float32.
-MOST_LENGTH_ALPHA = 10.0
+# The length penalty of a long output overflows float32 with a larger exponent.
+MAX_LENGTH_ALPHA = 10.0
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search; the defaults are the paper's (section 6.1)."""
+    """Options of a search; the defaults are the paper's (section 6.1)."""
 
     beam_size: int = 4
-    """Hypotheses that live at each step."""
+    """Live hypotheses at each step."""
     n_best: int = 1
     """Translations per sentence, at most `beam_size`."""
     length_penalty: LengthPenalty = "gnmt"
-    """Divisor of the log-probability, see `length_penalty`."""
+    """Divisor of the log-probability; see `length_penalty`."""
     length_alpha: float = 0.6
-    """Exponent of the length penalty, from 0 to `MOST_LENGTH_ALPHA`."""
+    """Exponent of the length penalty, from 0 to `MAX_LENGTH_ALPHA`."""
     max_extra_tokens: int = 50
-    """Longest output: this many tokens more than the input."""
+    """Maximum output length: this many tokens more than the input."""
     max_tokens: int | None = None
-    """Longest output whatever the input: what the model has positions for."""
+    """Maximum output length for any input, such as the number of positions of the model."""
     max_length_ratio: float = math.inf
-    """Longest output: this many times as many tokens as the input, rounded up."""
+    """Maximum output length: this ratio to the input length, rounded up."""
     min_tokens: int = 0
-    """Shortest output."""
+    """Minimum output length."""
     min_length_ratio: float = 0.0
-    """Shortest output: this many times as many tokens as the input, rounded down."""
+    """Minimum output length: this ratio to the input length, rounded down."""
     no_repeat_ngram: int = 0
-    """No output holds a sequence of so many tokens twice; 0 allows it."""
+    """No output contains an n-gram of this size twice; 0 disables the constraint."""
     forbidden: tuple[tuple[int, ...], ...] = ()
-    """Sequences of tokens that no output holds."""
+    """Token sequences that no output contains."""
     bias: tuple[tuple[tuple[int, ...], float], ...] = ()
-    """Sequences of tokens with what they add to the log-probability in ranking, see `nmt.search.bias`."""
+    """Token sequences and their bias, which is added to the log-probability in ranking; see `nmt.search.bias`."""
     num_groups: int = 1
-    """Groups of the beam that choose unlike each other; must divide `beam_size`."""
+    """Beam groups of diverse beam search; must divide `beam_size`."""
     diversity_strength: float = 0.5
-    """What a token costs in the choice for each hypothesis of an earlier group that takes it at the same step."""
+    """Diversity penalty of a token for each hypothesis of an earlier group that it extends at the same step."""
     stop: StopRule = "exact"
-    """When a sentence is done, see `nmt.search.beam_search`."""
+    """When a sentence is done; see `nmt.search.beam_search`."""
     patience: float = 1.0
-    """With `stop` "patience": how many times the beam size hypotheses must have ended."""
+    """With `stop` "patience": stop after `patience * beam_size` finished hypotheses."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_best <= self.beam_size:
             raise UserError(
-                f"n-best is {self.n_best}; it must be from 1 to the beam size ({self.beam_size}); change one of them"
+                f"n_best must be between 1 and beam_size ({self.beam_size}), got {self.n_best}; change one of them"
             )
-        if not 0.0 <= self.length_alpha <= MOST_LENGTH_ALPHA:
+        if not 0.0 <= self.length_alpha <= MAX_LENGTH_ALPHA:
             raise UserError(
-                f"the length penalty's alpha is {self.length_alpha}; it must be from 0 to {MOST_LENGTH_ALPHA:g}; "
-                "0 switches it off"
+                f"length_alpha must be between 0 (no length penalty) and {MAX_LENGTH_ALPHA:g}, got {self.length_alpha}"
             )
         if self.num_groups < 1 or self.beam_size % self.num_groups:
             raise UserError(
-                f"the beam of {self.beam_size} cannot be shared by {self.num_groups} groups; all must be of one size; "
-                "change one of them"
+                f"num_groups must divide beam_size ({self.beam_size}), got {self.num_groups}; change one of them"
             )
         if not self.diversity_strength >= 0.0:
-            raise UserError(
-                f"the strength of diversity is {self.diversity_strength}; it must be at least 0; 0 switches it off"
-            )
+            raise UserError(f"diversity_strength must be at least 0 (no penalty), got {self.diversity_strength}")
 
     @property
-    def ends_wanted(self) -> int | None:
-        """How many hypotheses of a group must have ended for it to be done; None where their number does not matter."""
+    def max_finished(self) -> int | None:
+        """Number of finished hypotheses after which a group is done; None: no such rule."""
         if self.stop == "exact":
             return None
         return max(1, round(self.beam_size // self.num_groups * (self.patience if self.stop == "patience" else 1.0)))
@@ -88,9 +84,9 @@ class SearchOptions:
         forbidden: Sequence[Sequence[int]] = (),
         bias: Sequence[tuple[Sequence[int], float]] = (),
     ) -> SearchOptions:
-        """The options of a recipe, for a model with positions for `max_tokens` output tokens.
+        """Take the options of a recipe, for a model with positions for `max_tokens` output tokens.
 
-        forbidden and bias: the tokens of the phrases to which the recipe says this
+        forbidden, bias: token ids of the recipe's `forbid` and `bias` phrases
         """
         return cls(
             beam_size=recipe.n_best if recipe.sampling else recipe.beam_size,
@@ -113,10 +109,10 @@ class SearchOptions:
 
 
 def length_penalty(length: int, name: LengthPenalty, alpha: float) -> float:
-    """What the log-probability of an output of `length` tokens, the end token counted, is divided by.
+    """Return the divisor of the log-probability of an output of `length` tokens, EOS included.
 
     gnmt   ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14; the paper's)
-    power  length^alpha (fairseq, CTranslate2); one alpha does not mean the same in both
+    power  length^alpha (fairseq, CTranslate2); its alpha is not comparable with that of `gnmt`
     none   1
     """
     match name:

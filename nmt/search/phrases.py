@@ -1,4 +1,4 @@
-"""Which of some phrases an output holds, followed token by token."""
+"""Aho-Corasick automata: match phrases in outputs token by token."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from torch import Tensor
 
 from nmt.devices.transfer import to_device
 
-_TOKEN_BITS = 32  # of a number that names a node and a token
+_TOKEN_BITS = 32  # low bits of an edge key, which holds a token id; the node is in the high bits
 
 
 class PhraseTrie:
-    """The automaton of Aho and Corasick (1975), on the host: one step for each token, however many phrases there are.
+    """The automaton of Aho and Corasick (1975) on the host; one step per token for any number of phrases.
 
-    A node stands for the longest end of an output with which some phrase begins; node 0 for none. Nodes are numbered
-    by depth: a node has a higher number than all shorter ones.
+    A node is the longest suffix of an output that is a prefix of some phrase; node 0 is the empty one. Node numbers
+    increase with depth.
 
-    children: for each node the token and the number of each node below it
-    depths:   tokens of each node
-    shorter:  for each node the node of its longest proper end
-    ends:     the node of each phrase
+    children:     node by token, for each node
+    depths:       number of tokens of each node
+    suffix_links: node of the longest proper suffix of each node
+    ends:         node of each phrase
     """
 
     def __init__(self, phrases: Sequence[Sequence[int]]) -> None:
-        """phrases: tokens of each; one without tokens ends at node 0."""
+        """phrases: token ids of each; an empty phrase ends at node 0."""
         self.children: list[dict[int, int]] = [{}]
         self.depths = [0]
-        self.shorter = [0]
+        self.suffix_links = [0]
         self.ends = [0] * len(phrases)
         for depth in range(max(map(len, phrases), default=0)):
             for number, phrase in enumerate(phrases):
                 if depth < len(phrase):
-                    self.ends[number] = self._grow(self.ends[number], phrase[depth])
+                    self.ends[number] = self._add(self.ends[number], phrase[depth])
 
-    def _grow(self, node: int, token: int) -> int:
-        """The node below `node`, made where there is none."""
+    def _add(self, node: int, token: int) -> int:
+        """Return the child of `node`; create it if missing."""
         if token not in self.children[node]:
             self.children[node][token] = len(self.children)
-            self.shorter.append(self.after(self.shorter[node], token) if node else 0)
+            self.suffix_links.append(self.step(self.suffix_links[node], token) if node else 0)
             self.depths.append(self.depths[node] + 1)
             self.children.append({})
         return self.children[node][token]
 
-    def after(self, node: int, token: int) -> int:
-        """The node behind a further token."""
+    def step(self, node: int, token: int) -> int:
+        """Return the node after one more token."""
         while node and token not in self.children[node]:
-            node = self.shorter[node]
+            node = self.suffix_links[node]
         return self.children[node].get(token, 0)
 
-    def chain(self, node: int) -> Iterator[int]:
-        """The node and all shorter ends of it, the longest first, without node 0."""
+    def suffixes(self, node: int) -> Iterator[int]:
+        """Yield the node and the nodes of all its suffixes, longest first, without node 0."""
         while node:
             yield node
-            node = self.shorter[node]
+            node = self.suffix_links[node]
 
     def path(self, phrase: Sequence[int]) -> list[int]:
-        """The nodes of the beginnings of a phrase, that without tokens first."""
+        """Return the nodes of all prefixes of a phrase, shortest first, from node 0."""
         nodes = [0]
         for token in phrase:
             nodes.append(self.children[nodes[-1]][token])
@@ -66,46 +66,46 @@ class PhraseTrie:
 
 
 class PhraseMatcher:
-    """The same automaton for whole batches, on their device. Its size grows with the number of tokens of the phrases.
+    """The automaton for batches on a device. Memory is linear in the number of tokens of the phrases.
 
-    trie:    the automaton on the host
-    lengths: (phrases,) int64, tokens of each phrase
-    chains:  (nodes, most) int64, each node and all shorter ends of it, filled up with node 0
+    trie:     the automaton on the host
+    lengths:  (phrases,) int64, number of tokens
+    suffixes: (nodes, max_suffixes) int64, each node and its suffixes, padded with node 0
     """
 
     def __init__(self, phrases: Sequence[Sequence[int]], device: torch.device) -> None:
         """phrases: distinct and in ascending order."""
         self.trie = trie = PhraseTrie(phrases)
-        chains = [list(trie.chain(node)) for node in range(len(trie.children))]
-        most = 1 + max(map(len, chains))
+        suffixes = [list(trie.suffixes(node)) for node in range(len(trie.children))]
+        width = 1 + max(map(len, suffixes))
         edges = [
             (node << _TOKEN_BITS | token, child)
-            for node, below in enumerate(trie.children)
-            for token, child in sorted(below.items())
+            for node, children in enumerate(trie.children)
+            for token, child in sorted(children.items())
         ]
-        edges.append((np.iinfo(np.int64).max, 0))  # which is never looked for
+        edges.append((np.iinfo(np.int64).max, 0))  # sentinel for searchsorted
         keys, nodes = np.ascontiguousarray(np.array(edges, dtype=np.int64).T)
-        first, behind = np.zeros((2, len(chains)), dtype=np.int64)
+        # Phrases with the same prefix are consecutive: those that begin with a node are first <= number < end.
+        first, end = np.zeros((2, len(suffixes)), dtype=np.int64)
         for number, phrase in enumerate(phrases):
-            behind[trie.path(phrase)] = number + 1
+            end[trie.path(phrase)] = number + 1
         for number, phrase in reversed([*enumerate(phrases)]):
             first[trie.path(phrase)] = number
         self.lengths = to_device([len(phrase) for phrase in phrases], device)
-        self.chains = to_device(np.array([[*chain, *[0] * (most - len(chain))] for chain in chains]), device)
+        self.suffixes = to_device(np.array([[*own, *[0] * (width - len(own))] for own in suffixes]), device)
         self._keys, self._nodes = to_device(keys, device), to_device(nodes, device)
         self._depths = to_device(trie.depths, device)
-        # The phrases that begin with a node, which follow each other.
-        self._first, self._behind = to_device(first, device), to_device(behind, device)
+        self._first, self._end = to_device(first, device), to_device(end, device)
 
-    def after(self, nodes: Tensor, tokens: Tensor) -> Tensor:
-        """The nodes behind further tokens; nodes, tokens and result are of one shape."""
-        keys = (self.chains[nodes] << _TOKEN_BITS) + tokens[..., None]  # (..., most); no key for a token of -1
-        places = torch.searchsorted(self._keys, keys)
-        # Of the nodes that the token leads to, that of the longest end has the highest number.
-        return self._nodes[places].where(self._keys[places] == keys, 0).amax(dim=-1)
+    def step(self, nodes: Tensor, tokens: Tensor) -> Tensor:
+        """Return the nodes after one more token each; all of one shape. Token -1 leads to node 0."""
+        keys = (self.suffixes[nodes] << _TOKEN_BITS) + tokens[..., None]  # (..., max_suffixes)
+        edges = torch.searchsorted(self._keys, keys)
+        # The longest match has the highest node number.
+        return self._nodes[edges].where(self._keys[edges] == keys, 0).amax(dim=-1)
 
-    def begun(self, nodes: Tensor, phrases: Tensor) -> Tensor:
-        """With how many first tokens of phrases outputs at nodes end; int64, of the shape that both broadcast to."""
-        chains, phrases = self.chains[nodes], phrases[..., None]
-        holds = (self._first[chains] <= phrases) & (phrases < self._behind[chains])
-        return self._depths[chains].where(holds, 0).amax(dim=-1)
+    def matched(self, nodes: Tensor, phrases: Tensor) -> Tensor:
+        """Return how many first tokens of phrases are suffixes of outputs at nodes; int64, shapes broadcast."""
+        suffixes, phrases = self.suffixes[nodes], phrases[..., None]
+        is_prefix = (self._first[suffixes] <= phrases) & (phrases < self._end[suffixes])
+        return self._depths[suffixes].where(is_prefix, 0).amax(dim=-1)

@@ -1,9 +1,8 @@
-"""A model that chooses among some target pieces only, other ones for each sentence, and computes the others never.
+"""Restriction of a model to a vocabulary shortlist for each sentence.
 
-All that is not among the candidates of a sentence has log-probability -inf, and the probabilities of its candidates sum
-to 1. So what a sentence gets does not depend on its neighbours, though the projection to the vocabulary is computed for
-the candidates of all sentences of the batch together. Each model of an ensemble is restricted by itself, and then they
-decide together as ever.
+All other tokens have log-probability -inf, and the probabilities of a sentence's candidates sum to 1. The result of a
+sentence therefore does not depend on other sentences, although the output projection is computed for the candidates of
+the whole batch. Members of an ensemble are restricted before their mean is taken.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from nmt.search.ensemble import Ensemble
 
 
 class ProjectingModel(Protocol[State]):
-    """A model that can be asked for the scores of some target pieces alone, such as the Transformer."""
+    """A model with an output projection to part of the vocabulary, such as the Transformer."""
 
     def start(self, src: PackedSequences, beam_size: int) -> State:
         """See `StepModel.start`."""
@@ -33,34 +32,34 @@ class ProjectingModel(Protocol[State]):
 
 
 def restrict(model: StepModel[Any], candidates: Tensor) -> StepModel[Any]:
-    """The model, or ensemble of models, for the search of one batch whose sentences have these candidates.
+    """Restrict a model, or each member of an ensemble, for the search of one batch.
 
     candidates: (batch, vocab) bool, on the model's device; each sentence has at least one
     """
     if isinstance(model, Ensemble):
         return Ensemble([restrict(member, candidates) for member in model.models], model.mean)
-    return Restricted(cast(ProjectingModel[Any], model), candidates)
+    return RestrictedModel(cast(ProjectingModel[Any], model), candidates)
 
 
 @dataclass
 class _Union:
-    """What the sentences of a batch have in common.
+    """The candidates of all sentences in a batch.
 
-    pieces:  (union,) int64, ascending, the candidates of all of them, or a few more
-    foreign: (batch, 1, union) bool, which of these a sentence does not have
-    logits:  the scores of these pieces, (..., d_model) -> (..., union)
-    size:    number of sentences when they were gathered
+    tokens:     (union,) int64, ascending; may include candidates of sentences that are done
+    is_foreign: (batch, 1, union) bool, whether the token is no candidate of the sentence
+    logits:     projection to these tokens, (..., d_model) -> (..., union)
+    batch_size: number of sentences when the union was computed
     """
 
-    pieces: Tensor
-    foreign: Tensor
+    tokens: Tensor
+    is_foreign: Tensor
     logits: Callable[[Tensor], Tensor]
-    size: int
+    batch_size: int
 
 
 @dataclass
 class RestrictedState:
-    """What the model remembers, with the candidates (batch, vocab) of the sentences that are left."""
+    """State of the model. candidates: (batch, vocab) of the sentences in the batch."""
 
     inner: StepState
     candidates: Tensor
@@ -76,34 +75,34 @@ class RestrictedState:
         self.candidates = self.candidates.index_select(0, sentence_index)
         if self.union is None:
             return
-        if 2 * len(sentence_index) <= self.union.size:  # fewer candidates are worth gathering their weights anew
+        if 2 * len(sentence_index) <= self.union.batch_size:  # a smaller union is worth gathering its weights
             self.union = None
         else:
-            self.union.foreign = self.union.foreign.index_select(0, sentence_index)
+            self.union.is_foreign = self.union.is_foreign.index_select(0, sentence_index)
 
 
-class Restricted:
-    """A model for the search of one batch, the sentences of which have candidates of their own."""
+class RestrictedModel:
+    """A model for the search of one batch, restricted to the candidates of each sentence."""
 
     def __init__(self, model: ProjectingModel[Any], candidates: Tensor) -> None:
         self._model, self._candidates = model, candidates
 
     def start(self, src: PackedSequences, beam_size: int) -> RestrictedState:
         """See `StepModel.start`."""
-        assert len(self._candidates) == src.num_sentences, "each sentence has its candidates"
+        assert len(self._candidates) == src.num_sentences, "one row of candidates per sentence"
         return RestrictedState(self._model.start(src, beam_size), self._candidates)
 
     def step(self, tokens: Tensor, state: RestrictedState) -> Tensor:
         """See `StepModel.step`."""
         hidden = self._model.advance(tokens, state.inner)  # (batch, beam, d_model)
         if state.union is None:
-            state.union = self._gather(state.candidates)
-        scores = state.union.logits(hidden).float()  # (batch, beam, union)
-        log_probs = scores.masked_fill_(state.union.foreign, float("-inf")).log_softmax(dim=-1)
+            state.union = self._unite(state.candidates)
+        logits = state.union.logits(hidden).float()  # (batch, beam, union)
+        log_probs = logits.masked_fill_(state.union.is_foreign, float("-inf")).log_softmax(dim=-1)
         all_log_probs = log_probs.new_full((*tokens.shape, state.candidates.shape[1]), float("-inf"))
-        return all_log_probs.index_copy_(2, state.union.pieces, log_probs)
+        return all_log_probs.index_copy_(2, state.union.tokens, log_probs)
 
-    def _gather(self, candidates: Tensor) -> _Union:
-        pieces = candidates.any(dim=0).nonzero().squeeze(1)
-        foreign = ~candidates.index_select(1, pieces)[:, None]
-        return _Union(pieces, foreign, self._model.logits_of(pieces), len(candidates))
+    def _unite(self, candidates: Tensor) -> _Union:
+        tokens = candidates.any(dim=0).nonzero().squeeze(1)
+        is_foreign = ~candidates.index_select(1, tokens)[:, None]
+        return _Union(tokens, is_foreign, self._model.logits_of(tokens), len(candidates))

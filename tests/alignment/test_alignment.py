@@ -112,7 +112,7 @@ def test_an_empty_side_has_no_links(tokenizers: Tokenizers) -> None:
 
 def test_a_line_that_does_not_fit_is_named(tokenizers: Tokenizers) -> None:
     aligner = make_aligner(tokenizers)
-    with pytest.raises(UserError, match=r"line 12 has \d+ tokens; the model holds 1023; split"):
+    with pytest.raises(UserError, match=r"line 12 has \d+ tokens; the model supports at most 1023; split"):
         aligner.align(["cat", "cat"], ["cat", "old " * 2000], first_line=11)
 
 
@@ -134,9 +134,9 @@ def test_the_attention_is_chosen_by_the_options() -> None:
     assert chosen(layers=1) == ChosenAttention(0)
     assert chosen(alignment_layer=5, alignment_heads=(0, 7)) == ChosenAttention(5, (0, 7), "output")
     assert chosen(alignment_place="input").place == "input"
-    with pytest.raises(UserError, match="alignment_layer is 6; the decoder has layers 0 to 5"):
+    with pytest.raises(UserError, match=r"alignment_layer must be between 0 and 5 \(the last decoder layer\), got 6"):
         chosen(alignment_layer=6)
-    with pytest.raises(UserError, match="head 8; a layer has heads 0 to 7"):
+    with pytest.raises(UserError, match="alignment_heads must be between 0 and 7, got 8"):
         chosen(alignment_heads=(1, 8))
 
 

@@ -85,9 +85,9 @@ def test_the_heads_that_know_are_found_by_statistics(tokenizers: Tokenizers) -> 
         choice = choose_attention(make_aligner(tokenizers, knowing, shift=shift), *text())
         assert choice.attention == ChosenAttention(2, (1, 3), place)  # type: ignore[arg-type]
         assert choice.agreement > 0.95
-        assert len(choice.of_layers) == 6
-        of_layers = choice.of_layers
-        assert max(of_layers, key=lambda one: of_layers[one]) == ChosenAttention(2, (), place)  # type: ignore[arg-type]
+        assert len(choice.by_layer) == 6
+        by_layer = choice.by_layer
+        assert max(by_layer, key=lambda one: by_layer[one]) == ChosenAttention(2, (), place)  # type: ignore[arg-type]
 
 
 def test_all_heads_stay_where_some_alone_are_no_better(tokenizers: Tokenizers) -> None:
@@ -104,7 +104,7 @@ def test_the_heads_that_know_are_found_by_a_model_of_the_other_direction(tokeniz
 
 
 def test_text_without_sentences_is_refused(tokenizers: Tokenizers) -> None:
-    with pytest.raises(UserError, match="no pair of sentences"):
+    with pytest.raises(UserError, match="no pair that fits"):
         choose_attention(make_aligner(tokenizers, {}), ["", "aa"], ["AA", ""])
 
 

@@ -131,8 +131,8 @@ def test_wrong_input_of_align_is_one_line(folder: Path, tmp_path: Path, nmt: Nmt
     model, src, tgt = folder / "forward", folder / "src", folder / "tgt"
     for arguments, expected, status in (
         ((src, folder / "one"), "has 1; they must match line by line", 1),
-        ((src, tgt, "--layer", "3"), "the decoder has layers 0 to 2", 1),
-        ((src, tgt, "--heads", "2"), "a layer has heads 0 to 1", 1),
+        ((src, tgt, "--layer", "3"), "alignment_layer must be between 0 and 2", 1),
+        ((src, tgt, "--heads", "2"), "alignment_heads must be between 0 and 1", 1),
         ((src, tgt, "--heads", "x"), "--heads is 'x'; it must be comma-separated numbers from 0", 2),
         ((src, tgt, "--heads", "0]"), "--heads is '0]'; it must be comma-separated numbers from 0", 2),
         ((src, folder / "one", "--save-model", folder / "forward"), "already exists", 1),  # before anything else
@@ -209,9 +209,9 @@ def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: 
     forward, src, tune = folder / "forward", folder / "src", ("--tune", folder / "ref")
     for arguments, expected in (
         ((forward, folder / "one", nbest, *tune), "has translations of 5"),
-        ((forward, src, src, *tune), "line 1, is no translation with its score"),
+        ((forward, src, src, *tune), "line 1, is malformed"),
         ((forward, src, nbest, "--tune", folder / "one"), "one has 1 lines"),
-        ((forward, src, nbest, "--weights", tmp_path / "w.toml"), "for given; they must be for given, length"),
+        ((forward, src, nbest, "--weights", tmp_path / "w.toml"), "for given; expected given, length"),
         ((forward, src, nbest, *tune, "--model", folder / "reverse"), "--model must translate from en to de"),
         ((forward, src, nbest, *tune, "--reverse-model", forward), "--reverse-model must translate from de to en"),
         ((tmp_path, src, nbest, *tune), "holds no model"),

@@ -69,7 +69,7 @@ def test_what_cannot_be_a_file_shows_before_the_work(
     folder: Path, nmt: Nmt, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr("nmt.cli.plot.load_aligner")
-    monkeypatch.delattr("nmt.cli.rerank._load_judges")
+    monkeypatch.delattr("nmt.cli.rerank._load_models")
     monkeypatch.delattr("nmt.cli.bench.prepare_decoding")
     monkeypatch.delattr("nmt.cli.plot.draw_curves")
     (folder / "other.png").mkdir()

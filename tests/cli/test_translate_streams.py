@@ -164,7 +164,7 @@ def test_formats_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, t
             "in.txt",
             b"a\n",
             ("--set", "alignment_layer=9", "--with-alignments"),
-            "alignment_layer is 9; the decoder has layers 0 to 0",
+            "alignment_layer must be between 0 and 0 (the last decoder layer), got 9",
         ),
         ("in.tsv", b"", ("--header",), "in.tsv is empty; with --header, the first line must name"),
         ("in.tsv", b"a\tb\nc\n", ("--column", 1), "in.tsv, line 2 has 1 columns"),

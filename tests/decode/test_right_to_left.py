@@ -118,5 +118,5 @@ def _occurs(part: list[str], whole: list[str]) -> bool:
 
 
 def test_models_of_both_orders_make_no_ensemble(models: tuple[Path, Path]) -> None:
-    with pytest.raises(UserError, match="write in opposite directions"):
+    with pytest.raises(UserError, match="opposite directions"):
         Translator.load(models[0], "cpu", ensemble=[models[1]])

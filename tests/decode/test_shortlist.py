@@ -70,7 +70,7 @@ def test_lists_are_the_most_probable_pieces_and_the_pieces_themselves(
     pairs = corpus()
     store = write_pairs(tmp_path, pairs)
     done: list[int] = []
-    made = make_shortlist(store, tokenizers, best=1, frequent=7, done=done.append)
+    made = make_shortlist(store, tokenizers, best=1, frequent=7, progress=done.append)
     assert sum(done) == PASSES * len(pairs)
     assert lists(made)[: EOS_ID + 1] == [set()] * 4
     assert all(
@@ -98,8 +98,8 @@ def test_neither_chunks_nor_the_order_of_writing_matter(
     assert lists(make_shortlist(backward, tokenizers, best=4)) != lists(whole)
     assert lists(make_shortlist(backward, tokenizers, best=4, reverse_target=True)) == lists(whole)
     measured = coverage(whole, forward)
-    monkeypatch.setattr(module, "_CELLS_AT_A_TIME", 50)
-    monkeypatch.setattr(module, "_TOKENS_AT_A_TIME", 7)
+    monkeypatch.setattr(module, "_CHUNK_CELLS", 50)
+    monkeypatch.setattr(module, "_CHUNK_TOKENS", 7)
     chunked = make_shortlist(forward, tokenizers, best=4)
     assert lists(chunked) == lists(whole)
     assert chunked.frequent.tolist() == whole.frequent.tolist()
@@ -109,7 +109,7 @@ def test_neither_chunks_nor_the_order_of_writing_matter(
 def test_of_many_pairs_some_are_taken_from_everywhere(tokenizers: Tokenizers, tmp_path: Path) -> None:
     pairs = [([4 + place], [104 + place]) for place in range(50)]
     read: list[int] = []
-    made = make_shortlist(write_pairs(tmp_path, pairs), tokenizers, best=3, most_pairs=5, done=read.append)
+    made = make_shortlist(write_pairs(tmp_path, pairs), tokenizers, best=3, max_pairs=5, progress=read.append)
     assert sum(read) == PASSES * 5
     known = [piece for piece, own in enumerate(lists(made)) if own - {piece}]
     assert known == [4, 16, 28, 40, 53]
@@ -179,10 +179,10 @@ def test_what_is_no_shortlist_of_these_tokenizers_is_refused(
     assert "cannot be read" in refusal(tmp_path / "none", tokenizers)
     assert "cannot be read" in refusal(tmp_path, tokenizers)
     save_file({"weight": np.zeros(3)}, tmp_path / "model.safetensors")
-    assert "holds no shortlist" in refusal(tmp_path / "model.safetensors", tokenizers)
+    assert "is no shortlist" in refusal(tmp_path / "model.safetensors", tokenizers)
     made.save(tmp_path / "list", tokenizers)
-    assert "other tokenizers" in refusal(tmp_path / "list", separate)
-    assert "other tokenizers" in refusal(tmp_path / "list", Tokenizers(separate.tgt, separate.tgt))
+    assert "belongs to other tokenizers" in refusal(tmp_path / "list", separate)
+    assert "belongs to other tokenizers" in refusal(tmp_path / "list", Tokenizers(separate.tgt, separate.tgt))
 
 
 # --- The translator ---------------------------------------------------------------------------------------------------

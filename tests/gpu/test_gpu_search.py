@@ -108,7 +108,7 @@ def test_sentences_that_join_find_what_they_find_alone(gpu: torch.device) -> Non
     model, options = make_model(gpu), SEARCHES["beam"]
     src = sources(23, 14, gpu)
     captured = CapturedModel(model)
-    assert_same(beam_search(captured, src, options, rows=4), beam_search(model, src, options))
+    assert_same(beam_search(captured, src, options, batch_size=4), beam_search(model, src, options))
 
 
 def test_samples_ensembles_and_shortlists_are_the_same(gpu: torch.device) -> None:

@@ -29,7 +29,7 @@ def best_by_trying(lists: TuningSet, weights: Floats, direction: Floats) -> floa
     offsets, slopes = lists.features @ weights, lists.features @ direction
     places = set()
     for row in range(len(offsets)):
-        there = np.flatnonzero(lists.is_there[row])
+        there = np.flatnonzero(lists.exists[row])
         for i, j in combinations(there, 2):
             if slopes[row, i] != slopes[row, j]:
                 places.add((offsets[row, i] - offsets[row, j]) / (slopes[row, j] - slopes[row, i]))

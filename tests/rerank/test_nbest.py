@@ -20,15 +20,15 @@ def test_columns_behind_the_text_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["ein Haus"], "file, line 1, is no translation with its score"),
-        (["1\t-0.5"], "file, line 1, is no translation"),
-        (["1\t-0.5\ta", "1\tnan\tb"], "file, line 2, is no translation"),
-        (["1\t-0.5\ta", "x\t-1\tb"], "file, line 2, is no translation"),
-        (["2\t-0.5\ta"], "file, line 1, is of sentence 2; it must be of 1;"),
-        (["0\t-0.5\ta"], "file counts from 0, as Moses does; lists of nmt count from 1; add 1 to each number"),
-        (["0 ||| a ||| LM= -1 ||| -0.5"], "file, line 1, is of Moses' form; it must be number, score and text"),
-        (["1\t-0.5\ta", "3\t-1\tb"], "file, line 2, is of sentence 3; it must be of 1 or 2;"),
-        (["1\t-0.5\ta", "2\t-1\tb", "1\t-1\tc"], "file, line 3, is of sentence 1"),
+        (["ein Haus"], "file, line 1, is malformed; expected number, score and text"),
+        (["1\t-0.5"], "file, line 1, is malformed"),
+        (["1\t-0.5\ta", "1\tnan\tb"], "file, line 2, is malformed"),
+        (["1\t-0.5\ta", "x\t-1\tb"], "file, line 2, is malformed"),
+        (["2\t-0.5\ta"], "file, line 1, has number 2; expected 1;"),
+        (["0\t-0.5\ta"], "file numbers lines from 0, as Moses does; expected 1; add 1 to each number"),
+        (["0 ||| a ||| LM= -1 ||| -0.5"], "file, line 1, is in Moses format; expected number, score and text"),
+        (["1\t-0.5\ta", "3\t-1\tb"], "file, line 2, has number 3; expected 1 or 2;"),
+        (["1\t-0.5\ta", "2\t-1\tb", "1\t-1\tc"], "file, line 3, has number 1"),
     ],
 )
 def test_another_form_is_named_with_its_line(lines: list[str], message: str) -> None:

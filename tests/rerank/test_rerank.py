@@ -11,7 +11,7 @@ import pytest
 from nmt.decode.scoring import Scorer
 from nmt.recipe import UserError
 from nmt.rerank.nbest import Candidate
-from nmt.rerank.rerank import Judge, best_first, feature_names, features, load_weights, save_weights
+from nmt.rerank.rerank import FeatureModel, best_first, feature_names, features, load_weights, save_weights
 
 
 @dataclass
@@ -36,8 +36,8 @@ class LengthScorer:
         return max(len(source), len(target)) <= 30
 
 
-def make_judge(name: str, reverse: bool = False) -> Judge:
-    return Judge(name, cast(Scorer, LengthScorer()), reverse)
+def make_model(name: str, reverse: bool = False) -> FeatureModel:
+    return FeatureModel(name, cast(Scorer, LengthScorer()), reverse)
 
 
 SOURCES = ["ab", "", "abc", "x" * 31]
@@ -50,10 +50,10 @@ LISTS = [
 
 
 def test_features_are_score_length_and_what_each_model_says() -> None:
-    judges = [make_judge("model"), make_judge("reverse-model", reverse=True)]
+    models = [make_model("model"), make_model("reverse-model", reverse=True)]
     told: list[int] = []
-    found = features(SOURCES, LISTS, judges, done=told.append)
-    assert feature_names(judges) == ["given", "length", "model", "reverse-model"]
+    found = features(SOURCES, LISTS, models, progress=told.append)
+    assert feature_names(models) == ["given", "length", "model", "reverse-model"]
     assert [one.shape for one in found] == [(2, 4), (1, 4), (2, 4), (1, 4)]
     np.testing.assert_allclose(found[0], [[-0.5, 3, -2.05, -5.02], [-1.5, 1, -2.01, -1.02]])
     np.testing.assert_allclose(found[1], [[0.0, 0, 0.0, 0.0]])
@@ -65,7 +65,7 @@ def test_features_are_score_length_and_what_each_model_says() -> None:
 
 def test_many_candidates_are_scored_in_batches_and_come_back_in_order() -> None:
     lists = [[Candidate("z" * (1 + (i + j) % 29), 0.0) for j in range(7)] for i in range(60)]
-    judge = make_judge("model")
+    judge = make_model("model")
     found = features(["ab"] * 60, lists, [judge])
     for candidates, values in zip(lists, found, strict=True):
         np.testing.assert_allclose(values[:, 2], [-2 - len(one.text) / 100 for one in candidates])
@@ -87,7 +87,7 @@ def test_weights_come_back_from_their_file(tmp_path: Path) -> None:
     save_weights(path, {"given": 0.25, "length": -0.125, "model-2": 1e-9}, {"metric": "bleu", "after": 12.5})
     np.testing.assert_array_equal(load_weights(path, ["length", "model-2", "given"]), [-0.125, 1e-9, 0.25])
     assert 'metric = "bleu"' in path.read_text()
-    with pytest.raises(UserError, match=r"has weights for given, length, model-2; they must be for given, length;"):
+    with pytest.raises(UserError, match=r"has weights for given, length, model-2; expected given, length;"):
         load_weights(path, ["given", "length"])
 
 
@@ -97,9 +97,9 @@ def test_weights_come_back_from_their_file(tmp_path: Path) -> None:
 def test_a_file_without_weights_is_named(tmp_path: Path, content: str | bytes) -> None:
     path = tmp_path / "weights.toml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(UserError, match="holds no weights"):
+    with pytest.raises(UserError, match="has no weights"):
         load_weights(path, ["given"])
-    with pytest.raises(UserError, match="holds no weights"):
+    with pytest.raises(UserError, match="has no weights"):
         load_weights(tmp_path / "missing.toml", ["given"])
     with pytest.raises(UserError, match="cannot write"):
         save_weights(tmp_path / "no" / "weights.toml", {"given": 1.0}, {})

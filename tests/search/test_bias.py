@@ -15,7 +15,7 @@ from nmt.search.bias import Bias
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
-from tests.search.plain_search import begun, count
+from tests.search.reference_search import begun, count
 from tests.search.test_search import Prefix, Table, TableModel, source_of
 
 Biases = tuple[tuple[Prefix, float], ...]
@@ -127,24 +127,24 @@ def test_every_token_earns_what_the_definition_says(biases: Biases, found: list[
     for step in range(length):
         parents = torch.tensor([[0, 0] if step == 0 else [1, 0]])
         now = [first, second] if step % 2 else [second, first]
-        bias = bias.follow(parents, torch.tensor([[output[step] for output in now]]))
+        bias = bias.extend(parents, torch.tensor([[output[step] for output in now]]))
         so_far = [tuple(output[: step + 1]) for output in now]
         assert bias.earned.tolist() == [[pytest.approx(plain_bias(biases, output)) for output in so_far]]
         best = [plain_bias(biases, o) + sum(v for p, v in biases if v > 0 and not count(p, o)) for o in so_far]
-        assert bias.most().tolist() == [[pytest.approx(value) for value in best]]
+        assert bias.max_total().tolist() == [[pytest.approx(value) for value in best]]
         log_probs = torch.linspace(-3.0, 0.0, 9).repeat(1, 2, 1)
-        gains = bias.rate(log_probs) - log_probs + bias.earned[:, :, None]
+        gains = bias.apply(log_probs) - log_probs + bias.earned[:, :, None]
         for row, output in zip(gains[0].tolist(), so_far, strict=True):
             grown = [(*output, token) for token in range(9)]
             expected = [plain_bias(biases, one) + plain_credit(biases, one) for one in grown]
             assert row == pytest.approx(expected, rel=1e-6, abs=1e-6)  # float32
 
 
-def test_rows_leave_and_join_with_what_they_have_earned() -> None:
-    biases = (((4, 5), 1.0), ((5,), -0.5))
-    one = Bias.start(biases, 3, 1, CPU).follow(torch.zeros(3, 1, dtype=torch.int64), torch.tensor([[4], [5], [6]]))
-    both = one.of([2, 0]).joined(one.of([1])).follow(torch.zeros(3, 1, dtype=torch.int64), torch.tensor([[5]] * 3))
-    assert both.earned.tolist() == [[-0.5], [0.5], [-1.0]]
+def test_select_and_concat_keep_the_progress() -> None:
+    parents = torch.zeros(3, 1, dtype=torch.int64)
+    bias = Bias.start((((4, 5), 1.0), ((5,), -0.5)), 3, 1, CPU).extend(parents, torch.tensor([[4], [5], [6]]))
+    bias = bias.select([2, 0], torch.tensor([2, 0])).concat(bias.select([1], torch.tensor([1])))
+    assert bias.extend(parents, torch.tensor([[5]] * 3)).earned.tolist() == [[-0.5], [0.5], [-1.0]]
 
 
 def test_ten_thousand_phrases_are_followed_as_the_definition_says() -> None:
@@ -156,10 +156,10 @@ def test_ten_thousand_phrases_are_followed_as_the_definition_says() -> None:
     output = [rng.randrange(4, 60) for _ in range(20)]
     bias = Bias.start(biases, 1, 1, CPU)
     for token in output:
-        bias = bias.follow(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[token]]))
+        bias = bias.extend(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[token]]))
     assert bias.earned.item() == pytest.approx(plain_bias(biases, tuple(output)))
     for token in rng.sample(range(60), 5):
         grown = (*output, token)
         expected = plain_bias(biases, grown) + plain_credit(biases, grown)
-        gain = bias.rate(torch.zeros(1, 1, 60))[0, 0, token] + bias.earned
+        gain = bias.apply(torch.zeros(1, 1, 60))[0, 0, token] + bias.earned
         assert gain.item() == pytest.approx(expected)

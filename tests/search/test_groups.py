@@ -1,4 +1,4 @@
-"""Diverse groups: how the n best are drawn, and that they differ; `test_steering` holds the choices to a reference."""
+"""Beam groups: their n-best lists and their diversity. `test_all_options` compares them with a reference."""
 
 import pytest
 

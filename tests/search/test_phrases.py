@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt.search.phrases import PhraseMatcher
-from tests.search.plain_search import begun, count
+from tests.search.reference_search import begun, count
 
 words = st.integers(0, 3)
 
@@ -18,8 +18,8 @@ def test_it_knows_what_has_been_begun_at_every_token(phrases: list[tuple[int, ..
     matcher = PhraseMatcher(phrases, torch.device("cpu"))
     node = torch.zeros(1, dtype=torch.int64)
     for place, token in enumerate(output, start=1):
-        node = matcher.after(node, torch.tensor([token]))
-        found = matcher.begun(node, torch.arange(len(phrases)))
+        node = matcher.step(node, torch.tensor([token]))
+        found = matcher.matched(node, torch.arange(len(phrases)))
         assert found.tolist() == [begun(phrase, output[:place]) for phrase in phrases]
 
 
@@ -28,7 +28,7 @@ def test_phrases_that_lie_inside_each_other_are_all_seen() -> None:
     numbers = torch.arange(len(phrases))
     matcher, node, seen = PhraseMatcher(phrases, torch.device("cpu")), torch.zeros(1, dtype=torch.int64), []
     for token in (1, 2, 3, 1):
-        node = matcher.after(node, torch.tensor([token]))
-        seen.append((matcher.begun(node, numbers) == matcher.lengths).tolist())
+        node = matcher.step(node, torch.tensor([token]))
+        seen.append((matcher.matched(node, numbers) == matcher.lengths).tolist())
     assert seen == [[False] * 4, [False] * 4, [False, True, True, False], [False, False, False, True]]
     assert count((1, 1), (1, 1, 1)) == 2  # the reference counts overlapping ones

@@ -11,7 +11,7 @@ from nmt.packing.packed import PackedSequences
 from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
-from tests.search.plain_search import count
+from tests.search.reference_search import count
 from tests.search.test_search import Prefix, TableModel, random_table, source_of
 
 phrases = st.lists(st.integers(4, 8), min_size=1, max_size=4).map(tuple)

@@ -36,10 +36,10 @@ SOURCES = [[5, 6, 7], [6], [7, 8, 9, 10, 11, 12], [], [13, 14, 15, 16], [17, 18]
 PREFIXES = [[5], [], [6, 7, 8], [], [9], [], []]
 REQUIRED = [[[5, 6], [7]], [], [[8]], [[9, 10]], [], [[11], [12]], []]
 
-STEP, READ = "search/beam_search.py:beam_search", "search/beam_search.py:_Beam.read"
-BIAS = "search/bias.py:Bias.follow"
-SAMPLE, READ_SAMPLES = "search/sampling.py:sample", "search/sampling.py:_Drawn.read"
-TOKENS, UNION = "packing/packed.py:PackedSequences.to_lists", "search/restricted.py:Restricted._gather"
+STEP, READ = "search/beam_search.py:beam_search", "search/beam.py:Beam.read"
+BIAS = "search/bias.py:Bias.extend"
+SAMPLE, READ_SAMPLES = "search/sampling.py:sample", "search/sampling.py:_Samples.read"
+TOKENS, UNION = "packing/packed.py:PackedSequences.to_lists", "search/restricted.py:RestrictedModel._unite"
 
 Wrap = Callable[[Callable[[], Transformer]], StepModel[Any]]
 

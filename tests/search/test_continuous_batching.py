@@ -22,24 +22,24 @@ from nmt.search.restricted import restrict
 from nmt.special_ids import BOS_ID
 from tests.inference.test_captured import SEARCHES, Rehearsing, draw_sources, make_model
 from tests.inference.test_captured import assert_same as assert_same_search
-from tests.search.plain_search import Task, beam_outputs
+from tests.search.reference_search import Task, beam_outputs
+from tests.search.test_all_options import prefixes, rules, some_phrases, stops, tasks_of, usually
 from tests.search.test_search import PrefixState, TableModel, assert_same, random_table, source_of, zeros
-from tests.search.test_steering import prefixes, rules, some_phrases, stops, tasks_of, usually
 
 
-class OpenTableModel(TableModel):
-    """A table that takes in sentences at any time, and writes down how many came and how many there were."""
+class RefillableTableModel(TableModel):
+    """A table that supports continuous batching and records the sizes of its batches."""
 
     def start(self, src: PackedSequences, beam_size: int) -> PrefixState:
         self.arrived = [src.sizes.tolist()]
         self.oldest = [0]
-        return OpenState([tuple(sentence) for sentence in src.to_lists()], beam_size)
+        return RefillableState([tuple(sentence) for sentence in src.to_lists()], beam_size)
 
     def join(self, src: PackedSequences, state: PrefixState, steps: int) -> None:
         assert src.max_length <= max(self.arrived[0]) and src.num_sentences
         assert steps == max((len(beam[0]) for beam in state.prefixes), default=0)
         self.arrived.append(src.sizes.tolist())
-        newcomers = OpenState([tuple(sentence) for sentence in src.to_lists()], 1)
+        newcomers = RefillableState([tuple(sentence) for sentence in src.to_lists()], 1)
         state.sources += newcomers.sources
         width = len(state.prefixes[0]) if state.prefixes else self.width
         state.prefixes += [beam * width for beam in newcomers.prefixes]
@@ -49,7 +49,7 @@ class OpenTableModel(TableModel):
         return super().step(tokens, state)
 
 
-class OpenState(PrefixState):
+class RefillableState(PrefixState):
     def keep(self, sentence_index: torch.Tensor) -> None:
         kept = sentence_index.tolist()
         assert len(kept) < len(self.sources)
@@ -57,11 +57,11 @@ class OpenState(PrefixState):
         self.prefixes = [self.prefixes[i] for i in kept]
 
 
-def search(tasks: Sequence[Task], rows: int) -> tuple[list[list[Hypothesis]], OpenTableModel]:
-    model = OpenTableModel(tasks[0].table)
+def search(tasks: Sequence[Task], batch_size: int) -> tuple[list[list[Hypothesis]], RefillableTableModel]:
+    model = RefillableTableModel(tasks[0].table)
     src = PackedSequences.from_lists([task.source for task in tasks])
     wishes = [task.prefix for task in tasks], [task.required for task in tasks]
-    return beam_search(model, src, tasks[0].options, *wishes, rows=rows), model
+    return beam_search(model, src, tasks[0].options, *wishes, batch_size=batch_size), model
 
 
 # --- Search ----------------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def search(tasks: Sequence[Task], rows: int) -> tuple[list[list[Hypothesis]], Op
 @given(
     seed=st.integers(0, 10**9),
     lengths=st.lists(st.integers(0, 4), min_size=1, max_size=9),
-    rows=st.integers(1, 5),
+    batch_size=st.integers(1, 5),
     zeros=zeros,
     words=st.integers(2, 6),
     width=st.integers(1, 4),
@@ -84,7 +84,7 @@ def search(tasks: Sequence[Task], rows: int) -> tuple[list[list[Hypothesis]], Op
 def test_it_finds_what_a_plain_beam_finds_with_all_options(
     seed: int,
     lengths: list[int],
-    rows: int,
+    batch_size: int,
     zeros: float,
     words: int,
     width: int,
@@ -97,44 +97,44 @@ def test_it_finds_what_a_plain_beam_finds_with_all_options(
     chosen["max_extra_tokens"] += data.draw(st.integers(0, 4))
     options = SearchOptions(beam_size=width * groups, n_best=n_best, num_groups=groups, **chosen, **data.draw(stops))
     tasks = tasks_of(seed, lengths, zeros, words, options, wishes)
-    found, model = search(tasks, rows)
+    found, model = search(tasks, batch_size)
     for task, of_one in zip(tasks, found, strict=True):
         assert_same(of_one, beam_outputs(task), task.table, task.source)
-    assert max(model.rows_per_step) <= rows
+    assert max(model.rows_per_step) <= batch_size
     arrived = [size for sizes in model.arrived for size in sizes]
-    assert sorted(arrived) == sorted(len(task.source) for task in tasks), "each is read once"
+    assert sorted(arrived) == sorted(len(task.source) for task in tasks), "each is encoded once"
     assert arrived == sorted(arrived, reverse=True) or len(model.arrived) == 1, "the longest come first"
 
 
-def test_places_that_are_free_are_taken() -> None:
-    """All rows but those of the end are in use, and few sentences are read alone."""
+def test_free_slots_are_refilled() -> None:
+    """All slots are in use until the queue is empty, and sentences are encoded in groups."""
     options = SearchOptions(beam_size=2, max_extra_tokens=20)
     tasks = [Task(random_table(5, 6), source_of(length % 5, length), options) for length in range(80)]
-    together, model = search(tasks, rows=80)
-    refilled, open_model = search(tasks, rows=8)
+    together, model = search(tasks, batch_size=80)
+    refilled, model_of_8 = search(tasks, batch_size=8)
     assert [[h.tokens for h in of_one] for of_one in refilled] == [[h.tokens for h in of_one] for of_one in together]
     assert len(model.arrived) == 1
-    in_groups = [search(tasks[first : first + 8], rows=8)[1].rows_per_step for first in range(0, 80, 8)]
-    assert len(open_model.rows_per_step) < 0.7 * sum(map(len, in_groups)), "steps in all"
-    assert all(len(sizes) >= 2 for sizes in open_model.arrived[:-1])
-    while_full = open_model.rows_per_step[: len(open_model.rows_per_step) // 2]
+    in_groups = [search(tasks[first : first + 8], batch_size=8)[1].rows_per_step for first in range(0, 80, 8)]
+    assert len(model_of_8.rows_per_step) < 0.7 * sum(map(len, in_groups)), "steps in all"
+    assert all(len(sizes) >= 2 for sizes in model_of_8.arrived[:-1])
+    while_full = model_of_8.rows_per_step[: len(model_of_8.rows_per_step) // 2]
     assert sum(while_full) >= 0.85 * 8 * len(while_full)
 
 
-def test_one_row_takes_one_sentence_after_the_other() -> None:
+def test_batch_size_one_searches_one_sentence_at_a_time() -> None:
     options = SearchOptions(beam_size=3, max_extra_tokens=3)
     tasks = [Task(random_table(2, 4), source_of(n, n), options) for n in (3, 0, 4)]
-    found, model = search(tasks, rows=1)
+    found, model = search(tasks, batch_size=1)
     assert model.arrived == [[5], [4], [1]]
     for task, of_one in zip(tasks, found, strict=True):
         assert_same(of_one, beam_outputs(task), task.table, task.source)
 
 
-def test_a_model_that_nothing_can_join_is_searched_at_once() -> None:
+def test_other_models_need_the_whole_batch() -> None:
     src, table = PackedSequences.from_lists([source_of(1, 0), source_of(2, 1)]), random_table(1, 3)
-    assert len(beam_search(TableModel(table), src, SearchOptions(), rows=2)) == 2
-    with pytest.raises(AssertionError, match="at once"):
-        beam_search(make_model(), src, SearchOptions(), rows=1)
+    assert len(beam_search(TableModel(table), src, SearchOptions(), batch_size=2)) == 2
+    with pytest.raises(AssertionError, match="continuous batching"):
+        beam_search(make_model(), src, SearchOptions(), batch_size=1)
 
 
 # --- Real models -----------------------------------------------------------------------------------------------------
@@ -142,25 +142,25 @@ def test_a_model_that_nothing_can_join_is_searched_at_once() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
-@pytest.mark.parametrize("rows", [1, 3, 8])
-def test_a_model_in_buffers_finds_the_same(options: SearchOptions, rows: int) -> None:
-    rng, model, recorder = random.Random(rows), make_model(), Rehearsing()
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_captured_model_finds_the_same(options: SearchOptions, batch_size: int) -> None:
+    rng, model, recorder = random.Random(batch_size), make_model(), Rehearsing()
     captured = CapturedModel(model, recorder)
     for count in (17, 5):
         src = draw_sources(rng, count, longest=40)
         required = [[[rng.randrange(4, 30)] for _ in range(rng.choice((0, 0, 1)))] for _ in range(count)]
-        found = beam_search(captured, src, options, None, required, rows=rows)
+        found = beam_search(captured, src, options, None, required, batch_size=batch_size)
         assert_same_search(found, beam_search(model, src, options, None, required))
     assert recorder.recorded
 
 
-def test_the_past_goes_round_in_a_ring_of_one_size() -> None:
-    """Sentences that take few steps, one after the other: the steps of the search are many more than the places."""
+def test_cache_is_a_ring_buffer() -> None:
+    """Many short sentences in turn: the search takes many more steps than the cache has slots."""
     model, recorder = make_model(), Rehearsing()
     captured = CapturedModel(model, recorder)
     src = draw_sources(random.Random(3), 60, longest=15)
     options = SearchOptions(beam_size=3, max_extra_tokens=4)
-    assert_same_search(beam_search(captured, src, options, rows=4), beam_search(model, src, options))
+    assert_same_search(beam_search(captured, src, options, batch_size=4), beam_search(model, src, options))
     steps = sum(step.count for step in captured._steps.values())
     widest = max(shape.places for shape in captured._steps)
     assert widest == 64 and 3 * steps > 5 * widest
@@ -176,10 +176,8 @@ def test_the_past_goes_round_in_a_ring_of_one_size() -> None:
     share=st.sampled_from((0.1, 0.4, 0.8)),
     positions=st.sampled_from(("sinusoidal", "rotary")),
 )
-def test_steps_equal_those_of_each_sentence_alone(
-    seed: int, beam: int, steps: int, share: float, positions: str
-) -> None:
-    """Sentences come and go at random; those that come may be longer than all before, and more than rows are free."""
+def test_steps_equal_those_of_single_sentences(seed: int, beam: int, steps: int, share: float, positions: str) -> None:
+    """Sentences leave and start at random; new ones may be longer than all before and need more slots than are free."""
     rng, model = random.Random(seed), make_model(seed % 3, positions=positions)
     captured = CapturedModel(model, Rehearsing())
     first = draw_sources(rng, rng.randint(1, 5))
@@ -211,7 +209,7 @@ def test_steps_equal_those_of_each_sentence_alone(
         tokens[len(alone) - newcomers :] = BOS_ID
 
 
-def test_what_a_sentence_has_left_behind_reaches_nobody() -> None:
+def test_stale_slots_do_not_affect_new_sentences() -> None:
     model, src = make_model(), draw_sources(random.Random(1), 3)
     found = []
     for spoiled in (False, True):
@@ -231,7 +229,7 @@ def test_what_a_sentence_has_left_behind_reaches_nobody() -> None:
     assert torch.equal(*found) and found[0].isfinite().all()
 
 
-def test_ensembles_take_in_sentences_if_all_members_do() -> None:
+def test_an_ensemble_is_refillable_if_all_members_are() -> None:
     models: list[StepModel[Any]] = [make_model(1), make_model(2)]
     captured: list[StepModel[Any]] = [CapturedModel(make_model(seed)) for seed in (1, 2)]
     assert is_open(Ensemble(captured)) and not is_open(Ensemble([captured[0], models[1]])) and not is_open(models[0])
@@ -239,15 +237,15 @@ def test_ensembles_take_in_sentences_if_all_members_do() -> None:
     src = draw_sources(random.Random(4), 9, longest=12)
     options = SearchOptions(n_best=2, max_extra_tokens=12)
     assert_same_search(
-        beam_search(Ensemble(captured), src, options, rows=2), beam_search(Ensemble(models), src, options)
+        beam_search(Ensemble(captured), src, options, batch_size=2), beam_search(Ensemble(models), src, options)
     )
 
 
-# --- Who goes together -----------------------------------------------------------------------------------------------
+# --- Batches ---------------------------------------------------------------------------------------------
 
 
 @given(lengths=st.lists(st.integers(1, 300), max_size=40), budget=st.integers(1, 2_000))
-def test_every_sentence_goes_once_with_others_of_about_its_length(lengths: list[int], budget: int) -> None:
+def test_batches_have_sentences_of_similar_length(lengths: list[int], budget: int) -> None:
     for plan in (batches, crowds):
         groups = list(plan(lengths, budget))
         assert sorted(i for group in groups for i in group.sentences) == list(range(len(lengths)))
@@ -259,7 +257,7 @@ def test_every_sentence_goes_once_with_others_of_about_its_length(lengths: list[
             costs = sorted(max(16, lengths[i]) for i in ids)
             assert 1 <= rows <= len(ids) and (rows == 1 or sum(costs[-rows:]) <= tokens <= budget)
             fewer = next(plan([lengths[i] for i in ids], tokens // 2))
-            assert rows == 1 or fewer.rows < rows
+            assert rows == 1 or fewer.batch_size < rows
     for ids, _, _ in crowds(lengths, budget):
         assert max(lengths[i] for i in ids) <= max(16, 2 * min(lengths[i] for i in ids))
 
@@ -271,10 +269,10 @@ def test_every_sentence_goes_once_with_others_of_about_its_length(lengths: list[
         (16, {"d_model": 1024, "num_heads": 16}, 12, 2_048),
         (80, {}, 4, 32_768),
         (80, {}, 50, 4_096),
-        (2, {}, 4, 2_048),  # a little GPU may run out of memory, and then takes less
+        (2, {}, 4, 2_048),  # the minimum; it is halved if memory runs out
     ],
 )
-def test_batches_are_as_large_as_a_part_of_the_gpus_memory_holds(
+def test_batch_size_depends_on_gpu_memory(
     gigabytes: int, model: dict[str, int], beam_size: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Properties:
@@ -291,5 +289,8 @@ def test_batches_are_as_large_as_a_part_of_the_gpus_memory_holds(
 
 
 def test_a_crowd_has_as_many_rows_as_its_buffers() -> None:
-    assert list(crowds([30] * 100 + [5] * 3 + [17], 512)) == [([*range(100), 103], 16, 512), ([100, 101, 102], 3, 64)]
+    assert list(crowds([30] * 100 + [5] * 3 + [17], 512)) == [
+        ([*range(100), 103], 16, 512),
+        ([100, 101, 102], 3, 64),
+    ]
     assert [(rows, tokens) for _, rows, tokens in batches([30] * 100, 512)] == [(15, 450)] + [(17, 510)] * 5

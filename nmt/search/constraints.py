@@ -1,0 +1,112 @@
+"""Hard constraints on outputs: prefix, length, negative lexical constraints, repeated n-grams.
+
+Each constraint sets the log-probability of extensions by one token to -inf; all others keep their true value. In
+conflicts a prefix overrides everything, required phrases (`nmt.search.required`) the maximum length, and the maximum
+length the minimum length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from nmt.devices.transfer import to_device
+from nmt.packing.packed import PackedSequences
+from nmt.search.batched import ActiveSentences
+from nmt.search.forbidden import forbidden_phrases
+from nmt.search.limits import output_limits
+from nmt.search.options import SearchOptions
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+
+_IMPOSSIBLE = float("-inf")
+
+# All lower ids are special tokens, which no output contains.
+_FIRST_POSSIBLE = EOS_ID
+assert {PAD_ID, UNK_ID, BOS_ID} == set(range(_FIRST_POSSIBLE))
+
+
+class Constraints:
+    """The constraints of one search.
+
+    limits, device_limits: (num_sentences,) maximum length of each output, EOS included
+    """
+
+    def __init__(
+        self,
+        options: SearchOptions,
+        src: PackedSequences,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        required: Sequence[Sequence[Sequence[int]]] | None = None,
+    ) -> None:
+        """src: source sentences that end with EOS; prefixes, required: see `beam_search`."""
+        device = src.tokens.device
+        self._no_repeat_ngram = options.no_repeat_ngram
+        self._prefixes = prefixes or [()] * src.num_sentences
+        src_tokens = [size - 1 for size in src.sizes.tolist()]
+        self.limits, self._shortest = output_limits(options, src_tokens, self._prefixes, required)
+        self.device_limits, self._device_shortest = to_device(self.limits, device), to_device(self._shortest, device)
+        width = 1 + max(map(len, self._prefixes))
+        padded = [[*prefix, *[-1] * (width - len(prefix))] for prefix in self._prefixes]
+        self._device_prefixes = to_device(np.array(padded, dtype=np.int64), device)
+        words = [sequence[0] for sequence in options.forbidden if len(sequence) == 1]
+        phrases = tuple(sequence for sequence in options.forbidden if len(sequence) > 1)
+        self._words = to_device(words, device) if words else None
+        self._phrases = forbidden_phrases(phrases, device) if phrases else None
+
+    def apply(self, log_probs: Tensor, sentences: ActiveSentences, outputs: Callable[[int], Tensor]) -> None:
+        """Make tokens that violate a constraint impossible, in place.
+
+        log_probs: (batch, beam, vocab); outputs: function that returns the last n tokens of every hypothesis,
+        (batch, beam, n), with -1 before the first
+        """
+        longest, n = max(sentences.lengths), self._no_repeat_ngram
+        forced = self._forced_tokens(sentences)
+        if forced is not None:
+            forced_log_probs = log_probs.gather(2, forced.clamp(min=PAD_ID).expand(-1, log_probs.shape[1], -1))
+
+        log_probs[:, :, :_FIRST_POSSIBLE] = _IMPOSSIBLE
+        self._limit_length(log_probs, sentences)
+        if self._words is not None:
+            log_probs.index_fill_(2, self._words, _IMPOSSIBLE)
+        if 0 < n < longest:
+            _forbid_repeated(log_probs, outputs(longest - 1), n)
+        if self._phrases is not None and longest > 1:
+            self._phrases.apply(log_probs, outputs(min(longest - 1, self._phrases.max_context)))
+        if forced is not None:
+            is_forced = forced >= 0  # (batch, 1, 1)
+            log_probs.masked_fill_(is_forced, _IMPOSSIBLE)
+            # Sentences without a forced token write -inf to PAD_ID once more.
+            log_probs.scatter_(
+                2,
+                forced.clamp(min=PAD_ID).expand_as(forced_log_probs),
+                forced_log_probs.masked_fill_(~is_forced, _IMPOSSIBLE),
+            )
+
+    def _forced_tokens(self, sentences: ActiveSentences) -> Tensor | None:
+        """Return the next token of each prefix, -1 after its end, (batch, 1, 1); None if all prefixes have ended."""
+        if not any(length <= len(self._prefixes[i]) for i, length in sentences.on_host()):
+            return None
+        positions = (sentences.device_lengths - 1).clamp(max=self._device_prefixes.shape[1] - 1)
+        return self._device_prefixes[sentences.device_ids, positions][:, None, None]
+
+    def _limit_length(self, log_probs: Tensor, sentences: ActiveSentences) -> None:
+        """Forbid EOS before the minimum length and all but EOS at the maximum length."""
+        ids, lengths = sentences.device_ids, sentences.device_lengths
+        if any(length <= self._shortest[i] for i, length in sentences.on_host()):
+            log_probs[:, :, EOS_ID].masked_fill_((lengths <= self._device_shortest[ids])[:, None], _IMPOSSIBLE)
+        if any(length == self.limits[i] for i, length in sentences.on_host()):
+            end = log_probs[:, :, EOS_ID].clone()
+            log_probs.masked_fill_((lengths == self.device_limits[ids])[:, None, None], _IMPOSSIBLE)
+            log_probs[:, :, EOS_ID] = end
+
+
+def _forbid_repeated(log_probs: Tensor, outputs: Tensor, n: int) -> None:
+    """Forbid tokens that complete an n-gram which the output already contains. outputs: (batch, beam, count >= n)."""
+    ngrams = outputs.unfold(2, n, 1)  # (batch, beam, count - n + 1, n)
+    context = outputs[:, :, outputs.shape[2] - n + 1 :]  # (batch, beam, n - 1)
+    last = ngrams[..., -1]  # -1 before the first token
+    is_repeated = (ngrams[..., :-1] == context[:, :, None]).all(dim=3) & (last >= 0)
+    # PAD_ID, which is impossible already, replaces all others.
+    log_probs.scatter_(2, last.where(is_repeated, PAD_ID), _IMPOSSIBLE)

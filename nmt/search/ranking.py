@@ -1,0 +1,136 @@
+"""Rank the extensions of a beam, score its finished hypotheses and bound its live ones, with every option."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nmt.devices.transfer import to_device
+from nmt.search.beam import Beam, Extensions
+from nmt.search.options import SearchOptions, length_penalty
+
+_IMPOSSIBLE = float("-inf")
+
+# Block size of `top_indices`.
+_BLOCK = 64
+
+
+class Ranker:
+    """Ranking of hypotheses by log-probability, bias, diversity penalty, required phrases and length penalty."""
+
+    def __init__(self, options: SearchOptions, max_length: int, device: torch.device) -> None:
+        """max_length: longest output of the search, EOS included."""
+        self._num_groups, self._diversity = options.num_groups, options.diversity_strength
+        # By length. The entry after the longest serves `upper_bound`, which looks one token ahead.
+        lengths = [*range(max_length + 1), max_length]
+        penalties = [length_penalty(n, options.length_penalty, options.length_alpha) for n in lengths]
+        self._penalty = to_device(penalties, device)
+
+    def best_extensions(self, beam: Beam, log_probs: Tensor) -> Extensions:
+        """Return the best 2 * width extensions of each group of `width` hypotheses, (batch, groups, count).
+
+        Greedy search (a width of 1) takes the single best. Groups choose in turn. A token ranks lower by
+        `diversity_strength` for each live hypothesis of an earlier group that it extends at this step: the Hamming
+        diversity of Vijayakumar et al. 2018. Log-probabilities do not change.
+
+        log_probs: (batch, beam, vocab) of the next token; EOS becomes impossible before all required phrases are met
+        """
+        if beam.required is not None:
+            beam.required.forbid_end(log_probs)
+        rank = log_probs if beam.bias is None else beam.bias.apply(log_probs)
+        batch, beam_size, vocab = log_probs.shape
+        width = beam_size // self._num_groups
+        counts = log_probs.new_zeros(batch, vocab)  # hypotheses of earlier groups that each token extends
+        groups: list[Extensions] = []
+        for first in range(0, beam_size, width):
+            group = slice(first, first + width)
+            group_rank = rank[:, group]
+            if groups:
+                live = groups[-1].live(width)
+                counts.scatter_add_(1, live.tokens, (live.log_probs > _IMPOSSIBLE).to(counts.dtype))
+                group_rank = group_rank - self._diversity * counts[:, None]
+            groups.append(_best_of_group(beam, group, log_probs[:, group], group_rank))
+        return Extensions(
+            log_probs=torch.stack([group.log_probs for group in groups], dim=1),
+            parents=torch.stack([group.parents for group in groups], dim=1),
+            tokens=torch.stack([group.tokens for group in groups], dim=1),
+            token_log_probs=torch.stack([group.token_log_probs for group in groups], dim=1),
+        )
+
+    def scores(self, beam: Beam, best: Extensions) -> Tensor:
+        """Score of each extension if it ends, (batch, groups, count)."""
+        totals = best.log_probs
+        if beam.bias is not None:
+            totals = totals + beam.bias.earned.gather(1, best.parents.flatten(1)).view_as(totals)
+        return totals / self._penalty[beam.sentences.device_lengths][:, None, None]
+
+    def upper_bound(self, beam: Beam) -> Tensor:
+        """Score that no live hypothesis of each group can exceed, (batch, groups).
+
+        Log-probability only falls, and bias adds at most what is left of it. A negative total gains most from the
+        largest length penalty, at the limit; a positive one from the smallest, at the next token. Rounding preserves
+        order, so this also holds for rounded values.
+        """
+        at_limit = self._penalty[beam.limits][:, None]
+        if beam.bias is None:
+            return self._max_by_group(beam.log_prob) / at_limit
+        totals = self._max_by_group(beam.log_prob + beam.bias.max_total())
+        at_next = self._penalty[beam.sentences.device_lengths + 1][:, None]
+        return torch.where(totals > 0, totals / at_next, totals / at_limit)
+
+    def _max_by_group(self, values: Tensor) -> Tensor:
+        """(batch, beam) -> (batch, groups)."""
+        return values.view(len(values), self._num_groups, -1).amax(dim=2)
+
+
+def _best_of_group(beam: Beam, group: slice, token_log_probs: Tensor, token_rank: Tensor) -> Extensions:
+    """Return the best extensions of one group, (batch, count).
+
+    group: its part of the beam; token_log_probs: (batch, width, vocab) of the next token; token_rank: the same with
+    bias and diversity penalty
+    """
+    width, vocab = token_log_probs.shape[1:]
+    count = 2 * width if width > 1 else 1
+    # An extension that is not among the best of its parent is not among the best of the group. topk leaves the order of
+    # equal values open: tokens are sorted by id here, and the stable sort below preserves that order.
+    tokens = top_indices(token_rank, min(count, vocab))
+    if beam.required is not None:
+        tokens = beam.required.add_candidates(tokens)
+    tokens = tokens.sort().values  # (batch, width, per_parent)
+    token_log_probs = token_log_probs.gather(2, tokens)
+    if beam.required is not None:
+        token_log_probs[:, :, 1:].masked_fill_(tokens[:, :, 1:] == tokens[:, :, :-1], _IMPOSSIBLE)  # duplicates
+    log_prob = beam.log_prob[:, group]
+    log_probs = (log_prob[:, :, None] + token_log_probs).flatten(1)  # (batch, width * per_parent)
+    rank = log_prob if beam.bias is None else log_prob + beam.bias.earned[:, group]
+    rank = (rank[:, :, None] + token_rank.gather(2, tokens)).flatten(1)
+    order = rank.masked_fill_(log_probs == _IMPOSSIBLE, _IMPOSSIBLE).argsort(dim=1, descending=True, stable=True)
+    parents, tokens = group.start + order // tokens.shape[2], tokens.flatten(1).gather(1, order)
+    if beam.required is not None:
+        capacity = beam.limits - 1 - beam.sentences.device_lengths
+        chosen = beam.required.allocate(parents, tokens, log_probs.gather(1, order) > _IMPOSSIBLE, capacity)
+        order, parents, tokens = (part.gather(1, chosen) for part in (order, parents, tokens))
+    best = order[:, :count]
+    return Extensions(
+        log_probs=log_probs.gather(1, best),
+        parents=parents[:, :count],
+        tokens=tokens[:, :count],
+        token_log_probs=token_log_probs.flatten(1).gather(1, best),
+    )
+
+
+def top_indices(values: Tensor, count: int) -> Tensor:
+    """Indices of the `count` highest values of each row, in no order: (..., vocab) -> (..., count) int64.
+
+    On a CPU, topk copies each row element by element. Reading only the blocks with the highest maxima, which contain
+    the highest values, halves the time for 8,000 entries and quarters it for 37,000.
+    """
+    blocks = values.shape[-1] // _BLOCK
+    if values.device.type != "cpu" or blocks < 4 * count:
+        return values.topk(count).indices
+    by_block = values[..., : blocks * _BLOCK].unflatten(-1, (blocks, _BLOCK))
+    best_blocks = by_block.amax(dim=-1).topk(count).indices
+    indices = (best_blocks[..., None] * _BLOCK + torch.arange(_BLOCK)).flatten(-2)
+    rest = torch.arange(blocks * _BLOCK, values.shape[-1]).expand(*values.shape[:-1], -1)
+    indices = torch.cat([indices, rest], dim=-1)
+    return indices.gather(-1, values.gather(-1, indices).topk(count).indices)

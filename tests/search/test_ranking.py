@@ -1,0 +1,40 @@
+"""Ranking: the top entries of a row, and the upper bound of live hypotheses."""
+
+import pytest
+import torch
+
+from nmt.search.beam import Beam
+from nmt.search.options import SearchOptions
+from nmt.search.ranking import Ranker, top_indices
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("vocab", [5, 63, 64, 1_024, 2_048, 2_111, 8_001])
+@pytest.mark.parametrize("count", [1, 5, 8])
+def test_top_indices_have_the_values_of_topk(vocab: int, count: int) -> None:
+    count = min(count, vocab)
+    generator = torch.Generator().manual_seed(vocab)
+    rows = torch.randn(6, 3, vocab, generator=generator)
+    rows[1] = rows[1].round()  # ties
+    rows[2] = float("-inf")
+    rows[3, :, :-2] = float("-inf")  # the highest values follow the last whole block
+    rows[4] = torch.linspace(0, 1, vocab)
+    indices = top_indices(rows, count)
+    assert indices.dtype == torch.int64
+    assert (indices.sort().values.diff() > 0).all(), "indices are distinct"
+    found = rows.gather(-1, indices).sort(descending=True).values
+    assert torch.equal(found, rows.topk(count).values)
+
+
+@pytest.mark.parametrize(
+    ("bias", "expected"), [(None, -1.0 / 10), (3.0, (3.0 - 1.0) / 2), (0.5, (0.5 - 1.0) / 10), (-3.0, -1.0 / 10)]
+)
+def test_upper_bound_of_live_hypotheses(bias: float | None, expected: float) -> None:
+    """It is that of the best hypothesis, not the first; a positive total falls with the length."""
+    biases = () if bias is None else (((4,), bias),)
+    options = SearchOptions(beam_size=2, length_penalty="power", length_alpha=1.0, bias=biases)
+    beam = Beam.start(options, torch.tensor([10]), capacity=10, required=None, ids=[0], clock=0)
+    beam.advance()
+    beam.log_prob = torch.tensor([[-5.0, -1.0]])
+    assert Ranker(options, 10, CPU).upper_bound(beam).tolist() == [[pytest.approx(expected)]]
