@@ -10,18 +10,17 @@ Both use Marian's tokenizer: unchanged SentencePiece models, and a JSON file tha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmt.export.fit import foreign_choices, refuse
 from nmt.export.generation import forbidden_tokens, to_generation_config
 from nmt.export.marian_vocabulary import marian_name
 from nmt.model.layers import sinusoids
-from nmt.model.multi_head import MultiHeadAttention
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -126,44 +125,39 @@ def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
         "final_logits_bias",
         torch.zeros(1, vocab) if model.output.bias is None else model.output.bias.detach().unsqueeze(0),
     )
-    for i, encoder_layer in enumerate(model.encoder.layers):
-        modules: dict[str, nn.Module] = {
-            "self_attn": encoder_layer.attention,
-            "self_attn_layer_norm": encoder_layer.attention_residual.norm,
-            "fc1": encoder_layer.feed_forward.inner,
-            "fc2": encoder_layer.feed_forward.outer,
-            "final_layer_norm": encoder_layer.feed_forward_residual.norm,
-        }
-        yield from _named_tensors(f"model.encoder.layers.{i}", modules)
-    for i, layer in enumerate(model.decoder.layers):
-        modules = {
-            "self_attn": layer.attention,
-            "self_attn_layer_norm": layer.attention_residual.norm,
-            "encoder_attn": layer.cross_attention,
-            "encoder_attn_layer_norm": layer.cross_attention_residual.norm,
-            "fc1": layer.feed_forward.inner,
-            "fc2": layer.feed_forward.outer,
-            "final_layer_norm": layer.feed_forward_residual.norm,
-        }
-        yield from _named_tensors(f"model.decoder.layers.{i}", modules)
+    for name, parameter in model.named_parameters():
+        if name.startswith(("encoder.", "decoder.")):
+            names = marian_names(name)
+            yield from zip(names, parameter.chunk(len(names)), strict=True)
     if model.recipe.norm_order == "pre":
-        norms = {"encoder.layer_norm": model.encoder.norm, "decoder.layer_norm": model.decoder.norm}
-        yield from _named_tensors("model", norms)
         # Pegasus computes these itself, but reports them as missing if they are not in the file.
         for stack in ("encoder", "decoder"):
             yield f"model.{stack}.embed_positions.weight", sinusoids(model.recipe.max_positions, model.recipe.d_model)
 
 
-def _named_tensors(prefix: str, modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
-    for name, module in modules.items():
-        for parameter_name, tensor in module.named_parameters():
-            if isinstance(module, MultiHeadAttention):  # nmt concatenates the q, k and v matrices along the rows
-                matrix, _, kind = parameter_name.partition(".")
-                projections = [matrix] if matrix == "out" else list(matrix)
-                for projection, chunk in zip(projections, tensor.chunk(len(projections)), strict=True):
-                    yield f"{prefix}.{name}.{projection}_proj.{kind}", chunk
-            else:
-                yield f"{prefix}.{name}.{parameter_name}", tensor
+_MODULES = {
+    "attention": "self_attn",
+    "attention_residual.norm": "self_attn_layer_norm",
+    "cross_attention": "encoder_attn",
+    "cross_attention_residual.norm": "encoder_attn_layer_norm",
+    "feed_forward.inner": "fc1",
+    "feed_forward.outer": "fc2",
+    "feed_forward_residual.norm": "final_layer_norm",
+}
+_PROJECTIONS = {"qkv": ("q", "k", "v"), "q": ("q",), "kv": ("k", "v"), "out": ("out",)}
+
+
+def marian_names(name: str) -> list[str]:
+    """Map a parameter of a layer or of the last norm to Marian's names; nmt concatenates q, k and v along the rows."""
+    stack, kind, *rest = name.split(".")
+    if kind == "norm":  # the last norm of a pre-norm stack
+        return [f"model.{stack}.layer_norm.{rest[0]}"]
+    number, *module, leaf = rest
+    prefix = f"model.{stack}.layers.{number}"
+    if module[-1] in _PROJECTIONS:
+        attention = _MODULES[".".join(module[:-1])]
+        return [f"{prefix}.{attention}.{projection}_proj.{leaf}" for projection in _PROJECTIONS[module[-1]]]
+    return [f"{prefix}.{_MODULES['.'.join(module)]}.{leaf}"]
 
 
 # --- Tokenizer --------------------------------------------------------------------------------------------------------

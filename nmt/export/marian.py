@@ -27,6 +27,7 @@ from torch import Tensor
 
 from nmt.checkpoint import model_files, read_tensors
 from nmt.export.generation import from_generation_config
+from nmt.export.huggingface import marian_names
 from nmt.export.marian_vocabulary import Side, read_sides
 from nmt.model.layers import sinusoids
 from nmt.model.transformer import Transformer
@@ -179,7 +180,7 @@ def _convert(
     converted = {
         name: tensors[name]
         if name in tensors
-        else torch.cat([_first(weights, foreign).float() for foreign in _marian_names(name)])
+        else torch.cat([_first(weights, foreign).float() for foreign in marian_names(name)])
         for name in parameters
     }
     mismatches = [
@@ -235,30 +236,6 @@ def _select_rows(table: Tensor, rows: list[int | None], missing: float = 0.0) ->
     selected = table[torch.tensor([row or 0 for row in rows])]
     selected[torch.tensor([row is None for row in rows])] = missing
     return selected
-
-
-_MODULES = {
-    "attention": "self_attn",
-    "attention_residual.norm": "self_attn_layer_norm",
-    "cross_attention": "encoder_attn",
-    "cross_attention_residual.norm": "encoder_attn_layer_norm",
-    "feed_forward.inner": "fc1",
-    "feed_forward.outer": "fc2",
-    "feed_forward_residual.norm": "final_layer_norm",
-}
-_PROJECTIONS = {"qkv": ("q", "k", "v"), "q": ("q",), "kv": ("k", "v"), "out": ("out",)}
-
-
-def _marian_names(name: str) -> list[str]:
-    """Return Marian's names of the tensors in a parameter of nmt, such as `encoder.layers.0.attention.qkv.bias`."""
-    stack, kind, *rest = name.split(".")
-    if kind == "norm":  # the last norm of a pre-norm stack
-        return [f"model.{stack}.layer_norm.{rest[0]}"]
-    number, *module, leaf = rest
-    if module[-1] in _PROJECTIONS:
-        attention = f"model.{stack}.layers.{number}.{_MODULES['.'.join(module[:-1])]}"
-        return [f"{attention}.{projection}_proj.{leaf}" for projection in _PROJECTIONS[module[-1]]]
-    return [f"model.{stack}.layers.{number}.{_MODULES['.'.join(module)]}.{leaf}"]
 
 
 def _check_positions(source: Path, weights: Mapping[str, Tensor], recipe: ModelRecipe) -> None:
