@@ -127,9 +127,10 @@ def _check_config(source: Path, config: Config) -> None:
     reasons = [f"{name} is missing" for name in _REQUIRED if not isinstance(config.get(name), int)]
     if kind not in ("marian", "pegasus"):
         reasons.append(f"model_type is {kind!r}, not 'marian'")
-    for one, other in (("encoder_ffn_dim", "decoder_ffn_dim"), ("encoder_attention_heads", "decoder_attention_heads")):
-        if config.get(one) != config.get(other):
-            reasons.append(f"{one} is {config.get(one)}, but {other} is {config.get(other)}")
+    for name in ("ffn_dim", "attention_heads"):
+        encoder, decoder = config.get(f"encoder_{name}"), config.get(f"decoder_{name}")
+        if encoder != decoder:
+            reasons.append(f"encoder_{name} is {encoder}, but decoder_{name} is {decoder}")
     if config.get("activation_function", "gelu") not in _ACTIVATIONS:
         reasons.append(f"activation_function is {config['activation_function']!r}, none of {', '.join(_ACTIVATIONS)}")
     required = {"normalize_embedding": False, "static_position_embeddings": True}

@@ -117,23 +117,23 @@ def _is_nmt(model: bytes, vocab: _Vocabulary) -> bool:
 
 def _source_side(model: bytes, vocab: _Vocabulary) -> Side:
     """Keep all pieces, to preserve segmentation, and add characters and language codes of `vocab.json`."""
-    own = [piece for piece in read_pieces(model) if piece.kind not in (PieceKind.control, PieceKind.unknown)]
-    texts = {marian_name(piece.text) for piece in own} | _SPECIAL_TEXTS
-    lowest = min((piece.score for piece in own if piece.kind == PieceKind.ordinary), default=0.0)
+    kept = [piece for piece in read_pieces(model) if piece.kind not in (PieceKind.control, PieceKind.unknown)]
+    texts = {marian_name(piece.text) for piece in kept} | _SPECIAL_TEXTS
+    lowest = min((piece.score for piece in kept if piece.kind == PieceKind.ordinary), default=0.0)
     rare = [text for text in vocab.ids if len(text) == 1 and text not in texts]
     codes = [text for text in vocab.ids if _LANGUAGE_CODE.fullmatch(text) and text not in texts]
-    pieces = [*own, *(Piece(text, lowest - _UNKNOWN_PENALTY) for text in rare)]
+    pieces = [*kept, *(Piece(text, lowest - _UNKNOWN_PENALTY) for text in rare)]
     # Codes are at the beginning of a line, where SentencePiece adds a space.
     pieces += [Piece(f"▁{code}", kind=PieceKind.user_symbol) for code in codes]
     rows: list[int | None] = [vocab.pad, vocab.unk, vocab.bos, vocab.eos]
-    rows += [vocab.ids.get(marian_name(piece.text), vocab.unk) for piece in own]
+    rows += [vocab.ids.get(marian_name(piece.text), vocab.unk) for piece in kept]
     rows += [vocab.ids[text] for text in (*rare, *codes)]
     return Side(with_pieces(model, [*_SPECIAL, *pieces]), rows, is_nmt=False)
 
 
 def _target_side(model: bytes, vocab: _Vocabulary) -> Side:
     """Keep each row of Marian's output, with or without a piece."""
-    own = {piece.text: piece for piece in read_pieces(model) if piece.text not in _SPECIAL_TEXTS}
+    piece_of = {piece.text: piece for piece in read_pieces(model) if piece.text not in _SPECIAL_TEXTS}
     text_of = {token: text for text, token in vocab.ids.items()}
     rows: list[int | None] = [vocab.pad, vocab.unk, vocab.bos, vocab.eos]
     special, pieces = set(rows), list(_SPECIAL)
@@ -146,5 +146,5 @@ def _target_side(model: bytes, vocab: _Vocabulary) -> Side:
         if not text or text in _SPECIAL_TEXTS:
             text = f"<row {row}>"
         rows.append(row)
-        pieces.append(own.get(text, Piece(text, kind=PieceKind.unused)))
+        pieces.append(piece_of.get(text, Piece(text, kind=PieceKind.unused)))
     return Side(with_pieces(model, pieces), rows, is_nmt=False)

@@ -99,7 +99,7 @@ class PhraseSampler:
 
     def _number(self, low: int, high: int) -> int:
         """Sample a cardinal number, except those that end in 01, which inflect in German."""
-        while True:  # numbers whose word has one part are never held out
+        while True:  # numbers without a compound word are never held out
             number = low + int(self._random() * (high - low + 1))
             if number <= 20 or number % 10 == 0 or (number % 100 != 1 and self._may("number", str(number))):
                 return number

@@ -432,10 +432,10 @@ def _is_quantified(phrase: Phrase | None) -> bool:
     return isinstance(phrase, Coordination)
 
 
-def _overlap(one: Phrase, other: Phrase) -> bool:
+def _overlap(first: Phrase, second: Phrase) -> bool:
     """Return whether two phrases overlap in reference, as in I see us, or the man sees a man."""
-    if isinstance(other, Coordination):
-        return _overlap(one, other.first) or _overlap(one, other.second)
-    if isinstance(one, Pronoun) and isinstance(other, Pronoun):
-        return one.word == other.word or {one.word, other.word} == {"I", "we"}
-    return one == other if one.noun is None else one.noun is other.noun
+    if isinstance(second, Coordination):
+        return _overlap(first, second.first) or _overlap(first, second.second)
+    if isinstance(first, Pronoun) and isinstance(second, Pronoun):
+        return first.word == second.word or {first.word, second.word} == {"I", "we"}
+    return first == second if first.noun is None else first.noun is second.noun

@@ -59,10 +59,10 @@ def copies(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def assert_parity(ours: list[list[Translation]], theirs: list[list[Translation]], stable: list[int]) -> None:
     """Compare the best translations and their scores for the lines that rounding does not affect."""
     for number in stable:
-        own, other = ours[number][0], theirs[number][0]
-        assert (other.pieces, other.text) == (own.pieces, own.text)
-        assert other.score == pytest.approx(own.score, abs=1e-4)
-        assert other.log_prob == pytest.approx(own.log_prob, abs=1e-3)
+        expected, actual = ours[number][0], theirs[number][0]
+        assert (actual.pieces, actual.text) == (expected.pieces, expected.text)
+        assert actual.score == pytest.approx(expected.score, abs=1e-4)
+        assert actual.log_prob == pytest.approx(expected.log_prob, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_scores_are_log_probabilities_including_a_prefix(model: Path, copies: li
     ours, theirs = load_both(model, **options)
     prefixes = ["", "Der Hund", "xyz"] * (len(lines) // 3)
     expected = ours.translate_n_best(lines, prefixes=prefixes)
-    found = theirs.translate_n_best(lines, prefixes=prefixes)
-    assert_parity(expected, found, stable_lines(copies, search(**options), lines, prefixes))
+    actual = theirs.translate_n_best(lines, prefixes=prefixes)
+    assert_parity(expected, actual, stable_lines(copies, search(**options), lines, prefixes))
     tokenizer = Tokenizers.load(model).tgt
-    for prefix, [translation] in zip(prefixes, found, strict=True):
+    for prefix, [translation] in zip(prefixes, actual, strict=True):
         pieces = tokenizer.pieces(tokenizer.encode(prefix))
         assert translation.pieces[: len(pieces)] == pieces
     scorer = Scorer.load(model, "cpu")
-    for line, [translation] in zip(lines, found, strict=True):
+    for line, [translation] in zip(lines, actual, strict=True):
         if tokenizer.pieces(tokenizer.encode(normalize(translation.text, "NFC"))) == translation.pieces:
             [score] = scorer.score([line], [translation.text])
             assert translation.log_prob == pytest.approx(score.log_prob, abs=1e-3)
@@ -132,22 +132,22 @@ def test_scores_are_log_probabilities_including_a_prefix(model: Path, copies: li
 @pytest.mark.slow
 def test_n_best_lists_are_distinct_and_sorted(model: Path, lines: list[str]) -> None:
     ours, theirs = load_both(model, beam_size=4, n_best=4)
-    for own, other in zip(ours.translate_n_best(lines), theirs.translate_n_best(lines), strict=True):
-        assert len({tuple(translation.pieces) for translation in other}) == len(other) == 4
-        assert [t.score for t in other] == sorted((t.score for t in other), reverse=True)
-        assert other[0].score <= own[0].score + 0.05
-    assert all(len(found) == 2 for found in theirs.translate_n_best(lines[:5], n_best=2))
+    for expected, actual in zip(ours.translate_n_best(lines), theirs.translate_n_best(lines), strict=True):
+        assert len({tuple(translation.pieces) for translation in actual}) == len(actual) == 4
+        assert [t.score for t in actual] == sorted((t.score for t in actual), reverse=True)
+        assert actual[0].score <= expected[0].score + 0.05
+    assert all(len(n_best) == 2 for n_best in theirs.translate_n_best(lines[:5], n_best=2))
 
 
 def test_unusual_lines_keep_their_order(model: Path) -> None:
     _, theirs = load_both(model, beam_size=2, min_tokens=2)
     lines = ["The dog.", "", "x " * 400, "<s> </s> <unk>", "\ud800 漢字", "The dog."]
-    found = theirs.translate(lines)
-    assert len(found) == len(lines)
-    assert found[0] == found[-1] != ""
-    assert found[1] == ""
+    texts = theirs.translate(lines)
+    assert len(texts) == len(lines)
+    assert texts[0] == texts[-1] != ""
+    assert texts[1] == ""
     assert theirs.lines_cut == 1
-    assert all("\n" not in text for text in found)
+    assert all("\n" not in text for text in texts)
 
 
 def test_all_unsupported_options_are_named(model: Path) -> None:
@@ -206,12 +206,16 @@ def test_a_conversion_is_cached_until_the_model_changes(make_model: MakeModel, l
     [(path, mtime)] = conversions(model).items()
     assert CTranslate2Translator.load(model, "cpu", "fp32").translate(lines) == first
     assert conversions(model) == {path: mtime}
-    for name in ("model.safetensors", "manifest.json"):
-        (model / name).write_bytes((other / name).read_bytes())
+    overwrite_weights(model, other)
     changed = CTranslate2Translator.load(model, "cpu", "fp32").translate(lines)
     assert changed == CTranslate2Translator.load(other, "cpu", "fp32").translate(lines) != first
     assert len(conversions(model)) == 1
     assert path not in conversions(model)
+
+
+def overwrite_weights(model: Path, other: Path) -> None:
+    for name in ("model.safetensors", "manifest.json"):
+        (model / name).write_bytes((other / name).read_bytes())
 
 
 def damage(conversion_directory: Path) -> None:
@@ -229,8 +233,7 @@ def test_concurrent_processes_convert_once(make_model: MakeModel, tmp_path: Path
         damage(convert_once(model))
     if state == "outdated":
         other = make_model(seed=12)
-        for name in ("model.safetensors", "manifest.json"):
-            (model / name).write_bytes((other / name).read_bytes())
+        overwrite_weights(model, other)
     context = get_context("spawn")
     barrier, results = context.Barrier(4), context.Queue()
     children = [context.Process(target=_load_concurrently, args=(model, barrier, results)) for _ in range(4)]
@@ -268,8 +271,7 @@ def test_an_open_conversion_is_not_removed(make_model: MakeModel) -> None:
     with cache.open_conversion(model, "float32") as first:
         pass
     with cache.open_conversion(model, "float32"):
-        for name in ("model.safetensors", "manifest.json"):
-            (model / name).write_bytes((other / name).read_bytes())
+        overwrite_weights(model, other)
         replacing = Thread(target=convert_once, args=(model,))
         replacing.start()
         replacing.join(2.0)
@@ -317,8 +319,7 @@ def test_a_model_that_changes_during_conversion_is_an_error(
     convert = conversion.convert
 
     def replace_first(*arguments: Any) -> dict[str, bytes]:
-        for name in ("model.safetensors", "manifest.json"):
-            (model / name).write_bytes((other / name).read_bytes())
+        overwrite_weights(model, other)
         return convert(*arguments)
 
     monkeypatch.setattr(conversion, "convert", replace_first)

@@ -104,12 +104,13 @@ def test_splits_are_disjoint(train: list[ToyPair], test: list[ToyPair]) -> None:
 
 def held_out_words() -> set[str]:
     """Return the held-out bigrams: adjective and noun, or the two parts of a compound."""
-    modifiers = {one.en for found in COMPOUNDS.values() for one in found}  # small kitchen table: no small kitchen
-    described = [("adjective", one.en, noun) for one in ADJECTIVES for noun in one.nouns if noun.en not in modifiers]
-    compounds = [("compound", one.en, noun) for noun, found in COMPOUNDS.items() for one in found]
+    modifiers = {modifier.en for modifiers in COMPOUNDS.values() for modifier in modifiers}
+    # A noun that may be a compound modifier is ambiguous: a small kitchen table has no small kitchen.
+    adjectives = [("adjective", adj.en, noun) for adj in ADJECTIVES for noun in adj.nouns if noun.en not in modifiers]
+    compounds = [("compound", modifier.en, noun) for noun, own in COMPOUNDS.items() for modifier in own]
     return {
         f"{first} {form}"
-        for kind, first, noun in described + compounds
+        for kind, first, noun in adjectives + compounds
         if is_held_out(kind, first, noun.en)
         for form in (noun.en, noun.en_plural)
         if form
@@ -119,13 +120,13 @@ def held_out_words() -> set[str]:
 def test_held_out_bigrams_only_occur_in_test(train: list[ToyPair], test: list[ToyPair]) -> None:
     held_out = held_out_words()
 
-    def found(pair: ToyPair) -> set[str]:
+    def bigrams(pair: ToyPair) -> set[str]:
         words = re.sub("[^a-zA-Z' -]", " ,", pair.src).lower().split(" ")
         return {f"{first} {second}" for first, second in pairwise(words)} & held_out
 
-    assert not any(map(found, train))
-    assert not any(map(found, generate("nested", 1_000, 1)))
-    assert sum(bool(found(pair)) for pair in test) > 300
+    assert not any(map(bigrams, train))
+    assert not any(map(bigrams, generate("nested", 1_000, 1)))
+    assert sum(bool(bigrams(pair)) for pair in test) > 300
 
 
 def combinations(clause: Clause) -> Iterator[tuple[str, str, str]]:
@@ -159,7 +160,7 @@ def in_phrase(phrase: Phrase | None) -> Iterator[tuple[str, str, str]]:
 
 def has_held_out(tree: Sentence) -> bool:
     clauses = [tree.clause] if tree.second is None else [tree.clause, tree.second]
-    return any(is_held_out(*one) for clause in clauses for one in combinations(clause))
+    return any(is_held_out(*words) for clause in clauses for words in combinations(clause))
 
 
 def test_has_held_out_matches_the_sampled_tree() -> None:
@@ -180,7 +181,9 @@ NUMBER_PARTS = """
     dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn zwanzig dreißig vierzig fünfzig sechzig siebzig
     achtzig neunzig hundert eins zwei drei vier fünf sechs sieben acht neun zehn zwölf elf ein und st en t"""
 NUMBER_PART = "|".join(NUMBER_PARTS.split())
-COMPOUND_PART = "|".join(sorted({one.de for found in COMPOUNDS.values() for one in found}, key=len, reverse=True))
+COMPOUND_PART = "|".join(
+    sorted({modifier.de for modifiers in COMPOUNDS.values() for modifier in modifiers}, key=len, reverse=True)
+)
 
 
 def words(text: str) -> Iterator[str]:
@@ -251,8 +254,8 @@ def test_sampling_always_terminates() -> None:
         assert verb not in PERSONAL_OBJECT or len(people) >= 3, verb.infinitive
         assert not verb.de_preposition or verb in PERSONAL_OBJECT, f"{verb.infinitive}: its question needs `who`"
     for noun in NOUNS:
-        assert any(not is_held_out("adjective", one.en, noun.en) for one in ADJECTIVES_OF[noun]), noun.en
-        patterns = {pattern for pattern, found in SUBJECTS if noun in SUBJECTS[pattern, found]}
+        assert any(not is_held_out("adjective", adjective.en, noun.en) for adjective in ADJECTIVES_OF[noun]), noun.en
+        patterns = {pattern for pattern, verb in SUBJECTS if noun in SUBJECTS[pattern, verb]}
         assert patterns - {"passive"}, noun.en
         if noun.is_human:
             assert patterns >= {"object", "give", "that", "whether", "to"}

@@ -71,9 +71,9 @@ def test_request_options_are_passed_to_the_search(
     prefixes = [str(fields["prefix"])] * 2 if "prefix" in fields else None
     required = [list(fields["required"])] * 2 if "required" in fields else None
     expected = reference.translate_n_best(lines, None, prefixes, required)
-    answer = client.post("/v1/translate", json={"text": lines, "scores": True} | fields)
-    assert answer.status_code == 200, answer.text
-    for actual, translations in zip(answer.json()["translations"], expected, strict=True):
+    response = client.post("/v1/translate", json={"text": lines, "scores": True} | fields)
+    assert response.status_code == 200, response.text
+    for actual, translations in zip(response.json()["translations"], expected, strict=True):
         assert [fields["text"] for fields in actual] == [best.text for best in translations]
         assert [fields["tokens"] for fields in actual] == [best.pieces for best in translations]
         assert [fields["log_prob"] for fields in actual] == pytest.approx([best.log_prob for best in translations])
@@ -84,8 +84,8 @@ def test_request_options_are_passed_to_the_search(
 
 def test_duplicate_alternatives_are_removed(echo_service: MakeService) -> None:
     client = TestClient(build_app(echo_service()))
-    answer = client.post("/translate", json={"q": "Aa\n\nB", "alternatives": 1} | PAIR).json()
-    assert answer == {"translatedText": "AA\n\nB", "alternatives": ["aa\n\nb"]}
+    response = client.post("/translate", json={"q": "Aa\n\nB", "alternatives": 1} | PAIR).json()
+    assert response == {"translatedText": "AA\n\nB", "alternatives": ["aa\n\nb"]}
 
 
 def test_options_of_a_request_are_added_to_those_of_the_model(echo: EchoTranslator, echo_service: MakeService) -> None:
@@ -120,8 +120,8 @@ def test_concurrent_clients_get_their_own_translations(echo_service: MakeService
                 translated = client.post("/translate", json={"q": text} | PAIR).json()["translatedText"]
             else:
                 body = {"text": text.split("\n"), "tag": f"<{thread % 3}>"}
-                answer = client.post("/v1/translate", json=body).json()["translations"]
-                translated = "\n".join(n_best[0]["text"] for n_best in answer)
+                response = client.post("/v1/translate", json=body).json()["translations"]
+                translated = "\n".join(n_best[0]["text"] for n_best in response)
             if translated != text.upper():
                 wrong.append(translated)
 
@@ -200,11 +200,11 @@ def test_an_invalid_request_gets_one_line(
     client: TestClient, path: str, body: str | dict[str, Any] | bytes, status: int, message: str
 ) -> None:
     content = json.dumps(body) if isinstance(body, dict) else body
-    answer = client.post(path, content=content, headers={"content-type": "application/json"})
-    assert answer.status_code == status, answer.text
-    assert answer.text.endswith("\n")
-    assert answer.text.count("\n") == 1
-    assert answer.json()["error"].startswith(message)
+    response = client.post(path, content=content, headers={"content-type": "application/json"})
+    assert response.status_code == status, response.text
+    assert response.text.endswith("\n")
+    assert response.text.count("\n") == 1
+    assert response.json()["error"].startswith(message)
     assert client.get("/health").status_code == 200
 
 
@@ -212,15 +212,15 @@ def test_an_invalid_request_gets_one_line(
     ("method", "path", "status"), [("GET", T, 405), ("PUT", V, 405), ("GET", "/none", 404), ("POST", "/health", 405)]
 )
 def test_an_unknown_path_or_method_gets_one_line(client: TestClient, method: str, path: str, status: int) -> None:
-    answer = client.request(method, path)
-    assert (answer.status_code, list(answer.json())) == (status, ["error"])
+    response = client.request(method, path)
+    assert (response.status_code, list(response.json())) == (status, ["error"])
 
 
 @pytest.mark.parametrize("kind", ["multipart/form-data; boundary=x", "application/x-www-form-urlencoded"])
 def test_an_invalid_form_gets_one_line(client: TestClient, kind: str) -> None:
-    answer = client.post("/translate", content=b"q=%ff&source=en", headers={"content-type": kind})
-    assert answer.status_code == 400
-    assert list(answer.json()) == ["error"]
+    response = client.post("/translate", content=b"q=%ff&source=en", headers={"content-type": kind})
+    assert response.status_code == 400
+    assert list(response.json()) == ["error"]
 
 
 @pytest.mark.parametrize(
@@ -233,8 +233,11 @@ def test_any_text_is_translated(client: TestClient, translator: Translator, text
 
 def test_a_model_failure_gets_one_line_and_the_server_keeps_running(echo_service: MakeService) -> None:
     client = TestClient(build_app(echo_service()), raise_server_exceptions=False)
-    answer = client.post("/translate", json={"q": "bad"} | PAIR)
-    assert (answer.status_code, answer.json()) == (500, {"error": "internal error: RuntimeError; see the server log"})
+    response = client.post("/translate", json={"q": "bad"} | PAIR)
+    assert (response.status_code, response.json()) == (
+        500,
+        {"error": "internal error: RuntimeError; see the server log"},
+    )
     assert client.post("/translate", json={"q": "good"} | PAIR).json() == {"translatedText": "GOOD"}
 
 
@@ -244,17 +247,17 @@ def test_a_model_failure_gets_one_line_and_the_server_keeps_running(echo_service
 def test_a_full_queue_is_refused(echo: EchoTranslator, echo_service: MakeService) -> None:
     service = echo_service(batching=BatchingOptions(queue_size=2, max_delay=0.0))
     client = TestClient(build_app(service))
-    answer = client.post("/translate", json={"q": "1\n2\n3"} | PAIR)
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-    assert answer.json() == {"error": "the queue is full; try again later"}
+    response = client.post("/translate", json={"q": "1\n2\n3"} | PAIR)
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert response.json() == {"error": "the queue is full; try again later"}
 
 
 def test_a_timeout_frees_the_queue(echo: EchoTranslator, echo_service: MakeService) -> None:
     echo.may_run.clear()
     service = echo_service(Limits(seconds=0.1), batching=BatchingOptions(batch_size=1, max_delay=0.0))
-    answer = TestClient(build_app(service)).post("/translate", json={"q": "1\n2\n3"} | PAIR)
-    assert answer.status_code == 504
-    assert answer.json()["error"].startswith("timeout after 0.1 seconds")
+    response = TestClient(build_app(service)).post("/translate", json={"q": "1\n2\n3"} | PAIR)
+    assert response.status_code == 504
+    assert response.json()["error"].startswith("timeout after 0.1 seconds")
     assert service.models["en-de"].batcher.num_waiting == 0
 
 
@@ -351,8 +354,8 @@ def test_a_draining_server_refuses_requests(echo_service: MakeService) -> None:
     service = echo_service()
     client = TestClient(build_app(service))
     service.is_draining = True
-    for answer in (client.post("/translate", json={"q": "a"} | PAIR), client.get("/health")):
-        assert (answer.status_code, answer.json()) == (503, {"error": "the server is shutting down"})
+    for response in (client.post("/translate", json={"q": "a"} | PAIR), client.get("/health")):
+        assert (response.status_code, response.json()) == (503, {"error": "the server is shutting down"})
     assert client.get("/metrics").status_code == 200
     assert service.num_active == 0
 
@@ -364,5 +367,5 @@ EXAMPLES = re.findall(r"curl localhost:5000(/\S+)(?: -H 'content-type: (\S+)')?(
 @pytest.mark.parametrize(("path", "kind", "body"), EXAMPLES)
 def test_the_requests_of_the_guide_succeed(client: TestClient, path: str, kind: str, body: str) -> None:
     headers = {"content-type": kind or "application/x-www-form-urlencoded"}  # curl's default
-    answer = client.post(path, content=body, headers=headers) if body else client.get(path)
-    assert answer.status_code == 200, answer.text
+    response = client.post(path, content=body, headers=headers) if body else client.get(path)
+    assert response.status_code == 200, response.text

@@ -76,8 +76,8 @@ REQUEST = {"q": "The cat sees a dog.", "source": "en", "target": "de"}
 @pytest.mark.slow
 def test_a_signal_drains_the_server(start: Any) -> None:
     server = start("--engine", "torch", "--max-delay", 5)
-    answers: list[tuple[int, Any]] = []
-    client = threading.Thread(target=lambda: answers.append(server.request("POST", "/translate", REQUEST)))
+    responses: list[tuple[int, Any]] = []
+    client = threading.Thread(target=lambda: responses.append(server.request("POST", "/translate", REQUEST)))
     client.start()
     server.wait_for_queue(1)
     server.process.send_signal(signal.SIGTERM)
@@ -86,9 +86,9 @@ def test_a_signal_drains_the_server(start: Any) -> None:
     assert refused == (503, {"error": "the server is shutting down"})
     assert server.request("POST", "/translate", REQUEST) == refused
     client.join(60)
-    ((status, answer),) = answers
+    ((status, response),) = responses
     assert status == 200
-    assert answer["translatedText"]
+    assert response["translatedText"]
     assert server.process.wait(60) == 0
     assert server.log.read_text().count("\n") == 1
 
@@ -134,10 +134,10 @@ def test_slow_and_invalid_requests_do_not_block_the_server(start: Any) -> None:
     assert process.request("POST", "/translate", REQUEST)[0] == 200
     assert process.request("POST", "/translate", REQUEST | {"q": "x" * 10_000_000})[0] == 413
     for name, (_, expected) in slow.items():
-        answer = b""
+        response = b""
         while chunk := connections[name].recv(10_000):  # empty after the server closes the connection
-            answer += chunk
-        assert answer[:12] == expected, name
+            response += chunk
+        assert response[:12] == expected, name
         connections[name].close()
     assert time.monotonic() - start_time >= min(3, server.HEADER_TIMEOUT)
     assert process.request("GET", "/health")[0] == 200
@@ -180,7 +180,7 @@ def test_a_public_address_without_api_keys_warns(
     options = ["--api-keys", tmp_path / "keys"] if keys else []
     invalid = ["--set", "beam_sise=2"]  # exits after the warning
     _, _, err = nmt("serve", model, "--host", host, "--port", 0, *options, *invalid)
-    assert err.startswith("warning: 0.0.0.0 can be reached by other machines, and no API key is needed") == warns
+    assert err.startswith("warning: 0.0.0.0 is reachable from other machines without an API key") == warns
 
 
 @pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
