@@ -18,7 +18,7 @@ from nmt.decode.translation import Translation
 from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.precision import SearchPrecision, choose_precision, torch_dtype
 from nmt.devices.transfer import to_device
-from nmt.inference.captured import CapturedModel
+from nmt.inference.captured import CapturedModel, can_capture
 from nmt.inference.prepacked import prepack
 from nmt.inference.quantized import QuantizedLinear
 from nmt.model.transformer import Transformer
@@ -137,7 +137,8 @@ class Translator(TextTranslator):
         num_parameters = sum(one.model.num_parameters() for one in loaded)
         models = [_prepacked(one.model, precision, place) for one in loaded]
         # On a GPU starting the kernels of a step takes longer than the step itself: see `nmt.inference.captured`.
-        steppers: list[StepModel[Any]] = [CapturedModel(model) if place.type == "cuda" else model for model in models]
+        records = place.type == "cuda" and all(map(can_capture, models))
+        steppers: list[StepModel[Any]] = [CapturedModel(model) if records else model for model in models]
         translator = cls(
             steppers[0] if len(steppers) == 1 else Ensemble(steppers, options.ensemble_mean),
             tokenizers,

@@ -27,7 +27,7 @@ from nmt.text.tokenizer import Tokenizer, Tokenizers
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 
 # Options that CTranslate2 holds, and Hugging Face's classes do not.
-_ALSO_HELD = ("d_head", "norm", "positions")
+_ALSO_HELD = ("d_head", "norm", "positions", "max_distance")
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "swiglu": "SWISH"}
 
 
@@ -77,6 +77,7 @@ def _build_spec(model: Transformer) -> Any:
         "head_dim": recipe.d_head,
         "rotary_dim": 0 if recipe.positions == "rotary" else None,  # 0: all features
         "rotary_interleave": False,
+        "relative_position": recipe.positions == "relative",
     }
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(recipe.num_encoder_layers, recipe.num_heads, **options),
@@ -111,6 +112,9 @@ def _fill_self_attention(spec: Any, attention: SelfAttention, norm: nn.Module) -
     _fill_norm(spec.layer_norm, norm)
     _fill_linear(spec.linear[0], attention.qkv)
     _fill_linear(spec.linear[1], attention.out)
+    if attention.relative is not None:
+        spec.relative_position_keys = _array(attention.relative.keys)
+        spec.relative_position_values = _array(attention.relative.values)
 
 
 def _fill_cross_attention(spec: Any, attention: CrossAttention, norm: nn.Module) -> None:

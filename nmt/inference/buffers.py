@@ -62,6 +62,10 @@ class StaticCache:
         """See `Cache.append`."""
         return self.stored.index_copy_(3, self._where, heads_first(keys_values))
 
+    def distances(self) -> Tensor:
+        """See `Cache.distances`."""
+        raise NotImplementedError("sentences of one batch begin at different steps; see `can_capture`")
+
 
 @dataclass
 class Buffers:

@@ -36,6 +36,11 @@ _MOST_STEPS = 256
 Run = Callable[[], None]
 
 
+def can_capture(model: Transformer) -> bool:
+    """Whether steps of a model can be recorded: not with relative positions, which differ from row to row here."""
+    return model.recipe.positions != "relative"
+
+
 # --- Recording -------------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -22,6 +23,9 @@ class Cache(Protocol):
         which the mask hides.
         """
 
+    def distances(self) -> Tensor:
+        """Steps from the newest one to that of each slot, (slots,) int64, 0 or less; for relative positions."""
+
 
 class KeyValueCache:
     """Keys and values of one self-attention, of every hypothesis that a sentence has had so far.
@@ -36,16 +40,23 @@ class KeyValueCache:
         """Empty, for as many sentences, heads and features as (2, batch, num_heads, any, d_head) has."""
         self.stored = like[:, :, :, :0]
         self.length = 0
+        self._steps: list[int] = []  # at which each slot was added
 
     def append(self, keys_values: Tensor) -> Tensor:
         """See `Cache.append`."""
         first, self.length = self.length, self.length + keys_values.shape[1]
+        self._steps += [self._steps[-1] + 1 if self._steps else 0] * keys_values.shape[1]
         more = padded_width(self.length) - self.stored.shape[3]
         if more:
             # No spare capacity: the matmuls of `attend_cached` need all of it contiguous.
             self.stored = F.pad(self.stored, (0, 0, 0, more))
         self.stored[:, :, :, first : self.length] = heads_first(keys_values)
         return self.stored
+
+    def distances(self) -> Tensor:
+        """See `Cache.distances`."""
+        behind = [0] * (self.stored.shape[3] - self.length)
+        return torch.tensor([step - self._steps[-1] for step in self._steps] + behind, device=self.stored.device)
 
     def keep(self, sentences: Tensor) -> None:
         """Keep only these sentences, in this order; (kept,)."""

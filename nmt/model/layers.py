@@ -49,7 +49,7 @@ class Embedding(nn.Module):
                 self.register_buffer("positions", sinusoids(recipe.max_positions, recipe.d_model), persistent=False)
             case "learned":
                 self.positions = nn.Parameter(torch.empty(recipe.max_positions, recipe.d_model))
-            case "rotary":
+            case "rotary" | "relative":
                 self.positions = None  # see `SelfAttention`
             case _:
                 assert_never(recipe.positions)

@@ -10,6 +10,7 @@ from nmt.model.attention import Kernel, attend, attend_cached, attention_weights
 from nmt.model.cache import Cache, heads_first
 from nmt.model.dropout import Dropout
 from nmt.model.layers import rotate, sinusoids
+from nmt.model.relative import RelativePositions
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
@@ -42,11 +43,16 @@ class SelfAttention(MultiHeadAttention):
         self.rotary: Tensor | None
         encodings = sinusoids(recipe.max_positions, recipe.head_width) if recipe.positions == "rotary" else None
         self.register_buffer("rotary", encodings, persistent=False)
+        is_relative = recipe.positions == "relative"
+        self.relative = RelativePositions(recipe.max_distance, recipe.head_width) if is_relative else None
 
     def forward(self, x: Tensor, sentences: PackedSequences, *, causal: bool) -> Tensor:
         """(total, d_model) -> (total, d_model); with `causal` a position sees only itself and those before it."""
         q, k, v = self._project(x, sentences.positions).unbind(1)
-        heads = attend(q, k, v, sentences, sentences, causal=causal, p=self.dropout.p_now, kernel=self.kernel)
+        if self.relative is not None:
+            heads = self.relative.attend(q, k, v, sentences, causal=causal, p=self.dropout.p_now)
+        else:
+            heads = attend(q, k, v, sentences, sentences, causal=causal, p=self.dropout.p_now, kernel=self.kernel)
         return self.out(heads.flatten(-2))
 
     def step(self, x: Tensor, positions: Tensor, cache: Cache, mask: Tensor) -> Tensor:
@@ -56,7 +62,10 @@ class SelfAttention(MultiHeadAttention):
         slots of the cache with this step), additive, in the dtype of x.
         """
         qkv = self._project(x, positions)
-        return self.out(attend_cached(qkv[:, :, 0], cache.append(qkv[:, :, 1:]), mask).flatten(-2))
+        past = cache.append(qkv[:, :, 1:])
+        if self.relative is not None:  # the distance to a slot is the same for all hypotheses
+            past = past + self.relative.of_distances(cache.distances())[:, None, None].to(past.dtype)
+        return self.out(attend_cached(qkv[:, :, 0], past, mask).flatten(-2))
 
     def _project(self, x: Tensor, positions: Tensor) -> Tensor:
         """(..., d_model) and positions (...) -> queries, keys and values (..., 3, num_heads, d_head)."""

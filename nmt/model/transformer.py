@@ -15,6 +15,7 @@ from nmt.model.dropout import Dropout
 from nmt.model.encoder import Encoder
 from nmt.model.layers import Embedding, Output
 from nmt.model.multi_head import MultiHeadAttention
+from nmt.model.relative import RelativePositions
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
@@ -137,6 +138,10 @@ class Transformer(nn.Module):
                 for matrix in module.weight.chunk(stacked.get(name.rpartition(".")[2], 1)):
                     nn.init.xavier_uniform_(matrix)
                 nn.init.zeros_(module.bias)
+        for module in self.modules():
+            if isinstance(module, RelativePositions):
+                nn.init.xavier_uniform_(module.keys)
+                nn.init.xavier_uniform_(module.values)
         embeddings = {id(w): w for w in (self.src_embedding.weight, self.tgt_embedding.weight, self.output.weight)}
         learned_positions = (w for name, w in self.named_parameters() if name.endswith("embedding.positions"))
         for weight in (*embeddings.values(), *learned_positions):

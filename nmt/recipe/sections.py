@@ -146,9 +146,12 @@ class ModelRecipe(Section):
     """One matrix for source, target and output (the paper), for target and output, or three matrices."""
     output_bias: bool = False
     """A bias for each target piece before the softmax, as Marian's models have one; not in the paper."""
-    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    positions: Literal["sinusoidal", "learned", "rotary", "relative"] = "sinusoidal"
     """Sines and cosines added to embeddings (the paper), a learned vector for each of `max_positions` added there (the
-    paper's table 3, row E), or rotations of the queries and keys of self-attention (Su et al. 2021)."""
+    paper's table 3, row E), rotations of the queries and keys of self-attention (Su et al. 2021), or learned vectors of
+    relative positions there, added to keys and values (Shaw et al. 2018)."""
+    max_distance: PositiveInt = 16
+    """With relative positions: the distance from which on all are one (k of Shaw et al., who find 2 to 64 alike)."""
     max_positions: PositiveInt = 1024
     """Longest sentence in tokens that the model accepts."""
 
@@ -178,6 +181,11 @@ class ModelRecipe(Section):
             raise ValueError(
                 f"model.positions is 'rotary', but heads are {self.head_width} wide; their width must be even, because "
                 f"features are rotated in pairs; set model.d_head to {self.head_width + 1}"
+            )
+        if "max_distance" in self.model_fields_set and self.max_distance != 16 and self.positions != "relative":
+            raise ValueError(
+                f"model.max_distance has no effect on {self.positions} positions; set model.positions to 'relative', "
+                "or leave it out"
             )
         return self
 

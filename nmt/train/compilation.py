@@ -29,6 +29,7 @@ def is_one_graph(recipe: Recipe, world: World, precision: Arithmetic) -> bool:
     train, model = recipe.train, recipe.model
     query = torch.empty(0, model.head_width, dtype=torch_dtype(precision), device=world.device)
     traceable = choose_kernel(query, model.attention_dropout) == "varlen" and not train.rdrop
+    traceable = traceable and model.positions != "relative"  # which no such kernel has
     return train.compile and train.shapes != "packed" and world.size == 1 and traceable
 
 

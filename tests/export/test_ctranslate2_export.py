@@ -30,6 +30,8 @@ VARIANTS = [
     {"d_head": 12},
     {"positions": "learned"},
     {"positions": "rotary"},
+    {"positions": "relative", "max_distance": 3},
+    {"positions": "relative", "d_head": 6, "norm_order": "pre"},
     {
         "positions": "rotary",
         "norm": "rms",

@@ -120,7 +120,14 @@ def test_a_model_that_no_class_holds_is_refused(
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("norm", "rms"), ("activation", "swiglu"), ("d_head", 12), ("positions", "learned"), ("positions", "rotary")],
+    [
+        ("norm", "rms"),
+        ("activation", "swiglu"),
+        ("d_head", 12),
+        ("positions", "learned"),
+        ("positions", "rotary"),
+        ("positions", "relative"),
+    ],
 )
 def test_a_variant_that_transformers_lacks_is_refused(
     option: str, value: object, make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -36,7 +36,7 @@ class PlainModel:
                 encoding = self.weights[f"{name}.positions"][position]
                 rows.append(self.weights[f"{name}.weight"][token] * math.sqrt(d_model) + encoding)
                 continue
-            if self.recipe.positions == "rotary":
+            if self.recipe.positions in ("rotary", "relative"):
                 rows.append(self.weights[f"{name}.weight"][token] * math.sqrt(d_model))
                 continue
             angles = [position / 10_000 ** (2 * i / d_model) for i in range(d_model // 2)]
@@ -88,7 +88,8 @@ class PlainModel:
         q, k, v = self._linear(f"{layer}.attention.qkv", x).chunk(3, dim=1)
         if self.recipe.positions == "rotary":
             q, k = self._rotate(q), self._rotate(k)
-        return self._linear(f"{layer}.attention.out", self._attend(q, k, v, causal))
+        relative = f"{layer}.attention.relative" if self.recipe.positions == "relative" else None
+        return self._linear(f"{layer}.attention.out", self._attend(q, k, v, causal, relative))
 
     def _rotate(self, rows: Tensor) -> Tensor:
         """Multiply complex numbers, made of features i and i + d_head / 2, by e^(sqrt(-1) * position * angle_i)."""
@@ -105,13 +106,19 @@ class PlainModel:
         k, v = self._linear(f"{name}.kv", memory).chunk(2, dim=1)
         return self._linear(f"{name}.out", self._attend(self._linear(f"{name}.q", x), k, v, causal=False))
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, relative: str | None = None) -> Tensor:
         heads = []
         for one_q, one_k, one_v in zip(*(rows.chunk(self.recipe.num_heads, dim=1) for rows in (q, k, v)), strict=True):
             rows = []
             for i in range(len(one_q)):
                 last = i + 1 if causal else len(one_k)
-                weights = torch.softmax(one_k[:last] @ one_q[i] / math.sqrt(one_q.shape[1]), dim=0)
-                rows.append(weights @ one_v[:last])
+                seen_k, seen_v = one_k[:last], one_v[:last]
+                if relative is not None:
+                    distance = self.recipe.max_distance
+                    at = [min(max(j - i, -distance), distance) + distance for j in range(last)]
+                    seen_k = seen_k + self.weights[f"{relative}.keys"][at]
+                    seen_v = seen_v + self.weights[f"{relative}.values"][at]
+                weights = torch.softmax(seen_k @ one_q[i] / math.sqrt(one_q.shape[1]), dim=0)
+                rows.append(weights @ seen_v)
             heads.append(torch.stack(rows))
         return torch.cat(heads, dim=1)

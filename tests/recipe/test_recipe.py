@@ -449,6 +449,10 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
         (["model.num_heads=7"], "model.d_model is 512; it must be a multiple of model.num_heads (7); try 504"),
         (["model.num_heads=1000"], "model.d_model is 512; it must be a multiple of model.num_heads (1000); try 1000"),
         (
+            ["model.max_distance=4"],
+            "model.max_distance has no effect on sinusoidal positions; set model.positions to 'relative', or leave it",
+        ),
+        (
             ["model.positions=rotary", "model.d_head=5"],
             "model.positions is 'rotary', but heads are 5 wide; their width must be even, because features are rotated "
             "in pairs; set model.d_head to 6",

@@ -18,6 +18,7 @@ VARIANTS: list[dict[str, object]] = [
     {"d_head": 12},
     {"positions": "learned"},
     {"positions": "rotary"},
+    {"positions": "relative", "max_distance": 3},
 ]
 
 

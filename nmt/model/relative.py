@@ -1,0 +1,60 @@
+"""Relative positions (Shaw et al. 2018): keys and values get a learned vector for how far away they are."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt.model.dropout import dropout
+from nmt.packing.packed import PackedSequences
+from nmt.packing.rectangle import pad, unpad
+
+
+class RelativePositions(nn.Module):
+    """Vectors of the distances -k .. k, shared by all heads of a layer; what is further away counts as k (their 3.2).
+
+    keys, values: (2 k + 1, d_head), a^K and a^V of the paper
+    """
+
+    def __init__(self, max_distance: int, d_head: int) -> None:
+        super().__init__()
+        self.max_distance = max_distance
+        self.keys = nn.Parameter(torch.empty(2 * max_distance + 1, d_head))
+        self.values = nn.Parameter(torch.empty(2 * max_distance + 1, d_head))
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, sentences: PackedSequences, *, causal: bool, p: float = 0.0
+    ) -> Tensor:
+        """Attention within each sentence; q, k, v: (total, num_heads, d_head) -> the same shape.
+
+        In a row of several sentences, positions of one sentence are as far apart as in the sentence.
+        """
+        rows = sentences.beside(sentences, causal=causal)
+        q, k, v = pad(q, rows.queries), pad(k, rows.keys), pad(v, rows.keys)  # (rows, num_heads, width, d_head)
+        place = torch.arange(rows.queries.width, device=q.device)
+        relative_k, relative_v = self.of_distances(place - place[:, None]).to(q.dtype).unbind(0)
+        with torch.autocast(q.device.type, enabled=False):  # as in `attend`
+            out, _ = relative_dot_product(q, k, v, relative_k, relative_v, rows.mask, p)
+        return unpad(out, rows.queries)
+
+    def of_distances(self, distances: Tensor) -> Tensor:
+        """The vectors of key position minus query position, (...) int64: (2, ..., d_head), for keys and values."""
+        bucket = distances.clamp(-self.max_distance, self.max_distance) + self.max_distance
+        return torch.stack([F.embedding(bucket, self.keys), F.embedding(bucket, self.values)])
+
+
+def relative_dot_product(
+    q: Tensor, k: Tensor, v: Tensor, relative_k: Tensor, relative_v: Tensor, mask: Tensor, p: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Scaled dot-product attention in which query i sees k_j + a^K_ij and v_j + a^V_ij (their equations 3 and 4).
+
+    q, k, v: (..., len, d_head); relative_k, relative_v: (len, len, d_head), of query i and key j; mask, p and what it
+    returns: as of `scaled_dot_product`. The sums over j and a^.._ij are products of matrices, one for each query.
+    """
+    q = q / math.sqrt(q.shape[-1])
+    scores = q @ k.transpose(-2, -1) + torch.einsum("...id,ijd->...ij", q, relative_k) + mask.to(q.dtype)
+    weights = dropout(torch.softmax(scores, dim=-1), p)
+    return weights @ v + torch.einsum("...ij,ijd->...id", weights, relative_v), weights
