@@ -131,7 +131,7 @@ def test_work_shares_prints_a_row_for_each_number_of_processes(capsys: pytest.Ca
     [
         (["missing.toml"], "cannot read recipe missing.toml"),
         (["{}", "0"], "PROCESSES must be at least 1, got 0"),
-        (["{}", "3", "--set", "train.micro_batches=8"], "which 3 processes cannot share evenly"),
+        (["{}", "3", "--set", "train.micro_batches=8"], "with 3 processes; it must be a multiple of 3"),
         (["{}", "--set", "train.micro_batch_tokens=auto"], "it must be a number here"),
         (["{}", "--lengths", "nowhere"], "nowhere"),
     ],

@@ -1,1 +1,1 @@
-"""Precision, memory and copies between host and device."""
+"""Precision, memory, and copies between host and device."""

@@ -1,4 +1,4 @@
-"""Which arithmetic the matrix products use, and what the device offers for it."""
+"""Precision of matmuls, and the features of a device that determine it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class DeviceFeatures:
-    """What a device can do.
+    """Features of a device.
 
     kind:       `cpu` or `cuda`
-    capability: compute capability of a GPU, such as (7, 5); (0, 0) for a CPU
+    capability: compute capability of a GPU, such as (7, 5); (0, 0) on a CPU
     """
 
     kind: str
@@ -31,19 +31,19 @@ class DeviceFeatures:
 
     @property
     def has_native_bf16(self) -> bool:
-        """Whether it multiplies bf16 itself, where torch would else emulate it."""
+        """Return whether bf16 matmuls are native rather than emulated."""
         if self.kind == "cuda":
             return self.capability >= (8, 0)
         return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def device_features(device: torch.device) -> DeviceFeatures:
-    """The features of a device, which is asked once; a CUDA device must have an index."""
+    """Return the features of a device, cached; a CUDA device must have an index."""
     return _query_features(device)
 
 
-# torch.compile takes the result as a constant. This is all that `torch.compiler.assume_constant_result` does besides
-# importing the compiler, which takes a second.
+# A constant for torch.compile. `torch.compiler.assume_constant_result` does the same, but imports the compiler, which
+# takes a second.
 device_features._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -55,7 +55,7 @@ def _query_features(device: torch.device) -> DeviceFeatures:
 
 
 def choose_precision(name: Precision, device: torch.device) -> Arithmetic:
-    """bf16 for `auto` where the device multiplies it natively (Ampere and newer, AVX-512-BF16, AMX), else fp32."""
+    """Return bf16 for `auto` if native (Ampere and newer, AVX-512-BF16, AMX), else fp32; UserError if emulated."""
     if name != "auto":
         features = device_features(device)
         if name == "bf16" and features.kind == "cuda" and not features.has_native_bf16:
@@ -68,19 +68,19 @@ def choose_precision(name: Precision, device: torch.device) -> Arithmetic:
 
 
 def autocast(precision: Arithmetic, device: torch.device) -> AbstractContextManager[object]:
-    """A context in which matrix products use `precision`; weights, sums and norms stay in float32."""
+    """Return a context in which matmuls use `precision`; parameters, sums and norms stay in float32."""
     return nullcontext() if precision == "fp32" else torch.autocast(device.type, _REDUCED[precision])
 
 
 def row_multiple(precision: torch.dtype, device: torch.device) -> int:
-    """The number of rows of a matrix product should be a multiple of this.
+    """Return the recommended divisor of the number of rows of a matmul.
 
-    In bf16 on a CPU, oneDNN compiles a kernel for every shape it meets, which takes longer than using it: 4.7 against
-    0.6 ms for 2,000 rows of 256 on a Xeon with AMX. So there shapes must be few.
+    In bf16 on a CPU, oneDNN compiles a kernel for every shape, which takes longer than running it: 4.7 and 0.6 ms for
+    2,000 rows of 256 on a Xeon with AMX.
     """
     return 64 if precision == torch.bfloat16 and device.type == "cpu" else 1
 
 
 def torch_dtype(arithmetic: Arithmetic) -> torch.dtype:
-    """The type of the numbers that matrix products multiply."""
+    """Return the dtype of matmul inputs."""
     return _REDUCED.get(arithmetic, torch.float32)

@@ -1,4 +1,4 @@
-"""Copies between host and device for which the host waits as little as possible."""
+"""Copies between host and device with little synchronization."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Values = Tensor | NDArray[Any] | Sequence[int] | Sequence[float]
 
 
 def to_device(values: Values, device: torch.device) -> Tensor:
-    """A tensor on the host, a numpy array, or a sequence of integers or of floats, as a tensor on `device`.
+    """Copy a tensor, an array, or a sequence of integers (to int64) or floats (to float32) to `device`.
 
-    Sequences become int64 or float32. The copy to a GPU does not block the host: it starts from pinned memory.
+    Copies to a GPU use pinned memory and do not block the host.
     """
     if isinstance(values, np.ndarray):
         tensor = torch.from_numpy(values)
@@ -32,7 +32,7 @@ def to_device(values: Values, device: torch.device) -> Tensor:
 
 
 def to_lists(*tensors: Tensor) -> list[Any]:
-    """The contents of tensors of one device as nested lists; the host waits for a GPU once."""
+    """Return the contents of tensors of one device as nested lists, with one synchronization."""
     if tensors[0].is_cuda:
         device = tensors[0].device
         tensors = tuple(tensor.to("cpu", non_blocking=True) for tensor in tensors)

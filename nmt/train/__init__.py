@@ -1,1 +1,1 @@
-"""Training: loss, optimiser, schedule, validation and the loop that joins them."""
+"""Training: loss, optimizer, schedule, validation, checkpoints and the training loop."""

@@ -1,4 +1,4 @@
-"""Writing checkpoints while training goes on."""
+"""Checkpoint writing in the background of training."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from types import TracebackType
 
 
 class BackgroundWriter:
-    """Does pieces of writing in a thread, one after the other; at most one is under way.
+    """Runs one write at a time in a thread. Leaving the `with` block waits for it.
 
-    What fails there is raised here, by the next call. Leaving the `with` block waits for what is under way.
+    An exception of a write is raised by the next call.
     """
 
     def __init__(self) -> None:
@@ -18,17 +18,17 @@ class BackgroundWriter:
         self._pending: Future[None] | None = None
 
     def submit(self, write: Callable[[], None]) -> None:
-        """Begin `write` as soon as the one before is finished; raises what that one raised."""
+        """Wait for the previous write, then start `write`."""
         self.wait()
         self._pending = self._thread.submit(write)
 
     def check(self) -> None:
-        """Raise what the writing under way has raised, if it has; does not wait."""
+        """Raise the exception of a finished write, without waiting."""
         if self._pending is not None and self._pending.done():
             self.wait()
 
     def wait(self) -> None:
-        """Wait until nothing is under way; raises what that raised."""
+        """Wait for the pending write."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()

@@ -1,4 +1,4 @@
-"""How the updates of a run are split into micro-batches, decided once at the start and alike on all processes."""
+"""Micro-batching of a run, decided once at the start and equal on all processes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from nmt.train.memory import MemoryProbe, checkpoint_copy_bytes, fit_micro_batch
 from nmt.train.state import TrainState
 from nmt.train.update import Updater
 
-# Less than this share of the processes' time is worth a warning.
-_LEAST_SHARE = 0.9
+# Warn if less than this fraction of the processes' time is useful.
+_MIN_USEFUL = 0.9
 
 
 @dataclass(frozen=True)
 class Batching:
-    """How updates are split.
+    """How updates are split into micro-batches.
 
-    src_tokens:         most source tokens of an update
-    micro_batch_tokens: most tokens of either side of a micro-batch
+    src_tokens:         maximum source tokens of an update
+    micro_batch_tokens: maximum tokens of each side of a micro-batch
     multiple:           the number of micro-batches of an update is a multiple of this
-    shape:              of all micro-batches; None where each is as large as its sentences are
-    workload:           how evenly this keeps the processes busy
+    shape:              shape of all micro-batches; None if shapes vary
+    workload:           load balance of the processes
     """
 
     src_tokens: int
@@ -46,10 +46,15 @@ class Batching:
     def choose(
         cls, recipe: Recipe, world: World, text: TrainingData, updater: Updater, averages: int, state: TrainState
     ) -> Batching:
-        """Find the largest micro-batch that fits into memory, or check that the recipe's does; all processes must ask.
+        """Find the largest micro-batch that fits into memory, or check that of the recipe; called by all processes.
 
-        averages: moving averages of the weights that are kept. What an earlier start of the run found is kept where it
-        still holds. Raises UserError where no micro-batch fits, and where the processes cannot share them evenly.
+        Reuses the result of an earlier start of the run if it is still valid.
+
+        Args:
+            averages: number of EMAs of the parameters.
+
+        Raises:
+            UserError: no micro-batch fits, or the micro-batches cannot be divided by the world size.
         """
         multiple = micro_batch_multiple(recipe, world)
         needs = update_needs(recipe, text)
@@ -69,47 +74,47 @@ class Batching:
         return cls(needs.src_tokens, budget, multiple, shape, workload)
 
     def announce(self, recipe: Recipe, state: TrainState) -> None:
-        """Say how updates are split, what of that is new since the last start, and warn of processes that wait."""
+        """Log the micro-batching and its changes since the last start; warn of idle processes."""
         budget, before = self.micro_batch_tokens, state.micro_batch_tokens
         if before and budget != before:
             say(f"train.micro_batch_tokens is now {budget:,}, was {before:,}; dropout masks differ from here on")
         elif not before and recipe.train.micro_batch_tokens == "auto":
-            say(f"train.micro_batch_tokens is {budget:,}, the largest that fits into memory and is fast")
+            say(f"train.micro_batch_tokens is {budget:,}, the largest useful size that fits into memory")
         work = self.workload
         say(describe_workload(work))
-        if work.efficiency < _LEAST_SHARE:
+        if work.efficiency < _MIN_USEFUL:
             warn(
-                f"padding and waiting take {1 - work.efficiency:.0%} of the time of {work.processes} processes; "
+                f"{work.processes} processes spend {1 - work.efficiency:.0%} of their time on padding and waiting; "
                 "use fewer processes, or raise train.batch_tokens"
             )
 
 
 def describe_workload(work: Workload) -> str:
-    """One line for people."""
+    """Return a log line."""
     line = f"an update has {work.micro_batches:.3g} micro-batches on average"
     if work.processes == 1:
-        return f"{line}, of which {work.useful:.1%} are tokens and no padding"
+        return f"{line}, {work.useful:.1%} of them tokens, the rest padding"
     return (
         f"{line}, {work.micro_batches / work.processes:.3g} for each of {work.processes} processes; "
-        f"{work.efficiency:.1%} of their work counts, the busiest has {work.slowest - 1:.1%} more than the mean"
+        f"{work.efficiency:.1%} of their work is useful, the busiest has {work.slowest - 1:.1%} more than the mean"
     )
 
 
 def micro_batch_multiple(recipe: Recipe, world: World) -> int:
-    """What the number of micro-batches of an update is a multiple of; UserError where processes cannot share it."""
-    wanted = recipe.train.micro_batches
-    if wanted == "auto":
+    """Return the divisor of the number of micro-batches; raises UserError unless the world size divides it."""
+    requested = recipe.train.micro_batches
+    if requested == "auto":
         return world.size
-    if wanted % world.size:
+    if requested % world.size:
         raise UserError(
-            f"train.micro_batches is {wanted}, which {world.size} processes cannot share evenly; it must be a multiple "
-            f"of {world.size}; set it to {(wanted // world.size + 1) * world.size} or 'auto'"
+            f"train.micro_batches is {requested} with {world.size} processes; it must be a multiple of {world.size}; "
+            f"set it to {(requested // world.size + 1) * world.size} or 'auto'"
         )
-    return wanted
+    return requested
 
 
 def update_needs(recipe: Recipe, text: TrainingData) -> UpdateStatistics:
-    """What updates need, as far as it is the same in every epoch and after every start."""
+    """Return the sizes of updates, the same in every epoch and after every resume."""
     store, mixture = text.train, text.mixture
     src, tgt = store.src.lengths, store.tgt.lengths
     if mixture is not None:
@@ -117,21 +122,21 @@ def update_needs(recipe: Recipe, text: TrainingData) -> UpdateStatistics:
         src, tgt = src[ids], tgt[ids]
     longest = 1 + int(max(store.src.lengths.max(), store.tgt.lengths.max()))
     if text.epochs is not None:
-        grown = zip(text.epochs.growth(), (src, tgt), strict=True)
-        src, tgt = (np.rint(growth * lengths).astype(np.int64) for growth, lengths in grown)
-        longest = max(longest, recipe.data.max_tokens + 1)  # of what is sampled
+        factors = zip(text.epochs.growth(), (src, tgt), strict=True)
+        src, tgt = (np.rint(factor * lengths).astype(np.int64) for factor, lengths in factors)
+        longest = max(longest, recipe.data.max_tokens + 1)  # sampled segmentations are longer
     return replace(UpdateStatistics.from_lengths(src, tgt, batch_tokens=recipe.train.batch_tokens), longest=longest)
 
 
 def plan_first_epoch(recipe: Recipe, text: TrainingData, needs: UpdateStatistics, multiple: int) -> EpochPlan:
-    """The updates of epoch 0, as large as they are in every epoch; for a budget of "auto" in the smallest parts."""
-    wanted = recipe.train.micro_batch_tokens
+    """Plan epoch 0, which is representative of all epochs; for "auto", with the smallest micro-batches."""
+    requested = recipe.train.micro_batch_tokens
     return plan_epoch(
         text.train.src.lengths,
         text.train.tgt.lengths,
         batch_tokens=recipe.train.batch_tokens,
         src_batch_tokens=needs.src_tokens,
-        micro_batch_tokens=recipe.data.max_tokens + 1 if wanted == "auto" else wanted,
+        micro_batch_tokens=recipe.data.max_tokens + 1 if requested == "auto" else requested,
         seed=recipe.seed,
         epoch=0,
         mixture=text.mixture,
@@ -140,9 +145,9 @@ def plan_first_epoch(recipe: Recipe, text: TrainingData, needs: UpdateStatistics
 
 
 def _known_budget(recipe: Recipe, world: World, state: TrainState) -> int | None:
-    """The budget that an earlier start of the run has found or checked, where it holds for this one too."""
-    wanted, before = recipe.train.micro_batch_tokens, state.micro_batch_tokens
-    if wanted == "auto":
-        same_world = state.processes in (0, world.size)  # 0: saved before processes were counted
+    """Return the budget of an earlier start of the run if it is still valid."""
+    requested, before = recipe.train.micro_batch_tokens, state.micro_batch_tokens
+    if requested == "auto":
+        same_world = state.processes in (0, world.size)  # 0: checkpoint of an earlier version
         return before if before and same_world else None
-    return before if wanted == before else None
+    return before if requested == before else None

@@ -1,4 +1,4 @@
-"""The text that a run learns from and is validated on."""
+"""Training and validation data of a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nmt.model.transformer import Transformer
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What is learned from and measured on.
+    """Training and validation pairs.
 
-    mixture:  how many pairs of each corpus an epoch shows; None: every pair once
-    epochs:   segmentations that are sampled for every epoch; None: always those of `train`
-    identity: what tells it from other text, see `nmt.data.fingerprint.text_identity`; "" where that is unknown
-    valid_identity: the same of `valid`, see `nmt.data.prepare.Prepared.valid_identity`
+    mixture:        pairs of each corpus in an epoch; None: every pair once
+    epochs:         subword segmentations sampled for each epoch; None: those of `train`
+    identity:       fingerprint of the training text, see `nmt.data.fingerprint.text_identity`; "" if unknown
+    valid_identity: fingerprint of the validation text, see `nmt.data.prepare.Prepared.valid_identity`
     """
 
     train: PairStore
@@ -31,12 +31,12 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class ValidationBleu:
-    """What decoding the validation text gave: its BLEU, and some translations to look at."""
+    """BLEU of the validation text, and sample translations."""
 
     bleu: float
     samples: str
 
 
-# Decodes the validation text with a model, distributed over all processes; only the first one gets the result. Calls
-# its second argument now and then, on all processes alike; that may raise to stop early.
+# Translates the validation text, distributed over all processes; only rank 0 gets the result. All processes call the
+# second argument regularly at the same points; it may raise to stop.
 TranslateValidation = Callable[[Transformer, Callable[[], None]], ValidationBleu | None]

@@ -1,9 +1,8 @@
-"""Whether the disk has capacity for the checkpoints of a run, before the work begins."""
+"""Check of the disk space for the checkpoints of a run."""
 
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import torch
 
@@ -11,20 +10,22 @@ from nmt.model.transformer import Transformer
 from nmt.recipe import Recipe, UserError
 from nmt.storage.run_folder import list_checkpoints
 
-BYTES_PER_ELEMENT = 4  # everything is saved in fp32
+BYTES_PER_ELEMENT = 4  # fp32
 ADAM_MOMENTS = 2
 
 
 def require_disk_space(recipe: Recipe, vocab_size: int) -> None:
-    """Raise UserError where the checkpoints that the recipe keeps do not fit on the disk of the run directory.
+    """Raise UserError unless the disk of the run directory has space for the checkpoints that the recipe keeps.
 
-    vocab_size: tokens of each side. What the run's checkpoints of before occupy counts as free, since they are removed.
+    Existing checkpoints of the run count as free space, since they will be removed. vocab_size: of each side.
     """
     checkpoint = checkpoint_bytes(recipe, vocab_size)
-    count = recipe.train.keep_last + recipe.train.keep_best + 1  # a new one is written before an old one is removed
+    count = recipe.train.keep_last + recipe.train.keep_best + 1  # one is written before another is removed
     needed = count * checkpoint + model_bytes(recipe, vocab_size)
-    free = shutil.disk_usage(_existing(recipe.directory)).free
-    occupied = sum(_size(directory) for directory in list_checkpoints(recipe.directory))
+    path = recipe.directory.absolute()
+    free = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.is_dir())).free
+    files = (file for checkpoint in list_checkpoints(recipe.directory) for file in checkpoint.iterdir())
+    occupied = sum(file.stat().st_size for file in files if file.is_file())
     if needed > free + occupied:
         raise UserError(
             f"{recipe.directory.absolute()}: {_gigabytes(free)} of disk space free; {count} checkpoints of "
@@ -34,24 +35,15 @@ def require_disk_space(recipe: Recipe, vocab_size: int) -> None:
 
 
 def model_bytes(recipe: Recipe, vocab_size: int) -> int:
-    """Size of the parameters as they are saved."""
-    with torch.device("meta"):  # shapes alone, no memory
+    """Return the size of a saved model."""
+    with torch.device("meta"):
         return BYTES_PER_ELEMENT * Transformer(recipe.model, vocab_size, vocab_size).num_parameters()
 
 
 def checkpoint_bytes(recipe: Recipe, vocab_size: int) -> int:
-    """Size of a checkpoint: parameters, Adam's moments, and the EMA where one is kept."""
+    """Return the size of a checkpoint: parameters, Adam's moments, and the EMA if there is one."""
     copies = 1 + ADAM_MOMENTS + (1 if recipe.train.ema_decay else 0)
     return copies * model_bytes(recipe, vocab_size)
-
-
-def _existing(path: Path) -> Path:
-    """The nearest folder above a path that exists."""
-    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
-
-
-def _size(directory: Path) -> int:
-    return sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
 
 
 def _gigabytes(size: int) -> str:

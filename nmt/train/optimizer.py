@@ -1,4 +1,4 @@
-"""The optimiser, and its state by name, so that it can be saved without pickle."""
+"""The optimizer, and its state as named tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nmt.recipe import TrainRecipe, UserError
 
 
 def build_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
-    """Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019), fused; the rate is set at every update."""
+    """Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019), fused; the updater sets the learning rate."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     options: dict[str, Any] = {"lr": 0.0, "betas": recipe.adam_betas, "eps": recipe.adam_epsilon, "fused": True}
     match recipe.optimizer:
@@ -31,7 +31,7 @@ def build_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimi
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the optimiser's state on the host, as `<state>/<parameter name>`; empty before the first update."""
+    """Return a copy of the optimizer state on the host, named `<state>/<parameter>`; empty before the first update."""
     return {
         f"{key}/{name}": value.detach().to("cpu", copy=True)
         for name, parameter in model.named_parameters()
@@ -40,13 +40,13 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Tensors) -> None:
-    """Give the optimiser the state that `optimizer_tensors` took; UserError where it belongs to another model."""
+    """Load the state from `optimizer_tensors`; raises UserError if it belongs to another model."""
     parameters = dict(model.named_parameters())
     for full_name, tensor in tensors.items():
         key, _, name = full_name.partition("/")
         if name not in parameters or (tensor.ndim and tensor.shape != parameters[name].shape):
             raise UserError(
-                f"the optimiser state {full_name} fits no weight of this model; resume with the same recipe"
+                f"the optimizer state {full_name} matches no parameter of this model; resume with the same recipe"
             )
-        # Adam's step counter stays where the fused kernel wants it: beside the parameter.
+        # The fused kernel needs Adam's step counter on the device of the parameter.
         optimizer.state[parameters[name]][key] = tensor.clone().to(parameters[name].device)

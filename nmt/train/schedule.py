@@ -1,4 +1,4 @@
-"""Learning rate and dropout as pure functions of the update number."""
+"""Learning rate and dropout schedules, as pure functions of the update number."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import assert_never
 
 from nmt.recipe import TrainRecipe
 
-# Levels of dropout before the full one: few, since what is compiled is compiled for each.
+# Few levels of dropout: a compiled step is compiled for each.
 _DROPOUT_LEVELS = 4
 
 
 def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
-    """The rate of update `step`, counted from 1.
+    """Return the learning rate of update `step`, counted from 1.
 
-    `noam` is Vaswani et al. 2017, equation 3, times `learning_rate`; the others warm up linearly to `learning_rate`
-    and then decay: `inverse-sqrt` as sqrt(warmup / step); `cosine` and `linear` to `final_rate_ratio` at `max_steps`.
-    Behind `schedule_start` updates are counted from there.
+    `noam` is equation 3 of Vaswani et al. 2017 times `learning_rate`. The others warm up linearly to `learning_rate`
+    and then decay: `inverse-sqrt` as sqrt(warmup / step), `cosine` and `linear` to `final_rate_ratio` at `max_steps`.
+    After `schedule_start`, updates count from there.
     """
     warmup = max(recipe.warmup_steps, 1)
     if step > recipe.schedule_start:
@@ -25,15 +25,15 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
         return recipe.learning_rate / math.sqrt(d_model) * min(1 / math.sqrt(step), step / (warmup * math.sqrt(warmup)))
     if step < warmup:
         return recipe.learning_rate * step / warmup
+    progress = min(1.0, (step - warmup) / max(1, recipe.max_steps - recipe.schedule_start - warmup))
+    final = recipe.final_rate_ratio
     match recipe.schedule:
         case "inverse-sqrt":
             return recipe.learning_rate * math.sqrt(warmup / step)
         case "cosine":
-            return recipe.learning_rate * _between(
-                recipe, (1 + math.cos(math.pi * _progress(recipe, warmup, step))) / 2
-            )
+            return recipe.learning_rate * (final + (1 - final) * ((1 + math.cos(math.pi * progress)) / 2))
         case "linear":
-            return recipe.learning_rate * _between(recipe, 1 - _progress(recipe, warmup, step))
+            return recipe.learning_rate * (final + (1 - final) * (1 - progress))
         case "constant":
             return recipe.learning_rate
         case _:
@@ -41,21 +41,11 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
 
 
 def dropout_scale(recipe: TrainRecipe, step: int) -> float:
-    """How much of its full probability dropout has at update `step`, counted from 1: from 0 to 1, by quarters.
+    """Return the fraction of the dropout probability at update `step`, counted from 1: 0 to 1 in quarters.
 
-    A model that has learned little fits too little, and dropout holds it back (Liu et al. 2023, "Dropout Reduces
-    Underfitting"); it is wanted once the model begins to learn by heart (Morerio et al. 2017, "Curriculum Dropout").
+    Early in training a model underfits, and dropout slows it down (Liu et al. 2023, "Dropout Reduces Underfitting";
+    Morerio et al. 2017, "Curriculum Dropout").
     """
     if step > recipe.dropout_ramp_steps:
         return 1.0
     return (step - 1) * _DROPOUT_LEVELS // recipe.dropout_ramp_steps / _DROPOUT_LEVELS
-
-
-def _progress(recipe: TrainRecipe, warmup: int, step: int) -> float:
-    """Share of the way from the end of warm-up to the last update."""
-    return min(1.0, (step - warmup) / max(1, recipe.max_steps - recipe.schedule_start - warmup))
-
-
-def _between(recipe: TrainRecipe, share: float) -> float:
-    """From the final ratio at share 0 to 1 at share 1."""
-    return recipe.final_rate_ratio + (1 - recipe.final_rate_ratio) * share

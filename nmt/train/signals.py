@@ -1,4 +1,4 @@
-"""Asking a training run to stop: the signal is noted, and the loop acts on it between two updates."""
+"""Stop requests: a signal is recorded, and the training loop stops after the current update."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from types import FrameType
 
 from nmt.recipe import OrderlyEnd
 
-# Exit statuses by convention: 128 + signal number, and Slurm's early warning counts as a request to terminate.
+# 128 + signal number; SIGUSR1 is Slurm's early warning of a SIGTERM.
 EXIT_STATUS = {signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGINT: 130}
 
 
 @dataclass
 class StopRequest:
-    """The exit status that a signal asked for, 0 as long as none came.
+    """Exit status requested by a signal; 0 without a signal.
 
-    status: of this process; agreed: of any process, as all of them know it
+    status: of this process; agreed: of any process, the same on all
     """
 
     status: int = 0
     agreed: int = 0
 
 
-class Stopped(OrderlyEnd):  # not an error: the run was asked to stop, and saved
-    """Training stopped by a signal, after saving a checkpoint; `status` is what the process must exit with."""
+class Stopped(OrderlyEnd):  # not an error
+    """Training was stopped by a signal and saved; `status` is the exit status."""
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"stopped by a signal (exit status {status}); the same command goes on from here")
+        super().__init__(f"stopped by a signal (exit status {status}); rerun the same command to resume")
         self.status = status
 
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Note SIGTERM, SIGUSR1 and Ctrl-C for the length of a `with` block; a second Ctrl-C acts at once."""
+    """Record SIGTERM, SIGUSR1 and Ctrl-C in a `with` block; a second Ctrl-C interrupts at once."""
     request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():  # Python delivers signals to the main thread only
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield request
         return
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def record(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and request.status:
             raise KeyboardInterrupt
         request.status = EXIT_STATUS[signal.Signals(number)]
 
-    before = {number: signal.signal(number, note) for number in EXIT_STATUS}
+    before = {number: signal.signal(number, record) for number in EXIT_STATUS}
     try:
         yield request
     finally:

@@ -1,4 +1,4 @@
-"""Where a run is: what a checkpoint must hold besides tensors."""
+"""State of a run: the content of a checkpoint besides tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class Change:
-    """What changed when a run resumed: after which update, the full name of an option, its values as in JSON."""
+    """An option that changed when a run resumed after update `step`; values as in JSON."""
 
     step: int
     option: str
@@ -27,22 +27,22 @@ class Change:
 
 @dataclass
 class TrainState:
-    """The place of a run, and what it has found on the way.
+    """Progress and results of a run, saved in `state.json`.
 
-    step:                updates done
-    epoch, update:       the next update to do
-    pair:                pairs of the epoch that the updates before it have shown
-    micro_batch_tokens:  the budget of a micro-batch; 0 before the start
-    processes:           how many trained last; 0 before the start
-    workload:            how evenly updates kept them busy, see `nmt.data.workload.Workload`
-    text:                the identity of the training text, see `nmt.data.fingerprint.text_identity`
-    validation_due:      the run was stopped before it had validated this step
-    scores:              what each validated step scored; higher is better
-    valid:               the identity of the text that they were measured on; "" where that is unknown
-    scored_from:         where they begin; scores of before that were forgotten
-    loss_scale:          the state of fp16's loss scaling
-    unlogged:            sums over the updates since the last line of metrics
-    changes:             the options that changed on the way, oldest first
+    step:               completed updates
+    epoch, update:      next update
+    pair:               pairs of the epoch in earlier updates
+    micro_batch_tokens: token budget of a micro-batch; 0 before the start
+    processes:          world size of the last start; 0 before the start
+    workload:           load balance, see `nmt.data.workload.Workload`
+    text:               fingerprint of the training text, see `nmt.data.fingerprint.text_identity`
+    validation_due:     the run stopped before validating this step
+    scores:             score by validated step; higher is better
+    valid:              fingerprint of the validation text of the scores; "" if unknown
+    scored_from:        step after which scores are comparable; earlier ones were discarded
+    loss_scale:         state of the fp16 loss scaler
+    unlogged:           sums over the updates since the last log line
+    changes:            options that changed on resuming, oldest first
     """
 
     step: int = 0
@@ -71,7 +71,7 @@ class TrainState:
 
     @classmethod
     def load(cls, checkpoint: Path) -> TrainState:
-        """The state that a checkpoint directory holds, unverified; CorruptError where it holds none."""
+        """Read the state of a checkpoint without verification; raises CorruptError if it is not JSON."""
         try:
             state = json.loads((checkpoint / "state.json").read_bytes())
         except (OSError, ValueError) as error:
@@ -80,18 +80,18 @@ class TrainState:
 
     @classmethod
     def read(cls, state: object, checkpoint: Path) -> TrainState:
-        """The state that the parsed `state.json` of a checkpoint tells; UserError for that of another version."""
+        """Build the state from a parsed `state.json`; raises UserError if another version wrote it."""
         known = {entry.name for entry in fields(cls)}
         if not isinstance(state, dict) or not state.keys() <= known:
             raise UserError(
-                f"{checkpoint / 'state.json'} is of another version of nmt; it must be of this one; go on with the "
-                "version that wrote it, or start from its weights (train.start_from)"
+                f"{checkpoint / 'state.json'} was written by another version of nmt; it must be of this version; "
+                "resume with that version, or start from its parameters (train.start_from)"
             )
-        changes = [Change(**entry) for entry in state.get("changes", [])]  # checkpoints of earlier versions have none
+        changes = [Change(**entry) for entry in state.get("changes", [])]  # missing in checkpoints of earlier versions
         return cls(**{**state, "changes": changes})
 
     def limits_reached(self, train: TrainRecipe) -> list[str]:
-        """The options that end the run here; none where it goes on."""
+        """Return the options whose limit is reached; the run ends if there are any."""
         reached = {
             "max_steps": self.step >= train.max_steps,
             "max_epochs": train.max_epochs is not None and self.epoch >= train.max_epochs,
@@ -102,29 +102,29 @@ class TrainState:
 
     @property
     def epochs(self) -> float:
-        """Passes over the training pairs, a begun one as its share."""
+        """Epochs so far, with the fraction of the current one."""
         return self.epoch + (self.update / self.updates_in_epoch if self.updates_in_epoch else 0.0)
 
     @property
     def best_score(self) -> float:
-        """The best score so far."""
+        """Best score so far."""
         return self.scores.get(str(self.best_step), -math.inf)
 
     def best_steps(self, count: int) -> list[int]:
-        """The steps of the `count` best scores, best first."""
+        """Return the steps of the `count` best scores, best first."""
         return [int(step) for step in sorted(self.scores, key=lambda step: -self.scores[step])[:count]]
 
-    def note_score(self, score: float, figures: dict[str, float]) -> bool:
-        """Enter what this step scored; returns whether it is the best so far."""
-        is_best = score > self.best_score  # never one of -inf
+    def note_score(self, score: float, metrics: dict[str, float]) -> bool:
+        """Record the score and metrics of this step; return whether it is the best so far."""
+        is_best = score > self.best_score  # -inf is never the best
         self.scores[str(self.step)] = score
         self.validations_without_best = 0 if is_best else self.validations_without_best + 1
         if is_best:
-            self.best_step, self.best_validation = self.step, figures
+            self.best_step, self.best_validation = self.step, metrics
         return is_best
 
     def forget_scores(self) -> None:
-        """Forget all scores, as the next ones do not compare with them; this step is then measured again."""
+        """Discard scores that are not comparable with later ones; validate this step again."""
         self.validation_due = self.validation_due or str(self.step) in self.scores
         self.scores, self.best_validation = {}, {}
         self.best_step, self.validations_without_best = 0, 0
@@ -132,33 +132,33 @@ class TrainState:
 
 
 def require_same_run(recipe: Recipe) -> None:
-    """Raise UserError when the run's folder holds a run that was begun with another recipe.
+    """Raise UserError if the run directory belongs to a run with another recipe.
 
-    What shapes the text, the model and its state must stay; limits, intervals, rates and search may change. To be
-    called before anything is prepared, so that a mistaken recipe changes nothing.
+    Options of the data, the model and the optimizer must not change; limits, intervals, rates and search may. Call it
+    before preparing data: a wrong recipe must not change any file.
     """
-    begun = _recipe_of(recipe.directory)
-    if begun is None:
+    first = _recipe_of(recipe.directory)
+    if first is None:
         return
-    now, then = _identity(recipe), _identity(begun)
+    now, then = _identity(recipe), _identity(first)
     differences = [f"{key} is {_shown(now[key])}, was {_shown(then[key])}" for key in now if now[key] != then[key]]
     if differences:
         raise UserError(
-            f"{recipe.directory} holds a run that began otherwise: {'; '.join(differences)}; these must stay; "
+            f"{recipe.directory} holds a run with another recipe: {'; '.join(differences)}; these must not change; "
             "choose another name or run_dir, or remove that folder"
         )
 
 
 def _shown(value: object) -> str:
-    """A value on one line, not too long."""
+    """Format a value on one line, truncated."""
     text = str(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def _recipe_of(run_dir: Path) -> Recipe | None:
-    """The recipe of the newest checkpoint that has a readable one, unverified; None where there is no checkpoint.
+    """Return the recipe of the newest checkpoint with a readable one, unverified; None without checkpoints.
 
-    Raises UserError where there are checkpoints, but nothing says with which options they were made.
+    Raises UserError if no checkpoint has a readable recipe.
     """
     failure: UserError | None = None
     for checkpoint in reversed(list_checkpoints(run_dir)):
@@ -172,7 +172,7 @@ def _recipe_of(run_dir: Path) -> Recipe | None:
 
 
 def _identity(recipe: Recipe) -> dict[str, object]:
-    """The options that a run keeps from its beginning, by full name."""
+    """Return the options that must not change during a run, by full name."""
     own_state = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop"}
     sampling = {"subword_sampling", "subword_sampling_sides"}
     sections = {

@@ -1,4 +1,4 @@
-"""Validation loss over the development text, shared out among the processes and counted once."""
+"""Validation loss, distributed over the processes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from nmt.train.loss import TrainingLoss
 
 @dataclass(frozen=True)
 class Validation:
-    """Means over the target tokens of the development text, in nats.
+    """Means over the target tokens of the validation set, in nats.
 
-    loss: with label smoothing, as in training; nll: without
+    loss: with label smoothing; nll: without
     """
 
     loss: float
@@ -27,22 +27,22 @@ class Validation:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean negative log-likelihood."""
+        """exp(nll)."""
         return perplexity(self.nll)
 
 
 def perplexity(nll: float) -> float:
-    """exp(nll), or infinity where a float would overflow."""
+    """Return exp(nll), or infinity on overflow."""
     return math.exp(nll) if nll < 700 else math.inf
 
 
 @torch.no_grad()
 def validate(
-    loss: TrainingLoss, store: PairStore, world: World, micro_batch_tokens: int, between: Callable[[], None]
+    loss: TrainingLoss, store: PairStore, world: World, micro_batch_tokens: int, check_stop: Callable[[], None]
 ) -> Validation:
-    """The loss of the model, in evaluation mode, on every pair of `store`; the same figures on every process.
+    """Return the loss in evaluation mode on every pair of `store`, the same on every process.
 
-    `between` is called by all processes alike before each micro-batch, and may raise to break off.
+    All processes call `check_stop` before each micro-batch; it may raise to stop.
     """
     was_training = loss.training
     loss.eval()
@@ -50,7 +50,7 @@ def validate(
     sums = torch.zeros(3, dtype=torch.float64, device=world.device)
     try:
         for first in range(0, len(plan), world.size):
-            between()
+            check_stop()
             if first + world.rank < len(plan):
                 batch = make_batch(store, plan[first + world.rank]).to(world.device)
                 smoothed, nll = loss(batch)

@@ -1,4 +1,4 @@
-"""Beginning from a trained model: its weights, perhaps its optimiser, and which weights are left alone."""
+"""Fine-tuning: start from the parameters and optimizer state of a trained model, and freeze parameters."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ from nmt.storage.sealed import verify_directory
 from nmt.train.optimizer import load_optimizer_tensors
 
 _EMBEDDINGS = ("src_embedding.*", "tgt_embedding.*", "output.weight")
-# Options of section model that may be others than those that the weights were trained with.
-_FREE = {"dropout", "attention_dropout", "activation_dropout", "max_positions"}
+# Options of section model that may differ from those of the start model.
+_CHANGEABLE = {"dropout", "attention_dropout", "activation_dropout", "max_positions"}
 _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}
 
 
 def with_start_model(recipe: Recipe) -> Recipe:
-    """The recipe with the architecture of the model that training starts from, where section model gives no other.
+    """Return the recipe with the architecture of the start model, where section model does not set it.
 
-    Where that model no longer exists, the run's own checkpoints tell. Raises UserError where there is neither, and
-    RecipeError where the other sections do not fit the architecture.
+    If the start model no longer exists, the checkpoints of the run are used.
+
+    Raises:
+        UserError: no such model, or another architecture.
+        RecipeError: other sections of the recipe do not fit the architecture.
     """
     start = recipe.train.start_from
     if start is None:
         return recipe
-    there = _architecture(start, recipe.directory)
+    architecture = _architecture(start, recipe.directory)
     given = recipe.model.model_dump(include=recipe.model.model_fields_set)
-    model = ModelRecipe.model_validate(there.model_dump() | given)
-    if differences := _differences(there, model):
+    model = ModelRecipe.model_validate(architecture.model_dump() | given)
+    if differences := _differences(architecture, model):
         raise UserError(
             f"train.start_from {start}: {differences}; they must be equal; correct section model, or leave it out"
         )
@@ -42,7 +45,7 @@ def with_start_model(recipe: Recipe) -> Recipe:
 
 
 def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
-    """That of the model to start from, or else of the newest checkpoint of the run that can be read."""
+    """Return the architecture of the start model, or of the newest readable checkpoint of the run."""
     try:
         return read_model_recipe(find_model(start))
     except UserError:
@@ -53,10 +56,11 @@ def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
 
 
 def load_start_weights(model: Transformer, start_from: Path) -> Path:
-    """Give `model` the weights of a model directory, checkpoint or run, and return the directory they came from.
+    """Load the parameters of a model directory, checkpoint or run; return their directory.
 
-    Raises UserError where there is none or where they are of another architecture, be its weights of the same sizes
-    (such as one of more heads), and CorruptError where a file is damaged.
+    Raises:
+        UserError: no such model, or another architecture, even with equal shapes (such as another number of heads).
+        CorruptError: a file is damaged.
     """
     directory = find_model(start_from)
     verify_directory(directory)
@@ -66,29 +70,30 @@ def load_start_weights(model: Transformer, start_from: Path) -> Path:
     return directory
 
 
-def _differences(there: ModelRecipe, here: ModelRecipe) -> str:
-    """What two architectures differ in, such as "model.d_model is 256 there and 512 here"; "" where in nothing."""
-    free = _FREE - {"max_positions"} if here.positions == "learned" else _FREE
-    pairs = [(name, getattr(there, name), getattr(here, name)) for name in ModelRecipe.model_fields if name not in free]
+def _differences(start: ModelRecipe, here: ModelRecipe) -> str:
+    """Describe the differences of two architectures: "model.d_model is 256 there and 512 here"."""
+    changeable = _CHANGEABLE - {"max_positions"} if here.positions == "learned" else _CHANGEABLE
+    names = [name for name in ModelRecipe.model_fields if name not in changeable]
+    pairs = [(name, getattr(start, name), getattr(here, name)) for name in names]
     return ", ".join(f"model.{name} is {a!r} there and {b!r} here" for name, a, b in pairs if a != b)
 
 
 def load_start_optimizer(optimizer: torch.optim.Optimizer, model: Transformer, directory: Path) -> None:
-    """Give the optimiser the moments of a checkpoint; UserError where the directory is a model alone."""
+    """Load the optimizer state of a checkpoint; raises UserError for a model directory without it."""
     path = directory / "optimizer.safetensors"
     if not path.exists():
         raise UserError(
-            f"{directory} holds no optimiser state; train.start_optimizer 'kept' needs a checkpoint "
+            f"{directory} has no optimizer state; train.start_optimizer 'kept' needs a checkpoint "
             "(RUN/checkpoints/step-...); give one, or set it to 'fresh'"
         )
     load_optimizer_tensors(optimizer, model, read_tensors(path))
 
 
 def freeze(model: Transformer, patterns: tuple[str, ...]) -> int:
-    """Exclude the named weights from training and return how many numbers that is.
+    """Freeze parameters and return their number of elements.
 
-    A pattern is `encoder`, `decoder`, `embeddings`, or a weight's full name with `*`. Raises UserError for a pattern
-    that means no weight, and when nothing is left to train.
+    A pattern is `encoder`, `decoder`, `embeddings`, or a parameter name with wildcards. Raises UserError if a pattern
+    matches nothing, or if nothing is left to train.
     """
     weights = dict(model.named_parameters())
     frozen: set[str] = set()
@@ -96,7 +101,7 @@ def freeze(model: Transformer, patterns: tuple[str, ...]) -> int:
         matching = {name for name in weights for part in _PARTS.get(pattern, (pattern,)) if fnmatchcase(name, part)}
         if not matching:
             raise UserError(
-                f"train.freeze: {pattern!r} means no weight of this model; it must be encoder, decoder, embeddings "
+                f"train.freeze: {pattern!r} matches no parameter; it must be encoder, decoder, embeddings "
                 f"or a pattern of names such as {next(iter(weights))!r}; correct it"
             )
         frozen |= matching

@@ -157,7 +157,7 @@ def test_an_update_needs_the_memory_that_was_foreseen(pairs: Path, tmp_path: Pat
     recipe = make_recipe(tmp_path / "run", gpu, batch_tokens=3_000, micro_batch_tokens=3_000, precision="bf16")
     with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
         assert trainer.batching.shape is not None
-        batch = MicroBatchShape.of_all(trainer.batching.shape).batch().to(gpu)
+        batch = MicroBatchShape.from_batch_shape(trainer.batching.shape).batch().to(gpu)
 
         def step() -> None:
             with torch.autocast("cuda", torch.bfloat16):

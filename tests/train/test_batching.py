@@ -101,7 +101,7 @@ def test_what_the_number_of_micro_batches_is_a_multiple_of(
 
 
 def test_a_split_that_processes_cannot_share_evenly_is_refused(tiny_recipe: Recipe) -> None:
-    with pytest.raises(UserError, match=r"micro_batches is 8, which 3 processes .* multiple of 3; set it to 9 or"):
+    with pytest.raises(UserError, match=r"micro_batches is 8 with 3 processes; .* multiple of 3; set it to 9 or"):
         micro_batch_multiple(with_train(tiny_recipe, micro_batches=8), World(0, 3, CPU))
 
 
@@ -231,7 +231,7 @@ def test_all_processes_take_the_checkpoint_that_the_first_one_names(
     assert alone is not None and alone[1].state["step"] == 24
 
     elsewhere = tmp_path / "elsewhere"  # a disk of its own, that lacks the checkpoint or holds another one
-    with pytest.raises(UserError, match=r"step-00000012 is missing or differs .*file system that they share"):
+    with pytest.raises(UserError, match=r"step-00000012 is missing or differs .*shared file system"):
         choose_checkpoint(elsewhere, other)
     shutil.copytree(run, elsewhere)
     shutil.rmtree(elsewhere / "checkpoints" / "step-00000012")

@@ -265,27 +265,25 @@ def need(budget: int) -> int:
 @pytest.mark.parametrize("budget", [130, 1_000, 4_000])
 def test_a_budget_is_refused_where_its_heaviest_step_does_not_fit(budget: int) -> None:
     probe_with(need(budget) * 1.05).require(budget)
-    with pytest.raises(
-        UserError, match=f"train.micro_batch_tokens={budget} does not fit|holds a sentence of 61 tokens"
-    ):
+    with pytest.raises(UserError, match=f"train.micro_batch_tokens={budget} exceeds|with a sentence of 61 tokens"):
         probe_with(need(budget) * 0.95).require(budget)
 
 
 def test_where_all_micro_batches_have_one_shape_that_is_what_is_tried() -> None:
     shape = BatchShape(src_tokens=904, tgt_tokens=1_000, num_sentences=60, max_length=61)
-    batch = MicroBatchShape.of_all(shape).batch()
+    batch = MicroBatchShape.from_batch_shape(shape).batch()
     assert (batch.src.total, batch.tgt.total, batch.src.num_sentences) == (1_000, 1_000, 60)
     assert (batch.src.max_length, batch.tgt.max_length) == (61, 61)
     probe = probe_with(None, shape=lambda budget: replace(shape, src_tokens=budget, tgt_tokens=budget))
     needed = kept_memory(lambda: probe.loss.train()(batch)[0].backward(), CPU)
     replace(probe, available=lambda device: int(needed * 1.05)).require(1_000)
-    with pytest.raises(UserError, match="does not fit"):
+    with pytest.raises(UserError, match="exceeds the memory"):
         replace(probe, available=lambda device: int(needed * 0.95)).require(1_000)
 
 
 def test_what_is_allocated_later_counts() -> None:
     probe_with(need(1_000) * 1.05 + 10_000, reserve=10_000).require(1_000)
-    with pytest.raises(UserError, match="does not fit"):
+    with pytest.raises(UserError, match="exceeds the memory"):
         probe_with(need(1_000) * 1.05 + 10_000, reserve=10_000 + need(1_000) // 9).require(1_000)
 
 
@@ -293,13 +291,13 @@ def test_the_refusal_names_the_largest_budget_that_fits_with_a_margin() -> None:
     with pytest.raises(UserError) as refusal:
         probe_with(need(1_280) / 0.9 * 1.02).require(4_000)
     assert str(refusal.value) == (
-        "a step with train.micro_batch_tokens=4000 does not fit into the memory of cpu; it must be at most 1280; "
-        "set it to that, or set train.recompute to true"
+        "a step with train.micro_batch_tokens=4000 exceeds the memory of cpu; it must be at most 1280; "
+        "set it to 1280, or set train.recompute to true"
     )
     with pytest.raises(UserError) as refusal:
         probe_with(1).require(4_000)
     assert str(refusal.value) == (
-        "no micro-batch that holds a sentence of 61 tokens fits into the memory of cpu; one must; "
+        "a micro-batch with a sentence of 61 tokens exceeds the memory of cpu; it must fit; "
         "lower data.max_tokens or choose a smaller model, or set train.recompute to true"
     )
 
@@ -318,7 +316,7 @@ def test_auto_keeps_to_what_is_fast_to_what_an_update_has_and_to_the_longest_sen
     eight["plan"] = replace(plan_of(*corpus(5_000), budget=0), multiple=8)
     assert probe_with(1e12, **eight).largest_budget(61) == 1_280  # some 9,000 in 8 parts
     assert probe_with(1e12, **eight).largest_budget(1_500) == 1_536
-    with pytest.raises(UserError, match="holds a sentence of 1500 tokens"):
+    with pytest.raises(UserError, match="with a sentence of 1500 tokens"):
         probe_with(need(1_280), **eight).largest_budget(1_500)
 
 
@@ -349,7 +347,7 @@ def test_on_a_cpu_only_small_steps_are_run(monkeypatch: pytest.MonkeyPatch) -> N
         sizes.append(kept_memory(run, device))
         return sizes[-1]
 
-    with pytest.raises(UserError, match="does not fit"):
+    with pytest.raises(UserError, match="exceeds the memory"):
         probe_with(need(1_000), measure=measure).require(3_000)
     assert max(sizes) < need(3_000) / 8
 

@@ -61,5 +61,5 @@ def test_state_of_another_model_is_refused() -> None:
     layer, optimizer = quadratic_steps(TrainRecipe(), 1, 0.01)
     saved = optimizer_tensors(optimizer, layer)
     other = nn.Linear(4, 2)
-    with pytest.raises(UserError, match="fits no weight"):
+    with pytest.raises(UserError, match="matches no parameter"):
         load_optimizer_tensors(build_optimizer(other, TrainRecipe()), other, saved)

@@ -24,7 +24,7 @@ def test_more_steps_behind_the_end_of_a_schedule_are_refused_unless_it_begins_ag
 ) -> None:
     ended = with_train(tiny_recipe, schedule=schedule, max_steps=12, warmup_steps=2)
     train_tiny(ended, tiny_data)
-    with pytest.raises(UserError, match=r"update 13 would have a learning rate of 0\.00.* after 0 .*schedule_start=12"):
+    with pytest.raises(UserError, match=r"learning rate of update 13 would be 0\.00.* after 0, .*schedule_start=12"):
         train_tiny(with_train(ended, max_steps=24), tiny_data)
     assert list_checkpoints(ended.directory)[-1].name == "step-00000012"
     capsys.readouterr()
@@ -90,7 +90,7 @@ def test_another_validation_text_forgets_the_best_and_says_so(
     capsys.readouterr()
     longer = with_train(recipe, max_steps=30, learning_rate=1.0)
     position = train_tiny(longer, tiny_data, valid_identity="b" * 64)
-    assert capsys.readouterr().err.count("because the validation text changed: the best so far (update ") == 1
+    assert capsys.readouterr().err.count("the validation text changed: earlier scores are not comparable; ") == 1
     assert list(position.scores) == ["18", "24", "30"] and position.best_step == 18
     assert Change(18, "validation text (SHA-256)", "a" * 12, "b" * 12) in position.changes
     assert [checkpoint.name for checkpoint in list_checkpoints(recipe.directory)] == ["step-00000018", "step-00000030"]
@@ -120,7 +120,10 @@ def test_options_that_scores_depend_on_forget_the_best(
     train_tiny(with_train(recipe, **before), tiny_data)
     capsys.readouterr()
     position = train_tiny(with_train(recipe, **then, max_steps=18), tiny_data)
-    assert f"because {option} changed: the best so far (update 12) is forgotten" in capsys.readouterr().err
+    assert (
+        f"{option} changed: earlier scores are not comparable; discarding the best (update 12)"
+        in capsys.readouterr().err
+    )
     assert list(position.scores) == ["12", "18"] and position.scored_from == 12
 
 
@@ -139,16 +142,16 @@ def test_search_options_forget_scores_where_these_are_of_bleu(tiny_recipe: Recip
 def test_a_finished_run_refuses_another_metric_of_the_best(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, max_steps=6)
     train_tiny(recipe, tiny_data)
-    with pytest.raises(UserError, match=r"train\.best_metric is 'bleu', was 'loss', which no update has used"):
+    with pytest.raises(UserError, match=r"train\.best_metric is 'bleu', was 'loss': no update used this value"):
         train_tiny(with_train(recipe, best_metric="bleu", validate_bleu_every=6), tiny_data)
 
 
 def test_a_finished_run_names_the_limit_that_it_reached(tiny_recipe: Recipe, tiny_data: Path) -> None:
     short = with_train(tiny_recipe, max_steps=12, max_minutes=1e-6, log_every=6)
     assert train_tiny(short, tiny_data).step == 6
-    with pytest.raises(UserError, match=r"max_steps is 24, was 12, .* raise train\.max_minutes to train further"):
+    with pytest.raises(UserError, match=r"max_steps is 24, was 12: .* raise train\.max_minutes to continue training"):
         train_tiny(with_train(short, max_steps=24), tiny_data)
-    with pytest.raises(UserError, match=r"raise train\.max_steps and train\.max_minutes to train further"):
+    with pytest.raises(UserError, match=r"raise train\.max_steps and train\.max_minutes to continue training"):
         train_tiny(with_train(short, max_steps=3, label_smoothing=0.3), tiny_data)
 
 
@@ -188,7 +191,7 @@ def test_scores_of_unknown_text_hold_while_the_recipe_names_the_same(
     begun = train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)  # as an earlier version: it knows no identity
     other = {"kind": "text", "src": "c", "tgt": "d"}
     assert train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data, valid_identity="a").scores == begun.scores
-    assert "does not name its validation text; its scores are taken" in capsys.readouterr().err
+    assert "does not identify its validation text; its scores count" in capsys.readouterr().err
     tree = with_train(tiny_recipe, max_steps=6).model_dump(mode="json", exclude_none=True)
     tree["data"]["valid"] = [other]
     assert train_tiny(Recipe.model_validate(tree), tiny_data, valid_identity="a").scored_from == 6
@@ -202,7 +205,7 @@ def test_an_unchanged_recipe_says_nothing_of_changes(
     capsys.readouterr()
     train_tiny(tiny_recipe, tiny_data)
     said = capsys.readouterr().err
-    assert "options that have changed" not in said and "learning rate" not in said
+    assert "changed options" not in said and "learning rate" not in said
 
 
 def test_the_schedule_counts_from_its_start(tiny_recipe: Recipe) -> None:

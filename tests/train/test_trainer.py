@@ -210,7 +210,7 @@ def test_a_run_is_not_continued_with_another_recipe(tiny_recipe: Recipe, tiny_da
     train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
     tree = tiny_recipe.model_dump(mode="json", exclude_none=True)
     tree["model"]["d_ff"], tree["seed"] = 64, 5
-    with pytest.raises(UserError, match=r"otherwise: seed is 5, was 1; model\.d_ff is 64, was 32;"):
+    with pytest.raises(UserError, match=r"another recipe: seed is 5, was 1; model\.d_ff is 64, was 32;"):
         train_tiny(Recipe.model_validate(tree), tiny_data)
 
 
@@ -417,7 +417,7 @@ def test_fine_tuning_begins_with_the_weights_of_another_run(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"freeze": ["encode"]}, "'encode' means no weight"),
+        ({"freeze": ["encode"]}, "'encode' matches no parameter"),
         ({"freeze": ["*"]}, "leaves nothing to train"),
         ({"start_from": "nowhere"}, "nowhere does not exist"),
     ],

@@ -70,7 +70,7 @@ def _estimated_bytes(trainer: Trainer) -> int:
     """Bytes of weights and moments, and of a step with the largest micro-batch."""
     assert trainer.batching.shape is not None
     device = trainer.world.device
-    batch = MicroBatchShape.of_all(trainer.batching.shape).batch().to(device)
+    batch = MicroBatchShape.from_batch_shape(trainer.batching.shape).batch().to(device)
 
     def step() -> None:
         with autocast(trainer.updater.precision, device):
