@@ -214,7 +214,7 @@ def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: 
         ((forward, src, nbest, "--weights", tmp_path / "w.toml"), "for given; expected given, length"),
         ((forward, src, nbest, *tune, "--model", folder / "reverse"), "--model must translate from en to de"),
         ((forward, src, nbest, *tune, "--reverse-model", forward), "--reverse-model must translate from de to en"),
-        ((tmp_path, src, nbest, *tune), "holds no model"),
+        ((tmp_path, src, nbest, *tune), "has no model"),
         (
             (tmp_path, src, nbest, *tune, "--save-weights", tmp_path / "no" / "w"),
             "no is not a directory",

@@ -49,7 +49,7 @@ def test_empty_training_text_is_an_error(recipe: Path, tmp_path: Path, nmt: Nmt)
         (tmp_path / name).write_text("")
     status, out, err = nmt("leaks", recipe)
     assert (status, out) == (1, "")
-    assert one_line(err) == "data.train has no sentences; it must have some to search; correct data.train"
+    assert one_line(err) == "data.train has no sentences; it must have some; correct data.train"
 
 
 def test_counts_and_places(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:

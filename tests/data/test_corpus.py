@@ -85,14 +85,14 @@ def test_lines_end_at_line_feeds_only(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.text(max_size=10).map(lambda text: text.replace("\n", "")), max_size=10))
-def test_any_lines_come_back(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+def test_arbitrary_lines_round_trip(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path = tmp_path_factory.mktemp("lines") / "lines.txt"
     write(path, lines)
     expected = [line.removeprefix("\ufeff") if number == 0 else line for number, line in enumerate(lines)]
     assert list(read_lines(path)) == expected
 
 
-def test_byte_order_mark_and_missing_last_line_feed(tmp_path: Path) -> None:
+def test_byte_order_mark_and_missing_final_line_feed(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_bytes(b"\xef\xbb\xbffirst\n\xef\xbb\xbfsecond")
     assert list(read_lines(path)) == ["first", "\ufeffsecond"]
@@ -100,7 +100,7 @@ def test_byte_order_mark_and_missing_last_line_feed(tmp_path: Path) -> None:
     assert list(read_lines(path)) == []
 
 
-def test_invalid_utf8_names_file_and_line(tmp_path: Path) -> None:
+def test_invalid_utf8_error_names_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_bytes(b"fine\nfine\nna\xefve\nfine\n")
     with pytest.raises(UserError, match=r"lines\.txt, line 3: byte 0xef is not UTF-8"):
@@ -113,10 +113,10 @@ PARTS = [b"\n", b"\n", b"\n", b"a", b"thirteen bytes", "ö€😀".encode(), b"\
 
 @settings(max_examples=200)
 @given(st.lists(st.sampled_from(PARTS), max_size=20).map(b"".join), st.integers(1, 9))
-def test_lines_do_not_depend_on_blocks(
+def test_lines_are_independent_of_block_size(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, block_bytes: int
 ) -> None:
-    """A long line and one of invalid bytes are found where they stand, wherever a block may end."""
+    """Overlong lines and invalid bytes are reported with their line number for any block size."""
     path = tmp_path_factory.mktemp("blocks") / "lines.txt"
     path.write_bytes(content)
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
@@ -149,7 +149,7 @@ def is_utf8(line: bytes) -> bool:
 
 
 @pytest.mark.parametrize("suffix", ["gz", "xz", "zst"])
-def test_compressed_file_that_is_cut_short(suffix: str, tmp_path: Path) -> None:
+def test_truncated_compressed_file(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"lines.{suffix}"
     whole = COMPRESSORS[suffix](bytes(range(1, 128)) * 1000 + b"\n")
     for size in (len(whole) // 2, len(whole) - 1):
@@ -158,14 +158,14 @@ def test_compressed_file_that_is_cut_short(suffix: str, tmp_path: Path) -> None:
             list(read_lines(path))
 
 
-def test_several_compressed_parts_are_one_file(tmp_path: Path) -> None:
+def test_concatenated_compressed_members(tmp_path: Path) -> None:
     for suffix, compress in COMPRESSORS.items():
         path = tmp_path / f"lines.{suffix}"
         path.write_bytes(compress(b"one\ntw") + compress(b"o\nthree\n"))
         assert list(read_lines(path)) == ["one", "two", "three"]
 
 
-def test_compression_is_recognised_without_its_suffix(tmp_path: Path) -> None:
+def test_compression_is_detected_by_content(tmp_path: Path) -> None:
     write(tmp_path / "lines", HOSTILE, "gz")
     assert list(read_lines(tmp_path / "lines")) == HOSTILE
 
@@ -184,7 +184,7 @@ def test_text(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("src_count", "tgt_count"), [(3, 1204), (1204, 3), (0, 2), (2500, 3000)])
-def test_sides_of_different_length_name_both_files_and_counts(src_count: int, tgt_count: int, tmp_path: Path) -> None:
+def test_sides_of_different_length(src_count: int, tgt_count: int, tmp_path: Path) -> None:
     write(tmp_path / "a", ["x"] * src_count)
     write(tmp_path / "b", ["y"] * tgt_count)
     expected = rf"a has {src_count:,} sentences and .*b has {tgt_count:,}"
@@ -193,14 +193,14 @@ def test_sides_of_different_length_name_both_files_and_counts(src_count: int, tg
         count_pairs(TextCorpus(src="a", tgt="b"), tmp_path)
 
 
-def test_missing_file_says_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_missing_file(tmp_path: Path) -> None:
     one_line_error(TextCorpus(src="a", tgt="b"), tmp_path / "nowhere", r"nowhere/a: No such file.*data\.root")
     with pytest.raises(UserError, match=r"No such file.*data\.root"):
         count_pairs(TextCorpus(src="a", tgt="b"), tmp_path)
     one_line_error(TextCorpus(src=".", tgt="."), tmp_path, "Is a directory")
 
 
-def test_invalid_utf8_can_be_replaced(tmp_path: Path) -> None:
+def test_invalid_utf8_replacement(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"\xff\n")
     write(tmp_path / "b", ["b"])
     one_line_error(TextCorpus(src="a", tgt="b"), tmp_path, "a, line 1")
@@ -223,7 +223,7 @@ def test_tsv(tmp_path: Path) -> None:
 def test_tsv_with_a_header(tmp_path: Path) -> None:
     rows = [f"{number}\t{tgt}\t{src}" for number, (src, tgt) in enumerate(zip(SRC, TGT, strict=True))]
     write(tmp_path / "pairs.tsv", ["id\tGerman\tEnglish", *rows])
-    for src_column in ("English", 2):  # one name is enough for the first line to be a header
+    for src_column in ("English", 2):  # one name implies a header
         corpus = TsvCorpus(path="pairs.tsv", src_column=src_column, tgt_column="German")
         assert read(corpus, tmp_path) == list(zip(SRC, TGT, strict=True))
         assert count_pairs(corpus, tmp_path) == len(SRC)
@@ -242,7 +242,7 @@ def test_json_lines(suffix: str, tmp_path: Path) -> None:
     assert read(corpus, tmp_path) == list(zip(SRC, TGT, strict=True))
 
 
-def test_json_strings_can_hold_what_text_cannot(tmp_path: Path) -> None:
+def test_json_escapes(tmp_path: Path) -> None:
     (tmp_path / "pairs").write_text('{"s": "two\\nlines", "t": "\\ud800 lone"}\n\n{"s": null, "t": "\\ud83d\\ude00"}\n')
     corpus = JsonLinesCorpus(path="pairs", src_field="s", tgt_field="t")
     assert read(corpus, tmp_path) == [("two lines", "\ufffd lone"), ("", "\U0001f600")]
@@ -308,7 +308,7 @@ def test_sgm(suffix: str, tmp_path: Path) -> None:
     assert read(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path) == expected
 
 
-def test_an_entity_for_a_line_feed_breaks_no_line(tmp_path: Path) -> None:
+def test_line_feed_entity_becomes_a_space(tmp_path: Path) -> None:
     for name in ("src", "ref"):
         write(tmp_path / f"{name}.sgm", [f"<seg id=1>{name}&#10;one&#xA;two &amp;#10; three</seg>", "<seg>last</seg>"])
     pairs = read(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path)
@@ -318,7 +318,7 @@ def test_an_entity_for_a_line_feed_breaks_no_line(tmp_path: Path) -> None:
     assert read(SgmCorpus(src="test.xml"), tmp_path) == [("a b", "c d")]
 
 
-def test_a_missing_file_is_named_with_the_path_that_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_file_error_has_the_resolved_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tried = re.escape(str(tmp_path / "texts" / "a.en"))
     relative = TextCorpus(src="a.en", tgt="a.de")
@@ -333,7 +333,7 @@ def test_a_missing_file_is_named_with_the_path_that_was_tried(tmp_path: Path, mo
     assert "data.root" not in str(caught.value)
 
 
-def test_hugging_face_takes_a_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hugging_face_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
     def load_dataset(name: str, config: str | None, **options: object) -> list[object]:
@@ -427,7 +427,7 @@ def test_sacrebleu_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyP
     one_line_error(SacrebleuCorpus(test_set="wmt14/full"), tmp_path, "cannot download wmt14/full .no network.")
 
 
-def test_sacrebleu_knows_its_names(tmp_path: Path) -> None:
+def test_unknown_sacrebleu_test_set(tmp_path: Path) -> None:
     one_line_error(SacrebleuCorpus(test_set="wmt1814"), tmp_path, "unknown sacreBLEU test set 'wmt1814'")
     with pytest.raises(UserError, match=r"wmt14/full has no pair en-xx; it has .*en-de"):
         list(read_pairs(SacrebleuCorpus(test_set="wmt14/full"), options(tmp_path, "xx")))
@@ -445,7 +445,7 @@ def test_toy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label_column", [0, "labels"])
-def test_labels_of_a_tsv_file(label_column: int | str, tmp_path: Path) -> None:
+def test_tsv_labels(label_column: int | str, tmp_path: Path) -> None:
     header = ["labels\tEnglish\tGerman"] if label_column == "labels" else []
     write(tmp_path / "pairs.tsv", [*header, "news  long\ta\tb", "\tc\td", "web\te\tf"])
     corpus = TsvCorpus(path="pairs.tsv", src_column=1, tgt_column=2, label_column=label_column)
@@ -455,7 +455,7 @@ def test_labels_of_a_tsv_file(label_column: int | str, tmp_path: Path) -> None:
         labels(corpus.model_copy(update={"label_column": "domain"}), tmp_path)
 
 
-def test_labels_of_records(tmp_path: Path) -> None:
+def test_record_labels(tmp_path: Path) -> None:
     records = [
         {"en": "a", "de": "b", "about": {"labels": "news long"}},
         {"en": "c", "de": "d", "about": {"labels": ""}},
@@ -470,7 +470,7 @@ def test_labels_of_records(tmp_path: Path) -> None:
             labels(corpus.model_copy(update={"label_field": "about.domain"}), tmp_path)
 
 
-def test_a_corpus_without_labels(tmp_path: Path) -> None:
+def test_corpus_without_labels(tmp_path: Path) -> None:
     assert labels(TsvCorpus(path="pairs.tsv"), tmp_path) is None
     assert labels(TextCorpus(src="a", tgt="b"), tmp_path) is None
 
@@ -480,8 +480,8 @@ def labels(corpus: Corpus, root: Path) -> list[tuple[str, ...]] | None:
     return None if found is None else list(found)
 
 
-def test_trees_on_one_line_or_many(tmp_path: Path) -> None:
-    """A blank line between trees, and a tree over several lines, as the Penn Treebank prints them."""
+def test_trees_on_one_or_several_lines(tmp_path: Path) -> None:
+    """Blank lines between trees, and a tree on several lines, as in the Penn Treebank."""
     write(
         tmp_path / "wsj.mrg",
         [
@@ -504,7 +504,7 @@ def test_trees_on_one_line_or_many(tmp_path: Path) -> None:
     ("lines", "place"),
     [(["(S (NN a))", "dog"], "line 2"), (["(S (NN a))", "", "(S", "(NN b)"], "line 3"), (["(S (NN a)))"], "line 1")],
 )
-def test_a_malformed_tree_is_named(tmp_path: Path, lines: list[str], place: str) -> None:
+def test_malformed_tree(tmp_path: Path, lines: list[str], place: str) -> None:
     write(tmp_path / "trees", lines)
     with pytest.raises(UserError, match=rf"trees, {place}: .*; expected a tree such as \(S \(NP \(NN dog\)\)"):
         read(TreesCorpus(path="trees"), tmp_path)

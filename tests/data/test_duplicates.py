@@ -23,7 +23,7 @@ def test_first_of_equal_hashes_is_kept(tmp_path_factory: pytest.TempPathFactory,
     assert list(directory.iterdir()) == []
 
 
-def test_files_go_when_the_work_fails(tmp_path: Path) -> None:
+def test_files_are_removed_on_failure(tmp_path: Path) -> None:
     try:
         with DuplicateFinder(tmp_path) as finder:
             finder.add(np.arange(100, dtype=np.uint64))

@@ -1,4 +1,4 @@
-"""Sentences that occur in the training text are found: planted ones, in every kind of corpus, whatever their form."""
+"""Leak search: planted sentences, normal forms, corpus kinds."""
 
 import json
 import random
@@ -29,7 +29,7 @@ SPACES = " \t\u00a0\u2009\u3000\u200b\u00ad"
 
 
 def sentences(rng: random.Random, count: int) -> list[str]:
-    """Distinct sentences of words of random letters."""
+    """Return distinct sentences of random words."""
     words = ["".join(rng.choices(LETTERS, k=rng.randint(2, 9))) for _ in range(5_000)]
     made = {f"{' '.join(rng.choices(words, k=rng.randint(4, 20))).capitalize()}.": None for _ in range(count)}
     assert len(made) == count
@@ -37,7 +37,7 @@ def sentences(rng: random.Random, count: int) -> list[str]:
 
 
 def varied(line: str, rng: random.Random) -> str:
-    """The same sentence with other case, punctuation or spacing, and sometimes all of them."""
+    """Change case, punctuation or spacing of a sentence, or all of them."""
     changed = line
     while changed == line:
         if rng.random() < 0.5:
@@ -60,7 +60,7 @@ def found_in(sets: Sequence[SearchedSet], *corpora: Sequence[tuple[str, str]]) -
     return finder
 
 
-def test_all_of_500_planted_sentences_are_found_and_no_others() -> None:
+def test_finds_exactly_the_500_planted_sentences() -> None:
     rng = random.Random(1)
     text = sentences(rng, 2 * 32_000)
     pairs = list(zip(text[::2], text[1::2], strict=True))
@@ -101,33 +101,33 @@ def test_all_of_500_planted_sentences_are_found_and_no_others() -> None:
         ("trailing \r", "trailing"),
     ],
 )
-def test_case_punctuation_spacing_and_unicode_form_do_not_count(one: str, other: str) -> None:
+def test_normal_forms_ignore_case_punctuation_spacing_and_unicode_form(one: str, other: str) -> None:
     assert normal_forms([one]) == normal_forms([other])
 
 
 @pytest.mark.parametrize(
     ("one", "other"), [("a b", "a c"), ("schon", "schön"), ("C++", "C"), ("5 €", "5 $"), ("कि", "की"), ("a", "a b")]
 )
-def test_letters_marks_digits_and_symbols_count(one: str, other: str) -> None:
+def test_normal_forms_keep_letters_marks_digits_and_symbols(one: str, other: str) -> None:
     assert normal_forms([one]) != normal_forms([other])
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))))
-def test_a_line_has_one_form_whatever_stands_beside_it(lines: list[str]) -> None:
+def test_normal_forms_are_independent_of_neighboring_lines(lines: list[str]) -> None:
     assert normal_forms(lines) == [form for line in lines for form in normal_forms([line])]
 
 
-def test_sides_are_told_apart_from_pairs() -> None:
+def test_leaks_of_one_side_and_of_both() -> None:
     one = SearchedSet("t", ["one", "two", "three", "", "?", "four"], [["eins", "zwei", "drei", "leer", "!", "Vier"]])
     first = [("One.", "Eins."), ("one", "x"), ("two", "x"), ("", ""), ("!", "?"), ("...", "zwei")]
     second = [("x", "eins"), ("one  ", "eins\r"), ("Three", "drei"), ("four", "vier")]
     (result,) = found_in([one], first, second).leaks()
     rows = [(leak.line, leak.part, leak.kind, leak.corpus, leak.number, leak.times) for leak in result.leaks]
     assert rows == [
-        (1, "both", "exact", 1, 2, 2),  # it stands for its source and its reference, which occur exactly too
+        (1, "both", "exact", 1, 2, 2),  # replaces the leaks of its source and reference
         (2, "source", "exact", 0, 3, 1),
         (2, "reference", "exact", 0, 6, 1),
-        (3, "reference", "exact", 1, 3, 1),  # of the pair, only one side occurs exactly
+        (3, "reference", "exact", 1, 3, 1),  # only one side of the pair is exact
         (3, "both", "near", 1, 3, 1),
         (6, "source", "exact", 1, 4, 1),
         (6, "both", "near", 1, 4, 1),
@@ -138,7 +138,7 @@ def test_sides_are_told_apart_from_pairs() -> None:
     assert result.clean() == [3, 4]
 
 
-def test_the_same_sentence_may_be_in_several_sets_and_several_times() -> None:
+def test_sentence_in_several_sets() -> None:
     sets = [SearchedSet("a", ["One!", "one"], [["x", "y"]]), SearchedSet("b", ["z", "ONE"], [["x", "y"]])]
     first, second = found_in(sets, [("one", ""), ("One!", "")]).leaks()
     assert [(leak.line, leak.kind, leak.number, leak.times) for leak in first.leaks] == [
@@ -148,7 +148,7 @@ def test_the_same_sentence_may_be_in_several_sets_and_several_times() -> None:
     assert [(leak.line, leak.kind, leak.number, leak.times) for leak in second.leaks] == [(2, "near", 1, 2)]
 
 
-def test_each_of_several_references_is_looked_for() -> None:
+def test_all_references_are_searched() -> None:
     one = SearchedSet("t", ["a", "b", "c"], [["eins", "zwei", "drei"], ["Eins!", "2", "3"]])
     (result,) = found_in([one], [("x", "eins"), ("x", "2."), ("x", "EINS"), ("c", "3")]).leaks()
     rows = [(leak.line, leak.part, leak.kind, leak.number, leak.times, one.text(leak)) for leak in result.leaks]
@@ -170,7 +170,7 @@ PAIRS = [("a tree", "ein Baum"), ("The cat.", "x"), ("y", "Der Hund!"), ("the ca
 
 
 def write_corpora(folder: Path) -> dict[str, tuple[str, list[str]]]:
-    """Corpora of several kinds with PAIRS in them: by kind the section of a recipe, and where the leaks are."""
+    """Write PAIRS as corpora of several kinds; return the recipe section and the leak locations per kind."""
     sides = list(zip(*PAIRS, strict=True))
     for side, name in zip(sides, ("en", "de"), strict=True):
         (folder / name).write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
@@ -192,7 +192,7 @@ def write_corpora(folder: Path) -> dict[str, tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("kind", ["text", "sgm", "tsv", "jsonl"])
-def test_places_name_file_and_line(kind: str, tmp_path: Path) -> None:
+def test_leak_locations(kind: str, tmp_path: Path) -> None:
     train, places = write_corpora(tmp_path)[kind]
     recipe = recipe_for(tmp_path, train)
     finder = LeakFinder(searched_sets(recipe))
@@ -207,7 +207,7 @@ def test_places_name_file_and_line(kind: str, tmp_path: Path) -> None:
     assert [describe_location(leak, recipe.data) for leak in test.leaks] == [f"{tmp_path}/{place}" for place in places]
 
 
-def test_test_sentences_of_the_built_in_corpus_are_not_in_its_training_text() -> None:
+def test_toy_test_set_has_no_leaks() -> None:
     corpora = ", ".join(f'{split} = {{kind = "toy", split = "{split}", pairs = 300}}' for split in ("test", "nested"))
     train, valid = '{kind = "toy", pairs = 3000}', '{kind = "toy", split = "valid", pairs = 100}'
     data = f"data = {{train = [{train}], valid = [{valid}], test = {{{corpora}}}}}"

@@ -33,7 +33,7 @@ def data(tmp_path: Path) -> Iterator[tuple[PairStore, Sentences, Sentences]]:
     yield PairStore(tmp_path, "train"), src, tgt
 
 
-def test_batches_have_begin_and_end_tokens(data: tuple[PairStore, Sentences, Sentences]) -> None:
+def test_batches_have_bos_and_eos(data: tuple[PairStore, Sentences, Sentences]) -> None:
     store, src, tgt = data
     for ids in ([0], [5, 3, 3, 39], list(range(40))):
         batch = make_batch(store, np.array(ids))
@@ -45,12 +45,12 @@ def test_batches_have_begin_and_end_tokens(data: tuple[PairStore, Sentences, Sen
 
 
 def pairs_of(update: Update) -> list[tuple[list[int], list[int]]]:
-    """The pairs that a process learns from."""
+    """Return the pairs of one rank."""
     batches = [part.batch for part in update.micro_batches if part.counts]
     return [pair for b in batches for pair in zip(b.src.to_lists(), b.tgt.to_lists(), strict=True)]
 
 
-def test_epochs_follow_each_other_without_loss(data: tuple[PairStore, Sentences, Sentences]) -> None:
+def test_every_epoch_has_every_pair(data: tuple[PairStore, Sentences, Sentences]) -> None:
     store, src, tgt = data
     with TrainingBatches(store, RECIPE, seed=1) as batches:
         updates = list(islice(batches, 3 * batches.updates_per_epoch))
@@ -70,9 +70,7 @@ def test_epochs_follow_each_other_without_loss(data: tuple[PairStore, Sentences,
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_with_a_shape_all_batches_have_it_and_the_updates_are_the_same(
-    data: tuple[PairStore, Sentences, Sentences], world_size: int
-) -> None:
+def test_fixed_shape_changes_no_update(data: tuple[PairStore, Sentences, Sentences], world_size: int) -> None:
     store, _, _ = data
     needs = UpdateStatistics.from_lengths(store.src.lengths, store.tgt.lengths, batch_tokens=60)
     shape, limit = needs.shape(20), needs.src_tokens
@@ -106,20 +104,20 @@ def as_values(update: Update) -> tuple[object, ...]:
     return (update.epoch, update.index, update.tgt_tokens, update.num_sentences, ids, pairs_of(update), contents)
 
 
-def test_any_position_can_be_resumed_from(data: tuple[PairStore, Sentences, Sentences]) -> None:
+def test_resume_from_any_position(data: tuple[PairStore, Sentences, Sentences]) -> None:
     store, _, _ = data
     with TrainingBatches(store, RECIPE, seed=3) as batches:
         updates = list(islice(batches, 20))
     whole, places = [as_values(update) for update in updates], [DataPosition(), *(update.next for update in updates)]
     assert {place.epoch for place in places} >= {0, 1}
     for start in (0, 1, 7, 13):
-        # A checkpoint of an earlier version holds no number of pairs.
+        # Checkpoints of early versions have no pair count.
         for place in (places[start], replace(places[start], pair=0)):
             with TrainingBatches(store, RECIPE, seed=3, start=place) as batches:
                 assert [as_values(update) for update in islice(batches, 5)] == whole[start : start + 5]
 
 
-def test_updates_of_another_size_continue_an_epoch_behind_the_same_pair(
+def test_resume_with_another_batch_size(
     data: tuple[PairStore, Sentences, Sentences],
 ) -> None:
     store, _, _ = data
@@ -134,7 +132,7 @@ def test_updates_of_another_size_continue_an_epoch_behind_the_same_pair(
     assert after[-1].next == DataPosition(1)
 
 
-def test_resuming_behind_the_last_update_begins_the_next_epoch(data: tuple[PairStore, Sentences, Sentences]) -> None:
+def test_resume_after_the_last_update_starts_the_next_epoch(data: tuple[PairStore, Sentences, Sentences]) -> None:
     store, _, _ = data
     with TrainingBatches(store, RECIPE, seed=3) as batches:
         last = batches.updates_per_epoch
@@ -145,7 +143,7 @@ def test_resuming_behind_the_last_update_begins_the_next_epoch(data: tuple[PairS
 
 @pytest.mark.parametrize("multiple", [None, 12])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 6])
-def test_processes_get_equal_shares_of_each_update(
+def test_updates_are_balanced_over_ranks(
     world_size: int, multiple: int | None, data: tuple[PairStore, Sentences, Sentences]
 ) -> None:
     store, _, _ = data
@@ -161,7 +159,7 @@ def test_processes_get_equal_shares_of_each_update(
         assert {part.num_sentences for part in parts} == {update.num_sentences}
         assert {tuple(part.sentence_ids) for part in parts} == {tuple(update.sentence_ids)}
         assert sorted(pair for part in parts for pair in pairs_of(part)) == sorted(pairs_of(update))
-        # Every process takes part in the same number of passes, and only one that has no pair left has one for nothing.
+        # All ranks make the same number of passes; empty ones only if a rank has no pairs left.
         assert len({len(part.micro_batches) for part in parts}) == 1
         micros = sorted((micro for part in parts for micro in part.micro_batches), key=lambda micro: micro.number)
         assert [micro.number for micro in micros] == list(range(len(micros)))
@@ -169,7 +167,7 @@ def test_processes_get_equal_shares_of_each_update(
         for micro in micros:
             assert micro.counts == (micro.batch.tgt.to_lists() != [[BOS_ID]]) or micro.batch.num_sentences == 1
         assert {part.num_micro_batches for part in parts} == {sum(micro.counts for micro in micros)}
-        if multiple:  # the same split, so that dropout is the same too
+        if multiple:  # the same split, hence the same dropout
             assert [as_values(update)[-1]] == [[(m.number, m.counts, m.batch.labels.tolist()) for m in micros]]
 
 
@@ -188,7 +186,7 @@ def batch_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "batches"]
 
 
-def test_reading_ahead_is_bounded_and_ends_with_close(data: tuple[PairStore, Sentences, Sentences]) -> None:
+def test_read_ahead_is_bounded_and_stops_at_close(data: tuple[PairStore, Sentences, Sentences]) -> None:
     store, _, _ = data
     batches = TrainingBatches(store, RECIPE, seed=1)
     time.sleep(0.05)
@@ -199,7 +197,7 @@ def test_reading_ahead_is_bounded_and_ends_with_close(data: tuple[PairStore, Sen
     assert list(batches) == []
 
 
-def test_errors_reach_the_consumer(
+def test_reader_errors_reach_the_consumer(
     data: tuple[PairStore, Sentences, Sentences], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, _, _ = data

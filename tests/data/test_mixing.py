@@ -1,4 +1,4 @@
-"""Training text from several corpora: tags, counts and weights; and a tokenizer that is taken from a model."""
+"""Several training corpora: tags, counts and weights; reused tokenizers."""
 
 import json
 from pathlib import Path
@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def recipe_for(folder: Path, *corpora: str, run: str = "run", options: tuple[str, ...] = ()) -> Recipe:
-    """Corpora are given as `name` or as `name, option = value, ...`."""
+    """corpora: `name` or `name, option = value, ...`"""
     sections = []
     for corpus in corpora or ("news", "web", "talks"):
         name, _, rest = corpus.partition(",")
@@ -93,7 +93,7 @@ def one_line_error(recipe: Recipe, match: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_tag_is_the_first_token_of_the_source_and_only_that(algorithm: str, folder: Path) -> None:
+def test_tag_is_prepended_to_the_source_only(algorithm: str, folder: Path) -> None:
     options = (
         f"tokenizer.algorithm='{algorithm}'",
         "tokenizer.vocab_size=300",
@@ -115,7 +115,7 @@ def test_tag_is_the_first_token_of_the_source_and_only_that(algorithm: str, fold
 
 
 def test_tag_counts_as_a_token(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
-    # Three bytes each, of which the tokenizer knows no piece, and one for the space before: 40 tokens. Then one less.
+    # 13 characters of 3 bytes without a piece, and a space: 40 tokens. Then 39.
     longest, long = "€" * 13, "€" * 12 + "QQ"
     write_text(
         folder, "web", [(longest, "a"), (long, "b"), ("c", long), ("\u2581", "kein Text"), *sentence_pairs(0, 9)]
@@ -125,15 +125,15 @@ def test_tag_counts_as_a_token(folder: Path, tokenizers: dict[bool, Tokenizers])
     tagged = prepare(recipe_for(folder, "web,tag='<web>'", run="tagged", options=taking))
     report = tagged.report["train"]
     assert (plain["drops"]["too many tokens"], report["drops"]["too many tokens"]) == (0, 1)
-    assert (plain["drops"]["empty"], report["drops"]["empty"]) == (1, 1)  # A tag alone is no sentence.
+    assert (plain["drops"]["empty"], report["drops"]["empty"]) == (1, 1)  # a tag alone is an empty sentence
     assert (plain["pairs"], report["pairs"]) == (12, 11)
     store = PairStore(tagged.directory, "train")
     assert store.src.lengths.max() == 40
     assert report["src"]["tokens"] == store.src.lengths.sum() == plain["src"]["tokens"] - 40 + 11
-    assert report["src"]["words"] == plain["src"]["words"] - 1  # A tag is no word.
+    assert report["src"]["words"] == plain["src"]["words"] - 1  # tags do not count as words
 
 
-def test_development_text_has_no_tag(folder: Path) -> None:
+def test_validation_text_has_no_tag(folder: Path) -> None:
     prepared = prepare(recipe_for(folder, "news", "web,tag='<web>'"))
     tokenizer = prepared.tokenizers.src
     assert stored(prepared, "valid") == [
@@ -145,7 +145,7 @@ def test_development_text_has_no_tag(folder: Path) -> None:
             recipe_for(folder, "news", "web,tag='<web>'", options=(valid,))
 
 
-def test_equal_pairs_of_corpora_with_other_tags_are_repetitions(folder: Path) -> None:
+def test_duplicates_across_corpora_with_different_tags(folder: Path) -> None:
     recipe = recipe_for(folder, "talks,tag='<a>'", "talks,tag='<b>'", "talks")
     prepared = prepare(recipe)
     assert prepared.report["train"]["corpora"] == [
@@ -158,7 +158,7 @@ def test_equal_pairs_of_corpora_with_other_tags_are_repetitions(folder: Path) ->
     assert all(src[0] == tag for src, _ in stored(prepared))
 
 
-def test_tag_that_has_another_meaning(folder: Path) -> None:
+def test_reserved_tags(folder: Path) -> None:
     one_line_error(recipe_for(folder, "news,tag='<0x41>'"), "must|needs")
 
 
@@ -199,7 +199,7 @@ def test_counts_of_each_corpus(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
-def test_corpora_one_by_one_are_stored_as_all_in_one(folder: Path) -> None:
+def test_several_corpora_are_stored_like_their_concatenation(folder: Path) -> None:
     write_text(folder, "all", [pair for name in ("news", "web", "talks") for pair in CORPORA[name]])
     apart = contents(prepare(recipe_for(folder, run="apart")).directory)
     together = contents(prepare(recipe_for(folder, "all", run="together")).directory)
@@ -222,13 +222,13 @@ def test_mixture_of_a_recipe(folder: Path) -> None:
 
 
 def letters(alphabet: str, count: int) -> Pairs:
-    """Pairs of which no two are equal, in these 10 letters."""
+    """Return distinct pairs written in 10 letters."""
     words = [" ".join(alphabet[int(digit)] * 3 for digit in f"{n:03d}") for n in range(count)]
     return [(word, f"{word} {word}") for word in words]
 
 
 def tokenizer_sample(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Pairs:
-    """What `prepare` trains the tokenizer on."""
+    """Return the pairs on which `prepare` trains the tokenizer."""
     samples: list[Pairs] = []
 
     def spy(sample: Any, *arguments: Any) -> Tokenizers:
@@ -242,12 +242,12 @@ def tokenizer_sample(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Pairs:
 
 @pytest.mark.parametrize("training_pairs", [100, 470, 10_000])
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (4.0, 1.0), (0.25, 1.0), (1.0, 40.0)])
-def test_the_tokenizer_learns_from_the_mixture(
+def test_tokenizer_sample_follows_the_mixture(
     folder: Path, weights: tuple[float, float], training_pairs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpora = {"first": letters("abcdefghij", 400), "second": letters("klmnopqrst", 100)}
     for name, pairs in corpora.items():
-        write_text(folder, name, [*pairs, *pairs[:50]])  # The repeated ones count for nothing.
+        write_text(folder, name, [*pairs, *pairs[:50]])  # duplicates are ignored
     sections = [f"{name},weight={weight}" for name, weight in zip(corpora, weights, strict=True)]
     recipe = recipe_for(folder, *sections, options=(f"tokenizer.training_pairs={training_pairs}",))
     sample, total = tokenizer_sample(recipe, monkeypatch), min(training_pairs, 500)
@@ -259,7 +259,7 @@ def test_the_tokenizer_learns_from_the_mixture(
         assert max(counts) - min(counts) <= 1, "each pair counts as much as any other of its corpus"
 
 
-def test_without_weights_the_sample_is_evenly_spread_over_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_sample_is_even_without_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [pair for name in ("news", "web", "talks") for pair in CORPORA[name] if pair[1] != "gut"]
     unique = [(src.strip(), tgt.strip()) for src, tgt in dict.fromkeys(pairs)]
     options = ("tokenizer.training_pairs=7", "tokenizer.vocab_size=290")
@@ -273,7 +273,7 @@ def modified(directory: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in [directory, *directory.iterdir()]}
 
 
-def test_weights_prepare_anew_where_the_tokenizer_is_trained(folder: Path) -> None:
+def test_weights_invalidate_a_trained_tokenizer(folder: Path) -> None:
     directory = prepare(recipe_for(folder)).directory
     first, before = contents(directory), modified(directory)
     prepare(recipe_for(folder, "news,weight=3.0", "web,weight=3.0", "talks,weight=3.0"))
@@ -288,9 +288,7 @@ def test_weights_prepare_anew_where_the_tokenizer_is_trained(folder: Path) -> No
     assert contents(prepare(recipe_for(folder)).directory) == first
 
 
-def test_weights_do_not_prepare_anew_where_the_tokenizer_is_taken(
-    folder: Path, tokenizers: dict[bool, Tokenizers]
-) -> None:
+def test_weights_do_not_invalidate_a_reused_tokenizer(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
     taking = (f"tokenizer.start_from='{write_model(folder / 'base', tokenizers[True])}'",)
     directory = prepare(recipe_for(folder, options=taking)).directory
     before = modified(directory)
@@ -298,7 +296,7 @@ def test_weights_do_not_prepare_anew_where_the_tokenizer_is_taken(
     assert modified(directory) == before
 
 
-def test_what_an_earlier_version_prepared_with_weights_is_up_to_date(folder: Path) -> None:
+def test_reports_without_mixture_are_up_to_date(folder: Path) -> None:
     recipe = recipe_for(folder, "news,weight=30.0", "web", "talks")
     prepared = prepare(recipe)
     report = prepared.report
@@ -313,7 +311,7 @@ def test_what_an_earlier_version_prepared_with_weights_is_up_to_date(folder: Pat
     assert modified(prepared.directory)["train.src.tokens.npy"] == before["train.src.tokens.npy"]
 
 
-def test_tags_prepare_anew(folder: Path) -> None:
+def test_tags_invalidate_the_prepared_text(folder: Path) -> None:
     before = contents(prepare(recipe_for(folder)).directory)
     tagged = contents(prepare(recipe_for(folder, "news", "web,tag='<web>'", "talks")).directory)
     other = contents(prepare(recipe_for(folder, "news", "web", "talks,tag='<web>'")).directory)
@@ -321,7 +319,7 @@ def test_tags_prepare_anew(folder: Path) -> None:
     assert contents(prepare(recipe_for(folder)).directory) == before
 
 
-def test_batches_show_the_mixture(folder: Path) -> None:
+def test_batches_follow_the_mixture(folder: Path) -> None:
     recipe = recipe_for(folder, "news,weight=0.1", "web,tag='<web>'", options=("train.batch_tokens=200",))
     prepared = prepare(recipe)
     store, mixture = PairStore(prepared.directory, "train"), prepared.mixture(recipe)
@@ -340,12 +338,12 @@ def test_batches_show_the_mixture(folder: Path) -> None:
             assert sorted(shown) == sorted([*sentence.tolist(), EOS_ID] for sentence in sentences)
 
 
-# --- A tokenizer that is taken from a model ---
+# --- Reused tokenizers ---
 
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Tokenizers]:
-    """Trained on other text than the corpora: joint ones under True, separate ones under False."""
+    """Tokenizers trained on other text: True -> joint, False -> separate."""
     trained = {}
     lines = [(f"a dog hears {n} birds", f"ein Hund hört {n} Vögel") for n in range(50)]
     for joint in (True, False):
@@ -362,7 +360,7 @@ def write_model(directory: Path, tokenizers: Tokenizers) -> Path:
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("place", ["", "model", "checkpoints/step-00000010"])
 @pytest.mark.parametrize("option", ["tokenizer", "train"])
-def test_tokenizer_is_taken_byte_for_byte(
+def test_reused_tokenizer_is_identical(
     option: str, place: str, joint: bool, folder: Path, tokenizers: dict[bool, Tokenizers]
 ) -> None:
     write_model(folder / "base" / place, tokenizers[joint])
@@ -372,12 +370,12 @@ def test_tokenizer_is_taken_byte_for_byte(
     files = {path.name: path.read_bytes() for path in prepared.directory.glob("tokenizer*")}
     assert files == tokenizers[joint].files() == prepared.tokenizers.files()
     assert prepared.tokenizers.joint == joint
-    assert prepared.report["vocab_size"] == {"src": 300, "tgt": 300}  # The recipe's 310 says nothing here.
+    assert prepared.report["vocab_size"] == {"src": 300, "tgt": 300}  # not the 310 of the recipe
     src, tgt = tokenizers[joint].src, tokenizers[joint].tgt
     assert stored(prepared)[:30] == [(src.encode(pair[0]), tgt.encode(pair[1])) for pair in sentence_pairs(0, 30)]
 
 
-def test_taken_tokenizer_is_part_of_what_is_prepared(
+def test_another_reused_tokenizer_invalidates_the_prepared_text(
     folder: Path, tokenizers: dict[bool, Tokenizers], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_model(folder / "base", tokenizers[True])
@@ -392,7 +390,7 @@ def test_taken_tokenizer_is_part_of_what_is_prepared(
     prepare(recipe_for(folder, options=moved))
     assert directory.stat().st_mtime_ns == made
 
-    prepare(recipe_for(folder, options=taking))  # The model is gone, but its tokenizer is here.
+    prepare(recipe_for(folder, options=taking))  # the model no longer exists
     assert directory.stat().st_mtime_ns == made
     assert "base no longer exists" in capsys.readouterr().err
 
@@ -404,7 +402,7 @@ def test_taken_tokenizer_is_part_of_what_is_prepared(
     assert contents(directory) == first
 
 
-def test_tags_of_a_taken_tokenizer(
+def test_tags_of_a_reused_tokenizer(
     folder: Path, tokenizers: dict[bool, Tokenizers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_model(folder / "base", tokenizers[True])
@@ -420,7 +418,7 @@ def test_tags_of_a_taken_tokenizer(
         )
 
 
-def test_models_that_cannot_be_started_from(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
+def test_invalid_tokenizer_sources(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
     base = folder / "base"
     recipe = recipe_for(folder, options=(f"train.start_from='{base}'",))
     one_line_error(recipe, "base does not exist; expected a model directory")
@@ -444,7 +442,7 @@ def test_models_that_cannot_be_started_from(folder: Path, tokenizers: dict[bool,
     one_line_error(recipe, r"no readable manifest\.json")
 
 
-def test_damage_is_found_after_preparation_too(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
+def test_corrupt_tokenizer_source_after_preparation(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
     base = write_model(folder / "base", tokenizers[True])
     recipe = recipe_for(folder, options=(f"train.start_from='{base}'",))
     prepare(recipe)
@@ -453,7 +451,7 @@ def test_damage_is_found_after_preparation_too(folder: Path, tokenizers: dict[bo
         prepare(recipe)
 
 
-def test_two_models_must_have_the_same_tokenizer(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
+def test_tokenizer_sources_with_different_tokenizers(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
     for name, joint in (("base", True), ("same", True), ("other", False)):
         write_model(folder / name, tokenizers[joint])
     both = [f"train.start_from='{folder / 'base'}'", f"tokenizer.start_from='{folder / 'same'}'"]

@@ -47,7 +47,7 @@ def test_epoch_plan(
     assert [tgt[update].sum() + len(update) for update in updates] == [plan.tgt_tokens(k) for k in range(len(plan))]
     for k, update in enumerate(updates):
         assert fits(update) or len(update) == 1
-        if k + 1 < len(updates):  # Nothing is left out that would have fitted.
+        if k + 1 < len(updates):  # the next pair would not have fitted
             assert not fits([*update, updates[k + 1][0]])
 
     for k, update in enumerate(updates):
@@ -64,7 +64,7 @@ def test_epoch_plan(
 
 
 @given(LENGTH_PAIRS, st.integers(31, 100))
-def test_no_more_micro_batches_than_cutting_greedily(pairs: list[tuple[int, int]], budget: int) -> None:
+def test_no_more_micro_batches_than_greedy_splitting(pairs: list[tuple[int, int]], budget: int) -> None:
     src, tgt = columns(pairs)
     plan = plan_epoch(src, tgt, batch_tokens=100_000, micro_batch_tokens=budget, seed=1, epoch=0)
     assert len(plan) == 1
@@ -77,7 +77,7 @@ def test_no_more_micro_batches_than_cutting_greedily(pairs: list[tuple[int, int]
 
 
 def smallest_worst_part(costs: list[tuple[int, int]], num_parts: int) -> float:
-    """The least that the heaviest of so many parts of a sequence can weigh, by trying all cuts."""
+    """Return the minimum weight of the heaviest part over all splits."""
     best: list[float] = [0.0] + [float("inf")] * len(costs)
     for _ in range(num_parts):
         best = [
@@ -92,7 +92,7 @@ def smallest_worst_part(costs: list[tuple[int, int]], num_parts: int) -> float:
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=20), st.integers(31, 100))
-def test_micro_batches_are_as_level_as_can_be(pairs: list[tuple[int, int]], budget: int) -> None:
+def test_micro_batches_are_balanced(pairs: list[tuple[int, int]], budget: int) -> None:
     src, tgt = columns(pairs)
     plan = plan_epoch(src, tgt, batch_tokens=100_000, micro_batch_tokens=budget, seed=1, epoch=0)
     micro_batches = plan.micro_batches(0)
@@ -103,9 +103,7 @@ def test_micro_batches_are_as_level_as_can_be(pairs: list[tuple[int, int]], budg
 
 
 @given(LENGTH_PAIRS, st.integers(31, 100), st.integers(1, 9))
-def test_micro_batches_are_a_multiple_fit_and_hold_every_pair_once(
-    pairs: list[tuple[int, int]], budget: int, multiple: int
-) -> None:
+def test_micro_batches_partition_the_update(pairs: list[tuple[int, int]], budget: int, multiple: int) -> None:
     src, tgt = columns(pairs)
     plan = plan_epoch(src, tgt, batch_tokens=400, micro_batch_tokens=budget, seed=1, epoch=0, multiple=multiple)
     for update in range(len(plan)):
@@ -115,11 +113,11 @@ def test_micro_batches_are_a_multiple_fit_and_hold_every_pair_once(
         assert all(max(src[ids].sum(), tgt[ids].sum()) + len(ids) <= budget for ids in parts)
         assert [part.tolist() for band in plan.bands(update) for part in band] == [part.tolist() for part in parts]
         tallest = [max(tgt[np.concatenate(band)].tolist()) for band in plan.bands(update)]
-        assert tallest == sorted(tallest)  # bands hold pairs of similar length, the shortest first
+        assert tallest == sorted(tallest)  # bands are sorted by length
 
 
 @given(LENGTH_PAIRS, st.integers(1, 200), st.none() | st.integers(1, 200), st.integers(0, 5))
-def test_a_plan_from_where_an_update_starts_has_the_same_updates(
+def test_plan_from_an_update_start(
     pairs: list[tuple[int, int]], batch_tokens: int, src_batch_tokens: int | None, skipped: int
 ) -> None:
     src, tgt = columns(pairs)
@@ -132,7 +130,7 @@ def test_a_plan_from_where_an_update_starts_has_the_same_updates(
     assert rest.order.tolist() == plan.order.tolist()
 
 
-def test_seed_and_epoch_change_the_order_and_nothing_else_does() -> None:
+def test_order_depends_only_on_seed_and_epoch() -> None:
     lengths = np.arange(1000, dtype=np.int32) % 50
     plan = {
         key: plan_epoch(lengths, lengths, batch_tokens=500, micro_batch_tokens=100, seed=key[0], epoch=key[1]).order
@@ -143,15 +141,15 @@ def test_seed_and_epoch_change_the_order_and_nothing_else_does() -> None:
     assert (plan[1, 0] != plan[1, 1]).any() and (plan[1, 0] != plan[2, 0]).any()
 
 
-def test_order_is_the_one_that_runs_were_made_with() -> None:
-    # A run that is resumed must find the order it began with, also after an update of nmt.
+def test_order_is_stable_across_versions() -> None:
+    # Runs must resume in the same order after an upgrade of nmt.
     lengths = np.ones(10, dtype=np.int32)
     plan = plan_epoch(lengths, lengths, batch_tokens=6, micro_batch_tokens=6, seed=1, epoch=0)
     assert plan.order.tolist() == [8, 4, 7, 0, 1, 2, 5, 9, 6, 3]
     assert plan.starts.tolist() == [0, 3, 6, 9, 10]
 
 
-def test_oversized_sentences_stand_alone() -> None:
+def test_oversized_pairs_are_alone() -> None:
     src, tgt = np.array([3, 500, 3]), np.array([3, 3, 500])
     plan = plan_epoch(src, tgt, batch_tokens=50, micro_batch_tokens=20, seed=1, epoch=0)
     assert sorted(sorted(ids.tolist()) for k in range(len(plan)) for ids in plan.micro_batches(k)) in ([[0], [1], [2]],)
@@ -159,7 +157,7 @@ def test_oversized_sentences_stand_alone() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=80), st.integers(31, 100))
-def test_plan_in_order(pairs: list[tuple[int, int]], budget: int) -> None:
+def test_plan_by_length(pairs: list[tuple[int, int]], budget: int) -> None:
     src, tgt = columns(pairs)
     plan = plan_by_length(src, tgt, micro_batch_tokens=budget)
     order = [int(i) for ids in plan for i in ids]
@@ -175,7 +173,7 @@ def test_empty_plans() -> None:
 
 
 @pytest.mark.parametrize("num_pairs", [300_000])
-def test_planning_is_quick(num_pairs: int) -> None:
+def test_planning_large_corpora(num_pairs: int) -> None:
     lengths = np.random.default_rng(0).integers(1, 60, num_pairs).astype(np.int32)
     started = time.process_time()
     plan = plan_epoch(lengths, lengths, batch_tokens=25_000, micro_batch_tokens=4_096, seed=1, epoch=0)
@@ -209,7 +207,7 @@ TEMPERATURES = st.floats(1.0, 100.0)
         ((40_000_000, 4_000), (1, 1), 2.0, (39_607_921, 396_079)),  # 100 to 1
     ],
 )
-def test_shares_of_the_corpora(
+def test_mixture_examples(
     sizes: tuple[int, ...], weights: tuple[float, ...], temperature: float, shares: tuple[int, ...]
 ) -> None:
     mixture = Mixture.from_weights(sizes, weights, temperature)
@@ -218,7 +216,7 @@ def test_shares_of_the_corpora(
 
 
 @given(SIZES, WEIGHTS, TEMPERATURES)
-def test_shares_are_the_quotas_rounded(sizes: list[int], weights: list[float], temperature: float) -> None:
+def test_mixture_rounds_quotas(sizes: list[int], weights: list[float], temperature: float) -> None:
     mixture = Mixture.from_weights(sizes, weights[: len(sizes)], temperature)
     assert sum(mixture.pairs_per_epoch) == sum(sizes)
     assert [share > 0 for share in mixture.pairs_per_epoch] == [size > 0 for size in sizes]
@@ -235,9 +233,7 @@ def test_equal_weights_show_each_pair_once(sizes: list[int], weight: float) -> N
 
 
 @given(SIZES, WEIGHTS, TEMPERATURES, st.integers(-3, 3))
-def test_epochs_go_through_each_corpus_in_permutations(
-    sizes: list[int], weights: list[float], temperature: float, seed: int
-) -> None:
+def test_mixture_samples_permutations(sizes: list[int], weights: list[float], temperature: float, seed: int) -> None:
     mixture = Mixture.from_weights(sizes, weights[: len(sizes)], temperature)
     ends = np.cumsum(sizes)
     rows: list[list[int]] = [[] for _ in sizes]
@@ -258,7 +254,7 @@ def test_epochs_go_through_each_corpus_in_permutations(
             assert len(set(permutation)) == size
 
 
-def test_permutations_differ() -> None:
+def test_mixture_permutations_differ() -> None:
     mixture = Mixture((40, 40, 40), (80, 20, 20))
     first, second = np.split(mixture.sample_epoch(1, 0)[:80], 2)
     stretches = {
@@ -282,7 +278,7 @@ def test_plan_of_a_mixture() -> None:
         assert sorted(plan.order.tolist()) == sorted(mixture.sample_epoch(1, epoch).tolist())
         assert plan.starts[0] == 0 and plan.starts[-1] == 1000
         small = [(plan.sentences(k) >= 900).mean() for k in range(len(plan))]
-        assert min(small[:-1]) > 0 and max(small[:-1]) < 1  # Corpora are shuffled together.
+        assert min(small[:-1]) > 0 and max(small[:-1]) < 1  # corpora are shuffled together
         for k in range(len(plan)):
             micro_batches = plan.micro_batches(k)
             assert sorted(np.concatenate(micro_batches).tolist()) == sorted(plan.sentences(k).tolist())
@@ -293,7 +289,7 @@ def test_plan_of_a_mixture() -> None:
 
 
 @given(LENGTH_PAIRS, st.integers(0, 80), st.integers(0, 3))
-def test_mixture_of_each_pair_once_changes_nothing(pairs: list[tuple[int, int]], first: int, epoch: int) -> None:
+def test_trivial_mixture_changes_nothing(pairs: list[tuple[int, int]], first: int, epoch: int) -> None:
     src, tgt = columns(pairs)
     sizes = (min(first, len(pairs)), len(pairs) - min(first, len(pairs)))
     options: dict[str, Any] = {"batch_tokens": 60, "micro_batch_tokens": 31, "seed": 1, "epoch": epoch}
@@ -302,7 +298,7 @@ def test_mixture_of_each_pair_once_changes_nothing(pairs: list[tuple[int, int]],
     assert plain.starts.tobytes() == without.starts.tobytes()
 
 
-def test_mixed_order_is_the_one_that_runs_were_made_with() -> None:
+def test_mixture_order_is_stable_across_versions() -> None:
     lengths = np.ones(10, dtype=np.int32)
     mixture = Mixture((7, 3), (4, 6))
     options: dict[str, Any] = {"batch_tokens": 6, "micro_batch_tokens": 6, "seed": 1, "mixture": mixture}
@@ -311,7 +307,7 @@ def test_mixed_order_is_the_one_that_runs_were_made_with() -> None:
     assert plan_epoch(lengths, lengths, epoch=1, **options).order.tolist() == [7, 0, 7, 8, 2, 1, 1, 9, 8, 9]
 
 
-def test_choosing_is_quick() -> None:
+def test_sampling_large_mixtures() -> None:
     mixture = Mixture.from_weights([1_000_000, 2_000], [1, 1], 5.0)
     started = time.process_time()
     mixture.sample_epoch(1, 5)

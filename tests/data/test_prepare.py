@@ -61,7 +61,7 @@ EXPECTED_DROPS = {
     "duplicate": 1,
     "too many tokens": 1,
 }
-# Three bytes each and one for the space before: 40 tokens, as many as the model holds beside the end token. Then 41.
+# 13 characters of 3 bytes and a space: 40 tokens, the limit without EOS. Then 41.
 LONGEST, TOO_LONG = "漢" * 13, "漢" * 13 + "Q"
 HOSTILE = [("a\u2028b", "c\u0085d"), ("\ufeffe\r", "f\x1cg"), ("", ""), (TOO_LONG, "x"), ("h\x00", ""), (LONGEST, "y")]
 
@@ -95,7 +95,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_store_holds_the_clean_pairs_in_order(folder: Path) -> None:
+def test_store_has_the_clean_pairs_in_order(folder: Path) -> None:
     prepared = prepare(recipe_for(folder))
     store = PairStore(prepared.directory, "train")
     expected = [*sentence_pairs(200), ("twice", "doppelt"), ("twice", "zweimal")]
@@ -107,7 +107,7 @@ def test_store_holds_the_clean_pairs_in_order(folder: Path) -> None:
             assert ids.tolist() == tokenizer.encode(pair[place])
 
 
-def test_report_counts_everything(folder: Path) -> None:
+def test_report_counts(folder: Path) -> None:
     report = prepare(recipe_for(folder)).report
     assert report["train"]["pairs_read"] == 211
     assert report["train"]["drops"] == EXPECTED_DROPS
@@ -124,17 +124,17 @@ def test_report_counts_everything(folder: Path) -> None:
     assert report["inputs"][0]["bytes"] == (folder / "text" / "train.en").stat().st_size
 
 
-def test_every_reason_is_reported_when_nothing_is_dropped(folder: Path) -> None:
+def test_report_has_all_drop_reasons(folder: Path) -> None:
     write_corpus(folder / "text", sentence_pairs(50), sentence_pairs(5))
     report = prepare(recipe_for(folder)).report
     assert report["train"]["drops"] == dict.fromkeys(EXPECTED_DROPS, 0)
 
 
-def test_development_text_is_kept_whole(folder: Path) -> None:
+def test_validation_text_is_unmodified(folder: Path) -> None:
     prepared = prepare(recipe_for(folder))
     expected = [*sentence_pairs(20), *HOSTILE]
     valid = prepared.valid_set()
-    # A byte order mark in the middle of a file is text; the first line has none.
+    # A byte order mark is text, except at the start of a file.
     assert list(zip(valid.src, valid.ref, strict=True)) == expected
     assert prepared.report["valid"]["pairs_read"] == 26
     assert prepared.report["valid"]["too_long_for_model"] == 1
@@ -146,15 +146,15 @@ def test_development_text_is_kept_whole(folder: Path) -> None:
     assert store.src.lengths.max() == 40
 
 
-def test_same_input_gives_the_same_bytes_anywhere(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_output_is_independent_of_the_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    shutil.copytree(folder / "text", elsewhere / "text")  # Keeps the times of change.
+    shutil.copytree(folder / "text", elsewhere / "text")  # keeps modification times
     first, second = (contents(prepare(recipe_for(place)).directory) for place in (folder, elsewhere))
     assert {name for name in first if first[name] != second[name]} == {"stamps.json"}  # which holds paths
 
 
 @pytest.mark.slow
-def test_worker_processes_change_nothing(folder: Path) -> None:
+def test_output_is_independent_of_workers(folder: Path) -> None:
     write_corpus(folder / "text", [*sentence_pairs(2 * PAIRS_PER_CHUNK + 100), *DIRTY], sentence_pairs(5))
     alone = prepare(recipe_for(folder, "alone"))
     together = prepare(recipe_for(folder, "together", "data.workers=2"))
@@ -166,19 +166,19 @@ def changes(directory: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in [directory, *directory.iterdir()]}
 
 
-def test_nothing_is_done_again(
+def test_up_to_date_text_is_reused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = prepare(recipe_for(folder)).directory
     before = changes(directory)
-    monkeypatch.setattr("nmt.data.fingerprint.read_inputs", None)  # Nor is the input read.
+    monkeypatch.setattr("nmt.data.fingerprint.read_inputs", None)  # the input is not read
     again = prepare(recipe_for(folder, "run", "train.max_steps=7", "data.workers=2"))
     assert changes(directory) == before
     assert again.tokenizers.src.vocab_size == 340
     assert "up to date" in capsys.readouterr().err
 
 
-def test_touched_but_equal_input_is_recognised(folder: Path) -> None:
+def test_touched_input_is_up_to_date(folder: Path) -> None:
     directory = prepare(recipe_for(folder)).directory
     before = changes(directory)
     os.utime(folder / "text" / "train.en", (1, 1))
@@ -188,19 +188,19 @@ def test_touched_but_equal_input_is_recognised(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["data.max_tokens=30", "tokenizer.vocab_size=330", "data.drop_duplicates=false"])
-def test_other_options_prepare_anew(option: str, folder: Path) -> None:
+def test_changed_options_invalidate_the_text(option: str, folder: Path) -> None:
     before = contents(prepare(recipe_for(folder)).directory)
     assert contents(prepare(recipe_for(folder, "run", option)).directory) != before
     assert contents(prepare(recipe_for(folder)).directory) == before
 
 
-def test_other_input_prepares_anew(folder: Path) -> None:
+def test_changed_input_invalidates_the_text(folder: Path) -> None:
     prepare(recipe_for(folder))
     write_corpus(folder / "text", sentence_pairs(150), sentence_pairs(5))
     assert prepare(recipe_for(folder)).report["train"]["pairs"] == 150
 
 
-def test_other_grammar_prepares_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_grammar_invalidates_the_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_for(folder, "run", "data.train=[{kind='toy',pairs=300}]")
     prepare(recipe)
     before = changes(recipe.data_directory)
@@ -212,7 +212,7 @@ def test_other_grammar_prepares_anew(folder: Path, monkeypatch: pytest.MonkeyPat
     assert changes(recipe.data_directory) != before
 
 
-def test_input_that_is_gone_is_not_needed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deleted_input_is_up_to_date(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = prepare(recipe_for(folder)).directory
     before = changes(directory)
     shutil.rmtree(folder / "text")
@@ -221,7 +221,7 @@ def test_input_that_is_gone_is_not_needed(folder: Path, capsys: pytest.CaptureFi
     assert "no longer exists; using the text prepared from it" in capsys.readouterr().err
 
 
-def test_a_path_that_was_never_there_is_an_error_and_leaves_what_was_prepared(folder: Path) -> None:
+def test_wrong_path_keeps_the_prepared_text(folder: Path) -> None:
     directory = prepare(recipe_for(folder)).directory
     before = contents(directory)
     with pytest.raises(UserError, match=r"mistyped/train\.en"):
@@ -232,7 +232,7 @@ def test_a_path_that_was_never_there_is_an_error_and_leaves_what_was_prepared(fo
 
 
 @pytest.mark.parametrize("what", ["text", "option"])
-def test_other_validation_text_leaves_the_training_text_alone(
+def test_changed_validation_text_keeps_the_training_text(
     folder: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = prepare(recipe_for(folder)).directory
@@ -253,7 +253,7 @@ def test_other_validation_text_leaves_the_training_text_alone(
     assert contents(prepare(recipe).directory) == after
 
 
-def test_the_validation_text_is_known_by_its_sentences(folder: Path) -> None:
+def test_validation_identity(folder: Path) -> None:
     identity = prepare(recipe_for(folder)).valid_identity()
     moved = "data.valid=[{kind='text', src='other.en', tgt='other.de'}]"
     for side in ("en", "de"):
@@ -263,7 +263,7 @@ def test_the_validation_text_is_known_by_its_sentences(folder: Path) -> None:
     assert prepare(recipe_for(folder, "run", moved)).valid_identity() != identity
 
 
-def test_what_the_training_text_depends_on_changes_its_identity(folder: Path) -> None:
+def test_text_identity(folder: Path) -> None:
     first = recipe_for(folder)
     identity = text_identity(prepare(first).report, first)
     other = recipe_for(folder, "other", "data.max_tokens=30")
@@ -272,7 +272,7 @@ def test_what_the_training_text_depends_on_changes_its_identity(folder: Path) ->
     assert text_identity(prepare(first).report, first) != identity
 
 
-def test_damaged_folder_is_made_anew(folder: Path) -> None:
+def test_damaged_text_is_prepared_again(folder: Path) -> None:
     directory = prepare(recipe_for(folder)).directory
     before = contents(directory)
     (directory / "train.src.tokens.npy").write_bytes(b"short")
@@ -289,7 +289,7 @@ def test_separate_tokenizers(folder: Path) -> None:
     assert set(prepared.report["tokenizers"]) == {"tokenizer.src.model", "tokenizer.tgt.model"}
 
 
-def test_tokenizer_learns_from_an_even_sample(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_sample_is_even(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     samples: list[list[tuple[str, str]]] = []
     train = train_tokenizers
 
@@ -305,7 +305,7 @@ def test_tokenizer_learns_from_an_even_sample(folder: Path, monkeypatch: pytest.
     assert set(np.diff(places)) == {4}
 
 
-# --- What goes wrong ---
+# --- Errors ---
 
 
 DYING_PROGRAM = """
@@ -328,7 +328,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_killed_preparation_leaves_nothing_that_is_taken_for_good(folder: Path) -> None:
+def test_killed_preparation_is_not_reused(folder: Path) -> None:
     write_corpus(folder / "text", sentence_pairs(2 * PAIRS_PER_CHUNK), sentence_pairs(5))
     recipe = recipe_for(folder, "killed", "data.workers=2")
     (folder / "recipe.toml").write_text(dump_recipe(recipe))
@@ -346,7 +346,7 @@ def test_killed_preparation_leaves_nothing_that_is_taken_for_good(folder: Path) 
 
 
 def assert_session_ends(session: int) -> None:
-    """No process that the killed one started may go on."""
+    """Wait until all processes started by the killed one have ended."""
     if not Path("/proc").is_dir():
         return
     for _ in range(100):
@@ -372,7 +372,7 @@ def one_line_error(recipe: Recipe, match: str) -> None:
     assert not recipe.directory.exists() or list(recipe.directory.iterdir()) == []
 
 
-def test_errors_of_the_input_leave_nothing_behind(folder: Path) -> None:
+def test_input_errors_leave_no_files(folder: Path) -> None:
     (folder / "text" / "train.de").write_text("one line\n")
     one_line_error(recipe_for(folder), r"train\.en has 211 sentences and .*train\.de has 1")
     (folder / "text" / "train.de").unlink()
@@ -381,7 +381,7 @@ def test_errors_of_the_input_leave_nothing_behind(folder: Path) -> None:
     one_line_error(recipe_for(folder), r"train\.de, line 1: byte 0xff is not UTF-8")
 
 
-def test_everything_dropped(folder: Path) -> None:
+def test_all_pairs_dropped(folder: Path) -> None:
     write_corpus(folder / "text", [("кошка", "Katze"), ("собака", "Hund"), ("", "")], sentence_pairs(5))
     one_line_error(recipe_for(folder), "all 3 training pairs were dropped, 2 of them as 'wrong script'")
     write_corpus(folder / "text", [], sentence_pairs(5))
@@ -391,7 +391,7 @@ def test_everything_dropped(folder: Path) -> None:
     one_line_error(recipe_for(folder, "run", "data.max_tokens=2"), "100 of them as 'too many tokens'")
 
 
-def test_vocabulary_that_does_not_fit(folder: Path) -> None:
+def test_unsuitable_vocabulary_size(folder: Path) -> None:
     one_line_error(recipe_for(folder, "run", "tokenizer.vocab_size=30000"), r"allows at most \d+ pieces")
 
 
@@ -403,14 +403,14 @@ def test_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one_line_error(recipe_for(folder), "the disk is full while writing .*; .*; free some space, or set run_dir")
 
 
-def test_folder_that_cannot_be_written(folder: Path) -> None:
+def test_unwritable_directory(folder: Path) -> None:
     (folder / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write .*Not a directory"):
         prepare(recipe_for(folder, "file"))
     assert (folder / "file").read_text() == ""
 
 
-def test_folder_of_something_else_is_left_alone(folder: Path) -> None:
+def test_other_directories_are_not_overwritten(folder: Path) -> None:
     directory = recipe_for(folder).data_directory
     directory.mkdir(parents=True)
     (directory / "thesis.txt").write_text("irreplaceable")
@@ -419,6 +419,6 @@ def test_folder_of_something_else_is_left_alone(folder: Path) -> None:
     assert (directory / "thesis.txt").read_text() == "irreplaceable"
 
 
-def test_missing_folder(tmp_path: Path) -> None:
+def test_missing_directory(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="run `nmt prepare`"):
         load_prepared(tmp_path)

@@ -1,4 +1,4 @@
-"""Training text for models that write backwards: every target sentence turned round, whatever its segmentation."""
+"""Training text with reversed targets."""
 
 import random
 
@@ -33,7 +33,7 @@ WORDS = ["the", "small", "green", "garden", "mountain", "river", "follows", "dis
 
 @pytest.fixture(scope="module")
 def recipes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Recipe]:
-    """The same recipe forwards and backwards, both prepared."""
+    """The same recipe without and with `reverse_target`, prepared."""
     folder = tmp_path_factory.mktemp("backwards")
     rng = random.Random(1)
     for name, count in (("train", 60), ("valid", 6)):
@@ -55,22 +55,22 @@ def sentences(side: SideStore) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
-def test_only_the_target_is_stored_backwards(recipes: tuple[Recipe, Recipe], split: str) -> None:
+def test_only_the_target_is_reversed(recipes: tuple[Recipe, Recipe], split: str) -> None:
     one, other = (PairStore(recipe.data_directory, split) for recipe in recipes)  # type: ignore[arg-type]
     assert sentences(other.src) == sentences(one.src)
     assert sentences(other.tgt) == [sentence[::-1] for sentence in sentences(one.tgt)]
     assert max(map(len, sentences(one.tgt))) > 3
     texts = [(recipe.data_directory / "valid.tgt.txt").read_text() for recipe in recipes]
-    assert texts[0] == texts[1]  # what translations are compared with is left alone
+    assert texts[0] == texts[1]  # references are not reversed
 
 
-def test_a_corpus_prepared_forwards_is_not_taken_for_one_backwards(recipes: tuple[Recipe, Recipe]) -> None:
+def test_reverse_target_invalidates_the_prepared_text(recipes: tuple[Recipe, Recipe]) -> None:
     assert preparation_options(recipes[0]) != preparation_options(recipes[1])
-    # What older versions have prepared knows nothing of the option, and is still good.
+    # Corpora prepared before the option existed are up to date.
     assert "reverse_target" not in preparation_options(recipes[0])["data"]
 
 
-def test_new_segmentations_are_of_the_same_text_backwards(recipes: tuple[Recipe, Recipe]) -> None:
+def test_sampled_targets_are_reversed(recipes: tuple[Recipe, Recipe]) -> None:
     found = []
     for recipe in recipes:
         backwards = recipe.data.reverse_target
@@ -88,7 +88,7 @@ def test_new_segmentations_are_of_the_same_text_backwards(recipes: tuple[Recipe,
     assert sentences(backwards_store.tgt) == [sentence[::-1] for sentence in sentences(forwards.tgt)]
 
 
-def test_each_sentence_is_turned_round_alone() -> None:
+def test_reverse_each() -> None:
     tokens = np.arange(10, 17, dtype=np.uint16)
     turned = reverse_each(tokens, np.array([2, 0, 1, 4]))
     assert turned.tolist() == [11, 10, 12, 16, 15, 14, 13]

@@ -54,7 +54,7 @@ def sentences(seed: int, count: int) -> list[str]:
 
 
 def write_corpus(directory: Path, algorithm: str, joint: bool) -> None:
-    """A prepared corpus, as far as training text is concerned; every other source sentence begins with a tag."""
+    """The training part of a prepared corpus. Every other source sentence starts with a tag."""
     directory.mkdir()
     src, tgt = (HOSTILE + sentences(seed, NUM_PAIRS - len(HOSTILE)) for seed in (1, 2))
     recipe = TokenizerRecipe(algorithm=algorithm, joint=joint, vocab_size=370, user_symbols=SYMBOLS)
@@ -91,7 +91,7 @@ Sample = Callable[..., SampledEpochs]
 
 @pytest.fixture
 def sample(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sample]:
-    """Makes sampled epochs of small shards, and closes them."""
+    """Create sampled epochs with small shards; close them at the end."""
     monkeypatch.setattr(sampling, "_PAIRS_PER_SHARD", PAIRS_PER_SHARD)
     monkeypatch.setattr(sampling, "_POLL_SECONDS", 0.01)
     opened: list[SampledEpochs] = []
@@ -108,7 +108,7 @@ def sample(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sample]:
 
 
 def first_epoch(epochs: SampledEpochs) -> PairStore:
-    """The text of the first epoch, and no other is made."""
+    """Return the text of the first epoch only."""
     store = epochs.store(0)
     epochs.close()
     return store
@@ -123,7 +123,7 @@ def contents(directory: Path, epoch: int) -> dict[str, bytes]:
 
 
 def surface(tokenizer: Tokenizer, ids: list[int]) -> bytes:
-    """What the tokens spell, spaces included, by the written forms of the pieces alone."""
+    """Return the text of tokens, including spaces, by joining their pieces."""
     byte_piece = re.compile("<0x([0-9A-F]{2})>")
     return b"".join(
         bytes.fromhex(found[1]) if (found := byte_piece.fullmatch(piece)) else piece.encode()
@@ -132,14 +132,14 @@ def surface(tokenizer: Tokenizer, ids: list[int]) -> bytes:
 
 
 def changed(before: SideStore, after: SideStore) -> float:
-    """Share of the sentences that are segmented in another way."""
+    """Return the fraction of sentences with a different segmentation."""
     return float(np.mean([a != b for a, b in zip(to_lists(before), to_lists(after), strict=True)]))
 
 
-# --- What is drawn ----------------------------------------------------------------------------------------------------
+# --- Samples ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_text_stays_and_its_segmentation_changes(corpus: Path, sample: Sample) -> None:
+def test_sampling_changes_segmentation_but_not_text(corpus: Path, sample: Sample) -> None:
     base, store = PairStore(corpus, "train"), sample(corpus).store(0)
     tokenizers = Tokenizers.load(corpus)
     assert len(store) == NUM_PAIRS
@@ -151,7 +151,7 @@ def test_the_text_stays_and_its_segmentation_changes(corpus: Path, sample: Sampl
         assert changed(before, after) > 0.5
 
 
-def test_user_symbols_stay_one_token(corpus: Path, sample: Sample) -> None:
+def test_user_symbols_are_not_split(corpus: Path, sample: Sample) -> None:
     base, store = PairStore(corpus, "train"), sample(corpus, alpha=0.9 if corpus.name == "bpe" else 0.1).store(0)
     tokenizer = Tokenizers.load(corpus).src
     symbols = {tokenizer.encode(symbol)[-1] for symbol in SYMBOLS}
@@ -161,14 +161,14 @@ def test_user_symbols_stay_one_token(corpus: Path, sample: Sample) -> None:
         assert (new[0] in symbols) == (i % 2 == 1)
 
 
-def test_more_sampling_changes_more(bpe_corpus: Path, sample: Sample) -> None:
+def test_more_sampling_changes_more_sentences(bpe_corpus: Path, sample: Sample) -> None:
     base = PairStore(bpe_corpus, "train")
     little, much = (first_epoch(sample(bpe_corpus, alpha)) for alpha in (0.02, 0.5))
     assert 0.02 < changed(base.src, little.src) < changed(base.src, much.src)
     assert base.src.lengths.sum() < little.src.lengths.sum() < much.src.lengths.sum()
 
 
-def test_growth_foretells_how_long_the_text_becomes(bpe_corpus: Path, sample: Sample) -> None:
+def test_growth_estimates_sampled_length(bpe_corpus: Path, sample: Sample) -> None:
     base = PairStore(bpe_corpus, "train")
     epochs = sample(bpe_corpus, 0.3, sides="src")
     grown = epochs.growth()
@@ -178,21 +178,19 @@ def test_growth_foretells_how_long_the_text_becomes(bpe_corpus: Path, sample: Sa
 
 
 @pytest.mark.parametrize("sides", ["src", "tgt"])
-def test_the_other_side_stays(sides: str, corpus: Path, sample: Sample) -> None:
+def test_other_side_is_unchanged(sides: str, corpus: Path, sample: Sample) -> None:
     base, both = PairStore(corpus, "train"), first_epoch(sample(corpus))
     expected = {"src": to_lists(both.src), "tgt": to_lists(both.tgt)}
     other = "tgt" if sides == "src" else "src"
     expected[other] = to_lists(getattr(base, other))
     one = first_epoch(sample(corpus, sides=sides))
-    # The sampled side is as it is when both are sampled.
+    # The sampled side is the same as if both are sampled.
     assert {"src": to_lists(one.src), "tgt": to_lists(one.tgt)} == expected
     name = f"train.{other}.tokens.npy"
     assert (corpus / "epochs" / "epoch-0" / name).samefile(corpus / name)
 
 
-def test_files_that_cannot_be_linked_are_copied(
-    bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_copied_without_hard_links(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
@@ -201,7 +199,7 @@ def test_files_that_cannot_be_linked_are_copied(
     assert to_lists(store.tgt) == to_lists(PairStore(bpe_corpus, "train").tgt)
 
 
-def test_what_becomes_too_long_keeps_its_segmentation(corpus: Path, sample: Sample) -> None:
+def test_overlong_samples_are_discarded(corpus: Path, sample: Sample) -> None:
     base, unlimited = PairStore(corpus, "train"), first_epoch(sample(corpus))
     drawn = to_lists(unlimited.src)
     limit = int(np.median(unlimited.src.lengths))
@@ -210,10 +208,10 @@ def test_what_becomes_too_long_keeps_its_segmentation(corpus: Path, sample: Samp
     assert limited == expected != drawn
 
 
-# --- A pure function of seed, epoch and corpus ------------------------------------------------------------------------
+# --- Reproducibility ------------------------------------------------------------------------------------------------
 
 
-def test_neither_number_nor_kind_of_workers_matters(corpus: Path, sample: Sample) -> None:
+def test_samples_are_independent_of_workers(corpus: Path, sample: Sample) -> None:
     stores = []
     for workers in (1, 2, 3):
         epochs = sample(corpus, workers=workers)
@@ -232,7 +230,7 @@ def test_epochs_and_seeds_differ(bpe_corpus: Path, sample: Sample) -> None:
     assert all(a != b for i, a in enumerate(drawn) for b in drawn[:i])
 
 
-def test_equal_pairs_in_other_shards_differ(bpe_corpus: Path, sample: Sample) -> None:
+def test_shards_are_independent(bpe_corpus: Path, sample: Sample) -> None:
     line = Tokenizers.load(bpe_corpus).src.encode(" ".join(WORDS))
     with PairWriter(bpe_corpus, "train", dict.fromkeys(("src", "tgt"), np.dtype(np.uint16))) as writer:
         for side in ("src", "tgt"):
@@ -281,7 +279,7 @@ def run_program(directory: Path, workers: int, ending: str) -> subprocess.Popen[
 
 
 @pytest.mark.slow
-def test_killed_half_way_and_made_elsewhere(bpe_corpus: Path, sample: Sample) -> None:
+def test_resume_after_a_kill(bpe_corpus: Path, sample: Sample) -> None:
     killed, elsewhere = bpe_corpus, Path(shutil.copytree(bpe_corpus, bpe_corpus.with_name("elsewhere")))
     victim = run_program(killed, workers=2, ending="dies")
     assert victim.wait() == -signal.SIGKILL
@@ -296,7 +294,7 @@ def test_killed_half_way_and_made_elsewhere(bpe_corpus: Path, sample: Sample) ->
 
 
 def assert_session_ends(session: int) -> None:
-    """No process that the killed one started may go on."""
+    """Wait until all processes started by the killed one have ended."""
     if not Path("/proc").is_dir():
         return
     for _ in range(100):
@@ -314,7 +312,7 @@ def session_of(stat: Path) -> int:
         return -1
 
 
-# --- Making ahead, keeping, removing ----------------------------------------------------------------------------------
+# --- Building and removing --------------------------------------------------------------------------------------------
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -328,17 +326,17 @@ def epoch_names(directory: Path) -> list[str]:
     return sorted(path.name for path in (directory / "epochs").iterdir())
 
 
-def test_the_next_epoch_is_made_ahead_and_the_past_is_removed(bpe_corpus: Path, sample: Sample) -> None:
+def test_next_epoch_is_built_and_past_epochs_are_removed(bpe_corpus: Path, sample: Sample) -> None:
     epochs = sample(bpe_corpus)
     store = epochs.store(2)
     wait_for(lambda: epoch_names(bpe_corpus) == ["epoch-2", "epoch-3"])
     epochs.store(3)
     epochs.remove_before(3)
     wait_for(lambda: epoch_names(bpe_corpus) == ["epoch-3", "epoch-4"])
-    assert len(to_lists(store.src)) == NUM_PAIRS  # Who has it open may go on reading.
+    assert len(to_lists(store.src)) == NUM_PAIRS  # open stores stay readable
 
 
-def test_what_is_whole_is_used_again(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_epochs_are_reused(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     first = sample(bpe_corpus)
     expected = to_lists(first.store(0).src)
     wait_for(lambda: epoch_names(bpe_corpus) == ["epoch-0", "epoch-1"])
@@ -349,7 +347,7 @@ def test_what_is_whole_is_used_again(bpe_corpus: Path, sample: Sample, monkeypat
 
 
 @pytest.mark.parametrize("spoil", ["truncated", "flipped bit", "other epoch", "no report", "other report"])
-def test_what_is_not_whole_is_made_anew(spoil: str, bpe_corpus: Path, sample: Sample) -> None:
+def test_incomplete_epochs_are_rebuilt(spoil: str, bpe_corpus: Path, sample: Sample) -> None:
     first_epoch(sample(bpe_corpus))
     directory = bpe_corpus / "epochs" / "epoch-0"
     expected = contents(bpe_corpus, 0)
@@ -376,14 +374,14 @@ def test_what_is_not_whole_is_made_anew(spoil: str, bpe_corpus: Path, sample: Sa
 
 
 @pytest.mark.parametrize("other", [{"seed": 8}, {"alpha": 0.3}, {"max_tokens": 6}, {"sides": "tgt"}])
-def test_what_another_run_made_is_made_anew(other: dict[str, Any], bpe_corpus: Path, sample: Sample) -> None:
+def test_epochs_of_other_runs_are_rebuilt(other: dict[str, Any], bpe_corpus: Path, sample: Sample) -> None:
     before, after = first_epoch(sample(bpe_corpus)), first_epoch(sample(bpe_corpus, **other))
     assert to_lists(after.src) != to_lists(before.src)
     first_epoch(sample(bpe_corpus))
     assert to_lists(PairStore(bpe_corpus / "epochs" / "epoch-0", "train").src) == to_lists(before.src)
 
 
-def test_the_report_names_no_folder(bpe_corpus: Path, sample: Sample) -> None:
+def test_report_has_no_paths(bpe_corpus: Path, sample: Sample) -> None:
     sample(bpe_corpus).store(0)
     report = contents(bpe_corpus, 0)["epoch.json"].decode()
     assert json.loads(report)["made_from"]["seed"] == 7
@@ -395,7 +393,7 @@ def segmenting() -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_nothing_goes_on_behind_close(workers: int, bpe_corpus: Path, sample: Sample) -> None:
+def test_close_stops_background_work(workers: int, bpe_corpus: Path, sample: Sample) -> None:
     epochs = sample(bpe_corpus, workers=workers)
     epochs.store(0)
     epochs.close()
@@ -410,7 +408,7 @@ def test_nothing_goes_on_behind_close(workers: int, bpe_corpus: Path, sample: Sa
 
 
 @pytest.mark.parametrize("builds", [True, False])
-def test_who_waits_is_released_by_close(
+def test_close_releases_waiting_callers(
     builds: bool, bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, epochs = threading.Event(), sample(bpe_corpus, is_builder=builds)
@@ -437,13 +435,13 @@ def test_who_waits_is_released_by_close(
 # --- Several processes ------------------------------------------------------------------------------------------------
 
 
-def test_one_builds_and_the_others_wait(bpe_corpus: Path, sample: Sample) -> None:
+def test_other_ranks_wait_for_the_builder(bpe_corpus: Path, sample: Sample) -> None:
     first_epoch(sample(bpe_corpus, seed=1))
     waiting, found = sample(bpe_corpus, is_builder=False), []
     thread = threading.Thread(target=lambda: found.append(waiting.store(0)))
     thread.start()
     thread.join(timeout=0.1)
-    assert thread.is_alive()  # What another run made does not count.
+    assert thread.is_alive()  # text of another run is ignored
     waiting.remove_before(1)
     assert "epoch-0" in epoch_names(bpe_corpus)
     store = sample(bpe_corpus).store(0)
@@ -451,14 +449,14 @@ def test_one_builds_and_the_others_wait(bpe_corpus: Path, sample: Sample) -> Non
     assert to_lists(found[0].src) == to_lists(store.src)
 
 
-def test_waiting_has_an_end(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_timeout(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "_TIMEOUT_SECONDS", 0.05)
     with pytest.raises(UserError, match=r"epoch-3 did not appear .* all machines must share") as caught:
         sample(bpe_corpus, is_builder=False).store(3)
     assert "\n" not in str(caught.value)
 
 
-# --- What goes wrong --------------------------------------------------------------------------------------------------
+# --- Errors -----------------------------------------------------------------------------------------------------------
 
 
 def test_full_disk(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,7 +474,7 @@ def test_full_disk(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyP
     assert len(sample(bpe_corpus).store(0)) == NUM_PAIRS
 
 
-def test_folder_that_cannot_be_written(bpe_corpus: Path, sample: Sample) -> None:
+def test_unwritable_directory(bpe_corpus: Path, sample: Sample) -> None:
     (bpe_corpus / "epochs").write_text("")
     with pytest.raises(UserError, match=r"cannot write .*Not a directory"):
         sample(bpe_corpus).store(0)
@@ -488,9 +486,7 @@ def test_missing_corpus(tmp_path: Path, sample: Sample) -> None:
 
 
 @pytest.mark.slow
-def test_killed_worker_is_an_error_not_a_hang(
-    bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_worker_raises_an_error(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     epochs = sample(bpe_corpus, workers=2)
     monkeypatch.setattr(epochs, "_make_sampler", ending_sampler)
     with pytest.raises(UserError, match="ended by the system"):
@@ -516,7 +512,7 @@ def as_values(update: Update) -> tuple[Any, ...]:
     return (update.epoch, update.index, update.tgt_tokens, update.sentence_ids.tolist(), parts)
 
 
-def test_every_pair_once_in_every_epoch_and_within_the_budget(corpus: Path, sample: Sample) -> None:
+def test_every_epoch_has_every_pair_within_the_budget(corpus: Path, sample: Sample) -> None:
     ids: list[list[int]] = [[], [], []]
     with batches_of(corpus, sample(corpus)) as batches:
         while (update := next(batches)).epoch < 3:
@@ -531,20 +527,20 @@ def test_every_pair_once_in_every_epoch_and_within_the_budget(corpus: Path, samp
     assert [sorted(epoch_ids) for epoch_ids in ids] == [list(range(NUM_PAIRS))] * 3
 
 
-def test_any_position_can_be_resumed_from(corpus: Path, sample: Sample) -> None:
+def test_resume_from_any_position(corpus: Path, sample: Sample) -> None:
     with batches_of(corpus, sample(corpus)) as batches:
         updates = list(islice(batches, 70))
     whole, places = [as_values(update) for update in updates], [DataPosition(), *(update.next for update in updates)]
     second_epoch = [update[0] for update in whole].index(1)
     assert whole[-1][0] >= 2
     for start in (0, 3, second_epoch - 1, second_epoch, 60):
-        if start != second_epoch:  # Whether what the first run made is still there makes no difference.
+        if start != second_epoch:  # with and without the files of the first run
             shutil.rmtree(corpus / "epochs")
         with batches_of(corpus, sample(corpus), start=places[start]) as batches:
             assert [as_values(update) for update in islice(batches, 8)] == whole[start : start + 8]
 
 
-def test_processes_share_the_epochs_that_one_of_them_makes(bpe_corpus: Path, sample: Sample) -> None:
+def test_ranks_share_sampled_epochs(bpe_corpus: Path, sample: Sample) -> None:
     with batches_of(bpe_corpus, sample(bpe_corpus), multiple=2) as batches:
         alone = [as_values(update) for update in islice(batches, 20)]
     shutil.rmtree(bpe_corpus / "epochs")
@@ -560,7 +556,7 @@ def test_processes_share_the_epochs_that_one_of_them_makes(bpe_corpus: Path, sam
             assert together == whole[4]
 
 
-def test_past_epochs_are_removed_once_nobody_can_need_them(
+def test_past_epochs_are_removed_when_no_rank_needs_them(
     bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmt.data.loader._MAX_UPDATES_BEHIND", 4)
@@ -574,9 +570,7 @@ def test_past_epochs_are_removed_once_nobody_can_need_them(
         assert "epoch-2" not in epoch_names(bpe_corpus)
 
 
-def test_errors_of_segmenting_reach_the_consumer(
-    bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sampling_errors_reach_the_consumer(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     build = SampledEpochs._build
 
     def fail_later(self: SampledEpochs, epoch: int) -> None:

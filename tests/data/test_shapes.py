@@ -1,4 +1,4 @@
-"""One size for all micro-batches: every pair is there once, hardly anything is padding, and nothing depends on luck."""
+"""Fixed-shape micro-batches: completeness and padding."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ LONGEST = 256
 
 @pytest.fixture(scope="module")
 def wmt() -> tuple[np.ndarray, np.ndarray]:
-    """Lengths of so many pairs as 400 updates of the paper's size take, distributed as those of WMT14."""
+    """Lengths of the pairs of 400 updates of the paper's size, distributed as in WMT14."""
     return WMT14.sample(360_000, LONGEST, np.random.Generator(np.random.PCG64(3)))
 
 
@@ -32,28 +32,28 @@ def wmt() -> tuple[np.ndarray, np.ndarray]:
         (8_192, 4_096, 2, 0.013),
     ],
 )
-def test_hardly_anything_of_an_update_is_padding(
+def test_padding_is_small(
     wmt: tuple[np.ndarray, np.ndarray], batch_tokens: int, micro_batch_tokens: int, parts: int, most_padding: float
 ) -> None:
-    """Of both sides together; in updates as large as the paper's less than one token in a hundred."""
+    """Padding of both sides together is below 1 % for updates of the paper's size."""
     src, tgt = wmt
     needs = UpdateStatistics.from_lengths(src, tgt, batch_tokens=batch_tokens)
     shape = needs.shape(micro_batch_tokens)
     sizes: dict[str, Any] = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
     plan = plan_epoch(src, tgt, **sizes, src_batch_tokens=needs.src_tokens, seed=1, epoch=0, shape=shape)
-    updates = range(min(len(plan) - 1, 150))  # the last update of an epoch is what is left
+    updates = range(min(len(plan) - 1, 150))  # without the incomplete last update
     ids = np.concatenate([plan.sentences(update) for update in updates])
     numbers = [len(plan.micro_batches(update)) for update in updates]
     rows = sum(numbers)
     assert set(numbers) <= {parts, parts + 1}
     assert 1 - (src[ids] + tgt[ids] + 2).sum() / (rows * (shape.src_tokens + shape.tgt_tokens)) < most_padding
-    assert (tgt[ids] + 1).sum() / len(updates) > 0.994 * batch_tokens  # the limit of sources ends few updates early
+    assert (tgt[ids] + 1).sum() / len(updates) > 0.994 * batch_tokens  # the source limit ends few updates early
     assert shape.tgt_tokens <= 1.01 * micro_batch_tokens
-    assert len(ids) / rows > 0.84 * shape.num_sentences  # padding comes in short sentences, of which most are not there
+    assert len(ids) / rows > 0.84 * shape.num_sentences  # few padding sentences are needed
 
 
 @pytest.mark.parametrize(("src_mean", "parts"), [(14.0, 2), (28.0, 2), (36.0, 3)])
-def test_sources_may_be_the_longer_side(wmt: tuple[np.ndarray, np.ndarray], src_mean: float, parts: int) -> None:
+def test_longer_sources(wmt: tuple[np.ndarray, np.ndarray], src_mean: float, parts: int) -> None:
     src = np.maximum(1, np.rint(wmt[0] * (src_mean / 27.0))).astype(np.int64)
     tgt = wmt[1]
     needs = UpdateStatistics.from_lengths(src, tgt, batch_tokens=25_000)
@@ -73,7 +73,7 @@ pairs_strategy = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min
 
 @settings(deadline=None)
 @given(pairs_strategy, st.integers(1, 300), st.integers(1, 300))
-def test_any_pairs_are_shared_out_whole_whatever_the_budget(
+def test_fill_partitions_arbitrary_pairs(
     pairs: list[tuple[int, int]], batch_tokens: int, micro_batch_tokens: int
 ) -> None:
     src, tgt = np.array(pairs).T
@@ -92,8 +92,8 @@ def test_any_pairs_are_shared_out_whole_whatever_the_budget(
     assert sorted(seen) == list(range(len(pairs)))
 
 
-def test_an_update_with_more_sources_than_most_gets_more_micro_batches() -> None:
+def test_large_updates_get_more_micro_batches() -> None:
     tgt = np.full(50, 9)
     shape = UpdateStatistics.from_lengths(tgt, tgt, batch_tokens=500).shape(500)
     sizes = {n: [len(part) for part in fill(np.arange(50), np.full(50, n), tgt, shape)] for n in (9, 10, 29)}
-    assert sizes == {9: [50], 10: [25, 25], 29: [13, 13, 12, 12]}  # 17 of 30 tokens would just not fit
+    assert sizes == {9: [50], 10: [25, 25], 29: [13, 13, 12, 12]}  # 17 sentences do not fit into 30 tokens

@@ -22,7 +22,7 @@ def sentences(count: int, seed: int) -> list[list[int]]:
     return [random.integers(4, 1000, random.integers(0, 6)).tolist() for _ in range(count)]
 
 
-def test_sentences_come_back_in_any_order(tmp_path: Path) -> None:
+def test_gather_in_any_order(tmp_path: Path) -> None:
     src, tgt = sentences(50, 1), sentences(50, 2)
     write_store(tmp_path, src, tgt)
     store = PairStore(tmp_path, "train")
@@ -45,12 +45,12 @@ def test_files_are_plain_numpy_arrays(tmp_path: Path) -> None:
     assert load["train.src.offsets.npy"].dtype == np.int64
 
 
-def test_tokens_are_mapped_not_read(tmp_path: Path) -> None:
+def test_tokens_are_memory_mapped(tmp_path: Path) -> None:
     write_store(tmp_path, [[5]], [[6]])
     assert isinstance(PairStore(tmp_path, "train").src.tokens, np.memmap)
 
 
-def test_large_vocabularies_take_32_bits(tmp_path: Path) -> None:
+def test_large_vocabularies_use_32_bits(tmp_path: Path) -> None:
     assert token_dtype(65536) == np.uint16
     assert token_dtype(65537) == np.uint32
     write_store(tmp_path, [[70_000]], [[4]], vocab=70_001)
@@ -80,7 +80,7 @@ def test_missing_and_damaged_files(tmp_path: Path) -> None:
         SideStore(tmp_path, "train", "tgt")
 
 
-def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
+def test_pickled_arrays_are_rejected(tmp_path: Path) -> None:
     write_store(tmp_path, [[5]], [[6]])
     np.save(tmp_path / "train.src.tokens.npy", np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(UserError, match="damaged"):

@@ -1,4 +1,4 @@
-"""Test sets as a recipe names them, with one reference or several."""
+"""Test sets with one or several references."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def recipe_for(folder: Path, tests: str) -> Recipe:
     return parse_recipe(RECIPE, [f"data.root='{folder}'", f"data.test={tests}"])
 
 
-def test_test_sets_are_as_they_stand_in_their_files(folder: Path) -> None:
+def test_test_sets_are_unmodified(folder: Path) -> None:
     tests = "{news={kind='text',src='news.en',tgt='news.de'},made={kind='toy',split='test',pairs=10}}"
     sets = read_test_sets(recipe_for(folder, tests))
     assert list(sets) == ["news", "made"]
@@ -47,16 +47,16 @@ def test_test_sets_are_as_they_stand_in_their_files(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "ending"), [("text", ""), ("sgm", ".sgm")])
-def test_a_test_set_may_have_several_references(kind: str, ending: str, folder: Path) -> None:
+def test_several_references(kind: str, ending: str, folder: Path) -> None:
     tgt = f"['news.de{ending}', 'other.de{ending}']"
     tests = f"{{news={{kind='{kind}',src='news.en{ending}',tgt={tgt}}}}}"
     news = read_test_sets(recipe_for(folder, tests))["news"]
     assert news.src == LINES["news.en"]
     assert news.refs == [LINES["news.de"], LINES["other.de"]]
-    assert news.ref == LINES["news.de"]  # which samples are shown with
+    assert news.ref == LINES["news.de"]  # shown with samples
 
 
-def test_every_reference_of_a_test_set_of_sacrebleus_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sacrebleu_references(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = sacrebleu.dataset.DATASETS["wmt14/full"]
     monkeypatch.setattr(known, "get_source_file", lambda pair: str(folder / "news.en"))
     files = [str(folder / name) for name in ("news.de", "other.de")]

@@ -1,4 +1,4 @@
-"""How busy an update keeps the processes: the WMT14 recipes on up to 64 of them, and cases counted by hand."""
+"""Workload of the WMT14 recipes on up to 64 processes, and of small examples."""
 
 from functools import cache
 from pathlib import Path
@@ -38,12 +38,12 @@ def plan_of(batch_tokens: int, micro_batch_tokens: int, multiple: int, *, fixed:
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 4, 8, 16, 64])
 @pytest.mark.parametrize("name", ["wmt14-en-de-base", "wmt14-en-de-big", "wmt14-en-fr-base", "wmt14-en-fr-big"])
-def test_the_wmt14_recipes_keep_all_processes_busy(name: str, processes: int) -> None:
+def test_wmt14_recipes_are_balanced(name: str, processes: int) -> None:
     train = load_recipe(RECIPES / f"{name}.toml").train
     assert isinstance(train.micro_batch_tokens, int)
     plan = plan_of(train.batch_tokens, train.micro_batch_tokens, processes)
     work = Workload.from_plan(plan, processes)
-    assert work.useful == 1.0  # neither padding nor a pass for nothing
+    assert work.useful == 1.0  # no padding and no empty passes
     assert work.slowest <= 1.05
     assert work.efficiency >= (0.97 if processes <= 8 else 0.95)
     for update in range(20):
@@ -54,14 +54,14 @@ def test_the_wmt14_recipes_keep_all_processes_busy(name: str, processes: int) ->
 
 
 @pytest.mark.parametrize(("processes", "least"), [(1, 0.99), (2, 0.99), (8, 0.985), (16, 0.97), (64, 0.92)])
-def test_micro_batches_of_one_shape_have_little_padding_on_many_processes(processes: int, least: float) -> None:
+def test_fixed_shape_has_little_padding_on_many_processes(processes: int, least: float) -> None:
     work = Workload.from_plan(plan_of(25_000, 12_500, processes, fixed=True), processes)
     assert work.micro_batches == max(2, processes)
     assert (work.slowest, work.efficiency) == (1.0, work.useful)
     assert work.efficiency >= least
 
 
-def test_more_processes_than_pairs_wait() -> None:
+def test_more_processes_than_pairs() -> None:
     lengths = np.full(12, 9)
     plan = plan_epoch(lengths, lengths, batch_tokens=40, micro_batch_tokens=40, seed=1, epoch=0, multiple=16)
     assert [len(part) for part in plan.micro_batches(0)] == [1] * 4 + [0] * 12
@@ -69,7 +69,7 @@ def test_more_processes_than_pairs_wait() -> None:
     assert (work.micro_batches, work.useful, work.slowest, work.efficiency) == (4, 1.0, 4.0, 0.25)
 
 
-def test_work_is_counted_by_process_and_with_padding() -> None:
+def test_work_includes_padding() -> None:
     order, starts, lengths = np.arange(3), np.array([0, 3]), np.array([9, 4, 4])
     plain = EpochPlan(order, starts, lengths, lengths, micro_batch_tokens=20, multiple=2)
     work = Workload.from_plan(plain, 2)  # 10 tokens a side on one process, 5 + 5 on the other

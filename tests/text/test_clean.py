@@ -62,15 +62,15 @@ def test_normalized_text_is_one_clean_line(text: str, form: UnicodeForm) -> None
         assert unicodedata.is_normalized(form, result)
 
 
-def test_no_printable_character_becomes_another_white_space() -> None:
-    """So that a printable line is in normal form when it is in Unicode's, and its spaces are where they should be."""
+def test_no_printable_character_normalizes_to_white_space() -> None:
+    """The fast path of `normalize` relies on this."""
     printable = [chr(i) for i in range(sys.maxunicode + 1) if chr(i).isprintable()]
     for form in ("NFC", "NFKC"):
         assert {c for c in unicodedata.normalize(form, "".join(printable)) if c.isspace()} == {" "}
 
 
 @given(ANY_TEXT | st.text("a \t\u00a0\u00b4\ufffd\u0301\u00ad", max_size=8), st.sampled_from(FORMS))
-def test_lines_that_need_no_change_are_no_exception(text: str, form: UnicodeForm) -> None:
+def test_fast_path_of_normalize(text: str, form: UnicodeForm) -> None:
     parts = re.split("[\x00-\x1f\x7f-\x9f]+", re.sub(INVISIBLE, "", valid_unicode(text)))
     plain = " ".join(parts) if form == "none" else unicodedata.normalize(form, " ".join(parts))
     assert normalize(text, form) == " ".join(plain.split())
@@ -117,14 +117,14 @@ def test_drop_reasons(src: str, tgt: str, reason: str | None) -> None:
     assert reason is None or reason in DROP_REASONS
 
 
-def test_filters_can_be_switched_off() -> None:
+def test_optional_filters() -> None:
     lenient = cleaner(drop_identical=False, drop_wrong_script=False, max_length_ratio=100.0)
     assert drop_reason(lenient, "This was not translated", "This was not translated") is None
     assert drop_reason(lenient, "A cat.", "Кошка спит.") is None
     assert drop_reason(lenient, LONG, "eins") is None
 
 
-def test_clean_gives_the_normalised_pair() -> None:
+def test_clean_returns_the_normalized_pair() -> None:
     assert cleaner().clean(" A  cat.\r", "Eine\u00a0Katze.") == ("A cat.", "Eine Katze.")
 
 
@@ -142,20 +142,20 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize(("languages", "text"), SAMPLES.items())
-def test_each_language_accepts_its_own_script_and_no_other(languages: str, text: str) -> None:
+def test_script_of_each_language(languages: str, text: str) -> None:
     for language in languages.split():
         assert drop_reason(cleaner(language, language, drop_identical=False), text, text) is None
         for other in SAMPLES.values():
-            # Chinese characters are letters of Japanese and Korean too.
+            # Japanese and Korean include Chinese characters.
             if other != text and not (language in ("ja", "ko") and other == SAMPLES["zh"]):
                 assert drop_reason(cleaner(language, "xx", max_length_ratio=99.0), other, "x") == "wrong script"
 
 
-def test_unknown_language_is_not_checked() -> None:
+def test_unknown_language_has_no_script() -> None:
     assert drop_reason(cleaner("xx", "yy"), "Быстрая лисица", "敏捷的狐狸") is None
 
 
-def test_languages_without_spaces_are_measured_in_characters() -> None:
+def test_length_ratio_without_spaces() -> None:
     english = "I would like to know how much this small red umbrella costs today"
     assert drop_reason(cleaner("en", "zh"), english, "我想知道这把红色的小雨伞今天多少钱") is None
     assert drop_reason(cleaner("en", "zh"), english, "钱") == "length ratio"

@@ -1,4 +1,4 @@
-"""Words that are cut into pieces once, against SentencePiece on whole sentences."""
+"""Word-by-word encoding, compared with SentencePiece on whole sentences."""
 
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ TEXT = st.text(max_size=30) | st.lists(WORD, max_size=6).map(" ".join) | st.samp
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(st.lists(TEXT, max_size=5), max_size=3), st.sampled_from(["NFC", "none"]))
-def test_sentences_are_sentencepieces(tokenizer: Tokenizer, batches: list[list[str]], form: Any) -> None:
+def test_encoder_matches_sentencepiece(tokenizer: Tokenizer, batches: list[list[str]], form: Any) -> None:
     encoder = SentenceEncoder(tokenizer)
     for batch in batches:
         texts = [normalize(text, form) for text in batch]
@@ -61,7 +61,7 @@ def test_sentences_are_sentencepieces(tokenizer: Tokenizer, batches: list[list[s
         assert sentences.tokens.dtype == np.uint16
 
 
-def test_word_is_cut_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_word_is_segmented_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = trained(tmp_path, "bpe")
     cut: list[str] = []
     encode_batch = tokenizer.encode_batch
@@ -77,7 +77,7 @@ def test_word_is_cut_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert sorted(cut) == sorted({word for line in LINES for word in line.split()} | {"end"})
 
 
-def test_memory_of_words_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_word_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = trained(tmp_path, "bpe")
     monkeypatch.setattr(encoding, "_MAX_CACHED_TOKENS", 50)
     encoder = SentenceEncoder(tokenizer)
@@ -87,7 +87,7 @@ def test_memory_of_words_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert encoder._cache.num_tokens <= 50 + 40
 
 
-def test_part_of_the_sentences() -> None:
+def test_select() -> None:
     ids = [[1, 2], [], [3], [4, 5, 6]]
     for mask in ([True, True, True, True], [False, True, False, True], [False] * 4):
         part = sentences_of(ids).select(np.array(mask))
@@ -95,7 +95,7 @@ def test_part_of_the_sentences() -> None:
         assert part.words.tolist() == [len(sentence) + 7 for sentence in lists(part)]
 
 
-def test_tags_and_reversal() -> None:
+def test_prepend_and_reverse() -> None:
     ids = [[1, 2], [], [3], [4, 5, 6]]
     assert lists(sentences_of(ids).prepend(9)) == [[9, *sentence] for sentence in ids]
     assert lists(sentences_of(ids).reverse()) == [sentence[::-1] for sentence in ids]
@@ -103,16 +103,16 @@ def test_tags_and_reversal() -> None:
     assert sentences_of(ids).prepend(9).words.tolist() == [9, 7, 8, 10], "a tag is no word"
 
 
-# --- Which models can be used word by word ---
+# --- Models that encode by words ---
 
 
-def test_models_as_nmt_trains_them(tmp_path: Path) -> None:
+def test_nmt_models_encode_by_words(tmp_path: Path) -> None:
     assert trained(tmp_path, "bpe").encodes_by_words()
     assert not trained(tmp_path, "unigram").encodes_by_words()
 
 
 @pytest.mark.parametrize("text", ["▁the▁old", "the old", "old▁"])
-def test_piece_that_reaches_over_a_space(text: str, tmp_path: Path) -> None:
+def test_piece_across_a_space(text: str, tmp_path: Path) -> None:
     tokenizer = trained(tmp_path, "bpe")
     pieces = read_pieces(tokenizer.model)
     pieces.append(Piece(text, kind=PieceKind.user_symbol))
@@ -122,7 +122,7 @@ def test_piece_that_reaches_over_a_space(text: str, tmp_path: Path) -> None:
 
 
 def otherwise_trained(folder: Path, **options: Any) -> Tokenizer:
-    """A model without bytes, so that unknown characters are unknown tokens."""
+    """Return a model without byte pieces: unknown characters become the unknown token."""
     settings: dict[str, Any] = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
     settings |= {"normalization_rule_name": "identity", "model_type": "bpe", "vocab_size": 40, "minloglevel": 2}
     model = folder / "other"
@@ -142,14 +142,14 @@ def otherwise_trained(folder: Path, **options: Any) -> Tokenizer:
         ("normalization_rule_name", "identity"),
     ],
 )
-def test_models_of_others(option: str, value: Any, tmp_path: Path) -> None:
+def test_foreign_models(option: str, value: Any, tmp_path: Path) -> None:
     tokenizer = otherwise_trained(tmp_path, **{option: value})
     assert tokenizer.encodes_by_words() == (value == "identity")
     assert_as_sentencepiece(tokenizer)
 
 
-def test_space_that_is_no_piece(tmp_path: Path) -> None:
-    """Unknown characters beside each other are one token, be one of them a space."""
+def test_missing_space_piece(tmp_path: Path) -> None:
+    """Adjacent unknown characters, including spaces, are one token."""
     tokenizer = otherwise_trained(tmp_path)
     pieces = [piece for piece in read_pieces(tokenizer.model) if piece.text != SPACE]
     without = Tokenizer(with_pieces(tokenizer.model, pieces), Path("without"))

@@ -64,7 +64,7 @@ def resegment(vocabulary: Vocabulary, alpha: float, batch: list[list[int]], seed
 
 
 def surface(tokenizer: Tokenizer, ids: list[int]) -> bytes:
-    """What the tokens spell, spaces included, by the written forms of the pieces alone."""
+    """Return the text of tokens, including spaces, by joining their pieces."""
     byte_piece = re.compile("<0x([0-9A-F]{2})>")
     return b"".join(
         bytes.fromhex(found[1]) if (found := byte_piece.fullmatch(piece)) else piece.encode()
@@ -72,7 +72,7 @@ def surface(tokenizer: Tokenizer, ids: list[int]) -> bytes:
     )
 
 
-def test_the_text_stays(tokenizer: Tokenizer) -> None:
+def test_text_is_unchanged(tokenizer: Tokenizer) -> None:
     tag = tokenizer.encode("<web>")[-1]
     batch = [tokenizer.encode(text) for text in [*HOSTILE, *sentences(50)]]
     batch += [[], *([tag, *ids] for ids in batch), []]
@@ -88,14 +88,14 @@ def test_the_text_stays(tokenizer: Tokenizer) -> None:
 @pytest.mark.slow
 @settings(max_examples=50)
 @given(st.lists(st.text(max_size=12), max_size=6), st.integers(0, 9))
-def test_any_text_stays(tokenizers: dict[str, Tokenizer], texts: list[str], seed: int) -> None:
+def test_arbitrary_text_is_unchanged(tokenizers: dict[str, Tokenizer], texts: list[str], seed: int) -> None:
     for tokenizer in tokenizers.values():
         batch = [tokenizer.encode(normalize(text, "NFC")) for text in texts]
         drawn = resegment(tokenizer.vocabulary(), 0.3, batch, seed)
         assert [surface(tokenizer, ids) for ids in drawn] == [surface(tokenizer, ids) for ids in batch]
 
 
-def test_user_symbols_stay_one_token(tokenizer: Tokenizer) -> None:
+def test_user_symbols_are_not_split(tokenizer: Tokenizer) -> None:
     symbols = {tokenizer.encode(symbol)[-1] for symbol in SYMBOLS}
     tag = tokenizer.encode("<web>")[-1]
     batch = [[tag, *tokenizer.encode(text)] for text in HOSTILE]
@@ -105,11 +105,11 @@ def test_user_symbols_stay_one_token(tokenizer: Tokenizer) -> None:
             assert [token for token in new if token in symbols] == [token for token in old if token in symbols]
 
 
-def test_without_chance_it_is_the_segmentation_of_sentencepiece(tokenizers: dict[str, Tokenizer]) -> None:
+def test_deterministic_limit_matches_sentencepiece(tokenizers: dict[str, Tokenizer]) -> None:
     texts = [*HOSTILE, *sentences(300)]
     batch = [tokenizers["bpe"].encode(text) for text in texts]
     assert resegment(tokenizers["bpe"].vocabulary(), 0.0, batch) == batch
-    # Of unigram, at a large power, only the best ones are left; there may be several.
+    # For unigram, a large alpha leaves only the best segmentations; there may be ties.
     unigram = tokenizers["unigram"]
     scores = unigram.vocabulary().scores
     batch = [unigram.encode(text) for text in texts]
@@ -123,7 +123,7 @@ def scores_of(vocabulary: Vocabulary) -> dict[str, float]:
 
 
 def possible_merges(parts: tuple[str, ...], score_of: dict[str, float]) -> list[tuple[float, int]]:
-    """Priority (lowest first) and position of every pair of neighbors that is a piece."""
+    """Return the priority (lowest first) and position of every possible merge."""
     return [(-score_of[a + b], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in score_of]
 
 
@@ -132,7 +132,7 @@ def merge(parts: tuple[str, ...], i: int) -> tuple[str, ...]:
 
 
 def draw_bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float, choice: random.Random) -> tuple[str, ...]:
-    """Algorithm 1 of Provilkov et al. 2020: at every step every merge may be dropped; none left is the end."""
+    """Algorithm 1 of Provilkov et al. 2020."""
     score_of, parts = scores_of(vocabulary), tuple(word)
     while True:
         merges = [found for found in possible_merges(parts, score_of) if choice.random() >= alpha]
@@ -142,7 +142,7 @@ def draw_bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float, choice: ra
 
 
 def bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float) -> dict[tuple[str, ...], float]:
-    """The probability of every segmentation, by algorithm 1 with every set of dropped merges at every step."""
+    """Return the probability of every segmentation under algorithm 1, by enumerating dropped merges."""
     score_of = scores_of(vocabulary)
 
     @cache
@@ -161,7 +161,7 @@ def bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float) -> dict[tuple[s
 
 
 def unigram_sampling(vocabulary: Vocabulary, word: str, alpha: float) -> dict[tuple[str, ...], float]:
-    """The probability of every segmentation, by listing them all."""
+    """Return the probability of every segmentation, by enumeration."""
     score_of = scores_of(vocabulary)
 
     def ways(rest: str) -> list[tuple[str, ...]]:
@@ -174,7 +174,7 @@ def unigram_sampling(vocabulary: Vocabulary, word: str, alpha: float) -> dict[tu
 
 @pytest.mark.parametrize("word", ["the", "garden", "beautiful", "riverriver"])
 @pytest.mark.parametrize("alpha", [0.1, 0.6])
-def test_segmentations_come_with_their_probabilities(word: str, alpha: float, tokenizer: Tokenizer) -> None:
+def test_unigram_probabilities(word: str, alpha: float, tokenizer: Tokenizer) -> None:
     vocabulary, count = tokenizer.vocabulary(), 20_000
     expected = {"bpe": bpe_dropout, "unigram": unigram_sampling}[vocabulary.algorithm](
         vocabulary, f"\u2581{word}", alpha
@@ -189,7 +189,7 @@ def test_segmentations_come_with_their_probabilities(word: str, alpha: float, to
         assert drawn[segmentation] / count == pytest.approx(probability, abs=5 * deviation + 1 / count)
 
 
-def test_there_are_as_many_tokens_as_algorithm_1_draws(tokenizers: dict[str, Tokenizer]) -> None:
+def test_token_count_matches_algorithm_1(tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer, choice, texts = tokenizers["bpe"], random.Random(3), sentences(500)
     vocabulary = tokenizer.vocabulary()
     words = [f"\u2581{word}" for text in texts for word in text.split()]
@@ -198,7 +198,7 @@ def test_there_are_as_many_tokens_as_algorithm_1_draws(tokenizers: dict[str, Tok
     assert ours == pytest.approx(theirs, rel=0.01)
 
 
-def test_there_are_as_many_tokens_as_sentencepiece_draws(tokenizers: dict[str, Tokenizer]) -> None:
+def test_token_count_matches_sentencepiece(tokenizers: dict[str, Tokenizer]) -> None:
     texts, tokenizer = sentences(2000), tokenizers["unigram"]
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     theirs = sum(len(processor.encode(text, enable_sampling=True, alpha=0.2, nbest_size=-1)) for text in texts)
@@ -206,24 +206,24 @@ def test_there_are_as_many_tokens_as_sentencepiece_draws(tokenizers: dict[str, T
     assert ours == pytest.approx(theirs, rel=0.03)
 
 
-def test_a_generator_in_the_same_state_draws_the_same(tokenizer: Tokenizer) -> None:
+def test_same_generator_state_gives_same_sample(tokenizer: Tokenizer) -> None:
     batch = [tokenizer.encode(text) for text in sentences(100)]
     drawn = [resegment(tokenizer.vocabulary(), 0.2, batch, seed) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_equal_sentences_are_drawn_apart(tokenizer: Tokenizer) -> None:
+def test_equal_sentences_are_sampled_independently(tokenizer: Tokenizer) -> None:
     drawn = resegment(tokenizer.vocabulary(), 0.2, [tokenizer.encode(" ".join(TEXT.split()))] * 50)
     assert len({tuple(ids) for ids in drawn}) == 50
 
 
 @pytest.mark.parametrize("batch", [[], [[]], [[], []]])
-def test_nothing_stays_nothing(batch: list[list[int]], tokenizer: Tokenizer) -> None:
+def test_no_tokens(batch: list[list[int]], tokenizer: Tokenizer) -> None:
     assert resegment(tokenizer.vocabulary(), 0.5, batch) == batch
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_a_piece_with_a_character_of_no_piece_stays_whole(algorithm: Literal["bpe", "unigram"]) -> None:
+def test_piece_with_unknown_character_is_not_split(algorithm: Literal["bpe", "unigram"]) -> None:
     pieces = ["<unk>", "a", "b", "ab", "bz", "z?"]
     vocabulary = Vocabulary(algorithm, pieces, [0.0, -1.5, -1.6, -1.0, -2.0, -5.0], [False, *[True] * 5])
     batch = [[3, 4, 5, 1, 2]] * 100

@@ -1,4 +1,4 @@
-"""Subword model files, read and written, against SentencePiece itself."""
+"""Subword model files, compared with SentencePiece."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return train_tokenizer(LINES, recipe, tmp_path_factory.mktemp("tokenizer") / f"{request.param}.model")
 
 
-def test_pieces_are_sentencepieces(tokenizer: Tokenizer) -> None:
+def test_pieces_match_sentencepiece(tokenizer: Tokenizer) -> None:
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     pieces, ids = read_pieces(tokenizer.model), range(processor.get_piece_size())
     assert read_algorithm(tokenizer.model) == tokenizer.path.stem
@@ -34,14 +34,14 @@ def test_pieces_are_sentencepieces(tokenizer: Tokenizer) -> None:
     assert [piece.text for piece in pieces if piece.kind == PieceKind.user_symbol] == ["<2de>"]
 
 
-def test_the_same_pieces_make_the_same_model(tokenizer: Tokenizer) -> None:
+def test_same_pieces_give_the_same_model(tokenizer: Tokenizer) -> None:
     pieces = read_pieces(tokenizer.model)
     again = with_pieces(tokenizer.model, pieces)
     assert read_pieces(again) == pieces
     assert Tokenizer(again, Path("again")).encode_batch(LINES) == tokenizer.encode_batch(LINES)
 
 
-def test_other_pieces_make_another_model(tokenizer: Tokenizer) -> None:
+def test_replaced_pieces(tokenizer: Tokenizer) -> None:
     pieces = [piece for piece in read_pieces(tokenizer.model) if piece.text != "▁house"]
     changed = [*pieces[:4], Piece("▁the▁old▁cat", kind=PieceKind.user_symbol), *pieces[4:], Piece("x" * 200, -1e30)]
     other = Tokenizer(with_pieces(tokenizer.model, changed), Path("other"))

@@ -21,7 +21,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_training_is_reproducible_and_numbers_the_special_tokens(algorithm: str, tmp_path: Path) -> None:
+def test_training_is_reproducible_and_sets_special_ids(algorithm: str, tmp_path: Path) -> None:
     recipe = TokenizerRecipe(vocab_size=277, algorithm=algorithm)
     first = train_tokenizer(LINES, recipe, tmp_path / "1.model")
     again = train_tokenizer(iter(LINES), recipe, tmp_path / "2.model")
@@ -30,7 +30,7 @@ def test_training_is_reproducible_and_numbers_the_special_tokens(algorithm: str,
     assert first.pieces([PAD_ID, UNK_ID, BOS_ID, EOS_ID]) == ["<pad>", "<unk>", "<s>", "</s>"]
 
 
-def test_text_comes_back(tokenizer: Tokenizer) -> None:
+def test_text_round_trips(tokenizer: Tokenizer) -> None:
     for text in [*LINES[:8], "größer 漢字 \U0001f600", "<s> </s> <unk> <pad>", "the <2de> a,b house", ""]:
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
@@ -39,14 +39,14 @@ def test_text_comes_back(tokenizer: Tokenizer) -> None:
 
 @settings(max_examples=50)
 @given(st.text(max_size=30))
-def test_any_normalised_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
-    # U+2581 is SentencePiece's own sign for a space.
+def test_arbitrary_normalized_text_round_trips(tokenizer: Tokenizer, text: str) -> None:
+    # SentencePiece uses U+2581 for a space.
     text = normalize(text.replace("\u2581", ""), "NFC")
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @given(st.lists(st.text(st.characters(codec=None), max_size=20), max_size=5))
-def test_batches_are_the_sentences(tokenizer: Tokenizer, texts: list[str]) -> None:
+def test_encode_batch(tokenizer: Tokenizer, texts: list[str]) -> None:
     ids = tokenizer.encode_batch(texts)
     assert ids == [tokenizer.encode(text) for text in texts] == tokenizer.encode_batch(texts, num_threads=2)
     assert tokenizer.decode_batch(ids) == [tokenizer.decode(sentence) for sentence in ids]
@@ -63,17 +63,17 @@ def test_line_feed_bytes_stay_on_the_line(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode([*tokenizer.encode("cat"), line_feed, *tokenizer.encode("dog")]) == "cat  dog"
 
 
-def test_lone_surrogate_is_the_replacement_character(tokenizer: Tokenizer) -> None:
+def test_lone_surrogate(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb")
 
 
-def test_user_symbols_are_one_token(tokenizer: Tokenizer) -> None:
+def test_user_symbols(tokenizer: Tokenizer) -> None:
     assert "<2de>" in tokenizer.pieces(tokenizer.encode("<2de>the cat"))
     assert "a,b" in tokenizer.pieces(tokenizer.encode("a,b"))
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_lower_casing_is_in_the_model_and_as_good_as_lower_cased_text(algorithm: str, tmp_path: Path) -> None:
+def test_lowercasing_equals_lowercased_text(algorithm: str, tmp_path: Path) -> None:
     options = {"vocab_size": 278, "algorithm": algorithm, "user_symbols": ("<Web>",)}
     lines = [line.title() if number % 3 else line.upper() for number, line in enumerate(LINES)]
     lowering = train_tokenizer(
@@ -101,7 +101,7 @@ def lowering(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 @settings(max_examples=50)
 @given(st.text(max_size=30))
-def test_lower_casing_keeps_the_number_of_characters(lowering: Tokenizer, text: str) -> None:
+def test_lowercasing_keeps_the_number_of_characters(lowering: Tokenizer, text: str) -> None:
     text = normalize(text.replace("\u2581", ""), "NFC")
     lowered = lowering.decode(lowering.encode(text))
     assert len(lowered) == len(text)
@@ -110,7 +110,7 @@ def test_lower_casing_keeps_the_number_of_characters(lowering: Tokenizer, text: 
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_the_vocabulary_is_that_of_the_model(algorithm: str, tmp_path: Path) -> None:
+def test_vocabulary(algorithm: str, tmp_path: Path) -> None:
     recipe = TokenizerRecipe(vocab_size=279, algorithm=algorithm, user_symbols=("<2de>", "a,b"))
     tokenizer = train_tokenizer(LINES, recipe, tmp_path / "tokenizer.model")
     vocabulary = tokenizer.vocabulary()
@@ -123,7 +123,7 @@ def test_the_vocabulary_is_that_of_the_model(algorithm: str, tmp_path: Path) -> 
     assert {vocabulary.pieces[i] for i in ids if not vocabulary.ordinary[i]} == special
 
 
-def test_other_kinds_of_models_have_no_vocabulary_to_sample(tmp_path: Path) -> None:
+def test_vocabulary_of_other_algorithms(tmp_path: Path) -> None:
     path = tmp_path / "words"
     special: dict[str, Any] = {"pad_id": PAD_ID, "unk_id": UNK_ID, "bos_id": BOS_ID, "eos_id": EOS_ID}
     sentencepiece.SentencePieceTrainer.train(
@@ -134,7 +134,7 @@ def test_other_kinds_of_models_have_no_vocabulary_to_sample(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_vocabulary_that_does_not_fit(algorithm: str, tmp_path: Path) -> None:
+def test_unsuitable_vocabulary_size(algorithm: str, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.model"
     with pytest.raises(UserError, match=r"vocab_size is 5000; this text allows at most (\d+) pieces") as caught:
         train_tokenizer(LINES, TokenizerRecipe(vocab_size=5000, algorithm=algorithm), path)
@@ -144,7 +144,7 @@ def test_vocabulary_that_does_not_fit(algorithm: str, tmp_path: Path) -> None:
         train_tokenizer(LINES, TokenizerRecipe(vocab_size=100, algorithm=algorithm), path)
 
 
-def test_nothing_to_train_on(tmp_path: Path) -> None:
+def test_training_without_text(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot train the tokenizer") as caught:
         train_tokenizer([], RECIPE, tmp_path / "tokenizer.model")
     assert "\n" not in str(caught.value)
@@ -163,7 +163,7 @@ def test_missing_model_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_tokenizers_of_both_sides(joint: bool, tmp_path: Path) -> None:
+def test_joint_and_separate_tokenizers(joint: bool, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     pairs = [(line, line.replace("the", "das")) for line in LINES]
     made = train_tokenizers(lambda: pairs, TokenizerRecipe(vocab_size=300, joint=joint), tmp_path)
@@ -177,7 +177,7 @@ def test_tokenizers_of_both_sides(joint: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_tags_are_symbols_of_the_source_side(joint: bool, tmp_path: Path) -> None:
+def test_tags_are_source_symbols(joint: bool, tmp_path: Path) -> None:
     recipe = TokenizerRecipe(vocab_size=300, joint=joint, user_symbols=("<sep>",))
     made = train_tokenizers(lambda: [(line, line) for line in LINES], recipe, tmp_path, ["<web>", "<sep>"])
     assert list(made.src.user_symbols()) == ["<sep>", "<web>"]

@@ -1,4 +1,4 @@
-"""Trees as targets, and their brackets."""
+"""Linearized trees and their brackets."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from nmt.text.trees import Leaf, Node, brackets, linearize, read_tree, right_bra
 DOG = "(ROOT (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ sleeps)) (. .)))"
 
 
-def test_a_tree_becomes_words_and_labelled_brackets() -> None:
+def test_linearize() -> None:
     tree = read_tree(DOG)
     assert tree.label == "ROOT"
     assert tree.children[0] == Node(
@@ -25,18 +25,18 @@ def test_a_tree_becomes_words_and_labelled_brackets() -> None:
 @pytest.mark.parametrize(
     ("line", "target"),
     [
-        ("( (S (NP (PRP It)) (VP (VBZ is))) )", "(S (NP XX )NP (VP XX )VP )S"),  # the Penn Treebank's own root
-        ("(TOP (S (NP (-NONE- *)) (VP (VB Go))))", "(S (VP XX )VP )S"),  # what dominates nothing but a trace goes
+        ("( (S (NP (PRP It)) (VP (VBZ is))) )", "(S (NP XX )NP (VP XX )VP )S"),  # unlabeled root of the Penn Treebank
+        ("(TOP (S (NP (-NONE- *)) (VP (VB Go))))", "(S (VP XX )VP )S"),  # constituents with only a trace are removed
         ("(ROOT (NP (NN a)) (NP (NN b)))", "(TOP (NP XX )NP (NP XX )NP )TOP"),
         ("(S (NP=2 (-LRB- -LRB-) (NN x)) (ADJP|ADVP (JJ y)))", "(S (NP XX XX )NP (ADJP XX )ADJP )S"),
         ("(S (`` ``) (VP (VB Go)) ('' '') (: --))", "(S `` (VP XX )VP '' : )S"),
     ],
 )
-def test_what_evalb_ignores_is_left_out(line: str, target: str) -> None:
+def test_traces_and_function_tags_are_removed(line: str, target: str) -> None:
     assert linearize(read_tree(line)) == target
 
 
-def test_brackets_in_words_are_written_as_in_text() -> None:
+def test_escaped_brackets() -> None:
     assert words(read_tree("(NP (NN Re-LRB-a-RRB-d) (-LRB- -LRB-) (NN {x}) (-RRB- -RRB-))")) == [
         "Re(a)d",
         "(",
@@ -45,8 +45,8 @@ def test_brackets_in_words_are_written_as_in_text() -> None:
     ]
 
 
-def test_brackets_are_counted_as_evalb_counts_them() -> None:
-    """Without root, tags, punctuation and empty brackets; ADVP and PRT are one label."""
+def test_brackets() -> None:
+    """Excludes root, tags, punctuation and empty brackets; ADVP equals PRT."""
     line = "(ROOT (S (PRT (RB So)) (, ,) (NP (PRP it)) (VP (VBZ is)) (X (. .))))"
     expected = [("ADVP", 0, 1), ("NP", 1, 2), ("VP", 2, 3), ("S", 0, 3)]
     assert brackets(line) == (expected, 5)
@@ -70,11 +70,11 @@ def test_brackets_are_counted_as_evalb_counts_them() -> None:
         "XX y",
     ],
 )
-def test_a_malformed_tree_is_an_error(line: str) -> None:
+def test_malformed_tree(line: str) -> None:
     with pytest.raises(ValueError):
         brackets(line)
 
 
-def test_the_baseline_branches_to_the_right() -> None:
+def test_right_branching() -> None:
     assert right_branching("(S (NP XX XX )NP . )S") == "(S XX (S XX (S . )S )S )S"
     assert brackets(right_branching("(S (NP XX XX )NP . )S"))[0] == [("S", 1, 2), ("S", 0, 2)]

@@ -1,4 +1,4 @@
-"""From tokens to words: what a real tokenizer makes of any line, put together again word by word."""
+"""Mapping from tokens to words, with real tokenizers."""
 
 import io
 import re
@@ -35,26 +35,26 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     [
         ("ab  c", "NFC", [0, 0, 1]),
         ("", "NFC", []),
-        ("a\u200bb \u200b c", "NFC", [0, 0, 2]),  # what is invisible vanishes, words of nothing else too
-        ("a\x00b c", "NFC", [0, 0, 1]),  # one word as given, though two in normal form
+        ("a\u200bb \u200b c", "NFC", [0, 0, 2]),  # invisible characters are removed
+        ("a\x00b c", "NFC", [0, 0, 1]),  # one word as given, two after normalization
         ("e\u0301 x", "NFC", [0, 1]),
         ("½ x", "NFKC", [0, 0, 0, 1]),
-        ("\u2581a\u2581 b", "NFC", [0, 1]),  # SentencePiece takes this mark for a space
+        ("\u2581a\u2581 b", "NFC", [0, 1]),  # SentencePiece treats this character as a space
     ],
 )
-def test_words_of_a_line_as_given(line: str, form: str, words: list[int]) -> None:
+def test_words_of_an_unnormalized_line(line: str, form: str, words: list[int]) -> None:
     assert words_as_given(line, form) == words  # type: ignore[arg-type]
 
 
 def spelled(piece: str) -> bytes:
-    """What a piece adds to a word."""
+    """Return the text that a piece adds to a word."""
     if re.fullmatch("<0x..>", piece):
         return bytes([int(piece[3:5], 16)])
     return piece.replace("\u2581", "").encode()
 
 
 def words_of_line(tokenizer: Tokenizer, line: str, form: UnicodeForm = "NFC") -> tuple[list[str], list[int | None]]:
-    """The pieces of a line, and the word of each."""
+    """Return the pieces of a line and the word index of each."""
     text = normalize(line, form)
     ids, starts = tokenizer.encode_with_starts(text)
     assert ids == tokenizer.encode(text)
@@ -62,7 +62,7 @@ def words_of_line(tokenizer: Tokenizer, line: str, form: UnicodeForm = "NFC") ->
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("abt \u2581\u3000é"), max_size=40))
-def test_the_pieces_of_a_word_spell_it(tokenizer: Tokenizer, line: str) -> None:
+def test_pieces_spell_their_word(tokenizer: Tokenizer, line: str) -> None:
     pieces, words = words_of_line(tokenizer, line)
     for place, word in enumerate(line.split()):
         found = b"".join(spelled(piece) for piece, own in zip(pieces, words, strict=True) if own == place)
@@ -75,7 +75,7 @@ def test_the_pieces_of_a_word_spell_it(tokenizer: Tokenizer, line: str) -> None:
 
 @pytest.fixture(scope="session", params=[True, False], ids=["bytes", "unknown"])
 def foreign(request: pytest.FixtureRequest) -> Tokenizer:
-    """A tokenizer like those of Marian's models: it normalizes by itself, and may have an unknown token."""
+    """Return a normalizing tokenizer, like those of Marian models, optionally with an unknown token."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["the office has a final cat, 12 old trees and a fine ff."] * 20),
@@ -99,14 +99,14 @@ def foreign(request: pytest.FixtureRequest) -> Tokenizer:
     "line",
     [
         "the o\ufb03ce has a \ufb01nal cat",  # ligatures are several letters
-        "\uff54\uff48\uff45 \uff4f\uff4c\uff44 cat",  # letters of full width
+        "\uff54\uff48\uff45 \uff4f\uff4c\uff44 cat",  # full-width letters
         "the\u3000old\u3000\u3000cat",  # ideographic spaces
         "  the  old   cat ",
-        "\u2460\u2461 old cats\u2026 \u00bd a cat",  # what is written with several characters
+        "\u2460\u2461 old cats\u2026 \u00bd a cat",  # compatibility characters
         "a\u0301 cat e\u0301e\u0301 x\u0302\u0323 the",  # combining characters
-        "\uff76\uff9e the cat",  # two characters that become one
-        "\ufdfa the cat",  # one character of several words
-        "\U0001f600\U0001f600 the \u732b cat",  # without pieces of their own
+        "\uff76\uff9e the cat",  # two characters become one
+        "\ufdfa the cat",  # one character becomes several words
+        "\U0001f600\U0001f600 the \u732b cat",  # no pieces
         ">>fr<< the cat",
         "a\u200bb \u200b c\u00ad the",
         "\u00b4 the \u00b4 cat",  # a space and a combining character
@@ -117,7 +117,7 @@ def foreign(request: pytest.FixtureRequest) -> Tokenizer:
     ],
 )
 @pytest.mark.parametrize("form", ["none", "NFC", "NFKC"])
-def test_a_tokenizer_that_normalizes_by_itself_shifts_no_word(foreign: Tokenizer, line: str, form: UnicodeForm) -> None:
+def test_words_with_a_normalizing_tokenizer(foreign: Tokenizer, line: str, form: UnicodeForm) -> None:
     pieces, words = words_of_line(foreign, line, form)
     for place, word in enumerate(line.split()):
         found = [piece for piece, own in zip(pieces, words, strict=True) if own == place]
@@ -126,8 +126,8 @@ def test_a_tokenizer_that_normalizes_by_itself_shifts_no_word(foreign: Tokenizer
 
 
 @given(st.lists(st.integers(4, 319), max_size=30))
-def test_what_a_model_may_write_has_the_words_of_its_text(tokenizer: Tokenizer, ids: list[int]) -> None:
-    """Any tokens at all, most of them single bytes, which spell broken characters as often as not."""
+def test_words_of_arbitrary_output(tokenizer: Tokenizer, ids: list[int]) -> None:
+    """Arbitrary tokens, mostly bytes that spell invalid characters."""
     pieces, text = tokenizer.pieces(ids), tokenizer.decode(ids)
     words = words_of_pieces(pieces, words_as_printed(text))
     known = [word for word in words if word is not None]
@@ -143,7 +143,7 @@ def test_what_a_model_may_write_has_the_words_of_its_text(tokenizer: Tokenizer, 
     ("pieces", "words"),
     [
         (["▁a", "<0xC3>", "<0xA4>", "b", "▁c"], [0, 0, 0, 0, 1]),
-        (["<0xC3>", "▁b"], [0, 1]),  # half a character is a character, the wrong one
+        (["<0xC3>", "▁b"], [0, 1]),  # an incomplete character is one character
         (["▁a", "<0xE2>", "<0x80>", "<0xA8>", "b"], [0, 1, 1, 1, 1]),  # these bytes spell a line separator
         (["▁", "a", "▁", "▁b"], [0, 0, 1, 1]),
         (["▁a", "▁"], [0, None]),
@@ -156,7 +156,7 @@ def test_words_of_pieces(pieces: list[str], words: list[int | None]) -> None:
     assert words_of_pieces(pieces, words_as_printed(text.decode("utf-8", "replace"))) == words
 
 
-def test_words_are_linked_if_any_of_their_tokens_are() -> None:
+def test_words_are_aligned_if_any_of_their_tokens_are() -> None:
     assert link_words([2, 0, 0, 1], [0, 0, 1], [0, 0, 1, None]) == [(0, 0), (0, 1), (1, 0)]
     assert link_words([], [], [0, 1]) == []
     assert format_links([(0, 1), (12, 3)]) == "0-1 12-3"

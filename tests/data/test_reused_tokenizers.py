@@ -1,4 +1,4 @@
-"""Preparation with and without a given tokenizer, against a plain account of what is to come out, pair by pair."""
+"""Preparation with reused and trained tokenizers, compared with a simple reference implementation."""
 
 from collections import Counter
 from pathlib import Path
@@ -102,7 +102,7 @@ def stored(prepared: Prepared) -> list[tuple[list[int], list[int]]]:
 
 
 def expected(recipe: Recipe, tokenizers: Tokenizers) -> tuple[list[tuple[list[int], list[int]]], dict[str, Any]]:
-    """What is to be stored, and a part of the report; one pair at a time, with a set of all pairs seen."""
+    """Return the expected store and counts, computed pair by pair."""
     cleaner = Cleaner(recipe.data, "en", "de")
     seen: set[tuple[str, str]] = set()
     kept: list[tuple[list[int], list[int]]] = []
@@ -147,7 +147,7 @@ def assert_as_expected(prepared: Prepared, recipe: Recipe) -> Counter[str]:
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("kind", ["bpe, joint", "bpe, apart", "unigram, joint"])
 @pytest.mark.parametrize("chunk", [5, 4096])
-def test_given_tokenizer(
+def test_reused_tokenizer(
     chunk: int,
     kind: str,
     options: tuple[str, ...],
@@ -170,17 +170,17 @@ def test_trained_tokenizer(options: tuple[str, ...], folder: Path, monkeypatch: 
     assert_as_expected(prepare(recipe), recipe)
 
 
-def test_tokenizer_of_the_same_text_gives_the_same_store(folder: Path) -> None:
+def test_reusing_the_trained_tokenizer_gives_the_same_store(folder: Path) -> None:
     plain = prepare(recipe_for(folder, "plain", None))
     given = prepare(recipe_for(folder, "given", plain.tokenizers))
     for path in plain.directory.iterdir():
-        if path.name != "prepare.json":  # The recipe's part in it is another.
+        if path.name != "prepare.json":  # has other options
             assert path.read_bytes() == (given.directory / path.name).read_bytes()
     reports = [{**prepared.report, "recipe": None} for prepared in (plain, given)]
     assert reports[0] == reports[1]
 
 
-def test_worker_processes_encode_alike(
+def test_result_is_independent_of_workers(
     folder: Path, tokenizers: dict[str, Tokenizers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmt.data.corpus.PAIRS_PER_CHUNK", 5)
@@ -191,7 +191,7 @@ def test_worker_processes_encode_alike(
     assert all(path.read_bytes() == (together / path.name).read_bytes() for path in alone.iterdir())
 
 
-def test_nothing_is_left(folder: Path, tokenizers: dict[str, Tokenizers]) -> None:
+def test_all_pairs_dropped(folder: Path, tokenizers: dict[str, Tokenizers]) -> None:
     recipe = recipe_for(folder, "run", tokenizers["bpe, joint"], "data.max_tokens=2", "data.drop_duplicates=false")
     with pytest.raises(UserError, match=r"all 144 training pairs were dropped, \d+ of them as 'too many tokens'"):
         prepare(recipe)
