@@ -1,4 +1,4 @@
-"""The Slurm example: its syntax, what it launches, and that a time limit leads to another turn."""
+"""The Slurm example: syntax, launch, requeueing."""
 
 import os
 import signal
@@ -11,24 +11,24 @@ import pytest
 
 SCRIPT = Path(__file__).resolve().parents[1] / "tools" / "slurm-train.sbatch"
 
-# Stand-ins for the programs of a cluster; each notes in the folder $NOTES how it was called.
+# Fake programs of a cluster that log their calls in $LOGS.
 SCONTROL = """
-echo "$*" >>"$NOTES/scontrol"
+echo "$*" >>"$LOGS/scontrol"
 [[ $1 == show ]] && printf '%s\\n' node7 node8
 exit 0
 """
 SRUN = """
-echo "$*" >"$NOTES/srun"
+echo "$*" >"$LOGS/srun"
 while [[ $1 == --* ]]; do shift; done
 exec "$@"
 """
 TORCHRUN = """
-printf '%s\\n' "$@" >"$NOTES/torchrun"
-env >"$NOTES/environment"
+printf '%s\\n' "$@" >"$LOGS/torchrun"
+env >"$LOGS/environment"
 """
 WAIT_FOR_WARNING = """
 trap 'exit 1' USR1
-touch "$NOTES/running"
+touch "$LOGS/running"
 for _ in {1..600}; do sleep 0.05; done
 """
 
@@ -41,7 +41,7 @@ def cluster(tmp_path: Path) -> dict[str, str]:
         write_program(programs / name, body)
     return {
         "PATH": f"{programs}:{os.environ['PATH']}",
-        "NOTES": str(tmp_path),
+        "LOGS": str(tmp_path),
         "SLURM_JOB_ID": "1234567",
         "SLURM_JOB_NUM_NODES": "2",
         "SLURM_JOB_NODELIST": "node[7-8]",
@@ -59,20 +59,20 @@ def submit(cluster: Mapping[str, str], *arguments: str) -> subprocess.CompletedP
     return subprocess.run(["bash", SCRIPT, *arguments], env=cluster, capture_output=True, text=True, timeout=60)
 
 
-def notes(cluster: Mapping[str, str], name: str) -> list[str]:
-    path = Path(cluster["NOTES"]) / name
+def logged(cluster: Mapping[str, str], name: str) -> list[str]:
+    path = Path(cluster["LOGS"]) / name
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_the_syntax_is_right() -> None:
+def test_the_script_is_valid_strict_bash() -> None:
     subprocess.run(["bash", "-n", SCRIPT], check=True)
     assert "\nset -euo pipefail\n" in SCRIPT.read_text()
 
 
-def test_every_machine_gets_a_torchrun_that_meets_the_others_on_the_first(cluster: dict[str, str]) -> None:
+def test_torchrun_is_launched_on_every_node(cluster: dict[str, str]) -> None:
     done = submit(cluster, "recipes/base.toml", "run_dir=a b")
     assert (done.returncode, done.stderr) == (0, "")
-    assert notes(cluster, "torchrun") == [
+    assert logged(cluster, "torchrun") == [
         "--nnodes=2",
         "--nproc-per-node=4",
         "--rdzv-backend=c10d",
@@ -85,32 +85,32 @@ def test_every_machine_gets_a_torchrun_that_meets_the_others_on_the_first(cluste
         "recipes/base.toml",
         "run_dir=a b",
     ]
-    (launch,) = notes(cluster, "srun")
+    (launch,) = logged(cluster, "srun")
     assert launch.startswith("--ntasks-per-node=1 --cpus-per-task=30 --kill-on-bad-exit=1 torchrun ")
-    environment = dict(line.split("=", 1) for line in notes(cluster, "environment") if "=" in line)
+    environment = dict(line.split("=", 1) for line in logged(cluster, "environment") if "=" in line)
     assert environment["OMP_NUM_THREADS"] == "8"
     assert (environment["NMT_WATCH_SECONDS"], environment["NMT_TIMEOUT_SECONDS"]) == ("60", "600")
-    assert notes(cluster, "scontrol") == ["show hostnames node[7-8]"]
+    assert logged(cluster, "scontrol") == ["show hostnames node[7-8]"]
 
 
-def test_a_warning_before_the_time_limit_reaches_torchrun_and_the_job_is_queued_again(cluster: dict[str, str]) -> None:
+def test_the_time_limit_signal_reaches_torchrun_and_the_job_is_requeued(cluster: dict[str, str]) -> None:
     write_program(Path(cluster["PATH"].split(":")[0]) / "torchrun", WAIT_FOR_WARNING)
     job = subprocess.Popen(["bash", SCRIPT, "recipe.toml"], env=cluster)
     deadline = time.monotonic() + 30
-    while not (Path(cluster["NOTES"]) / "running").exists() and time.monotonic() < deadline:
+    while not (Path(cluster["LOGS"]) / "running").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     job.send_signal(signal.SIGUSR1)
     assert job.wait(timeout=30) == 143
-    assert notes(cluster, "scontrol")[1:] == ["requeue 1234567"]
+    assert logged(cluster, "scontrol")[1:] == ["requeue 1234567"]
 
 
-def test_a_failure_is_passed_on_and_nothing_is_queued(cluster: dict[str, str]) -> None:
+def test_a_failed_job_is_not_requeued(cluster: dict[str, str]) -> None:
     write_program(Path(cluster["PATH"].split(":")[0]) / "torchrun", "exit 3\n")
     assert submit(cluster, "recipe.toml").returncode == 3
-    assert notes(cluster, "scontrol") == ["show hostnames node[7-8]"]
+    assert logged(cluster, "scontrol") == ["show hostnames node[7-8]"]
 
 
-def test_without_a_recipe_or_outside_a_job_it_says_how_to_use_it(cluster: dict[str, str]) -> None:
+def test_usage_errors(cluster: dict[str, str]) -> None:
     outside = {name: value for name, value in cluster.items() if name != "SLURM_JOB_ID"}
     for done in (submit(cluster), submit(outside, "recipe.toml")):
         assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""The scripts and the pinned versions that everybody's environment is made from."""
+"""Scripts, pinned versions, and `tools/work-shares`."""
 
 import os
 import re
@@ -44,7 +44,7 @@ def test_scripts_are_executable_strict_bash(script: str) -> None:
     subprocess.run(["bash", "-n", path], check=True)
 
 
-def test_continuous_integration_runs_what_developers_run() -> None:
+def test_continuous_integration_runs_tools_test() -> None:
     assert "tools/test" in (ROOT / ".ci/run").read_text(encoding="utf-8")
 
 
@@ -55,7 +55,7 @@ def test_constraints_are_exact_and_sorted() -> None:
     assert PINNED["torch"] == "2.13.0"
 
 
-def test_constraints_pin_a_fitting_version_of_every_dependency() -> None:
+def test_constraints_satisfy_every_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"].values()
     wanted = [*project["project"]["dependencies"], *(name for extra in extras for name in extra)]
@@ -73,12 +73,12 @@ def test_the_oldest_constraints_are_the_lower_bounds() -> None:
     lines = (ROOT / "tools/constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
     pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
     bounds = {one.name: str(one.specifier).removeprefix(">=") for one in map(Requirement, wanted)}
-    for name in bounds.keys() - {"torch", "mypy", "ruff"}:  # see the file; the other two do not run what is tested
+    for name in bounds.keys() - {"torch", "mypy", "ruff"}:  # torch: see the file; mypy and ruff are not tested
         assert pinned[name] in (bounds[name], f"{bounds[name]}.0", f"{bounds[name]}.0.0"), name
 
 
-def test_the_environment_is_made_once(tmp_path: Path) -> None:
-    # A stand-in for Python that only notes how it was called: nothing is installed.
+def test_the_environment_is_created_once(tmp_path: Path) -> None:
+    # A fake Python that only logs its arguments.
     venv, log = tmp_path / "venv", tmp_path / "log"
     (venv / "bin").mkdir(parents=True)
     python = venv / "bin" / "python"
@@ -95,13 +95,13 @@ def test_the_environment_is_made_once(tmp_path: Path) -> None:
 
     printed, installs = make()
     assert printed == f"{venv}\n"
-    assert "torch==2.13.0" in installs[0], "torch comes first, by its exact version"
+    assert "torch==2.13.0" in installs[0], "torch is installed first, with its exact version"
     assert "--editable" in installs[1]
     assert all(f"--constraint {ROOT / 'tools/constraints.txt'}" in line for line in installs)
     assert make() == (f"{venv}\n", [])
 
 
-def test_an_old_python_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_an_old_python_is_a_one_line_error(tmp_path: Path) -> None:
     for tool in ("bash", "cat", "cksum", "dirname"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or pytest.fail(f"{tool} is missing"))
     old = tmp_path / "python3"
@@ -116,7 +116,7 @@ def test_an_old_python_is_refused_in_one_line(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_work_shares_prints_a_row_for_each_number_of_processes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_work_shares_prints_a_row_per_number_of_processes(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = str(ROOT / "recipes/wmt14-en-de-big.toml")
     assert work_shares.main([recipe, "1", "8", "--set", "train.batch_tokens=5_000"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
@@ -136,11 +136,11 @@ def test_work_shares_prints_a_row_for_each_number_of_processes(capsys: pytest.Ca
         (["{}", "--lengths", "nowhere"], "nowhere"),
     ],
 )
-def test_work_shares_refuses_in_one_line(
+def test_work_shares_errors_are_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = str(ROOT / "recipes/wmt14-en-de-big.toml")
     assert work_shares.main([argument.replace("{}", recipe) for argument in arguments]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.count("\n") == 1

@@ -1,4 +1,4 @@
-"""How much a sentence's translation depends on the batch that it is in; the work of `tools/batch-invariance`."""
+"""Dependence of translations on their batch; see `tools/batch-invariance`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ TOLERANCE = 1e-5
 SHOWN = 5
 
 EPILOG = """\
-Each batch holds so many neighbours of the file, whatever their lengths. What is compared with batches of one sentence:
-  strings     lines whose best translation is another string
-  score       largest difference between scores of the same string
-  token       largest difference between log-probabilities of the same token
-Rounding depends on the shape of a matrix product, so scores may differ by some units in the last place of float32. A
-string can only change where two hypotheses are nearer to each other than that; each such line is shown with both
-scores.
+Batches contain consecutive lines, whatever their lengths. Compared with batches of one sentence:
+  strings     lines with a different best translation
+  score       largest difference of scores of equal translations
+  token       largest difference of log-probabilities of equal tokens
+Rounding depends on matmul shapes, so scores may differ by some units in the last place of float32. Translations can
+only differ if two hypotheses have closer scores than that; such lines are shown with both scores.
 
 exit status: 0 all strings are equal and no score differs by more than 1e-5, else 1
 """
@@ -36,7 +35,7 @@ exit status: 0 all strings are equal and no score differs by more than 1e-5, els
 
 @dataclass(frozen=True)
 class Row:
-    """How the translations of one batch size and order differ from those of batches of one sentence."""
+    """Differences of one batch size and order from batches of one sentence."""
 
     size: int
     order: str
@@ -46,7 +45,7 @@ class Row:
 
     @property
     def passed(self) -> bool:
-        """Whether the batch did not matter."""
+        """Whether translations and scores are equal within the tolerance."""
         return not self.strings and self.score <= TOLERANCE
 
     def __str__(self) -> str:
@@ -56,7 +55,7 @@ class Row:
 def translate_in_batches(
     translator: Translator, lines: Sequence[str], size: int, order: Sequence[int]
 ) -> list[Translation]:
-    """The best translation of each line, in the order of `lines`; `order` is that in which they are batched."""
+    """Translate `lines` in batches of consecutive indices in `order`; returns translations in the order of `lines`."""
     found: dict[int, Translation] = {}
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
@@ -66,7 +65,7 @@ def translate_in_batches(
 
 
 def compare(size: int, order: str, found: Sequence[Translation], alone: Sequence[Translation]) -> Row:
-    """One row of the table; scores are compared where the strings are equal."""
+    """Compare with batches of one sentence; scores only for equal translations."""
     equal = [(a, b) for a, b in zip(found, alone, strict=True) if a.pieces == b.pieces]
     tokens = ((x, y) for a, b in equal for x, y in zip(a.token_log_probs, b.token_log_probs, strict=True))
     return Row(
@@ -79,14 +78,14 @@ def compare(size: int, order: str, found: Sequence[Translation], alone: Sequence
 
 
 def differences(lines: Sequence[str], found: Sequence[Translation], alone: Sequence[Translation]) -> Iterator[str]:
-    """Each line whose translation is another one, with both."""
+    """Describe each line with a different translation."""
     for number, (line, a, b) in enumerate(zip(lines, found, alone, strict=True), start=1):
         if a.text != b.text:
             yield f"line {number}: {line}\n  alone    {b.score:.7f} {b.text}\n  together {a.score:.7f} {a.text}"
 
 
 def measure(translator: Translator, lines: Sequence[str], seed: int) -> tuple[list[Row], list[str]]:
-    """The table, and all the differences that were found."""
+    """Measure all batch sizes and orders; returns rows and differing lines."""
     in_order = list(range(len(lines)))
     shuffled = random.Random(seed).sample(in_order, len(in_order))
     rows: list[Row] = []
@@ -104,17 +103,17 @@ def measure(translator: Translator, lines: Sequence[str], seed: int) -> tuple[li
 
 
 def main() -> int:
-    """Measure, print the table, and say by the exit status whether all are equal."""
+    """Print the table; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="tools/batch-invariance",
-        description="Show how much a sentence's translation depends on what stands beside it.",
+        description="Measure how much translations depend on batching.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", type=Path, help="a model directory, a checkpoint or a run")
-    parser.add_argument("src", type=Path, help="sentences, one a line")
-    parser.add_argument("--lines", type=int, metavar="N", help="only the first N")
-    parser.add_argument("--seed", type=int, default=1, help="of the shuffling (default: 1)")
+    parser.add_argument("src", type=Path, help="source sentences, one per line")
+    parser.add_argument("--lines", type=int, metavar="N", help="use only the first N lines")
+    parser.add_argument("--seed", type=int, default=1, help="random seed for shuffling (default: 1)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
     options = parser.parse_args()
     try:

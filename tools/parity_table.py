@@ -1,4 +1,4 @@
-"""What `tools/parity` does; see there."""
+"""Parity of exports; see `tools/parity`."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def main() -> None:
     row(f"{'search':<10}{'program':<24}{'lines':>6}{'equal':>9}{'BLEU':>9}{'seconds':>9}")
     for beam_size in (1, given.beam_size):
         decode = DecodeRecipe(beam_size=beam_size, length_penalty="power", length_alpha=given.length_alpha)
-        decode = decode.all_given()  # the other programs know nothing of the model's own options
+        decode = decode.all_given()  # the other programs do not use the model's defaults
         compare(given.model, src, ref, decode, given.hf_lines)
 
 
 def compare(model: Path, src: list[str], ref: list[str], decode: DecodeRecipe, hf_lines: int) -> None:
-    """The rows of one kind of search."""
+    """Print the rows of one search."""
     ours = Translator.load(model, "cpu", "fp32", decode)
     shown = partial(show, lowercase=ours.lowercases)
     reference = shown("nmt fp32", decode, ours.translate, src, ref, None)
-    apart: list[float] = []
+    differences: list[float] = []
     for precision in ("fp32", "int8"):
         engine = CTranslate2Translator.load(model, "cpu", precision, decode)
         shown(f"ctranslate2 {precision}", decode, engine.translate, src, ref, reference)
         pairs = zip(ours.translate_n_best(src[:200]), engine.translate_n_best(src[:200]), strict=True)
-        apart.append(max((abs(a.score - b.score) for [a], [b] in pairs if same(a, b)), default=0.0))
-    row(f"{'':<10}largest difference of scores of equal translations: fp32 {apart[0]:.2g}, int8 {apart[1]:.2g}")
+        differences.append(max((abs(a.score - b.score) for [a], [b] in pairs if same(a, b)), default=0.0))
+    row(f"{'':<10}largest score difference of equal translations: fp32 {differences[0]:.2g}, int8 {differences[1]:.2g}")
     with tempfile.TemporaryDirectory() as folder:
         notes = export_model(model, Path(folder) / "export", ExportOptions("huggingface", sample=src[:hf_lines]))
         row(f"{'':<10}huggingface: {notes[-1]}")
@@ -63,18 +63,18 @@ def compare(model: Path, src: list[str], ref: list[str], decode: DecodeRecipe, h
 
 
 def row(text: str) -> None:
-    """A line of the table, at once."""
+    """Print a line and flush."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def same(a: Translation, b: Translation) -> bool:
-    """Whether two translations have the same tokens."""
+    """Return whether two translations have the same tokens."""
     return a.pieces == b.pieces
 
 
 def huggingface_translator(directory: Path, decode: DecodeRecipe) -> Translate:
-    """Translates as a user of transformers would, 32 lines at a time."""
+    """Return a function that translates with transformers, 32 lines at a time."""
     model, tokenizer = load_huggingface(directory)
 
     def translate(lines: Sequence[str]) -> list[str]:
@@ -99,7 +99,7 @@ def show(
     *,
     lowercase: bool,
 ) -> list[str]:
-    """Translate, print a row, and return the translations; lowercase: whether BLEU ignores case."""
+    """Translate, print a row, and return the translations. lowercase: ignore case in BLEU."""
     started = time.perf_counter()
     found = translate(src)
     seconds = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""What each kind of search costs and gives; the work of `tools/search-table`."""
+"""Quality and time of search methods; see `tools/search-table`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from nmt.text.lines import read_lines
 from nmt.text.tokenizer import Tokenizers
 
 EPILOG = """\
-Every search translates the whole text --repetitions times, one search after the other in each round, so that a change
-of the machine's speed meets them all. Columns: sacreBLEU's BLEU and chrF2, length of the output divided by that of the
-reference, median seconds (all of them in brackets), and how many times as long as `beam 5` of the same round it took
-(median). The oracle knows the reference: of the ten best of beam 10 it takes the one of highest sentence BLEU; that is
-the most that reranking could gain. Of a model that writes lower case, scores are without regard to case.
+Each round translates the text once with every search, so changes of the machine's speed affect all of them. Columns:
+sacreBLEU's BLEU and chrF2, output length relative to the reference, median seconds (all in parentheses), and the median
+time relative to `beam 5` in the same round. The oracle selects the translation of highest sentence BLEU among the ten
+best of beam 10, an upper bound for reranking. Scores are lower-cased if the model is.
 """
 
 REFERENCE = "beam 5"
@@ -37,7 +36,7 @@ REFERENCE = "beam 5"
 
 @dataclass(frozen=True)
 class Search:
-    """A row of the table: its name, its options in section `decode`, and with what else it is done."""
+    """A row of the table. options: of section `decode`."""
 
     name: str
     models: tuple[Path, ...]
@@ -48,7 +47,7 @@ class Search:
 
 @dataclass
 class Row:
-    """What a search gave, and what each repetition took."""
+    """Results of a search and the seconds of each round."""
 
     search: Search
     texts: list[str] = field(default_factory=list)
@@ -56,46 +55,46 @@ class Row:
 
 
 def searches(model: Path, other: Path | None, device: str) -> list[Search]:
-    """All rows; beams are normalised by length, n^1, unless they say otherwise."""
+    """Searches of the table; length penalty n^1 unless the name says otherwise."""
     samples = {"sampling": True, "n_best": 32}
     ten_best = {"beam_size": 10, "n_best": 10}
     alone = (model,)
-    found = [
+    rows = [
         Search("beam 1 (greedy)", alone, {"beam_size": 1}),
         Search("beam 4", alone, {"beam_size": 4}),
         Search(REFERENCE, alone, {}),
         Search("beam 10", alone, {"beam_size": 10}),
-        Search("beam 5, not normalised", alone, {"length_penalty": "none"}),
+        Search("beam 5, not normalized", alone, {"length_penalty": "none"}),
         Search("beam 5, n^0.6", alone, {"length_alpha": 0.6}),
         Search("beam 5, ((5+n)/6)^0.6", alone, {"length_penalty": "gnmt", "length_alpha": 0.6}),
         Search("beam 5, ((5+n)/6)^1", alone, {"length_penalty": "gnmt"}),
         Search("beam 10, oracle of 10", alone, ten_best, oracle=True),
-        Search("beam 10, least risk of 10, chrF", alone, ten_best | {"bayes_risk": "chrf"}),
-        Search("beam 10, least risk of 10, BLEU", alone, ten_best | {"bayes_risk": "bleu"}),
+        Search("beam 10, MBR of 10, chrF", alone, ten_best | {"bayes_risk": "chrf"}),
+        Search("beam 10, MBR of 10, BLEU", alone, ten_best | {"bayes_risk": "bleu"}),
         Search("one sample", alone, {"sampling": True}),
         Search("one sample of the top 10", alone, {"sampling": True, "top_k": 10}),
         Search("one sample of the top 0.9", alone, {"sampling": True, "top_p": 0.9}),
         Search("one sample at temperature 0.5", alone, {"sampling": True, "temperature": 0.5}),
-        Search("32 samples, least risk, chrF", alone, samples | {"bayes_risk": "chrf"}),
-        Search("32 samples, least risk, BLEU", alone, samples | {"bayes_risk": "bleu"}),
+        Search("32 samples, MBR, chrF", alone, samples | {"bayes_risk": "chrf"}),
+        Search("32 samples, MBR, BLEU", alone, samples | {"bayes_risk": "bleu"}),
         Search("beam 1 (greedy), bf16", alone, {"beam_size": 1}, "bf16"),
         Search("beam 5, bf16", alone, {}, "bf16"),
     ]
     if multiplies_integers(choose_device(device)):
-        found.append(Search("beam 5, int8", alone, {}, "int8"))
+        rows.append(Search("beam 5, int8", alone, {}, "int8"))
     if other is not None:
-        found += [
+        rows += [
             Search("beam 5, the other model", (other,), {}),
             Search("beam 5, both, mean", (model, other), {"ensemble_mean": "linear"}),
             Search("beam 5, both, geometric mean", (model, other), {"ensemble_mean": "log"}),
         ]
-    return found
+    return rows
 
 
 def load(search: Search, device: str) -> Callable[[Sequence[str]], list[list[str]]]:
-    """What translates lines; of each it gives the best translation, or all of them for the oracle to choose from."""
+    """Return a function that translates lines: the best translation of each, or all of them for the oracle."""
     options = {"beam_size": 5, "length_penalty": "power", "length_alpha": 1.0} | search.options
-    decode = DecodeRecipe.model_validate(options).all_given()  # the same for every model
+    decode = DecodeRecipe.model_validate(options).all_given()  # independent of the model's defaults
     first, *others = search.models
     translator = Translator.load(first, device, search.precision, decode, others)
     if search.oracle:
@@ -104,7 +103,7 @@ def load(search: Search, device: str) -> Callable[[Sequence[str]], list[list[str
 
 
 def closest(texts: Sequence[str], reference: str, lowercase: bool) -> str:
-    """The translation of highest sentence BLEU, the first of equals."""
+    """Translation with the highest sentence BLEU."""
     bleu = BLEU(effective_order=True, lowercase=lowercase)
     return max(texts, key=lambda text: bleu.sentence_score(text, [reference]).score)
 
@@ -112,31 +111,31 @@ def closest(texts: Sequence[str], reference: str, lowercase: bool) -> str:
 def measure(
     rows: Sequence[Row], device: str, src: list[str], ref: list[str], repetitions: int, lowercase: bool
 ) -> None:
-    """Fill the rows; loading and a first batch are outside the clock."""
+    """Measure all rows; loading and a first batch are not timed."""
     with progress("searching", repetitions * len(rows), "passes") as bar:
         for _ in range(repetitions):
             for row in rows:
                 translate = load(row.search, device)
                 translate(src[:32])
                 started = time.perf_counter()
-                found = translate(src)
+                translations = translate(src)
                 row.seconds.append(time.perf_counter() - started)
-                row.texts = [closest(*pair, lowercase) for pair in zip(found, ref, strict=True)]
+                row.texts = [closest(*pair, lowercase) for pair in zip(translations, ref, strict=True)]
                 bar.advance(1)
 
 
 def table(rows: Sequence[Row], ref: list[str], lowercase: bool) -> Iterator[str]:
-    """Markdown, closed by the signatures."""
+    """Lines of the Markdown table and the signatures."""
     unit = next(row for row in rows if row.search.name == REFERENCE).seconds
     bleu, chrf = BLEU(lowercase=lowercase), CHRF(lowercase=lowercase)
     yield "| search | BLEU | chrF2 | length | seconds | times beam 5 |"
     yield "|---|---|---|---|---|---|"
     for row in rows:
         score = bleu.corpus_score(row.texts, [ref])
-        longer = statistics.median(mine / other for mine, other in zip(row.seconds, unit, strict=True))
+        relative = statistics.median(mine / other for mine, other in zip(row.seconds, unit, strict=True))
         seconds = f"{statistics.median(row.seconds):.1f} ({', '.join(f'{one:.1f}' for one in row.seconds)})"
         quality = f"{score.score:.2f} | {chrf.corpus_score(row.texts, [ref]).score:.2f} | {score.ratio:.3f}"
-        yield f"| {row.search.name} | {quality} | {seconds} | {longer:.2f} |"
+        yield f"| {row.search.name} | {quality} | {seconds} | {relative:.2f} |"
     yield ""
     yield f"BLEU {bleu.get_signature()}"
     yield f"chrF2 {chrf.get_signature()}"
@@ -146,15 +145,15 @@ def main() -> int:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(
         prog="tools/search-table",
-        description="Show what each kind of search costs and gives.",
+        description="Compare quality and time of search methods.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", type=Path, help="a model directory, a checkpoint or a run")
-    parser.add_argument("src", type=Path, help="sentences, one a line")
+    parser.add_argument("src", type=Path, help="source sentences, one per line")
     parser.add_argument("ref", type=Path, help="their reference translations")
     parser.add_argument("--ensemble", type=Path, metavar="MODEL", help="a second model with the same tokenizers")
-    parser.add_argument("--lines", type=int, metavar="N", help="only the first N")
+    parser.add_argument("--lines", type=int, metavar="N", help="use only the first N lines")
     parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="rounds (default: 3)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
     options = parser.parse_args()
@@ -164,14 +163,14 @@ def main() -> int:
         src, ref = (list(read_lines(path))[: options.lines] for path in (options.src, options.ref))
         if len(src) != len(ref) or not src:
             raise UserError(
-                f"{options.src} has {len(src)} lines and {options.ref} {len(ref)}; they must match; give both"
+                f"{options.src} has {len(src)} lines and {options.ref} {len(ref)}; they must match; check both"
             )
         measure(rows, options.device, src, ref, options.repetitions, lowercase)
     except UserError as error:
         sys.stderr.write(f"search-table: {error}\n")
         return 1
     where = f"{torch.get_num_threads()} threads" if options.device == "cpu" else torch.cuda.get_device_name()
-    sys.stdout.write(f"{len(src)} lines, fp32 unless said otherwise, {where}, torch {torch.__version__}\n\n")
+    sys.stdout.write(f"{len(src)} lines, fp32 unless stated otherwise, {where}, torch {torch.__version__}\n\n")
     sys.stdout.writelines(f"{line}\n" for line in table(rows, ref, lowercase))
     return 0
 

@@ -1,4 +1,4 @@
-"""How busy a recipe keeps several processes; the work of `tools/work-shares`."""
+"""Load balance of a recipe on several processes; see `tools/work-shares`."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from nmt.train.batching import micro_batch_multiple, plan_first_epoch, update_ne
 from nmt.train.data import TrainingData
 
 PROCESSES = (1, 2, 4, 8, 16, 64)
-# Enough updates of random sentences for figures that no longer change in the third digit.
+# With this many updates, the results are stable to three digits.
 UPDATES = 70
 
 EPILOG = """\
 Columns:
-  micro-batches  of an update, over all processes, on average
-  tokens         share of the computed tokens that are learned from; the rest is padding
-  busiest        tokens that the busiest process computes, divided by the mean over the processes
-  counts         share of the processes' work that counts: tokens / busiest
+  micro-batches  mean per update, over all processes
+  tokens         fraction of computed positions that are tokens; the rest is padding
+  busiest        positions of the busiest process relative to the mean over processes
+  useful         useful fraction of the work: tokens / busiest
 
-Sentence lengths are those of the corpus that the recipe's run has prepared, or of --lengths RUN, otherwise random ones
-distributed as those of WMT14 English-German. Shapes are those of a GPU: with train.compile, a single process pads
-micro-batches to one shape. train.micro_batch_tokens must be a number, because without the GPU nobody knows what fits.
+Sentence lengths are those of the recipe's prepared corpus or of --lengths RUN, otherwise random with the distribution
+of WMT14 English-German. Shapes are those of a GPU: with train.compile, a single process pads micro-batches to one shape.
+train.micro_batch_tokens must be a number, because the GPU memory is unknown.
 
-exit status: 0 printed, 2 the recipe or the command line is wrong
+exit status: 0 success, 2 invalid recipe or command line
 """
 
 
 def workload(recipe: Recipe, text: TrainingData, processes: int) -> Workload:
-    """The workload of so many processes, each with a GPU."""
+    """Workload of a number of processes with one GPU each."""
     train, world = recipe.train, World(0, processes, torch.device("cpu"))
-    assert train.micro_batch_tokens != "auto", "what fits into memory must be known"
+    assert train.micro_batch_tokens != "auto"
     multiple, needs = micro_batch_multiple(recipe, world), update_needs(recipe, text)
     plan = plan_first_epoch(recipe, text, needs, multiple)
     if train.shapes == "fixed" or (train.shapes == "auto" and train.compile and processes == 1):
@@ -50,8 +50,8 @@ def workload(recipe: Recipe, text: TrainingData, processes: int) -> Workload:
 
 
 def table(recipe: Recipe, text: TrainingData, numbers: Sequence[int]) -> Iterator[str]:
-    """The workload of each number of processes as rows of Markdown."""
-    yield "| processes | micro-batches | tokens | busiest | counts |"
+    """Lines of a Markdown table with one row per number of processes."""
+    yield "| processes | micro-batches | tokens | busiest | useful |"
     yield "|---|---|---|---|---|"
     for number in numbers:
         work = workload(recipe, text, number)
@@ -60,7 +60,7 @@ def table(recipe: Recipe, text: TrainingData, numbers: Sequence[int]) -> Iterato
 
 
 def lengths_of(recipe: Recipe, given: Path | None, scratch: Path) -> tuple[PairStore, str]:
-    """A token store with the sentence lengths to use, and what they are."""
+    """Return a token store with the sentence lengths, and their description."""
     if given is not None or (recipe.data_directory / "prepare.json").exists():
         directory = given or recipe.data_directory
         return open_corpus(directory).store, f"the corpus in {directory}"
@@ -68,21 +68,21 @@ def lengths_of(recipe: Recipe, given: Path | None, scratch: Path) -> tuple[PairS
     tgt_tokens = UPDATES * recipe.train.batch_tokens
     longest = recipe.data.max_tokens
     store = write_random_corpus(scratch, WMT14, tgt_tokens=tgt_tokens, longest=longest, vocab_sizes=sizes, seed=1)
-    return store, "lengths distributed as those of WMT14"
+    return store, "random lengths with the distribution of WMT14"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the table; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="tools/work-shares",
-        description="How busy a recipe keeps several processes, by the program's own plan of updates.",
+        description="Show the load balance of a recipe on several processes.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("recipe", type=Path, help="a recipe, such as recipes/wmt14-en-de-big.toml")
     parser.add_argument("processes", type=int, nargs="*", default=PROCESSES, help="default: %(default)s")
-    parser.add_argument("--lengths", type=Path, metavar="RUN", help="a run directory whose prepared corpus to use")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace an option")
+    parser.add_argument("--lengths", type=Path, metavar="RUN", help="use the prepared corpus of this run")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override an option")
     options = parser.parse_args(arguments)
     try:
         if min(options.processes) < 1:
@@ -90,14 +90,14 @@ def main(arguments: Sequence[str]) -> int:
         recipe = load_recipe(options.recipe, options.set)
         if recipe.train.micro_batch_tokens == "auto":
             raise UserError(
-                "train.micro_batch_tokens is 'auto'; it must be a number here; add --set train."
-                "micro_batch_tokens=4_096 or the like"
+                "train.micro_batch_tokens is 'auto'; it must be a number here; add e.g. "
+                "--set train.micro_batch_tokens=4_096"
             )
         with tempfile.TemporaryDirectory() as scratch:
-            store, what = lengths_of(recipe, options.lengths, Path(scratch))
+            store, source = lengths_of(recipe, options.lengths, Path(scratch))
             sys.stdout.write(
                 f"{options.recipe}: updates of {recipe.train.batch_tokens:,} target tokens, micro-batches of at most "
-                f"{recipe.train.micro_batch_tokens:,}; {what}\n\n"
+                f"{recipe.train.micro_batch_tokens:,}; {source}\n\n"
             )
             for line in table(recipe, TrainingData(store, store), options.processes):
                 sys.stdout.write(line + "\n")
