@@ -31,7 +31,7 @@ from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 from nmt.storage import sealed
-from nmt.storage.model_metadata import ModelMetadata
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import CorruptError, verify_directory, write_directory, write_file
 from nmt.train.state import TrainState
@@ -89,6 +89,16 @@ def test_a_model_that_names_a_removed_option_still_loads(
         assert load_model(tmp_path / "old", CPU).facts == FACTS
     lines = [line for line in capfd.readouterr().err.splitlines() if "coverage_penalty" in line]
     assert len(lines) == said, "it is said once, and only where the option had an effect"
+
+
+def test_a_model_with_renamed_options_loads(tmp_path: Path) -> None:
+    write_model(tmp_path / "new", seed=1)
+    path = tmp_path / "old" / "model.toml"
+    path.parent.mkdir()
+    text = (tmp_path / "new" / "model.toml").read_text()
+    path.write_text(text.replace("alignment_at", "alignment_place").replace("mbr_metric", "bayes_risk"))
+    assert path.read_text() != text
+    assert read_model_metadata(path.parent) == FACTS
 
 
 def test_find_model_takes_a_model_a_checkpoint_or_a_run(tmp_path: Path) -> None:

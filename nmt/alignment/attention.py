@@ -81,7 +81,7 @@ class ChosenAttention:
             raise UserError(f"alignment_layer must be between 0 and {layers - 1} (the last decoder layer), got {layer}")
         if invalid := [head for head in decode.alignment_heads if head >= heads]:
             raise UserError(f"alignment_heads must be between 0 and {heads - 1}, got {invalid[0]}")
-        return cls(layer, decode.alignment_heads, decode.alignment_place)
+        return cls(layer, decode.alignment_heads, decode.alignment_at)
 
     def weights(self, layer_map: AttentionMap) -> AttentionMap:
         """Average the heads of a layer: (places, heads, tgt_tokens, src_tokens + 1) -> (tgt_tokens, src_tokens + 1)."""

@@ -98,7 +98,7 @@ def align(
     if save_model is not None:
         chosen = aligner.attention
         settings = [f"alignment_layer={chosen.layer}", f"alignment_heads={list(chosen.heads)}"]
-        settings.append(f"alignment_place={chosen.place}")
+        settings.append(f"alignment_at={chosen.place}")
         write_with_decode(directory, override_decode(read_model_metadata(directory).decode, settings), save_model)
     with progress("aligning", len(sources), "pairs") as bar:
         for start in range(0, len(sources), ALIGNING_WINDOW):
@@ -117,7 +117,7 @@ def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place
         raise typer.BadParameter(f"--heads is {heads!r}; it must be comma-separated numbers from 0, such as 0,3")
     settings = [] if layer is None else [f"alignment_layer={layer}"]
     settings += [] if layer is None and heads is None else [f"alignment_heads=[{heads or ''}]"]
-    settings += [] if place is None else [f"alignment_place={place.value}"]
+    settings += [] if place is None else [f"alignment_at={place.value}"]
     return WordAligner.load(model, device, override_decode(read_model_metadata(find_model(model)).decode, settings))
 
 

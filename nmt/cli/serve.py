@@ -104,7 +104,7 @@ def _load(
 ) -> ServedModel:
     """Load a model; its own search options are the defaults of requests."""
     facts = read_model_metadata(find_model(path))
-    own = {"alignments": False} | ({"n_best": 1} if facts.decode.bayes_risk == "none" else {})
+    own = {"alignments": False} | ({"n_best": 1} if facts.decode.mbr_metric == "none" else {})
     decode = override_decode(facts.decode.model_copy(update=own), settings)
     load = partial(load_translator, [path], device, decode, processes, True)
     chosen = choose_engine(engine, precision, device, decode, [path], load, required=False)

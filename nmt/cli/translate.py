@@ -242,7 +242,7 @@ def _make_writer(
     To drop equal texts, the search returns the whole beam. By default samples and JSON Lines, which has the tokens of
     translations, keep equal texts.
     """
-    n_best = decode.n_best if decode.bayes_risk == "none" else 1
+    n_best = decode.n_best if decode.mbr_metric == "none" else 1
     if distinct is not None and n_best == 1:
         option = "--distinct" if distinct else "--no-distinct"
         raise typer.BadParameter(f"{option} has no effect on one translation per line; add --n-best, or leave it out")
@@ -298,15 +298,15 @@ def _override_decode(
     for name, value in named.items():
         if value is not None and any(one.removeprefix("decode.").partition("=")[0] == name for one in settings):
             raise typer.BadParameter(f"{name} is given by --set and by an option of its own; leave one of them out")
-    bayes_risk = values.get("bayes_risk", decode.bayes_risk).strip("'\"")
-    defaults = {"alignments": False} | ({"n_best": 1} if bayes_risk == "none" else {})
+    mbr_metric = values.get("mbr_metric", decode.mbr_metric).strip("'\"")
+    defaults = {"alignments": False} | ({"n_best": 1} if mbr_metric == "none" else {})
     resolved = override_decode(decode.model_copy(update=defaults), given)
     has_effect = {
         "alignment_layer": (resolved.alignments, "--with-alignments"),
         "alignment_heads": (resolved.alignments, "--with-alignments"),
-        "alignment_place": (resolved.alignments, "--with-alignments"),
+        "alignment_at": (resolved.alignments, "--with-alignments"),
         "length_alpha": (resolved.length_penalty != "none", "another length_penalty than 'none'"),
-        "diversity_strength": (resolved.num_groups > 1, "num_groups"),
+        "diversity_penalty": (resolved.beam_groups > 1, "beam_groups"),
         "sampling_seed": (resolved.sampling, "sampling=true"),
         "beam_size": (not resolved.sampling, "a search (sampling=false)"),
         "ensemble_mean": (bool(ensemble), "--ensemble"),
@@ -315,9 +315,9 @@ def _override_decode(
         effective, needed = has_effect.get(name, (True, ""))
         if not effective:
             raise typer.BadParameter(f"{name} has no effect without {needed}; add that, or leave it out")
-    if resolved.bayes_risk != "none" and resolved.n_best == 1:
+    if resolved.mbr_metric != "none" and resolved.n_best == 1:
         raise UserError(
-            f"decode.bayes_risk is {resolved.bayes_risk!r} and n_best is 1; n_best must be at least 2; give e.g. "
+            f"decode.mbr_metric is {resolved.mbr_metric!r} and n_best is 1; n_best must be at least 2; give e.g. "
             "--n-best 32 with --set sampling=true, or --n-best 5"
         )
     return resolved

@@ -94,8 +94,8 @@ class TextTranslator(ABC):
         self._samples = decode.sampling
         self._aligns = decode.alignments
         # Imported lazily: sacreBLEU takes longer to import than a short text to translate.
-        self._risk: Any = None if decode.bayes_risk == "none" else import_module("nmt.decode.bayes_risk")
-        self._utility = None if self._risk is None else self._risk.sentence_utility(decode.bayes_risk)
+        self._risk: Any = None if decode.mbr_metric == "none" else import_module("nmt.decode.bayes_risk")
+        self._utility = None if self._risk is None else self._risk.sentence_utility(decode.mbr_metric)
         self._tag = [] if decode.tag is None else [self._tokenizers.src.tag_id(decode.tag)]
 
     @property

@@ -22,7 +22,7 @@ from nmt.experiments.sweep import Run
 from nmt.logs import ProgressBar, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.processes.parallel import num_cores
-from nmt.recipe import Recipe, RecipeError, UserError, parse_recipe
+from nmt.recipe import Recipe, UserError, parse_saved_recipe
 
 _POLL_SECONDS = 0.2
 
@@ -31,8 +31,8 @@ def is_complete(run: Run) -> bool:
     """Return whether a run has finished with this recipe; the number of threads may differ."""
     try:
         report = json.loads((run.recipe.directory / "report.json").read_text(encoding="utf-8"))
-        finished = parse_recipe(report["recipe"])
-    except (OSError, ValueError, KeyError, TypeError, RecipeError):
+        finished = parse_saved_recipe(report["recipe"])
+    except (OSError, ValueError, KeyError, TypeError):
         return False
     return _relevant_options(finished) == _relevant_options(run.recipe)
 

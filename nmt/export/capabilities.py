@@ -66,7 +66,7 @@ def unsupported_options(
     requested = {
         "decode.stop 'exact' (it stops after a number of finished hypotheses)": decode.stop == "exact",
         "sampling (its samples depend on more than seed and line)": decode.sampling,
-        "beam groups (decode.num_groups)": decode.num_groups > 1,
+        "beam groups (decode.beam_groups)": decode.beam_groups > 1,
         "word bias (decode.bias)": bool(decode.bias),
         "required phrases (decode.require)": bool(decode.require),
         "shortlists (decode.shortlist, --shortlist)": decode.shortlist is not None,

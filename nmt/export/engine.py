@@ -345,7 +345,7 @@ class CTranslate2Translator(TextTranslator):
     def _set_decode(self, decode: DecodeRecipe) -> None:
         require_supported(decode)
         super()._set_decode(decode)
-        self._scores = self._shows_scores or decode.bayes_risk != "none"
+        self._scores = self._shows_scores or decode.mbr_metric != "none"
         self._batch_tokens = BATCH_TOKENS if decode.batch_tokens == "auto" else decode.batch_tokens
 
     @classmethod

@@ -13,7 +13,7 @@ from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizers
 
-_UNSUPPORTED = ("max_length_ratio", "min_length_ratio", "num_groups", "require", "bias", "tag", "shortlist")
+_UNSUPPORTED = ("max_length_ratio", "min_length_ratio", "beam_groups", "require", "bias", "tag", "shortlist")
 _DEFAULTS = DecodeRecipe().model_dump()
 
 
@@ -58,7 +58,7 @@ def to_generation_config(
         config["no_repeat_ngram_size"] = decode.no_repeat_ngram
     if sequences := [list(sequence) for sequence in forbidden if sequence]:
         config["bad_words_ids"] = sequences
-    if decode.bayes_risk != "none":
+    if decode.mbr_metric != "none":
         lost.append("minimum Bayes risk")
     lost += [f"decode.{name}" for name in _UNSUPPORTED if getattr(decode, name) != _DEFAULTS[name]]
     return config, lost

@@ -18,7 +18,7 @@ _SHOWN = ("num_beams", "length_penalty", "no_repeat_ngram_size", "min_new_tokens
 _SHOWN_FOR_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
 
 # Search options that change translations and that CTranslate2 does not support.
-_NOT_IN_CTRANSLATE2 = ("num_groups", "require", "bias", "bayes_risk", "sampling", "shortlist")
+_NOT_IN_CTRANSLATE2 = ("beam_groups", "require", "bias", "mbr_metric", "sampling", "shortlist")
 _DEFAULTS = DecodeRecipe()
 
 

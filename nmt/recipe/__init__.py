@@ -30,7 +30,6 @@ from nmt.recipe.sections import (
 )
 from nmt.recipe.toml import (
     describe_recipe,
-    drop_removed,
     dump_choices,
     dump_recipe,
     explain,
@@ -39,7 +38,9 @@ from nmt.recipe.toml import (
     load_saved_recipe,
     override_decode,
     parse_recipe,
+    parse_saved_recipe,
     revalidate,
+    upgrade_options,
 )
 
 __all__ = [
@@ -69,7 +70,6 @@ __all__ = [
     "TsvCorpus",
     "UserError",
     "describe_recipe",
-    "drop_removed",
     "dump_choices",
     "dump_recipe",
     "explain",
@@ -78,5 +78,7 @@ __all__ = [
     "load_saved_recipe",
     "override_decode",
     "parse_recipe",
+    "parse_saved_recipe",
     "revalidate",
+    "upgrade_options",
 ]

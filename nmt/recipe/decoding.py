@@ -28,11 +28,11 @@ class DecodeRecipe(Section):
     hypothesis can overtake the best that has ended."""
     patience: PositiveFloat = 1.0
     """With `stop` = "patience": how many times the beam size hypotheses must end; 1 is the same as `first`."""
-    num_groups: PositiveInt = 1
-    """Diverse beam search (Vijayakumar et al. 2018): this many groups share the beam and choose unlike each other; must
-    divide `beam_size`. Of `n_best` translations the first come one from each group."""
-    diversity_strength: Strength = 0.5
-    """With groups: what a token costs in the choice for each hypothesis of an earlier group that takes it too."""
+    beam_groups: PositiveInt = 1
+    """Diverse beam search (Vijayakumar et al. 2018): number of groups that the beam is split into; must divide
+    `beam_size`. An n-best list starts with the best translation of each group."""
+    diversity_penalty: Strength = 0.5
+    """Diverse beam search: penalty on a token for each hypothesis of an earlier group that extends with it."""
     max_extra_tokens: NonNegativeInt = 50
     """Longest output: this many tokens more than the input."""
     max_length_ratio: PositiveFloat | None = None
@@ -59,9 +59,9 @@ class DecodeRecipe(Section):
     """Put before each source sentence: the `tag` of a training corpus, such as `<web>`, to translate in its manner."""
     ensemble_mean: Literal["linear", "log"] = "linear"
     """How several models decide together: by the mean of their probabilities, or by the geometric mean."""
-    bayes_risk: Literal["none", "chrf", "bleu"] = "none"
-    """Of the `n_best` translations take the one that agrees best with all of them (minimum Bayes risk), by this score
-    of sentences."""
+    mbr_metric: Literal["none", "chrf", "bleu"] = "none"
+    """Minimum Bayes risk decoding (MBR): output the candidate of the `n_best` with the highest expected value of this
+    sentence-level metric against all candidates."""
     sampling: bool = False
     """Draw `n_best` translations at random instead of searching for the best."""
     sampling_seed: int = 1
@@ -81,9 +81,10 @@ class DecodeRecipe(Section):
     --choose` finds the best on development text."""
     alignment_heads: tuple[NonNegativeInt, ...] = ()
     """The heads of that layer, from 0, whose mean is taken; all of them by default."""
-    alignment_place: Literal["output", "input"] = "output"
-    """Where a target token is aligned: where the decoder writes it, or one place on, where it reads it. Lower layers of
-    deep decoders do better where they read (Chen et al. 2020); in shallow ones only the place of writing is of use."""
+    alignment_at: Literal["output", "input"] = "output"
+    """Decoder position whose attention aligns a target token: `output`, which predicts it, or `input`, one position
+    later, which reads it. In deep decoders the lower layers align better at `input` (Chen et al. 2020); in shallow
+    decoders only `output` works."""
     shortlist: Annotated[Path | None, BeforeValidator(lambda path: None if path == "" else path)] = None
     """A file that `nmt shortlist` made: a sentence is translated with the target pieces that it lists for those of the
     sentence, the most frequent ones, and those of its prefix and its required and preferred phrases; others count as
@@ -125,10 +126,10 @@ class DecodeRecipe(Section):
 
     @model_validator(mode="after")
     def _search_options_fit_together(self) -> DecodeRecipe:
-        if self.beam_size % self.num_groups and not self.sampling:
+        if self.beam_size % self.beam_groups and not self.sampling:
             raise ValueError(
-                f"decode.beam_size is {self.beam_size}; it must be a multiple of decode.num_groups "
-                f"({self.num_groups}); try {math.ceil(self.beam_size / self.num_groups) * self.num_groups}"
+                f"decode.beam_size is {self.beam_size}; it must be a multiple of decode.beam_groups "
+                f"({self.beam_groups}); try {math.ceil(self.beam_size / self.beam_groups) * self.beam_groups}"
             )
         drawn = {
             "temperature": self.temperature != 1.0,
@@ -147,7 +148,7 @@ class DecodeRecipe(Section):
             )
         searched = {
             "stop": self.stop != "first",
-            "num_groups": self.num_groups > 1,
+            "beam_groups": self.beam_groups > 1,
             "require": bool(self.require),
             "bias": bool(self.bias),
         }

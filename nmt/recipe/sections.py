@@ -216,8 +216,8 @@ class TrainRecipe(Section):
     """Micro-batches of an update over all processes. `auto`: the fewest that fit `micro_batch_tokens` and give all
     processes equally many. A number, or a multiple of it where so few do not fit: 8 splits updates alike on 1, 2, 4 and
     8 processes. Gradients are the same for every split but for rounding; dropout masks only for the same split."""
-    recompute: bool = False
-    """Keep no activations inside the layers and compute them again for the gradient: less memory, a third more work."""
+    activation_checkpointing: bool = False
+    """Recompute the activations inside the layers in the backward pass: less memory, about a third more computation."""
     optimizer: Literal["adam", "adamw"] = "adam"
     """Adam (the paper) or Adam with decoupled weight decay."""
     adam_betas: tuple[Probability, Probability] = (0.9, 0.98)

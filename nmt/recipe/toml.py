@@ -19,8 +19,15 @@ from nmt.recipe.decoding import DecodeRecipe
 from nmt.recipe.errors import RecipeError
 from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, DataRecipe, Recipe
 
-# Options that are gone, with the reason. Models and checkpoints of earlier versions still name them.
+# Options of earlier versions, which saved recipes and models may still have.
 _REMOVED = {"decode.coverage_penalty": "the coverage penalty was removed because it lowers BLEU"}
+_RENAMED = {
+    "train.recompute": "train.activation_checkpointing",
+    "decode.num_groups": "decode.beam_groups",
+    "decode.diversity_strength": "decode.diversity_penalty",
+    "decode.bayes_risk": "decode.mbr_metric",
+    "decode.alignment_place": "decode.alignment_at",
+}
 
 # Kinds of corpora that have another name today.
 _RENAMED_KINDS = {"embedded": "toy"}
@@ -68,24 +75,37 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def load_saved_recipe(path: Path) -> Recipe:
-    """The recipe that a run saved, perhaps with an earlier version; see `load_recipe` and `drop_removed`."""
+    """Read a recipe that a run saved, possibly with an earlier version."""
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        drop_removed(tree)
-        return Recipe.model_validate(tree)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
+        return parse_saved_recipe(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise RecipeError(f"{path} is not a readable recipe; it must be as it was saved; copy it again") from error
 
 
-def drop_removed(tree: dict[str, Any]) -> list[str]:
-    """Drop the options of a saved recipe that no longer exist, in place; returns those that had an effect."""
-    had_effect = []
+def parse_saved_recipe(text: str) -> Recipe:
+    """Parse a recipe that a run saved, possibly with an earlier version; raises ValueError if it is damaged."""
+    tree = tomllib.loads(text)
+    upgrade_options(tree)
+    return Recipe.model_validate(tree)
+
+
+def upgrade_options(tree: dict[str, Any]) -> list[str]:
+    """Update the options of a saved recipe, in place: rename renamed ones and drop removed ones.
+
+    Returns the removed options that were set.
+    """
+    for old, new in _RENAMED.items():
+        section, key = old.split(".")
+        options = tree.get(section)
+        if isinstance(options, dict) and key in options:
+            options.setdefault(new.removeprefix(f"{section}."), options.pop(key))
+    ignored = []
     for name in _REMOVED:
         section, key = name.split(".")
         options = tree.get(section)
         if isinstance(options, dict) and options.pop(key, None):
-            had_effect.append(name)
-    return had_effect
+            ignored.append(name)
+    return ignored
 
 
 def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe") -> Recipe:
@@ -259,6 +279,8 @@ def _explain_option(where: str, problems: Sequence[ErrorDetails]) -> str:
         return f"{where}.kind is {kind!r}; it must be one of {', '.join(CORPUS_KINDS)}"
     if where in _REMOVED:
         return f"unknown option {where!r}; {_REMOVED[where]}; leave it out"
+    if where in _RENAMED:
+        return f"unknown option {where!r}; it is now {_RENAMED[where]!r}; use that name"
     if problem["type"] == "extra_forbidden":
         return f"unknown option {where!r}; {_suggest(problem['loc'])}"
     if problem["type"] == "missing" and _is_section(_annotation(problem["loc"])):

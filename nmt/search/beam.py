@@ -53,7 +53,7 @@ class Extensions:
 class Beam(Batched):
     """Hypotheses of every sentence in the batch after `clock` steps of the search.
 
-    A beam consists of `num_groups` groups of equal size, side by side; without diverse beam search of one group.
+    A beam consists of `beam_groups` groups of equal size, side by side; without diverse beam search of one group.
 
     limits:          (batch,) int64, maximum length of the output, EOS included
     bias, required:  progress of each live hypothesis in these phrases; None if there are none
@@ -70,7 +70,7 @@ class Beam(Batched):
       end_log_probs:   (batch, capacity, beam) float32, log-probability of EOS after each parent
     """
 
-    num_groups: int
+    beam_groups: int
     max_finished: int | None
     clock: int
     sentences: ActiveSentences
@@ -102,14 +102,14 @@ class Beam(Batched):
         """
         batch, beam_size, device = len(ids), options.beam_size, limits.device
         sentences = ActiveSentences.start(ids, device)
-        width = beam_size // options.num_groups
+        width = beam_size // options.beam_groups
         log_prob = torch.full((batch, beam_size), _IMPOSSIBLE, device=device)
         log_prob[:, ::width] = 0.0
-        kept = (batch, options.num_groups, min(options.n_best, width))
+        kept = (batch, options.beam_groups, min(options.n_best, width))
         integers = torch.zeros(batch, capacity, beam_size, dtype=torch.int64, device=device)
         floats = torch.zeros(batch, capacity, beam_size, device=device)
         return cls(
-            num_groups=options.num_groups,
+            beam_groups=options.beam_groups,
             max_finished=options.max_finished,
             clock=clock,
             sentences=sentences,
@@ -163,7 +163,7 @@ class Beam(Batched):
         scores = scores.masked_fill(best.tokens != EOS_ID, _IMPOSSIBLE)
         beam_size, kept = self.log_prob.shape[1], self.scores.shape[2]
         if self.max_finished is not None:
-            scores[:, :, beam_size // self.num_groups :] = _IMPOSSIBLE
+            scores[:, :, beam_size // self.beam_groups :] = _IMPOSSIBLE
             scores.masked_fill_((self.num_finished >= self.max_finished)[:, :, None], _IMPOSSIBLE)
             self.num_finished = self.num_finished + (scores > _IMPOSSIBLE).sum(dim=2)
         ends = self.sentences.device_lengths[:, None, None] * beam_size + best.parents
@@ -176,7 +176,7 @@ class Beam(Batched):
 
         best: (batch, groups, count); end_log_probs: (batch, beam) log-probability of EOS after each live hypothesis
         """
-        live = best.live(self.log_prob.shape[1] // self.num_groups)
+        live = best.live(self.log_prob.shape[1] // self.beam_groups)
         self.log_prob = live.log_probs.flatten(1)
         self.parents[:, self._now] = live.parents.flatten(1)
         self.tokens[:, self._now] = live.tokens.flatten(1)

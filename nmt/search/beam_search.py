@@ -21,7 +21,7 @@ Stop        A sentence is done when no live hypothesis can exceed its worst kept
             group, and a group that has reached it accepts no more.
 Constraints `nmt.search.constraints` makes extensions impossible; the others keep their true log-probability.
             `nmt.search.required` allocates the beam to hypotheses with required phrases.
-Groups      With num_groups above 1, each group is a beam of beam_size / num_groups hypotheses. Tokens that earlier
+Groups      With beam_groups above 1, each group is a beam of beam_size / beam_groups hypotheses. Tokens that earlier
             groups choose at the same step rank lower (`Ranker.best_extensions`). A sentence is done when all of its
             groups are. The best finished hypotheses of all groups come first, by score, then their second ones, and so
             on. The first n_best distinct ones are returned, best first. There may be fewer if groups find the same.

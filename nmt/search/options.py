@@ -44,9 +44,9 @@ class SearchOptions:
     """Token sequences that no output contains."""
     bias: tuple[tuple[tuple[int, ...], float], ...] = ()
     """Token sequences and their bias, which is added to the log-probability in ranking; see `nmt.search.bias`."""
-    num_groups: int = 1
+    beam_groups: int = 1
     """Beam groups of diverse beam search; must divide `beam_size`."""
-    diversity_strength: float = 0.5
+    diversity_penalty: float = 0.5
     """Diversity penalty of a token for each hypothesis of an earlier group that it extends at the same step."""
     stop: StopRule = "exact"
     """When a sentence is done; see `nmt.search.beam_search`."""
@@ -62,19 +62,19 @@ class SearchOptions:
             raise UserError(
                 f"length_alpha must be between 0 (no length penalty) and {MAX_LENGTH_ALPHA:g}, got {self.length_alpha}"
             )
-        if self.num_groups < 1 or self.beam_size % self.num_groups:
+        if self.beam_groups < 1 or self.beam_size % self.beam_groups:
             raise UserError(
-                f"num_groups must divide beam_size ({self.beam_size}), got {self.num_groups}; change one of them"
+                f"beam_groups must divide beam_size ({self.beam_size}), got {self.beam_groups}; change one of them"
             )
-        if not self.diversity_strength >= 0.0:
-            raise UserError(f"diversity_strength must be at least 0 (no penalty), got {self.diversity_strength}")
+        if not self.diversity_penalty >= 0.0:
+            raise UserError(f"diversity_penalty must be at least 0 (no penalty), got {self.diversity_penalty}")
 
     @property
     def max_finished(self) -> int | None:
         """Number of finished hypotheses after which a group is done; None: no such rule."""
         if self.stop == "exact":
             return None
-        return max(1, round(self.beam_size // self.num_groups * (self.patience if self.stop == "patience" else 1.0)))
+        return max(1, round(self.beam_size // self.beam_groups * (self.patience if self.stop == "patience" else 1.0)))
 
     @classmethod
     def from_recipe(
@@ -103,8 +103,8 @@ class SearchOptions:
             no_repeat_ngram=recipe.no_repeat_ngram,
             forbidden=tuple(tuple(sequence) for sequence in forbidden if sequence),
             bias=tuple((tuple(sequence), value) for sequence, value in bias if sequence),
-            num_groups=recipe.num_groups,
-            diversity_strength=recipe.diversity_strength,
+            beam_groups=recipe.beam_groups,
+            diversity_penalty=recipe.diversity_penalty,
         )
 
 

@@ -20,7 +20,7 @@ class Ranker:
 
     def __init__(self, options: SearchOptions, max_length: int, device: torch.device) -> None:
         """max_length: longest output of the search, EOS included."""
-        self._num_groups, self._diversity = options.num_groups, options.diversity_strength
+        self._num_groups, self._diversity = options.beam_groups, options.diversity_penalty
         # By length. The entry after the longest serves `upper_bound`, which looks one token ahead.
         lengths = [*range(max_length + 1), max_length]
         penalties = [length_penalty(n, options.length_penalty, options.length_alpha) for n in lengths]
@@ -30,7 +30,7 @@ class Ranker:
         """Return the best 2 * width extensions of each group of `width` hypotheses, (batch, groups, count).
 
         Greedy search (a width of 1) takes the single best. Groups choose in turn. A token ranks lower by
-        `diversity_strength` for each live hypothesis of an earlier group that it extends at this step: the Hamming
+        `diversity_penalty` for each live hypothesis of an earlier group that it extends at this step: the Hamming
         diversity of Vijayakumar et al. 2018. Log-probabilities do not change.
 
         log_probs: (batch, beam, vocab) of the next token; EOS becomes impossible before all required phrases are met

@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from nmt.logs import warn
-from nmt.recipe import DecodeRecipe, ModelRecipe, UserError, drop_removed
+from nmt.recipe import DecodeRecipe, ModelRecipe, UserError, upgrade_options
 from nmt.storage.sealed import CorruptError
 
 FORMAT = 1
@@ -75,7 +75,7 @@ def read_model_toml(path: Path) -> tuple[ModelRecipe, ModelMetadata]:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
         if tree["format"] != FORMAT:
             raise UserError(f"{path} has format {tree['format']}; this version reads format {FORMAT}; update nmt")
-        _warn_ignored(path, tuple(drop_removed(tree)))
+        _warn_ignored(path, tuple(upgrade_options(tree)))
         metadata = ModelMetadata(
             src_lang=tree["languages"]["src"],
             tgt_lang=tree["languages"]["tgt"],

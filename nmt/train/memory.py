@@ -282,7 +282,7 @@ class MemoryProbe:
     @property
     def _or_recompute(self) -> str:
         """Another remedy for the messages, unless it is already set."""
-        return "" if self.loss.model.encoder.recompute else ", or set train.recompute to true"
+        return "" if self.loss.model.encoder.recompute else ", or set train.activation_checkpointing to true"
 
 
 def fit_micro_batch(budget: int | Literal["auto"], at_least: int, probe: MemoryProbe) -> int:

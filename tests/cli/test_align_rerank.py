@@ -96,7 +96,7 @@ def test_the_choice_is_said_used_and_saved(folder: Path, tmp_path: Path, nmt: Nm
         assert nmt("align", model, folder / "src", folder / "tgt")[1] == chosen
         decode = read_model_metadata(model).decode
         assert decode.alignment_layer == int(options[1])
-        assert options[-2:] == ["--place", decode.alignment_place]
+        assert options[-2:] == ["--place", decode.alignment_at]
 
 
 def test_translations_come_with_their_alignments(folder: Path, nmt: Nmt) -> None:

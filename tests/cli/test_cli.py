@@ -151,10 +151,10 @@ def test_translate_never_overwrites_its_input(run_dir: Path, tmp_path: Path, nmt
 @pytest.mark.slow
 def test_least_risk_chooses_among_as_many_as_the_recipe_says(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     """What `nmt run` reports and `nmt translate` prints are the same."""
-    risky = ["--set", "sampling=true", "--set", "bayes_risk=chrf"]
+    risky = ["--set", "sampling=true", "--set", "mbr_metric=chrf"]
     model = tmp_path / "model"
     decode = read_model_metadata(run_dir / "model").decode.model_copy(
-        update={"sampling": True, "bayes_risk": "chrf", "n_best": 6}
+        update={"sampling": True, "mbr_metric": "chrf", "n_best": 6}
     )
     write_with_decode(run_dir / "model", decode, model)
     text = tmp_path / "text"
@@ -164,9 +164,9 @@ def test_least_risk_chooses_among_as_many_as_the_recipe_says(run_dir: Path, tmp_
     status, by_options, _ = nmt("translate", run_dir, text, *risky, "--n-best", 6)
     assert status == 0 and by_options == by_recipe
     assert Translator.load(model, "cpu").translate(text.read_text().splitlines()) == by_recipe.splitlines()
-    status, plain, _ = nmt("translate", model, text, "--set", "bayes_risk=none", "--set", "sampling=false")
+    status, plain, _ = nmt("translate", model, text, "--set", "mbr_metric=none", "--set", "sampling=false")
     assert status == 0 and len(plain.splitlines()) == 2
-    status, _, err = nmt("translate", run_dir, text, "--set", "bayes_risk=chrf")
+    status, _, err = nmt("translate", run_dir, text, "--set", "mbr_metric=chrf")
     assert status == 1 and "n_best is 1, which leaves nothing to choose from" in one_line(err)
 
 
@@ -298,14 +298,14 @@ def test_search_can_be_steered(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert status == 1
     assert "has 1 lines and" in one_line(err)
 
-    wishes = ["num_groups=2", "bias={ Heute = 9.0 }", "require=['schnell']"]
+    wishes = ["beam_groups=2", "bias={ Heute = 9.0 }", "require=['schnell']"]
     settings = [word for wish in wishes for word in ("--set", wish)]
     status, out, _ = nmt("translate", run_dir, tmp_path / "in.txt", "--beam-size", 4, *settings)
     assert status == 0
     assert [("schnell" in line) for line in out.splitlines()] == [True, False, True]
     status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--beam-size", 3, *settings)
     assert status == 2
-    assert "decode.num_groups" in one_line(err)
+    assert "decode.beam_groups" in one_line(err)
 
 
 def test_samples_repeat_with_the_seed_and_may_be_more_than_the_beam(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
@@ -316,7 +316,7 @@ def test_samples_repeat_with_the_seed_and_may_be_more_than_the_beam(run_dir: Pat
     assert len(first.splitlines()) == 12
     assert nmt(*command)[1] == first
     assert nmt(*command, "--set", "sampling_seed=2")[1] == nmt(*command, "--seed", 2)[1] != first
-    _, chosen, _ = nmt(*command, "--set", "bayes_risk=chrf")
+    _, chosen, _ = nmt(*command, "--set", "mbr_metric=chrf")
     drawn = [line.split("\t")[2] for line in first.splitlines()]
     assert len(chosen.splitlines()) == 2
     assert chosen.splitlines()[0] in drawn[:6] and chosen.splitlines()[1] in drawn[6:]

@@ -36,9 +36,9 @@ CHOICES: dict[str, tuple[list[str], str]] = {
     "length_alpha": (["length_alpha=0.0"], FAST),
     "stop": (["stop=exact"], SLOW + "CTranslate2 does not support decode.stop 'exact'"),
     "patience": (["stop=patience", "patience=0.5"], FAST),
-    "num_groups": (["num_groups=2"], SLOW + "CTranslate2 does not support beam groups"),
-    "diversity_strength": (
-        ["num_groups=2", "diversity_strength=0.1"],
+    "beam_groups": (["beam_groups=2"], SLOW + "CTranslate2 does not support beam groups"),
+    "diversity_penalty": (
+        ["beam_groups=2", "diversity_penalty=0.1"],
         SLOW + "CTranslate2 does not support beam groups",
     ),
     "max_extra_tokens": (["max_extra_tokens=0"], FAST),
@@ -52,7 +52,7 @@ CHOICES: dict[str, tuple[list[str], str]] = {
     "bias": (["bias.dog=1"], SLOW + "CTranslate2 does not support word bias"),
     "n_best": (["n_best=2"], FAST),
     "tag": (["tag=<web>"], FAST),
-    "bayes_risk": (["bayes_risk=chrf", "n_best=2"], FAST),
+    "mbr_metric": (["mbr_metric=chrf", "n_best=2"], FAST),
     "sampling": (["sampling=true"], SLOW + "CTranslate2 does not support sampling"),
     "sampling_seed": (["sampling=true", "sampling_seed=2"], SLOW + "CTranslate2 does not support sampling"),
     "temperature": (["sampling=true", "temperature=0.5"], SLOW + "CTranslate2 does not support sampling"),
@@ -62,7 +62,7 @@ CHOICES: dict[str, tuple[list[str], str]] = {
     "alignments": (["alignments=true"], SLOW + "CTranslate2 does not support alignments"),
     "alignment_layer": (["alignments=true", "alignment_layer=0"], SLOW + "CTranslate2 does not support alignments"),
     "alignment_heads": (["alignments=true", "alignment_heads=[0]"], SLOW + "CTranslate2 does not support alignments"),
-    "alignment_place": (["alignments=true", "alignment_place=input"], SLOW + "CTranslate2 does not support alignments"),
+    "alignment_at": (["alignments=true", "alignment_at=input"], SLOW + "CTranslate2 does not support alignments"),
     "shortlist": (["shortlist=LIST"], SLOW + "CTranslate2 does not support shortlist"),
     "batch_tokens": (["batch_tokens=20"], FAST),
 }
@@ -111,7 +111,7 @@ def test_every_option_of_the_search_works_where_the_engine_is_not_given(translat
     "options",
     [
         ("--length-penalty", "none", "--length-alpha", 0.3),
-        ("--set", "diversity_strength=0.9"),
+        ("--set", "diversity_penalty=0.9"),
         ("--set", "decode.sampling_seed=3"),
         ("--set", "ensemble_mean=log"),
     ],

@@ -378,7 +378,7 @@ def test_what_is_required_of_a_line_stands_in_its_translation(tokenizers: Tokeni
 def test_a_bias_and_a_group_come_from_the_recipe(tokenizers: Tokenizers) -> None:
     model = CopyModel(tokenizers.src.vocab_size)
     assert make_translator(model, tokenizers, bias={"dog": -20.0}).translate(["the old dog"]) != ["the old dog"]
-    groups = make_translator(model, tokenizers, beam_size=4, num_groups=2, n_best=2, diversity_strength=9.0)
+    groups = make_translator(model, tokenizers, beam_size=4, beam_groups=2, n_best=2, diversity_penalty=9.0)
     [translations] = groups.translate_n_best(["the old dog"])
     assert len({translation.text for translation in translations}) == 2
 

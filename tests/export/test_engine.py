@@ -151,7 +151,7 @@ def test_unusual_lines_keep_their_order(model: Path) -> None:
 
 
 def test_all_unsupported_options_are_named(model: Path) -> None:
-    decode = DecodeRecipe(num_groups=2, stop="exact", alignments=True, shortlist=Path("list"))
+    decode = DecodeRecipe(beam_groups=2, stop="exact", alignments=True, shortlist=Path("list"))
     with pytest.raises(UserError) as refused:
         CTranslate2Translator.load(model, "cpu", "fp32", decode, ensemble=[model])
     message = str(refused.value)

@@ -52,7 +52,7 @@ def test_no_length_penalty_is_exponent_zero(decode: dict[str, object]) -> None:
 
 def test_lost_options_are_named() -> None:
     decode = DecodeRecipe(
-        sampling=True, top_k=5, min_p=0.1, bayes_risk="chrf", max_length_ratio=2.0, shortlist=Path("list")
+        sampling=True, top_k=5, min_p=0.1, mbr_metric="chrf", max_length_ratio=2.0, shortlist=Path("list")
     )
     config, lost = to_generation_config(decode, 100, 256, [])
     assert (config["do_sample"], config["num_beams"], config["top_k"], config["min_p"]) == (True, 1, 5, 0.1)

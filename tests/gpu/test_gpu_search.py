@@ -31,7 +31,7 @@ SIZES = {"d_model": 64, "d_ff": 96, "num_heads": 4, "num_encoder_layers": 2, "nu
 SEARCHES = {
     "greedy": SearchOptions(beam_size=1, max_extra_tokens=12),
     "beam": SearchOptions(beam_size=5, n_best=3, max_extra_tokens=12),
-    "groups": SearchOptions(beam_size=4, n_best=4, num_groups=2, max_extra_tokens=12),
+    "groups": SearchOptions(beam_size=4, n_best=4, beam_groups=2, max_extra_tokens=12),
     "rules": SearchOptions(beam_size=4, no_repeat_ngram=2, forbidden=((5, 6), (7,)), bias=(((8,), 1.5),)),
     "long": SearchOptions(beam_size=4, max_extra_tokens=50, min_tokens=50),
 }

@@ -224,7 +224,7 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]])
 SEARCHES = {
     "greedy": SearchOptions(beam_size=1, max_extra_tokens=12),
     "beam": SearchOptions(beam_size=5, n_best=3, max_extra_tokens=12),
-    "groups": SearchOptions(beam_size=4, n_best=4, num_groups=2, max_extra_tokens=12),
+    "groups": SearchOptions(beam_size=4, n_best=4, beam_groups=2, max_extra_tokens=12),
     "long": SearchOptions(beam_size=4, max_extra_tokens=50, min_tokens=50),
 }
 

@@ -380,6 +380,32 @@ def test_options_of_the_search_have_the_names_that_they_have_in_a_recipe_too(ove
     assert override_decode(before, [override]) == before.model_copy(update={"beam_size": 9})
 
 
+RENAMED = [
+    ("train.recompute", "true", "train.activation_checkpointing", True),
+    ("decode.num_groups", "2", "decode.beam_groups", 2),
+    ("decode.diversity_strength", "0.75", "decode.diversity_penalty", 0.75),
+    ("decode.bayes_risk", '"chrf"', "decode.mbr_metric", "chrf"),
+    ("decode.alignment_place", '"input"', "decode.alignment_at", "input"),
+]
+
+
+@pytest.mark.parametrize(("old", "value", "new", "expected"), RENAMED)
+def test_renamed_options_load_from_saved_recipes_and_are_errors_elsewhere(
+    old: str, value: str, new: str, expected: object, tmp_path: Path
+) -> None:
+    section, key = old.split(".")
+    path = tmp_path / "recipe.toml"
+    path.write_text(f"{SMALL}[{section}]\n{key} = {value}\n")
+    options = getattr(load_saved_recipe(path), section)
+    assert getattr(options, new.removeprefix(f"{section}.")) == expected
+    message = f"unknown option '{old}'; it is now '{new}'; use that name"
+    assert message_for(path.read_text()) == f"recipe: {message}"
+    assert message_for(SMALL, f"{old}={value}") == message
+    if section == "decode":
+        with pytest.raises(RecipeError, match=f"^{re.escape(message)}$"):
+            override_decode(DecodeRecipe(), [f"{key}={value}"])
+
+
 def test_a_saved_recipe_may_name_options_that_were_removed_since(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     for value in ("0.0", "0.2"):

@@ -107,8 +107,8 @@ Candidate = tuple[float, float, Prefix]  # rank, log-probability, tokens, the en
 def beam_outputs(task: Task) -> list[Scored]:
     """Beam search to the very limit, with groups, banks and all; then the best of all that ever ended."""
     options = task.options
-    width = options.beam_size // options.num_groups
-    groups: list[list[Live]] = [[(0.0, ())] for _ in range(options.num_groups)]
+    width = options.beam_size // options.beam_groups
+    groups: list[list[Live]] = [[(0.0, ())] for _ in range(options.beam_groups)]
     ended: list[list[Scored]] = [[] for _ in groups]
     wanted = {"exact": math.inf, "first": width, "patience": max(1, round(width * options.patience))}[options.stop]
     for length in range(1, task.longest + 2):
@@ -137,7 +137,7 @@ def candidates(task: Task, live: Sequence[Live], taken: Counter[int], width: int
             if more > NEG_INF and task.may_follow(tokens, token):
                 grown = (*tokens, token)
                 favour = task.bias(grown) + (task.credit(grown) if token != EOS_ID else 0.0)
-                rank = log_prob + more + favour - task.options.diversity_strength * taken[token]
+                rank = log_prob + more + favour - task.options.diversity_penalty * taken[token]
                 found.append((rank, log_prob + more, grown))
         found.sort(key=lambda candidate: -candidate[0])
         most = 2 * width if width > 1 else 1

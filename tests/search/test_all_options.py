@@ -117,7 +117,7 @@ def test_equals_a_plain_beam_with_all_options(
     wishes: list[Any],
 ) -> None:
     n_best = data.draw(st.integers(1, width * groups))
-    given_options = {"num_groups": groups, "diversity_strength": strength, **chosen, **data.draw(stops)}
+    given_options = {"beam_groups": groups, "diversity_penalty": strength, **chosen, **data.draw(stops)}
     given_options["max_extra_tokens"] += data.draw(st.integers(0, 4))
     options = SearchOptions(beam_size=width * groups, n_best=n_best, **given_options)
     tasks = tasks_of(seed, lengths, zeros, words, options, wishes)
@@ -129,12 +129,12 @@ def test_equals_a_plain_beam_with_all_options(
 
 COMPANY: list[dict[str, Any]] = [
     {"bias": (((4, 5), 2.0), ((6,), -1.1), ((5,), 0.7))},
-    {"num_groups": 2, "diversity_strength": 0.8},
-    {"num_groups": 4},
+    {"beam_groups": 2, "diversity_penalty": 0.8},
+    {"beam_groups": 4},
     {"stop": "first"},
-    {"stop": "patience", "patience": 1.5, "num_groups": 2},
+    {"stop": "patience", "patience": 1.5, "beam_groups": 2},
     {"beam_size": 1, "n_best": 1},
-    {"bias": (((4,), 1.3),), "num_groups": 2, "no_repeat_ngram": 2, "forbidden": ((7, 7),)},
+    {"bias": (((4,), 1.3),), "beam_groups": 2, "no_repeat_ngram": 2, "forbidden": ((7, 7),)},
 ]
 
 
@@ -162,7 +162,7 @@ def test_what_asks_for_nothing_changes_nothing() -> None:
     options = SearchOptions(beam_size=4, n_best=4, max_extra_tokens=5)
     plain = tasks_of(1, [3, 0, 7, 2], 0.2, 6, options, [((), ())] * 4)
     expected = search_together(plain)
-    one_group = replace(options, num_groups=1, diversity_strength=9.0)
+    one_group = replace(options, beam_groups=1, diversity_penalty=9.0)
     assert search_together([replace(task, options=one_group) for task in plain]) == expected
     busy = [*plain, replace(plain[1], required=((4, 5, 6), (7,)))]
     assert search_together(busy)[:4] == expected
@@ -172,8 +172,8 @@ def test_what_asks_for_nothing_changes_nothing() -> None:
 
 
 def test_the_options_of_the_recipe_arrive() -> None:
-    recipe = DecodeRecipe(beam_size=6, num_groups=3, diversity_strength=0.7, stop="patience", patience=3.0)
-    steering = {"num_groups": 3, "diversity_strength": 0.7, "stop": "patience", "patience": 3.0}
+    recipe = DecodeRecipe(beam_size=6, beam_groups=3, diversity_penalty=0.7, stop="patience", patience=3.0)
+    steering = {"beam_groups": 3, "diversity_penalty": 0.7, "stop": "patience", "patience": 3.0}
     expected = SearchOptions(6, bias=(((4, 5), -1.0),), **steering)  # type: ignore[arg-type]
     assert SearchOptions.from_recipe(recipe, bias=[([4, 5], -1.0), ([], 3.0)]) == expected
 
@@ -185,10 +185,10 @@ def test_the_options_of_the_recipe_arrive() -> None:
         {"n_best": 0},
         {"beam_size": 2, "n_best": 3},
         {"length_alpha": -0.1},
-        {"beam_size": 4, "num_groups": 3},
-        {"num_groups": 0},
-        {"diversity_strength": -1.0},
-        {"diversity_strength": math.nan},
+        {"beam_size": 4, "beam_groups": 3},
+        {"beam_groups": 0},
+        {"diversity_penalty": -1.0},
+        {"diversity_penalty": math.nan},
         {"length_alpha": 11.0},
     ],
 )
@@ -200,12 +200,12 @@ def test_invalid_options_are_errors(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"beam_size": 4, "num_groups": 3},
+        {"beam_size": 4, "beam_groups": 3},
         {"sampling": True, "require": ["word"]},
         {"sampling": True, "bias": {"word": 1.0}},
         {"bias": {"word": math.nan}},
         {"bias": {"word": 1e300}},
-        {"diversity_strength": 1e300},
+        {"diversity_penalty": 1e300},
         {"length_alpha": 10.5},
     ],
 )

@@ -95,7 +95,7 @@ def test_it_finds_what_a_plain_beam_finds_with_all_options(
 ) -> None:
     n_best = data.draw(st.integers(1, width * groups))
     chosen["max_extra_tokens"] += data.draw(st.integers(0, 4))
-    options = SearchOptions(beam_size=width * groups, n_best=n_best, num_groups=groups, **chosen, **data.draw(stops))
+    options = SearchOptions(beam_size=width * groups, n_best=n_best, beam_groups=groups, **chosen, **data.draw(stops))
     tasks = tasks_of(seed, lengths, zeros, words, options, wishes)
     found, model = search(tasks, batch_size)
     for task, of_one in zip(tasks, found, strict=True):

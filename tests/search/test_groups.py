@@ -12,7 +12,7 @@ SOURCES = [source_of(length, name) for name, length in enumerate([3, 5, 2, 6])]
 
 
 def search_groups(groups: int, strength: float, width: int = 2, n_best: int = 1) -> list[list[Hypothesis]]:
-    options = SearchOptions(width * groups, n_best, num_groups=groups, diversity_strength=strength, max_extra_tokens=4)
+    options = SearchOptions(width * groups, n_best, beam_groups=groups, diversity_penalty=strength, max_extra_tokens=4)
     return beam_search(TableModel(random_table(7, 6)), PackedSequences.from_lists(SOURCES), options)
 
 

@@ -36,7 +36,7 @@ def search_required(
 def test_a_beam_of_any_size_holds_everything(
     seed: int, beam_size: int, groups: int, extra: int, required: list[list[Prefix]]
 ) -> None:
-    options = SearchOptions(beam_size * groups, 1, max_extra_tokens=extra, num_groups=groups)
+    options = SearchOptions(beam_size * groups, 1, max_extra_tokens=extra, beam_groups=groups)
     for own, hypotheses in zip(required, search_required(seed, 5, required, options), strict=True):
         [found] = hypotheses
         assert all(count(phrase, tuple(found.tokens)) for phrase in own)

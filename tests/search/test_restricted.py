@@ -86,7 +86,7 @@ OPTIONS = SearchOptions(beam_size=4, n_best=3, max_extra_tokens=6)
 SEARCHES: dict[str, Callable[[StepModel[Any], PackedSequences], list[list[Hypothesis]]]] = {
     "beam": lambda model, src: beam_search(model, src, OPTIONS),
     "greedy": lambda model, src: beam_search(model, src, replace(OPTIONS, beam_size=1, n_best=1)),
-    "groups": lambda model, src: beam_search(model, src, replace(OPTIONS, num_groups=2)),
+    "groups": lambda model, src: beam_search(model, src, replace(OPTIONS, beam_groups=2)),
     "samples": lambda model, src: sample(model, src, OPTIONS, SamplingOptions(seed=3, top_p=0.9)),
 }
 

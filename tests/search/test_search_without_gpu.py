@@ -100,7 +100,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "greedy": {"beam_size": 1},
     "beam": {"beam_size": 4, "n_best": 3},
     "length penalty": {"length_penalty": "power", "length_alpha": 1.0},
-    "groups": {"beam_size": 6, "num_groups": 3, "n_best": 4},
+    "groups": {"beam_size": 6, "beam_groups": 3, "n_best": 4},
     "lengths": {"min_tokens": 4, "min_length_ratio": 0.9, "max_length_ratio": 3.0, "max_tokens": 40},
     "no n-gram twice": {"no_repeat_ngram": 3},
     "no token twice": {"no_repeat_ngram": 1},

@@ -292,13 +292,13 @@ def test_the_refusal_names_the_largest_budget_that_fits_with_a_margin() -> None:
         probe_with(need(1_280) / 0.9 * 1.02).require(4_000)
     assert str(refusal.value) == (
         "a step with train.micro_batch_tokens=4000 exceeds the memory of cpu; it must be at most 1280; "
-        "set it to 1280, or set train.recompute to true"
+        "set it to 1280, or set train.activation_checkpointing to true"
     )
     with pytest.raises(UserError) as refusal:
         probe_with(1).require(4_000)
     assert str(refusal.value) == (
         "a micro-batch with a sentence of 61 tokens exceeds the memory of cpu; it must fit; "
-        "lower data.max_tokens or choose a smaller model, or set train.recompute to true"
+        "lower data.max_tokens or choose a smaller model, or set train.activation_checkpointing to true"
     )
 
 

@@ -167,7 +167,7 @@ def test_a_step_compiled_as_one_graph_trains_the_same_model(
 @pytest.mark.parametrize("stops", [[6], [6, 12, 18]], ids=["once", "three times"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"ema_decay": 0.9, "rdrop": 1.0, "recompute": True, "dropout_ramp_steps": 16}],
+    [{}, {"ema_decay": 0.9, "rdrop": 1.0, "activation_checkpointing": True, "dropout_ramp_steps": 16}],
     ids=["plain", "all"],
 )
 def test_stop_and_resume_gives_the_same_bits(

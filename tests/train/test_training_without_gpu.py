@@ -73,7 +73,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "separate embeddings": ({"tied_embeddings": "none", "output_bias": True}, {}),
     "adamw, not clipped": ({}, {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 0}),
     "r-drop": ({}, {"rdrop": 1.0}),
-    "recompute": ({}, {"recompute": True}),
+    "recompute": ({}, {"activation_checkpointing": True}),
     "dropout ramp": ({}, {"dropout_ramp_steps": 10}),
 }
 
@@ -84,7 +84,7 @@ def test_nothing_of_an_update_waits(name: str) -> None:
     recipe = make_recipe(*OPTIONS[name])
     with fake_cuda() as mode:
         loss = make_loss(recipe)
-        loss.model.recompute_layers(recipe.train.recompute)
+        loss.model.recompute_layers(recipe.train.activation_checkpointing)
         results = make_updates(recipe, Updater(recipe, WORLD, loss), fixed=False)
         assert not mode.waits
         for result in results:
