@@ -31,7 +31,7 @@ Columns:
   useful         useful fraction of the work: tokens / busiest
 
 Sentence lengths are those of the recipe's prepared corpus or of --lengths RUN, otherwise random with the distribution
-of WMT14 English-German. Shapes are those of a GPU: with train.compile, a single process pads micro-batches to one shape.
+of WMT14 English-German. Shapes are those of a GPU: with train.compile, one process pads micro-batches to one shape.
 train.micro_batch_tokens must be a number, because the GPU memory is unknown.
 
 exit status: 0 success, 2 invalid recipe or command line
