@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -125,15 +126,20 @@ class TrainingBatches:
         assert isinstance(recipe.micro_batch_tokens, int), "micro_batch_tokens must be resolved"
         self._store = store
         self._epochs = epochs
-        self._batch_tokens, self._src_batch_tokens = recipe.batch_tokens, src_batch_tokens
-        self._micro_batch_tokens = recipe.micro_batch_tokens
-        self._seed = seed
-        self._mixture = mixture
         self._shape = shape
-        self._rank = rank
-        self._world_size = world_size
-        self._multiple = multiple or world_size
-        assert self._multiple % world_size == 0, "every rank must get the same number of micro-batches"
+        self._rank, self._world_size = rank, world_size
+        multiple = multiple or world_size
+        assert multiple % world_size == 0, "every rank must get the same number of micro-batches"
+        self._plan_pairs = partial(
+            plan_epoch,
+            batch_tokens=recipe.batch_tokens,
+            src_batch_tokens=src_batch_tokens,
+            micro_batch_tokens=recipe.micro_batch_tokens,
+            seed=seed,
+            mixture=mixture,
+            shape=shape,
+            multiple=multiple,
+        )
         self._pin = device is not None and device.type == "cuda"
         start = start or DataPosition()
         try:
@@ -195,19 +201,7 @@ class TrainingBatches:
     def _plan_epoch(self, epoch: int, first_pair: int = 0) -> EpochPlan:
         if self._epochs is not None:
             self._store = self._epochs.store(epoch)
-        return plan_epoch(
-            self._store.src.lengths,
-            self._store.tgt.lengths,
-            batch_tokens=self._batch_tokens,
-            src_batch_tokens=self._src_batch_tokens,
-            micro_batch_tokens=self._micro_batch_tokens,
-            seed=self._seed,
-            epoch=epoch,
-            mixture=self._mixture,
-            shape=self._shape,
-            multiple=self._multiple,
-            first_pair=first_pair,
-        )
+        return self._plan_pairs(self._store.src.lengths, self._store.tgt.lengths, epoch=epoch, first_pair=first_pair)
 
     def _read_ahead(self, epoch: int, updates_before: int) -> None:
         try:

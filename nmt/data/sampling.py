@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal, assert_never, cast
+from typing import Any, cast
 
 import numpy as np
 
 from nmt.data.checksums import damaged_files, sha256_of
 from nmt.data.folder import link_or_copy
-from nmt.data.store import PairStore, PairWriter, Side, SideStore
+from nmt.data.store import PairStore, PairWriter, Side
 from nmt.logs import SECONDS_BETWEEN_PLAIN_LINES, say
 from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import TrainRecipe, UserError
@@ -87,7 +87,8 @@ class SampledEpochs:
         assert recipe.subword_sampling > 0, "without sampling, epochs use the prepared corpus"
         self._base = PairStore(directory, "train")
         self._directory, self._folder = directory, directory / "epochs"
-        self._sides = _sampled_sides(recipe.subword_sampling_sides)
+        sides = recipe.subword_sampling_sides
+        self._sides: tuple[Side, ...] = ("src", "tgt") if sides == "both" else (sides,)
         self._seed = seed
         self._make_sampler = partial(_ShardSampler, directory, recipe.subword_sampling, max_tokens, reverse_target)
         few = len(self._base) < _MIN_PAIRS_FOR_PROCESSES
@@ -176,7 +177,7 @@ class SampledEpochs:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def _write(self, epoch: int, directory: Path) -> None:
-        dtypes = {side: _side_of(self._base, side).tokens.dtype for side in self._sides}
+        dtypes = {side: self._base.side(side).tokens.dtype for side in self._sides}
         make = self._make_sampler if self._workers == 1 else partial(_with_low_priority, self._make_sampler)
         results = cast("Generator[_SampledShard, None, None]", map_in_order(make, self._shards(epoch), self._workers))
         with PairWriter(directory, "train", dtypes) as writer, closing(results):
@@ -206,7 +207,7 @@ class SampledEpochs:
         shards = [shard for shard in self._shards(epoch=0) if shard.side == side]  # none for a side that is not sampled
         sample = shards[:: math.ceil(len(shards) / _SHARDS_TO_MEASURE) or 1]
         after = sum(len(sampler(shard).tokens) for shard in sample)
-        before = sum(int(_side_of(self._base, side).lengths[shard.start : shard.stop].sum()) for shard in sample)
+        before = sum(int(self._base.side(side).lengths[shard.start : shard.stop].sum()) for shard in sample)
         return after / before if before else 1.0
 
     # --- Files --------------------------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ class _ShardSampler:
 
     def __call__(self, shard: _Shard) -> _SampledShard:
         random = np.random.Generator(np.random.PCG64(shard.seed))
-        tokens, lengths = _side_of(self._base, shard.side).gather(np.arange(shard.start, shard.stop))
+        tokens, lengths = self._base.side(shard.side).gather(np.arange(shard.start, shard.stop))
         is_reversed = shard.side in self._reversed
         in_order = reverse_each(tokens, lengths) if is_reversed else tokens
         sampled, new_lengths = self._samplers[shard.side].resegment(in_order, lengths, random)
@@ -299,20 +300,6 @@ def _with_low_priority(make_sampler: partial[_ShardSampler]) -> _ShardSampler:
     if hasattr(os, "nice"):
         os.nice(_NICENESS)
     return make_sampler()
-
-
-def _sampled_sides(sides: Literal["both", "src", "tgt"]) -> tuple[Side, ...]:
-    match sides:
-        case "both":
-            return ("src", "tgt")
-        case "src" | "tgt":
-            return (sides,)
-        case _:
-            assert_never(sides)
-
-
-def _side_of(store: PairStore, side: Side) -> SideStore:
-    return store.src if side == "src" else store.tgt
 
 
 # --- Files of an epoch ------------------------------------------------------------------------------------------------

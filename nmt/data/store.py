@@ -106,6 +106,10 @@ class PairStore:
     def __len__(self) -> int:
         return len(self.src)
 
+    def side(self, side: Side) -> SideStore:
+        """Return one side."""
+        return self.src if side == "src" else self.tgt
+
 
 class PairWriter:
     """Context manager that writes a split incrementally, in constant memory."""

@@ -95,10 +95,10 @@ class Tokenizer:
         character_of_byte.append(len(text))
         return ids, [character_of_byte[offset] for offset in byte_offsets]
 
-    def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[list[int]]:
-        """Encode sentences with `num_threads` threads (-1: one per core)."""
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode sentences."""
         valid = [valid_unicode(text) for text in texts]
-        ids: list[list[int]] = self._processor.encode(valid, out_type=int, num_threads=num_threads) if valid else []
+        ids: list[list[int]] = self._processor.encode(valid, out_type=int, num_threads=1) if valid else []
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -107,10 +107,6 @@ class Tokenizer:
         text: str = self._processor.decode(known) if known else ""
         # Byte pieces can spell line breaks.
         return text.replace("\n", " ").replace("\r", " ")
-
-    def decode_batch(self, batch: Iterable[Sequence[int]]) -> list[str]:
-        """Decode each list of token ids."""
-        return [self.decode(ids) for ids in batch]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the written form of each token, `▁` for the space before a word."""

@@ -48,8 +48,7 @@ def test_arbitrary_normalized_text_round_trips(tokenizer: Tokenizer, text: str) 
 @given(st.lists(st.text(st.characters(codec=None), max_size=20), max_size=5))
 def test_encode_batch(tokenizer: Tokenizer, texts: list[str]) -> None:
     ids = tokenizer.encode_batch(texts)
-    assert ids == [tokenizer.encode(text) for text in texts] == tokenizer.encode_batch(texts, num_threads=2)
-    assert tokenizer.decode_batch(ids) == [tokenizer.decode(sentence) for sentence in ids]
+    assert ids == [tokenizer.encode(text) for text in texts]
 
 
 @given(st.lists(st.integers(-5, 400) | st.integers(-(2**70), 2**70), max_size=20))
