@@ -99,8 +99,8 @@ def train(recipe: Recipe) -> TrainState:
 def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Path]:
     """Write an averaged model of a run; return the averaged checkpoints.
 
-    kind: `last` averages the newest `count` checkpoints, `best` those with the best validation loss; `ema` is the
-        moving average at the newest checkpoint
+    kind: `last` averages the newest `count` checkpoints, `best` those with the best validation results; `ema` is
+        the moving average at the newest checkpoint
 
     Raises UserError if `out` exists, for too few checkpoints and without a moving average.
     """
@@ -110,28 +110,23 @@ def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Pat
     return chosen
 
 
-def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int) -> list[Path]:
+def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_fewer: bool = False) -> list[Path]:
     """Return the checkpoints to average, oldest first."""
-    if not list_checkpoints(run_dir):
+    candidates = list_checkpoints(run_dir)
+    if not candidates:
         raise UserError(f"{run_dir} has no checkpoints; it must be the directory of a run; train first")
-    candidates, number = _candidates(run_dir, kind), 1 if kind == "ema" else count
-    if len(candidates) < number:
-        noun, option = ("validated checkpoints", "keep_best") if kind == "best" else ("checkpoints", "keep_last")
+    noun, option, number = "checkpoints", "keep_last", 1 if kind == "ema" else count
+    if kind == "best":
+        noun, option = "validated checkpoints", "keep_best"
+        scores = TrainState.load(candidates[-1]).scores
+        steps = {path: str(checkpoint_step(path)) for path in candidates if str(checkpoint_step(path)) in scores}
+        candidates = sorted(steps, key=lambda path: scores[steps[path]])
+    if len(candidates) < number and not accept_fewer:
         raise UserError(
             f"cannot average {number} checkpoints: {run_dir} has {len(candidates)} {noun}; average fewer, or raise "
             f"train.{option}"
         )
     return sorted(candidates[-number:])
-
-
-def _candidates(run_dir: Path, kind: AverageKind) -> list[Path]:
-    """Return the checkpoints that `kind` can average, with the newest or the best validated last."""
-    found = list_checkpoints(run_dir)
-    if kind != "best" or not found:
-        return found
-    scores = TrainState.load(found[-1]).scores
-    validated = [directory for directory in found if str(checkpoint_step(directory)) in scores]
-    return sorted(validated, key=lambda directory: scores[str(checkpoint_step(directory))])
 
 
 def _write_average(
@@ -239,7 +234,7 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
     tokenizers = prepared.tokenizers
 
     def files(tensors: Tensors, step: int) -> Mapping[str, object]:
-        facts = ModelMetadata(
+        metadata = ModelMetadata(
             src_lang=recipe.src_lang,
             tgt_lang=recipe.tgt_lang,
             src_vocab_size=tokenizers.src.vocab_size,
@@ -250,7 +245,7 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
             reverse_target=recipe.data.reverse_target,
             max_tokens=recipe.data.max_tokens,
         )
-        return model_files(recipe.model, tensors, tokenizers.files(), facts)
+        return model_files(recipe.model, tensors, tokenizers.files(), metadata)
 
     return files
 
@@ -381,14 +376,13 @@ def _require_own_model(recipe: Recipe) -> None:
 def _update_model(recipe: Recipe) -> list[Path]:
     """Write the average that the recipe requests to `model` in the run directory, unless it is up to date."""
     kind, out = recipe.train.average, recipe.directory / "model"
-    available = len(_candidates(recipe.directory, kind))
-    chosen = _choose_checkpoints(recipe.directory, kind, min(recipe.train.average_count, available))
+    chosen = _choose_checkpoints(recipe.directory, kind, recipe.train.average_count, accept_fewer=True)
     names = [directory.name for directory in chosen]
     origin = {"moving_average": names[-1]} if kind == "ema" else {"averaged": names}
     try:
         verify_directory(out)
-        facts = read_model_metadata(out)
-        if origin.items() <= facts.origin.items() and facts.decode.model_dump() == recipe.decode.model_dump():
+        metadata = read_model_metadata(out)
+        if origin.items() <= metadata.origin.items() and metadata.decode.model_dump() == recipe.decode.model_dump():
             say(f"{out} is up to date")
             return chosen
     except CorruptError:
