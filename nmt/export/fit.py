@@ -1,4 +1,4 @@
-"""Whether a foreign format can hold a model."""
+"""Checks whether a foreign format can represent a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from nmt.recipe import ModelRecipe, UserError
 from nmt.storage.model_metadata import ModelMetadata
 
-# What every format here holds in all its variants, or what counts only in training.
+# Options of which all formats support all values, or that only matter in training.
 _HELD_EVERYWHERE = frozenset(
     {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "max_positions", "activation"}
     | {"dropout", "attention_dropout", "activation_dropout", "norm_order", "tied_embeddings", "output_bias"}
@@ -32,6 +32,6 @@ def foreign_choices(
 
 
 def refuse(target: str, reasons: Sequence[str], advice: str) -> None:
-    """Raise UserError that names all reasons, if there are any."""
+    """Raise UserError with all reasons, if any, why a format cannot represent a model."""
     if reasons:
         raise UserError(f"{target} cannot hold this model: {'; '.join(reasons)}; {advice}")

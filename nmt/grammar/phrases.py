@@ -90,8 +90,8 @@ class PhraseSampler:
     def _pick(self, choices: Sequence[T]) -> T:
         return choices[int(self._random() * len(choices))]
 
-    def _may(self, kind: str, first: str, second: str = "") -> bool:
-        """Return whether the split allows a word combination, which the caller must then use."""
+    def _allows(self, kind: str, first: str, second: str = "") -> bool:
+        """Return whether the split allows a word combination; if so, the caller must use it."""
         if not is_held_out(kind, first, second):
             return True
         self.has_held_out |= self._allows_held_out
@@ -101,7 +101,7 @@ class PhraseSampler:
         """Sample a cardinal number, except those that end in 01, which inflect in German."""
         while True:  # numbers without a compound word are never held out
             number = low + int(self._random() * (high - low + 1))
-            if number <= 20 or number % 10 == 0 or (number % 100 != 1 and self._may("number", str(number))):
+            if number <= 20 or number % 10 == 0 or (number % 100 != 1 and self._allows("number", str(number))):
                 return number
 
     # --- Noun phrases -------------------------------------------------------------------------------------------------
@@ -117,9 +117,7 @@ class PhraseSampler:
             return self._modified(noun, self._pick(_SINGULAR))
         if roll < 0.93:
             return self._modified(noun, self._pick(_PLURAL), plural=True)
-        high = (
-            12 if noun.kind in ("room", "building", "shore", "ground") else 99 if noun.is_human or roll < 0.98 else 999
-        )
+        high = 12 if noun in _PLACES else 99 if noun.is_human or roll < 0.98 else 999
         return self._modified(noun, "", plural=True)._replace(number=self._number(2, high))
 
     def _modified(self, noun: Noun, determiner: str, plural: bool = False) -> NounPhrase:
@@ -129,10 +127,10 @@ class PhraseSampler:
         modifier = adjective = None
         if noun in COMPOUNDS and self._chance(0.25):
             candidate = self._pick(COMPOUNDS[noun])
-            modifier = candidate if self._may("compound", candidate.en, noun.en) else None
+            modifier = candidate if self._allows("compound", candidate.en, noun.en) else None
         if self._random() < 0.3 * self._detail:
             quality = self._pick(ADJECTIVES_OF[noun])
-            adjective = quality if self._may("adjective", quality.en, noun.en) else None
+            adjective = quality if self._allows("adjective", quality.en, noun.en) else None
         return NounPhrase(noun, determiner, plural, modifier, adjective)
 
     def _possessive(self, noun: Noun) -> NounPhrase:
@@ -145,10 +143,9 @@ class PhraseSampler:
 
     def _relative_head(self, noun: Noun) -> NounPhrase:
         """Sample a noun phrase for a relative clause."""
-        plural = bool(noun.de_plural) and self._chance(0.25)
-        return self._modified(
-            noun, self._pick(_RELATIVE_HEAD_DETERMINERS) if noun.de_plural and not plural else "the", plural
-        )
+        if not noun.de_plural or self._chance(0.25):
+            return self._modified(noun, "the", plural=bool(noun.de_plural))
+        return self._modified(noun, self._pick(_RELATIVE_HEAD_DETERMINERS))
 
     def _person(self, other: Noun | None = None) -> NounPhrase | Name:
         """Sample a person other than `other`."""
@@ -221,12 +218,12 @@ class PhraseSampler:
 
     def _position(self, verb: Verb, noun: Noun | None, case: Case) -> Prepositional | Fixed:
         """Sample where a noun (None: a person) is positioned (dative) or placed (accusative)."""
-        is_alive = noun is None or noun.is_animate
+        is_animate = noun is None or noun.is_animate
         if verb.de == "wohnen":
             return self._location(_HOMES)
-        if case == "dat" and is_alive and (verb.de == "bleiben" or self._chance(0.5)):
+        if case == "dat" and is_animate and (verb.de == "bleiben" or self._chance(0.5)):
             return self._location()
-        positions = _POSITIONS.get(verb.de) or (_OUTSIDE if is_alive else _STANDING)
+        positions = _POSITIONS.get(verb.de) or (_OUTSIDE if is_animate else _STANDING)
         if noun is not None and noun.kind == "furniture":
             positions = _BESIDE
         preposition, places = self._pick(positions)

@@ -180,7 +180,7 @@ class Sampler(PhraseSampler):
         time = self._pick(_INNER_TIMES[time])
         if depth == 0 and noun in VERBS_OF_OBJECT and self._chance(0.5):
             verb = self._pick(VERBS_OF_OBJECT[noun])
-            if self._may("object", verb.infinitive, noun.en):
+            if self._allows("object", verb.infinitive, noun.en):
                 return phrase._replace(relative=self._simple("object", time, verb=verb, fronted=pronoun))
         clause = self._clause(time, depth, pronoun, in_adjunct=in_adjunct)
         clause.front = "subject"
@@ -273,10 +273,10 @@ class Sampler(PhraseSampler):
                 or (time == "simple past" and verb.en_past == verb.en)  # read, cost: ambiguous with the present
             ):
                 continue
-            if pattern != "passive" or noun is None or self._may("object", verb.infinitive, noun.en):
+            if pattern != "passive" or noun is None or self._allows("object", verb.infinitive, noun.en):
                 return pattern, verb
 
-    def _subject(self, pattern: Pattern, verb: Verb, is_head: bool, human: bool, main: bool) -> Phrase:
+    def _subject(self, pattern: Pattern, verb: Verb, is_head: bool, needs_person: bool, main: bool) -> Phrase:
         pronouns = 0.4 if main else 0.55
         if is_head or (pattern, verb) not in PERSONAL_SUBJECT:
             pronouns = 0.0
@@ -284,8 +284,8 @@ class Sampler(PhraseSampler):
             noun = self._noun_or_name(SUBJECTS[pattern, verb], pronouns)
             if not isinstance(noun, Noun):
                 return noun
-            if (human and not noun.is_human) or (
-                pattern == "passive" and not self._may("object", verb.infinitive, noun.en)
+            if (needs_person and not noun.is_human) or (
+                pattern == "passive" and not self._allows("object", verb.infinitive, noun.en)
             ):
                 continue
             if is_head:
@@ -297,7 +297,7 @@ class Sampler(PhraseSampler):
             is_bare = phrase.determiner == "" and not phrase.number and phrase.owner is None
             return phrase._replace(determiner="the") if is_bare else phrase
 
-    def _object(self, clause: Clause, is_head: bool, human: bool) -> Phrase:
+    def _object(self, clause: Clause, is_head: bool, needs_person: bool) -> Phrase:
         """Sample an object other than the subject."""
         verb = clause.verb
         pronouns = 0.4 if verb in PERSONAL_OBJECT and not is_head else 0.0
@@ -305,7 +305,7 @@ class Sampler(PhraseSampler):
             noun = self._other(verb.objects, pronouns, clause.subject)
             if not isinstance(noun, Noun):
                 return noun
-            if (noun.is_human or not human) and self._may("object", verb.infinitive, noun.en):
+            if (noun.is_human or not needs_person) and self._allows("object", verb.infinitive, noun.en):
                 break
         if is_head:
             return self._relative_head(noun)
@@ -326,9 +326,9 @@ class Sampler(PhraseSampler):
         match pattern:
             case "give":
                 person = self._other(PERSONS, 0.5, subject)
-                clause.receiver = (
-                    self._modified(person, self._pick(PERSON_DETERMINERS)) if isinstance(person, Noun) else person
-                )
+                if isinstance(person, Noun):
+                    person = self._modified(person, self._pick(PERSON_DETERMINERS))
+                clause.receiver = person
             case "motion":
                 clause.place = self._destination(verb)
             case "position":
@@ -358,7 +358,7 @@ class Sampler(PhraseSampler):
     def _adjective(self, noun: Noun) -> Adjective:
         while True:
             adjective = self._pick(ADJECTIVES_OF[noun])
-            if self._may("adjective", adjective.en, noun.en):
+            if self._allows("adjective", adjective.en, noun.en):
                 return adjective
 
     def _set_tense(self, clause: Clause, time: Time) -> None:
@@ -412,14 +412,9 @@ class Sampler(PhraseSampler):
 
 def _may_be_negated(clause: Clause) -> bool:
     """Return whether negation is unambiguous: no quantifiers, and a clear choice between nicht and kein."""
-    is_unclear = clause.verb.de_preposition and _is_indefinite(clause.object)
-    phrases = (clause.subject, clause.receiver, clause.object)
-    return not (
-        is_unclear
-        or _is_indefinite(clause.subject)
-        or _is_indefinite(clause.receiver)
-        or any(map(_is_quantified, phrases))
-    )
+    arguments = (clause.subject, clause.receiver, clause.object)
+    without_kein = arguments if clause.verb.de_preposition else arguments[:2]  # an indefinite plain object gets kein
+    return not any(map(_is_indefinite, without_kein)) and not any(map(_is_quantified, arguments))
 
 
 def _is_indefinite(phrase: Phrase | None) -> bool:
