@@ -94,6 +94,8 @@ def import_model(
     """
     imported = import_marian(source, out, src_lang, tgt_lang)
     parameters = sum(tensor.numel() for tensor in imported.tensors.values())
-    facts = imported.facts
-    say(f"{parameters:,} parameters, vocabularies of {facts.src_vocab_size:,} and {facts.tgt_vocab_size:,} tokens")
+    metadata = imported.metadata
+    say(
+        f"{parameters:,} parameters, vocabularies of {metadata.src_vocab_size:,} and {metadata.tgt_vocab_size:,} tokens"
+    )
     typer.echo(out)

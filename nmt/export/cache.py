@@ -46,7 +46,7 @@ class Conversion:
 
     model: Path
     recipe: ModelRecipe
-    facts: ModelMetadata
+    metadata: ModelMetadata
     directory: Path
 
 

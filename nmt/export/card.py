@@ -34,40 +34,38 @@ class Card:
 
 def write_card(loaded: LoadedModel, card: Card) -> str:
     """Return the text of README.md."""
-    facts, report = loaded.facts, find_report(loaded.directory)
+    metadata, report = loaded.facts, find_report(loaded.directory)
+    src_lang, tgt_lang, form = metadata.src_lang, metadata.tgt_lang, metadata.unicode_form
+    lowercases = Tokenizers.load(loaded.directory).tgt.lowercases()
     lines = [
         "---",
-        f"language: [{facts.src_lang}, {facts.tgt_lang}]",
+        f"language: [{src_lang}, {tgt_lang}]",
         *([f"license: {card.license}"] if card.license is not None else []),
         "pipeline_tag: translation",
         f"library_name: {'transformers' if card.target == 'huggingface' else 'ctranslate2'}",
         "tags: [translation, nmt]",
         "---",
         "",
-        f"# {facts.src_lang} to {facts.tgt_lang}",
+        f"# {src_lang} to {tgt_lang}",
         "",
-        f"A Transformer (Vaswani et al. 2017), trained with nmt to translate {facts.src_lang} into {facts.tgt_lang}.",
+        f"A Transformer (Vaswani et al. 2017), trained with nmt to translate {src_lang} into {tgt_lang}.",
         "",
         "```python",
         card.usage,
         "```",
         "",
         "Input is one sentence at a time"
-        + (f", in Unicode form {facts.unicode_form}." if facts.unicode_form != "none" else ". It is not normalized."),
-        *(["The model ignores case, and translations are in lower case."] if _is_lowercase(loaded) else []),
+        + (f", in Unicode form {form}." if form != "none" else ". It is not normalized."),
+        *(["The model ignores case, and translations are in lower case."] if lowercases else []),
         "",
     ]
     if report is not None:
         lines += [*_scores(report), *_training(report, _corpora(loaded.directory))]
     lines += ["## Architecture", "", *_table(loaded.model.recipe.model_dump(mode="json")), ""]
-    search = facts.decode.model_dump(mode="json", exclude_defaults=True, exclude={"shortlist"})  # a local path
+    search = metadata.decode.model_dump(mode="json", exclude_defaults=True, exclude={"shortlist"})  # a local path
     lines += ["## Search", "", *_table(search), ""]
     lines += ["## This export", "", *(f"- {note}" for note in card.notes), ""]
     return "\n".join(lines)
-
-
-def _is_lowercase(loaded: LoadedModel) -> bool:
-    return Tokenizers.load(loaded.directory).tgt.lowercases()
 
 
 def _corpora(model: Path) -> str | None:

@@ -383,9 +383,9 @@ class CTranslate2Translator(TextTranslator):
                 tokenizers,
                 options,
                 max_positions=conversion.recipe.max_positions,
-                unicode_form=cast(UnicodeForm, conversion.facts.unicode_form),
-                reverse_target=conversion.facts.reverse_target,
-                max_tokens=conversion.facts.max_tokens,
+                unicode_form=cast(UnicodeForm, conversion.metadata.unicode_form),
+                reverse_target=conversion.metadata.reverse_target,
+                max_tokens=conversion.metadata.max_tokens,
                 scores=scores,
             )
 

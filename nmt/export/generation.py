@@ -64,10 +64,10 @@ def to_generation_config(
     return config, lost
 
 
-def forbidden_tokens(tokenizers: Tokenizers, facts: ModelMetadata) -> list[list[int]]:
+def forbidden_tokens(tokenizers: Tokenizers, metadata: ModelMetadata) -> list[list[int]]:
     """Encode the phrases that the model's own search options forbid."""
-    form = cast(UnicodeForm, facts.unicode_form)
-    return [tokenizers.tgt.encode(normalize(phrase, form)) for phrase in facts.decode.forbid]
+    form = cast(UnicodeForm, metadata.unicode_form)
+    return [tokenizers.tgt.encode(normalize(phrase, form)) for phrase in metadata.decode.forbid]
 
 
 def from_generation_config(config: Mapping[str, Any]) -> DecodeRecipe:

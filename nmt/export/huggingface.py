@@ -29,26 +29,26 @@ from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 
 def huggingface_files(
-    model: Transformer, tokenizers: Tokenizers, facts: ModelMetadata
+    model: Transformer, tokenizers: Tokenizers, metadata: ModelMetadata
 ) -> tuple[dict[str, bytes], list[str]]:
     """Return names and contents of the files of a Hugging Face model directory, and the lost search options.
 
     Raises UserError with all reasons why transformers cannot represent the model.
     """
-    _check_architecture(model.recipe, facts)
-    forbidden = forbidden_tokens(tokenizers, facts)
-    generation, lost = to_generation_config(facts.decode, model.recipe.max_positions, facts.max_tokens, forbidden)
+    _check_architecture(model.recipe, metadata)
+    forbidden = forbidden_tokens(tokenizers, metadata)
+    generation, lost = to_generation_config(metadata.decode, model.recipe.max_positions, metadata.max_tokens, forbidden)
     tensors = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in _tensors(model)}
     return {
         "config.json": _json(_config(model)),
         "generation_config.json": _json(generation),
         "model.safetensors": save(tensors, metadata={"format": "pt"}),
-        **_tokenizer_files(tokenizers, facts, model.recipe.max_positions),
+        **_tokenizer_files(tokenizers, metadata, model.recipe.max_positions),
     }, lost
 
 
-def _check_architecture(recipe: ModelRecipe, facts: ModelMetadata) -> None:
-    reasons = foreign_choices(recipe, facts)
+def _check_architecture(recipe: ModelRecipe, metadata: ModelMetadata) -> None:
+    reasons = foreign_choices(recipe, metadata)
     if recipe.activation == "swiglu":
         reasons.append("model.activation is 'swiglu'")
     if recipe.norm_order == "pre" and recipe.tied_embeddings != "three-way":
@@ -163,13 +163,13 @@ def marian_names(name: str) -> list[str]:
 # --- Tokenizer --------------------------------------------------------------------------------------------------------
 
 
-def _tokenizer_files(tokenizers: Tokenizers, facts: ModelMetadata, max_positions: int) -> dict[str, bytes]:
+def _tokenizer_files(tokenizers: Tokenizers, metadata: ModelMetadata, max_positions: int) -> dict[str, bytes]:
     """Return the files of a Marian tokenizer with nmt's token ids."""
     pad, unk, bos, eos = tokenizers.src.pieces([PAD_ID, UNK_ID, BOS_ID, EOS_ID])
     config = {
         "tokenizer_class": "MarianTokenizer",
-        "source_lang": facts.src_lang,
-        "target_lang": facts.tgt_lang,
+        "source_lang": metadata.src_lang,
+        "target_lang": metadata.tgt_lang,
         "pad_token": pad,
         "unk_token": unk,
         "bos_token": bos,

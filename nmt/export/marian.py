@@ -50,7 +50,7 @@ class Imported:
     recipe: ModelRecipe
     tensors: dict[str, Tensor]
     tokenizer_files: dict[str, bytes]
-    facts: ModelMetadata
+    metadata: ModelMetadata
 
 
 def import_marian(source: Path, out: Path, src_lang: str | None = None, tgt_lang: str | None = None) -> Imported:
@@ -60,7 +60,7 @@ def import_marian(source: Path, out: Path, src_lang: str | None = None, tgt_lang
     """
     require_new(out)
     imported = read_marian(source, src_lang, tgt_lang)
-    write_directory(out, model_files(imported.recipe, imported.tensors, imported.tokenizer_files, imported.facts))
+    write_directory(out, model_files(imported.recipe, imported.tensors, imported.tokenizer_files, imported.metadata))
     return imported
 
 
@@ -75,7 +75,7 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
     _check_positions(source, weights, recipe)
     generation = source / "generation_config.json"
     names = read_json(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
-    facts = ModelMetadata(
+    metadata = ModelMetadata(
         src_lang=src_lang or str(names.get("source_lang") or "und"),
         tgt_lang=tgt_lang or str(names.get("target_lang") or "und"),
         src_vocab_size=len(src.rows),
@@ -89,7 +89,7 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
         if src.subword_model == tgt.subword_model
         else {"tokenizer.src.model": src.subword_model, "tokenizer.tgt.model": tgt.subword_model}
     )
-    return Imported(recipe, tensors, files, facts)
+    return Imported(recipe, tensors, files, metadata)
 
 
 def read_json(path: Path) -> Config:

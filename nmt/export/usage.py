@@ -45,14 +45,14 @@ def translate(sentence):
 print(translate("A sentence."))"""
 
 
-def ctranslate2_usage(facts: ModelMetadata, tokenizers: Tokenizers, folder: Path, repository: str | None) -> str:
+def ctranslate2_usage(metadata: ModelMetadata, tokenizers: Tokenizers, folder: Path, repository: str | None) -> str:
     """Return a program that translates like `nmt translate --engine ctranslate2`.
 
     repository: Hugging Face repository of the export; None for the local folder
     """
     source, target = ("tokenizer.model",) * 2 if tokenizers.joint else ("tokenizer.src.model", "tokenizer.tgt.model")
-    tag = f"[{facts.decode.tag!r}] + " if facts.decode.tag else ""
-    options = "".join(f"        {line},\n" for line in _ctranslate2_options(facts, tokenizers))
+    tag = f"[{metadata.decode.tag!r}] + " if metadata.decode.tag else ""
+    options = "".join(f"        {line},\n" for line in _ctranslate2_options(metadata, tokenizers))
     (eos,) = tokenizers.tgt.pieces([EOS_ID])
     imports, location = "", repr(str(folder))
     if repository is not None:
@@ -69,7 +69,7 @@ target = sentencepiece.SentencePieceProcessor(model_file=folder + "/{target}")
 
 def translate(sentence):
     pieces = {tag}source.encode(sentence, out_type=str)
-    longest = {_max_length(facts.decode)}
+    longest = {_max_length(metadata.decode)}
     results = translator.translate_batch(
         [pieces],
 {options}    )
@@ -79,11 +79,11 @@ def translate(sentence):
 print(translate("A sentence."))"""
 
 
-def _ctranslate2_options(facts: ModelMetadata, tokenizers: Tokenizers) -> list[str]:
+def _ctranslate2_options(metadata: ModelMetadata, tokenizers: Tokenizers) -> list[str]:
     """Return the arguments of `translate_batch` as Python code."""
-    decode = facts.decode
+    decode = metadata.decode
     suppressed = [[piece] for piece in tokenizers.tgt.pieces([PAD_ID, BOS_ID])]
-    suppressed += [tokenizers.tgt.pieces(tokens) for tokens in forbidden_tokens(tokenizers, facts)]
+    suppressed += [tokenizers.tgt.pieces(tokens) for tokens in forbidden_tokens(tokenizers, metadata)]
     return [
         f"beam_size={decode.beam_size}",
         *([f"patience={decode.patience}"] if decode.stop == "patience" and decode.beam_size > 1 else []),

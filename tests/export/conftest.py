@@ -73,7 +73,7 @@ def make_model(
                 model.output.weight[EOS_ID] += 12 * last.bias
             elif model.output.bias is not None:
                 model.output.bias[EOS_ID] += 4.0
-        facts = ModelMetadata(
+        metadata = ModelMetadata(
             src_lang="en",
             tgt_lang="de",
             src_vocab_size=tokenizers.src.vocab_size,
@@ -82,7 +82,7 @@ def make_model(
             decode=decode or DecodeRecipe(length_penalty="power", length_alpha=1.0, max_extra_tokens=10),
         )
         directory = tmp_path_factory.mktemp("model") / "model"
-        write_directory(directory, model_files(recipe, model_tensors(model), tokenizers.files(), facts))
+        write_directory(directory, model_files(recipe, model_tensors(model), tokenizers.files(), metadata))
         return directory
 
     return make

@@ -107,11 +107,11 @@ def test_options_that_ctranslate2_lacks_are_named(make_model: MakeModel) -> None
 
 def test_the_examples_load_the_folder_or_repository(make_model: MakeModel) -> None:
     model = make_model(decode=DecodeRecipe(tag="<web>", length_penalty="power"))
-    facts, tokenizers = read_model_metadata(model), Tokenizers.load(model)
+    metadata, tokenizers = read_model_metadata(model), Tokenizers.load(model)
     folder = Path("some/where")
-    generation, _ = to_generation_config(facts.decode, 96, 64, [])
+    generation, _ = to_generation_config(metadata.decode, 96, 64, [])
     assert "from_pretrained('some/where')" in huggingface_usage(generation, "some/where")
-    assert "folder = 'some/where'" in ctranslate2_usage(facts, tokenizers, folder, None)
-    program = ctranslate2_usage(facts, tokenizers, folder, "me/model")
+    assert "folder = 'some/where'" in ctranslate2_usage(metadata, tokenizers, folder, None)
+    program = ctranslate2_usage(metadata, tokenizers, folder, "me/model")
     assert "folder = snapshot_download('me/model')" in program
     assert "['<web>'] + source.encode(" in program
