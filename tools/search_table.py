@@ -17,7 +17,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from nmt import DecodeRecipe, Translator, UserError
 from nmt.devices.precision import SearchPrecision
-from nmt.inference.quantized import multiplies_integers
+from nmt.inference.quantized import supports_int8
 from nmt.logs import progress
 from nmt.processes.distributed import choose_device
 from nmt.storage.run_folder import find_model
@@ -80,7 +80,7 @@ def searches(model: Path, other: Path | None, device: str) -> list[Search]:
         Search("beam 1 (greedy), bf16", alone, {"beam_size": 1}, "bf16"),
         Search("beam 5, bf16", alone, {}, "bf16"),
     ]
-    if multiplies_integers(choose_device(device)):
+    if supports_int8(choose_device(device)):
         rows.append(Search("beam 5, int8", alone, {}, "int8"))
     if other is not None:
         rows += [

@@ -300,7 +300,7 @@ class TextTranslator(ABC):
         """Return the translations of each part with their alignments, if requested."""
         return list(read)
 
-    def _as_read(self, hypothesis: Hypothesis) -> Hypothesis:
+    def _in_reading_order(self, hypothesis: Hypothesis) -> Hypothesis:
         """Undo the order of a right-to-left model."""
         if not self._reverse_target:
             return hypothesis

@@ -398,4 +398,4 @@ class CTranslate2Translator(TextTranslator):
             raise UserError("--engine ctranslate2 does not support required phrases; omit them or use --engine torch")
         tagged = [task._replace(sentence=[*self._tag, *task.sentence]) for task in tasks]
         finish = self._engine.start_search(tagged, options, self._batch_tokens, scores=self._scores)
-        return lambda: [[self._as_read(hypothesis) for hypothesis in hypotheses] for hypotheses in finish()]
+        return lambda: [[self._in_reading_order(hypothesis) for hypothesis in hypotheses] for hypotheses in finish()]

@@ -1,13 +1,12 @@
-"""Search on a GPU: each step of the decoder is recorded once for every size, and then replayed as one launch.
+"""Search with CUDA graphs: each decoder step is captured once per shape and replayed with one launch.
 
-A step is some hundred small kernels, and the host takes longer to start them than the GPU to compute them. A CUDA graph
-starts all of them at once, but it reads and writes the same addresses each time, and no size in it can change. So the
-tensors of a search lie in `Buffers`, in one of few `Shape`s. A sentence that leaves is only asked for no more: its row
-goes on, idle, until another sentence joins, or those that are left fit into fewer rows. The projection to the
-vocabulary is no part of a recording. It is three kernels, and computes what is left of the batch and nothing else.
+A step launches about a hundred small kernels, which takes the host longer than the GPU needs to run them. A CUDA graph
+launches all of them at once, but its addresses and sizes are fixed. The tensors of a search are therefore `Buffers` in
+one of few `Shape`s. The row of a finished sentence stays idle until another sentence takes it or the remaining ones fit
+a smaller shape. The output projection is not captured: it is three kernels, and runs only on rows in use.
 
-All but `GraphRecorder` is proved on a CPU, through the same interface: what is recorded there is simply run again. It
-has never run on a GPU.
+Everything but `GraphRecorder` is tested on a CPU, where captured steps are run again instead of replayed. It has not
+yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -26,36 +25,32 @@ from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
-# A step of one shape runs as it is until it is taken this often: to record it costs about as much as three more runs,
-# which many a shape is never worth, and what comes before is the warm-up that a recording needs.
-_WORTH_RECORDING = 3
-# Graphs share the memory that they compute in, but each keeps a little of its own, on the device and on the host. There
-# are seldom so many shapes; beyond, all are forgotten, and those that are needed come again.
-_MOST_STEPS = 256
+# A shape is captured at its third step. A capture costs about three eager steps, which rare shapes do not repay, and
+# the eager steps are the warm-up that a capture needs.
+_CAPTURE_AT = 3
+# Each graph keeps some memory on device and host. More shapes than this are rare; then all graphs are dropped.
+_MAX_STEPS = 256
 
 Run = Callable[[], None]
 
 
 def can_capture(model: Transformer) -> bool:
-    """Whether steps of a model can be recorded: not with relative positions, which differ from row to row here."""
+    """Return whether steps can be captured: not with relative positions, which differ between rows of the buffers."""
     return model.recipe.positions != "relative"
 
 
-# --- Recording -------------------------------------------------------------------------------------------------------
-
-
 class Recorder(Protocol):
-    """What can make one launch of many kernels."""
+    """Captures functions as graphs."""
 
     def record(self, run: Run) -> Run:
-        """What does the same as `run`, at the same addresses; for this it may run it any number of times."""
+        """Return a function that repeats `run` on the same addresses; may call `run` any number of times."""
 
     def forget(self) -> None:
-        """Nothing that was recorded will be run again."""
+        """Drop all graphs."""
 
 
 class PlainRecorder:
-    """Records nothing: what is to be run again is run again. For a CPU, where only tests want this."""
+    """Runs functions eagerly, for tests on a CPU."""
 
     def record(self, run: Run) -> Run:
         """See `Recorder.record`."""
@@ -66,11 +61,10 @@ class PlainRecorder:
 
 
 class GraphRecorder:
-    """Records CUDA graphs, which take the memory of what they compute on the way from one pool.
+    """Captures CUDA graphs, which share one pool for intermediate memory.
 
-    They may share it because they are replayed one after the other on one stream, and what a step gives is no part of
-    it. Stream and warm-up are as torch's notes on CUDA semantics ask for. A step that cannot be recorded runs as it is:
-    slower, and the same.
+    Sharing is safe because graphs are replayed one after the other on one stream, and their outputs are not in the
+    pool. Streams and warm-up follow torch's notes on CUDA semantics. A step that cannot be captured runs eagerly.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -81,38 +75,35 @@ class GraphRecorder:
     def record(self, run: Run) -> Run:
         """See `Recorder.record`."""
         try:
-            return self._recorded(run)
+            return self._capture(run)
         except torch.OutOfMemoryError:
-            raise  # for a batch of half the sentences there may be enough
+            raise  # the search is repeated with a smaller batch
         except RuntimeError as error:
-            why = str(error).partition("\n")[0]
-            say(f"a step of search cannot be recorded on {self._device} and runs kernel by kernel: {why}")
+            reason = str(error).partition("\n")[0]
+            say(f"CUDA graph capture failed on {self._device}; the step runs without a graph: {reason}")
             return run
 
-    def _recorded(self, run: Run) -> Run:
+    def _capture(self, run: Run) -> Run:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device):
             stream = torch.cuda.current_stream()
             self._stream.wait_stream(stream)
-            with torch.cuda.stream(self._stream):  # so that nothing is set up for this stream while it is recorded
+            with torch.cuda.stream(self._stream):  # initialize libraries for this stream before the capture
                 run()
             stream.wait_stream(self._stream)
-            # A server may search on the same GPU from other threads, and what they do must not end the recording.
+            # thread_local: other threads of a server may use the GPU during the capture.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 run()
         return graph.replay
 
     def forget(self) -> None:
         """See `Recorder.forget`."""
-        self._pool = torch.cuda.graph_pool_handle()  # torch refuses a pool all graphs of which are gone
-
-
-# --- The model -------------------------------------------------------------------------------------------------------
+        self._pool = torch.cuda.graph_pool_handle()  # torch rejects a pool without live graphs
 
 
 @dataclass
 class _Step:
-    """A step in one shape. `run` takes it; count: how often it has been taken."""
+    """A step in one shape. run: takes it; count: how many times it was taken."""
 
     shape: Shape
     buffers: Buffers
@@ -120,28 +111,28 @@ class _Step:
     count: int = 0
 
 
-def _take_step(model: Transformer, buffers: Buffers) -> None:
-    """A step from tokens to `hidden`. Nothing in it is known to the host alone, and done twice it is as done once."""
+def _decode_step(model: Transformer, buffers: Buffers) -> None:
+    """Run the decoder from `tokens` to `hidden`. Idempotent and without host state, as capture requires."""
     positions = buffers.positions[:, None].expand_as(buffers.tokens)
     buffers.hidden.copy_(model.decoder.step(model.tgt_embedding(buffers.tokens, positions), positions, buffers))
 
 
 @dataclass
 class StaticState:
-    """What search carries from one step to the next: which rows of the buffers are its sentences.
+    """State of one search.
 
-    step:    the last one, or the one that comes first
-    rows:    (sentences,) int64
-    search:  the number of the search
-    steps:   the most that any of the sentences may have taken
-    end:     where in the ring the next step begins, but for whole rounds
+    step:      the last step, or the first before it is taken
+    rows:      (sentences,) int64, rows of the buffers in use
+    search_id: number of the search
+    steps:     maximum number of steps of any sentence in the batch
+    ring_end:  slot of the next step, modulo the capacity
     """
 
     step: _Step
     rows: Tensor
-    search: int
+    search_id: int
     steps: int = 0
-    end: int = 0
+    ring_end: int = 0
 
     @torch.inference_mode()
     def reorder(self, beam_index: Tensor) -> None:
@@ -153,70 +144,69 @@ class StaticState:
 
     @torch.inference_mode()
     def keep(self, sentence_index: Tensor) -> None:
-        """See `DecoderState.keep`; it moves nothing yet."""
+        """See `DecoderState.keep`. Buffers do not move."""
         self.rows = self.rows.index_select(0, sentence_index)
 
 
 class CapturedModel:
-    """A Transformer for search, the decoder's steps of which are recorded; the results are those of the Transformer.
+    """A Transformer for search with captured decoder steps; its results are those of the Transformer.
 
-    It has one set of buffers, so that there can be one search at a time: `start` ends the one before. They stay when
-    the search is over, or has failed for want of memory; one of half the sentences fits into them. With a shortlist
-    it searches as ever, and words are aligned by the Transformer itself. The weights must stay where they are.
+    There is one set of buffers, so `start` ends the previous search. Buffers are kept after a search, even one that ran
+    out of memory: a search with half the sentences fits them. Weights must keep their addresses.
     """
 
     def __init__(self, model: Transformer, recorder: Recorder | None = None) -> None:
-        """By default steps are recorded where `model` lies on a GPU, and else only run."""
+        """recorder: by default CUDA graphs on a GPU, and eager steps elsewhere."""
         weight = model.tgt_embedding.weight
         self._model = model
         self._recorder = recorder or (GraphRecorder(weight.device) if weight.is_cuda else PlainRecorder())
         self._arena = Arena(weight)
         self._steps: dict[Shape, _Step] = {}
-        self._searches = 0
+        self._search_id = 0
 
     @torch.inference_mode()
     def start(self, src: PackedSequences, beam_size: int) -> StaticState:
         """See `Transformer.start`."""
         encoded = self._model.start(src, beam_size)
-        self._searches += 1
-        step = self._step_of(Shape.holding(src.num_sentences, beam_size, beam_size, encoded.memory_mask.shape[3]))
+        self._search_id += 1
+        step = self._get_step(Shape.at_least(src.num_sentences, beam_size, beam_size, encoded.memory_mask.shape[3]))
         rows = torch.arange(src.num_sentences, device=src.tokens.device)
         step.buffers.clear()
-        step.buffers.put(encoded, rows)
-        return StaticState(step, rows, self._searches)
+        step.buffers.insert(encoded, rows)
+        return StaticState(step, rows, self._search_id)
 
     @torch.inference_mode()
-    def join(self, src: PackedSequences, state: StaticState, steps: int) -> None:
-        """See `OpenModel.join`. They get rows that are idle, or more rows than there were."""
+    def refill(self, src: PackedSequences, state: StaticState, steps: int) -> None:
+        """See `RefillableModel.refill`. New sentences take idle rows, or a larger shape."""
         self._check(state)
-        encoded, now, state.steps = self._model.start(src, state.step.shape.beam), state.step.shape, steps
+        encoded, shape, state.steps = self._model.start(src, state.step.shape.beam), state.step.shape, steps
         sentences, src_len = len(state.rows) + src.num_sentences, encoded.memory_mask.shape[3]
-        if sentences > now.rows or src_len > now.src_len:
-            places = (steps + 1) * now.beam
-            self._go_over(state, Shape.holding(sentences, now.beam, places, max(src_len, now.src_len)))
-        busy = torch.zeros(state.step.shape.rows, dtype=torch.int64, device=state.rows.device)
-        free = busy.index_fill_(0, state.rows, 1).argsort(stable=True)[: src.num_sentences]
-        state.step.buffers.put(encoded, free)
-        state.rows = torch.cat([state.rows, free])
+        if sentences > shape.batch or src_len > shape.src_len:
+            capacity = (steps + 1) * shape.beam
+            self._move(state, Shape.at_least(sentences, shape.beam, capacity, max(src_len, shape.src_len)))
+        is_used = torch.zeros(state.step.shape.batch, dtype=torch.int64, device=state.rows.device)
+        idle = is_used.index_fill_(0, state.rows, 1).argsort(stable=True)[: src.num_sentences]
+        state.step.buffers.insert(encoded, idle)
+        state.rows = torch.cat([state.rows, idle])
 
     @torch.inference_mode()
     def step(self, tokens: Tensor, state: StaticState) -> Tensor:
-        """See `Transformer.step`. What it returns is fresh: only `hidden` is overwritten by the next step."""
+        """See `Transformer.step`. The result is a new tensor."""
         return self._model.log_probs(self.advance(tokens, state))
 
     @torch.inference_mode()
     def advance(self, tokens: Tensor, state: StaticState) -> Tensor:
-        """See `Transformer.advance`. At the first step, too, each hypothesis is computed, though all are the same."""
+        """See `Transformer.advance`. Unlike there, the first step computes every hypothesis."""
         self._check(state)
-        self._fit(state)
+        self._fit_shape(state)
         step, buffers = state.step, state.step.buffers
         buffers.tokens.index_copy_(0, state.rows, tokens)
         step.count += 1
-        if step.count == _WORTH_RECORDING:
+        if step.count == _CAPTURE_AT:
             step.run = self._recorder.record(step.run)
         step.run()
         buffers.advance(state.rows)
-        state.steps, state.end = state.steps + 1, state.end + step.shape.beam
+        state.steps, state.ring_end = state.steps + 1, state.ring_end + step.shape.beam
         return buffers.hidden.index_select(0, state.rows)
 
     def logits_of(self, pieces: Tensor) -> Callable[[Tensor], Tensor]:
@@ -225,7 +215,7 @@ class CapturedModel:
 
     @property
     def recipe(self) -> ModelRecipe:
-        """The Transformer's."""
+        """See `Transformer.recipe`."""
         return self._model.recipe
 
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
@@ -233,35 +223,34 @@ class CapturedModel:
         return self._model.cross_attention(src, tgt)
 
     def _check(self, state: StaticState) -> None:
-        assert state.search == self._searches, "there is one search at a time, and a later one has begun"
+        assert state.search_id == self._search_id, "a later search has reused the buffers"
 
-    def _fit(self, state: StaticState) -> None:
-        """Go over to another shape where the past has no more room, or where fewer rows are enough.
+    def _fit_shape(self, state: StaticState) -> None:
+        """Change the shape if the KV cache is full or fewer rows suffice.
 
-        A past that has become shorter, since the oldest sentences have left, goes on in as many places as it had until
-        a quarter would do: the way back may be near.
+        The capacity shrinks only when a quarter suffices, because it often grows again.
         """
-        now = state.step.shape
-        wanted = Shape.holding(len(state.rows), now.beam, (state.steps + 1) * now.beam, now.src_len)
-        if wanted.rows == now.rows and now.places // 4 < wanted.places <= now.places:
-            return
-        self._go_over(state, wanted)
+        shape = state.step.shape
+        needed = Shape.at_least(len(state.rows), shape.beam, (state.steps + 1) * shape.beam, shape.src_len)
+        if needed.batch != shape.batch or not shape.capacity // 4 < needed.capacity <= shape.capacity:
+            self._move(state, needed)
 
-    def _go_over(self, state: StaticState, shape: Shape) -> None:
-        step = self._step_of(shape)
-        step.buffers.take(state.step.buffers, state.rows, state.end, state.steps)
+    def _move(self, state: StaticState, shape: Shape) -> None:
+        """Move the sentences of a search to another shape."""
+        step = self._get_step(shape)
+        step.buffers.copy_from(state.step.buffers, state.rows, state.ring_end, state.steps)
         state.step, state.rows = step, torch.arange(len(state.rows), device=state.rows.device)
-        state.end = state.steps * shape.beam
+        state.ring_end = state.steps * shape.beam
 
-    def _step_of(self, shape: Shape) -> _Step:
-        """The step in a shape, whatever is in its buffers."""
+    def _get_step(self, shape: Shape) -> _Step:
+        """Return the step in a shape; the contents of its buffers are undefined."""
         if shape not in self._steps:
             recipe = self._model.recipe
             sizes = tensor_sizes(recipe, shape)
-            if len(self._steps) >= _MOST_STEPS or not self._arena.holds(sizes):
+            if len(self._steps) >= _MAX_STEPS or not self._arena.fits(sizes):
                 self._steps.clear()
                 self._recorder.forget()
-                self._arena.make_room(sizes)
-            buffers = Buffers.of(self._arena.tensors(sizes), recipe.num_decoder_layers)
-            self._steps[shape] = _Step(shape, buffers, partial(_take_step, self._model, buffers))
+                self._arena.grow(sizes)
+            buffers = Buffers.from_tensors(self._arena.tensors(sizes), recipe.num_decoder_layers)
+            self._steps[shape] = _Step(shape, buffers, partial(_decode_step, self._model, buffers))
         return self._steps[shape]

@@ -42,7 +42,7 @@ class QuantizedLinear(PrepackedLinear):
         return torch_dtype(choose_precision("auto", device))
 
     def _pack(self, weight: Tensor) -> None:
-        if not multiplies_integers(weight.device):
+        if not supports_int8(weight.device):
             raise UserError(
                 "precision int8 needs a CPU with AVX-512-VNNI; this machine has none; use --precision fp32 or bf16, or "
                 "--engine ctranslate2"
@@ -55,7 +55,7 @@ class QuantizedLinear(PrepackedLinear):
         self._zeros = torch.zeros(len(weight), dtype=torch.int64)
 
 
-def multiplies_integers(device: torch.device) -> bool:
+def supports_int8(device: torch.device) -> bool:
     """Return whether 8-bit matmuls are exact and fast: on CPUs with AVX-512-VNNI, including all with AMX.
 
     Older processors sum pairs of products in 16 bits, which can overflow.

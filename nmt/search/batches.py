@@ -38,7 +38,7 @@ class PlannedBatch(NamedTuple):
     tokens: int
 
 
-Plan = Callable[[Sequence[int], int], Iterator[PlannedBatch]]  # `batches` or `crowds`
+Plan = Callable[[Sequence[int], int], Iterator[PlannedBatch]]  # `static_batches` or `continuous_batches`
 
 
 def choose_batch_tokens(decode: DecodeRecipe, device: torch.device, models: Sequence[tuple[ModelRecipe, int]]) -> int:
@@ -64,7 +64,7 @@ def _bytes_per_token(recipe: ModelRecipe, vocab: int, hypotheses: int) -> float:
     return _BYTES * (keys_values + _LOGITS_ALIVE * hypotheses * vocab / _MIN_COST)
 
 
-def batches(lengths: Sequence[int], budget: int) -> Iterator[PlannedBatch]:
+def static_batches(lengths: Sequence[int], budget: int) -> Iterator[PlannedBatch]:
     """Plan batches whose sentences all start at once.
 
     lengths: (num_sentences,) source tokens, EOS included; budget: maximum tokens of a batch
@@ -75,8 +75,8 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[PlannedBatch]:
         yield PlannedBatch(ids.tolist(), len(ids), int(costs[ids].sum()) + len(ids))
 
 
-def crowds(lengths: Sequence[int], budget: int) -> Iterator[PlannedBatch]:
-    """Plan continuous batching: one batch per buffer size, refilled as sentences finish; see `batches`.
+def continuous_batches(lengths: Sequence[int], budget: int) -> Iterator[PlannedBatch]:
+    """Plan continuous batching: one batch per buffer size, refilled as sentences finish; see `static_batches`.
 
     Lengths and batch sizes are rounded up to powers of two, like `nmt.inference.buffers.Shape`.
     """

@@ -84,10 +84,10 @@ class StepModel(Protocol[State]):
 
 
 @runtime_checkable
-class OpenModel(StepModel[State], Protocol[State]):
+class RefillableModel(StepModel[State], Protocol[State]):
     """A model that supports continuous batching."""
 
-    def join(self, src: PackedSequences, state: State, steps: int) -> None:
+    def refill(self, src: PackedSequences, state: State, steps: int) -> None:
         """Append sentences, none longer than the longest that `start` was given.
 
         steps: the maximum number of steps that a sentence in the batch has taken
@@ -112,7 +112,7 @@ def beam_search(
     src: sentences that end with EOS, on the model's device
     prefixes: token ids that each translation begins with
     required: phrases, as token ids, that each translation contains
-    batch_size: sentences searched at a time, by default all; fewer than all need a `OpenModel`
+    batch_size: sentences searched at a time, by default all; fewer than all need a `RefillableModel`
     finished: receives the translations of each sentence, by its index, as soon as it is done; they remain after errors
     """
     results = {} if finished is None else finished
@@ -149,8 +149,8 @@ def beam_search(
             beam = beam.select(active, index)
             state.keep(index)
             if waiting:
-                assert isinstance(model, OpenModel), "this model does not support continuous batching"
-                model.join(src.select(waiting), state, max(beam.sentences.lengths, default=0))
+                assert isinstance(model, RefillableModel), "this model does not support continuous batching"
+                model.refill(src.select(waiting), state, max(beam.sentences.lengths, default=0))
                 beam = beam.concat(start_beam(waiting, beam.clock))
         state.reorder(beam.last_parents())
 

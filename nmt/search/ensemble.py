@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nmt.packing.packed import PackedSequences
-from nmt.search.beam_search import OpenModel, StepModel, StepState
+from nmt.search.beam_search import RefillableModel, StepModel, StepState
 
 EnsembleMean = Literal["linear", "log"]
 
@@ -33,11 +33,11 @@ class EnsembleState:
             member.keep(sentence_index)
 
 
-def is_open(model: StepModel[Any] | None) -> bool:
+def is_refillable(model: StepModel[Any] | None) -> bool:
     """Return whether a model, or every member of an ensemble, supports continuous batching."""
     if isinstance(model, Ensemble):
-        return all(map(is_open, model.models))
-    return isinstance(model, OpenModel)
+        return all(map(is_refillable, model.models))
+    return isinstance(model, RefillableModel)
 
 
 class Ensemble:
@@ -56,11 +56,11 @@ class Ensemble:
         """See `StepModel.start`."""
         return EnsembleState([model.start(src, beam_size) for model in self.models])
 
-    def join(self, src: PackedSequences, state: EnsembleState, steps: int) -> None:
-        """See `OpenModel.join`; requires `is_open`."""
+    def refill(self, src: PackedSequences, state: EnsembleState, steps: int) -> None:
+        """See `RefillableModel.refill`; requires `is_refillable`."""
         for model, member in zip(self.models, state.members, strict=True):
-            assert isinstance(model, OpenModel)
-            model.join(src, member, steps)
+            assert isinstance(model, RefillableModel)
+            model.refill(src, member, steps)
 
     def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
         """See `StepModel.step`."""

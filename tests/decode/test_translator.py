@@ -19,11 +19,11 @@ from nmt.checkpoint import load_model, model_files, model_tensors
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.devices.precision import SearchPrecision
-from nmt.inference.quantized import multiplies_integers
+from nmt.inference.quantized import supports_int8
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
-from nmt.search.batches import Batching, batches, is_out_of_memory
+from nmt.search.batches import Batching, is_out_of_memory, static_batches
 from nmt.search.beam_search import StepModel
 from nmt.special_ids import EOS_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, ModelMetadata
@@ -33,7 +33,7 @@ from nmt.text.splitting import assign_phrases, join_texts, split_text
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 CPU = torch.device("cpu")
-needs_integers = pytest.mark.skipif(not multiplies_integers(CPU), reason="this processor has no AVX-512-VNNI")
+needs_integers = pytest.mark.skipif(not supports_int8(CPU), reason="this processor has no AVX-512-VNNI")
 WORDS = [
     "the",
     "a",
@@ -296,7 +296,7 @@ def test_what_failed_is_freed_before_the_next_search(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("torch.cuda.empty_cache", empty_cache)
     batching = Batching(64, torch.device("cuda", 0))
-    assert batching.run(batches, [5, 5, 5, 5], search) == [0, 1, 2, 3]
+    assert batching.run(static_batches, [5, 5, 5, 5], search) == [0, 1, 2, 3]
     assert freed == [True, True]
 
 

@@ -1,6 +1,6 @@
-"""Steps in buffers that stay, against the Transformer's own, and against what a CUDA graph asks of them.
+"""Steps in static buffers: the same results as the Transformer, and what CUDA graph capture requires.
 
-Recording itself needs a GPU; all else is the same on a CPU, where `Rehearsing` stands for the recorder.
+Capture itself needs a GPU. On a CPU, `Rehearsing` replaces the recorder.
 """
 
 import random
@@ -39,7 +39,7 @@ CPU = torch.device("cpu")
 
 
 class Rehearsing:
-    """Runs what it is to record several times, as a capture does, before it is run for its result."""
+    """Runs a function several times before its result is used, as a capture does."""
 
     def __init__(self) -> None:
         self.recorded: list[Run] = []
@@ -57,7 +57,7 @@ class Rehearsing:
 
 
 def make_model(seed: int = 0, **options: object) -> Transformer:
-    """Of random weights in float64, with clear preferences."""
+    """Random weights in float64, with clear preferences."""
     torch.manual_seed(seed)
     recipe = ModelRecipe.model_validate(SIZES | {"max_positions": 150} | options)
     model = Transformer(recipe, VOCAB, VOCAB).double().eval().requires_grad_(False)
@@ -90,7 +90,7 @@ def draw_tokens(rng: random.Random, sentences: int, beam: int) -> Tensor:
 def test_steps_equal_the_transformers(seed: int, sentences: int, beam: int, steps: int, norm_order: str) -> None:
     rng, model = random.Random(seed), make_model(seed % 3, norm_order=norm_order)
     captured = CapturedModel(model, Rehearsing())
-    for _ in range(2):  # the second search finds what the first has left in the buffers
+    for _ in range(2):  # the second search reuses the buffers of the first
         src = draw_sources(rng, sentences)
         own, recorded = model.start(src, beam), captured.start(src, beam)
         tokens = torch.full((sentences, beam), BOS_ID)
@@ -110,9 +110,9 @@ def test_steps_equal_the_transformers(seed: int, sentences: int, beam: int, step
 
 
 def fill_idle_rows(state: StaticState, value: float) -> None:
-    """Spoil all that lies beyond the rows in use."""
+    """Overwrite all rows that are not in use."""
     buffers, used = state.step.buffers, len(state.rows)
-    assert state.rows.tolist() == list(range(used)) and used < state.step.shape.rows
+    assert state.rows.tolist() == list(range(used)) and used < state.step.shape.batch
     numbers = [buffers.memory_mask, buffers.mask, buffers.hidden]
     for tensor in [*numbers, *(part for layer in buffers.layers for part in (layer.cache.stored, layer.memory))]:
         tensor[used:] = value
@@ -121,7 +121,7 @@ def fill_idle_rows(state: StaticState, value: float) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e30])
-def test_what_stands_in_idle_rows_reaches_nobody(value: float) -> None:
+def test_idle_rows_do_not_affect_others(value: float) -> None:
     rng, model = random.Random(1), make_model()
     src, beam = draw_sources(rng, 11), 3
     states = []
@@ -139,15 +139,15 @@ def test_what_stands_in_idle_rows_reaches_nobody(value: float) -> None:
         tokens = draw_tokens(rng, len(pair[0]) if step != 10 else 3, beam)
 
 
-def test_a_later_search_ends_the_one_before() -> None:
+def test_a_later_search_ends_the_previous_one() -> None:
     captured = CapturedModel(make_model())
     src = draw_sources(random.Random(0), 2)
     first, _ = captured.start(src, 2), captured.start(src, 2)
-    with pytest.raises(AssertionError, match="one search at a time"):
+    with pytest.raises(AssertionError, match="a later search"):
         captured.step(torch.full((2, 2), BOS_ID), first)
 
 
-def test_results_are_fresh_and_search_may_write_into_them() -> None:
+def test_results_are_new_tensors() -> None:
     rng, captured = random.Random(2), CapturedModel(make_model())
     state = captured.start(draw_sources(rng, 4), 2)
     first = captured.step(torch.full((4, 2), BOS_ID), state)
@@ -159,17 +159,17 @@ def test_results_are_fresh_and_search_may_write_into_them() -> None:
         assert second.any() and captured.step(draw_tokens(rng, 4, 2), state).any()
 
 
-# --- What a CUDA graph asks ------------------------------------------------------------------------------------------
+# --- Requirements of CUDA graphs -------------------------------------------------------------------------------------
 
 
 def addresses(state: StaticState) -> list[int]:
     buffers = state.step.buffers
-    names = ("tokens", "where", "hidden", "memory_mask", "mask")
+    names = ("tokens", "slots", "hidden", "memory_mask", "mask")
     layers = [part for layer in buffers.layers for part in (layer.cache.stored, layer.memory)]
     return [part.data_ptr() for part in [*(getattr(buffers, name) for name in names), *layers]]
 
 
-def test_a_shape_is_recorded_once_and_its_tensors_stay_where_they_are() -> None:
+def test_a_shape_is_captured_once_and_keeps_its_addresses() -> None:
     rng, recorder = random.Random(3), Rehearsing()
     captured = CapturedModel(make_model(), recorder)
     known: dict[Shape, list[int]] = {}
@@ -178,13 +178,13 @@ def test_a_shape_is_recorded_once_and_its_tensors_stay_where_they_are() -> None:
         state = captured.start(src, 4)
         for step in range(40):
             captured.step(draw_tokens(rng, len(state.rows), 4), state)
-            if number:  # the first search has made room for all shapes that come
+            if number:  # the first search has allocated memory for all later shapes
                 assert known.setdefault(state.step.shape, addresses(state)) == addresses(state)
             if step == 20 and count > 2:
                 state.keep(torch.tensor([2, 0]))
         if number == 0:
             grown = recorder.forgotten
-    assert recorder.forgotten == grown == 2, "memory is taken anew only where a search needs more than any before"
+    assert recorder.forgotten == grown == 2, "memory grows only if a search needs more than all before"
     assert len(known) > 5
     often = [step for step in captured._steps.values() if step.count >= 3]
     assert [step.shape for step in often] and len(recorder.recorded) == len(often)
@@ -192,12 +192,12 @@ def test_a_shape_is_recorded_once_and_its_tensors_stay_where_they_are() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_of_a_search_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On tensors that have no contents: sizes come from the host, nothing comes back, and nothing is left on it."""
+def test_a_search_does_not_synchronize(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors on the meta device have no contents: every read would raise."""
     device, beam, recorder = torch.device("meta"), 4, Rehearsing()
     model, src = make_model().to(device), draw_sources(random.Random(4), 5).to(device)
     memory = torch.zeros(src.total, 16, dtype=torch.float64, device=device)
-    monkeypatch.setattr(model, "encode", lambda _: memory)  # it asks for autocast, which such a device has not
+    monkeypatch.setattr(model, "encode", lambda _: memory)  # the meta device has no autocast
     captured = CapturedModel(model, recorder)
     state = captured.start(src, beam)
     for step in range(40):
@@ -207,7 +207,7 @@ def test_nothing_of_a_search_waits_for_the_device(monkeypatch: pytest.MonkeyPatc
         state.reorder(torch.zeros(len(state.rows), beam, dtype=torch.int64, device=device))
     assert len(recorder.recorded) > 1
     assert found.is_meta and found.shape == (2, beam, VOCAB)
-    with pytest.raises((NotImplementedError, RuntimeError), match="meta"):  # what anything that waits would have raised
+    with pytest.raises((NotImplementedError, RuntimeError), match="meta"):  # the error of every read
         found.sum().item()
 
 
@@ -230,7 +230,7 @@ SEARCHES = {
 
 
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
-def test_beam_search_finds_the_same(options: SearchOptions) -> None:
+def test_beam_search_is_the_same(options: SearchOptions) -> None:
     rng, model, recorder = random.Random(5), make_model(), Rehearsing()
     captured = CapturedModel(model, recorder)
     for count in (7, 3):
@@ -240,7 +240,7 @@ def test_beam_search_finds_the_same(options: SearchOptions) -> None:
         assert_same(found, beam_search(model, src, options, prefixes))
         if options is SEARCHES["long"]:
             assert all(len(of_one[0].tokens) >= 50 for of_one in found)
-            assert {shape.places for shape in captured._steps} >= {256}, "borders of shapes have been crossed"
+            assert {shape.capacity for shape in captured._steps} >= {256}, "the shape has changed"
     assert recorder.recorded
 
 
@@ -257,7 +257,7 @@ def test_samples_are_the_same() -> None:
     "combine", [lambda models: models[0], lambda models: Ensemble(models)], ids=["one", "ensemble"]
 )
 @pytest.mark.parametrize("with_shortlist", [False, True])
-def test_ensembles_and_shortlists_find_the_same(
+def test_ensembles_and_shortlists_are_the_same(
     combine: Callable[[list[Any]], StepModel[Any]], with_shortlist: bool
 ) -> None:
     rng, models = random.Random(7), [make_model(seed) for seed in (1, 2)]
@@ -306,7 +306,7 @@ def assert_same_translations(found: list[list[Translation]], expected: list[list
         assert one.score == pytest.approx(other.score, rel=1e-5)
 
 
-def test_it_translates_and_aligns_the_same(model_directory: Path) -> None:
+def test_translations_and_alignments_are_the_same(model_directory: Path) -> None:
     expected = translations(model_directory, lambda model: model, alignments=True)
     found = translations(model_directory, lambda model: CapturedModel(model, Rehearsing()), alignments=True)
     assert any(translation.alignment for [translation, *_] in found)
@@ -320,20 +320,20 @@ def test_it_translates_and_aligns_the_same(model_directory: Path) -> None:
         return captured[0]
 
     assert_same_translations(translations(model_directory, wrap, **options), expected)
-    assert max(shape.rows for shape in captured[0]._steps) == 4, "four at a time, though there are 14"
+    assert max(shape.batch for shape in captured[0]._steps) == 4, "at most 4 of 14 sentences at a time"
 
 
 def test_too_little_memory_halves_the_batch(model_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_room, most, refused = Arena.make_room, 2, []
+    grow, most, refused = Arena.grow, 2, []
 
-    def make_little_room(self: Arena, sizes: Sizes) -> None:
+    def grow_a_little(self: Arena, sizes: Sizes) -> None:
         if sizes["tokens"][0] > most:
             refused.append(sizes["tokens"][0])
             raise torch.OutOfMemoryError("no")
-        make_room(self, sizes)
+        grow(self, sizes)
 
     expected = translations(model_directory, lambda model: model)
-    monkeypatch.setattr(Arena, "make_room", make_little_room)
+    monkeypatch.setattr(Arena, "grow", grow_a_little)
     assert_same_translations(translations(model_directory, CapturedModel), expected)
     assert set(refused) == {16, 8, 4}
     most = 0
@@ -341,12 +341,12 @@ def test_too_little_memory_halves_the_batch(model_directory: Path, monkeypatch: 
         translations(model_directory, CapturedModel)
 
 
-def test_on_a_cpu_a_model_is_searched_as_it_is(model_directory: Path) -> None:
+def test_a_cpu_searches_with_the_plain_model(model_directory: Path) -> None:
     assert isinstance(Translator.load(model_directory, device="cpu")._model, Transformer)
 
 
 @pytest.mark.gpu
-def test_graphs_on_a_gpu_give_the_same(model_directory: Path) -> None:
+def test_cuda_graphs_give_the_same_translations(model_directory: Path) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     assert isinstance(Translator.load(model_directory, device=str(device))._model, CapturedModel)
     assert_same_translations(
@@ -361,21 +361,19 @@ def test_graphs_on_a_gpu_give_the_same(model_directory: Path) -> None:
     assert any(step.count > 3 for step in captured._steps.values())
 
 
-def test_what_cannot_be_recorded_runs_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recorder = object.__new__(GraphRecorder)  # a fresh one asks for a GPU
+def test_a_failed_capture_runs_eagerly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    recorder = object.__new__(GraphRecorder)  # the constructor needs a GPU
     recorder._device = torch.device("cuda", 0)
     errors = iter([RuntimeError("operation not permitted\nwhen stream is capturing"), torch.OutOfMemoryError("full")])
 
     def fail(_: Run) -> Run:
         raise next(errors)
 
-    monkeypatch.setattr(recorder, "_recorded", fail)
+    monkeypatch.setattr(recorder, "_capture", fail)
 
     def run() -> None: ...
 
     assert recorder.record(run) is run
-    assert capsys.readouterr().err.endswith("runs kernel by kernel: operation not permitted\n")
+    assert capsys.readouterr().err.endswith("runs without a graph: operation not permitted\n")
     with pytest.raises(torch.OutOfMemoryError):
         recorder.record(run)

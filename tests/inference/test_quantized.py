@@ -5,13 +5,11 @@ import pytest
 import torch
 
 from nmt.inference.prepacked import PrepackedLinear
-from nmt.inference.quantized import QuantizedLinear, multiplies_integers
+from nmt.inference.quantized import QuantizedLinear, supports_int8
 from nmt.special_ids import BOS_ID
 from tests.inference.test_prepacked import SRC, TGT, VOCAB, two_models
 
-pytestmark = pytest.mark.skipif(
-    not multiplies_integers(torch.device("cpu")), reason="this processor has no AVX-512-VNNI"
-)
+pytestmark = pytest.mark.skipif(not supports_int8(torch.device("cpu")), reason="this processor has no AVX-512-VNNI")
 
 
 def integers_and_scales(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ import torch
 
 from nmt.inference.captured import CapturedModel, PlainRecorder, can_capture
 from nmt.inference.prepacked import PrepackedLinear, prepack
-from nmt.inference.quantized import QuantizedLinear, multiplies_integers
+from nmt.inference.quantized import QuantizedLinear, supports_int8
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
 from nmt.special_ids import BOS_ID
@@ -73,7 +73,7 @@ def test_steps_of_search_equal_the_equations(variant: dict[str, object], is_capt
 def test_prepacked_weights_give_the_same(
     variant: dict[str, object], kind: type[PrepackedLinear], tolerance: float
 ) -> None:
-    if kind is QuantizedLinear and not multiplies_integers(torch.device("cpu")):
+    if kind is QuantizedLinear and not supports_int8(torch.device("cpu")):
         pytest.skip("this processor has no AVX-512-VNNI")
     model = double_model(tiny(**variant)).float().eval().requires_grad_(False)
     src, tgt = PackedSequences.from_lists(SRC), PackedSequences.from_lists(TGT)

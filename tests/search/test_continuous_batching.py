@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from nmt.inference.captured import CapturedModel
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe
-from nmt.search.batches import batches, choose_batch_tokens, crowds
+from nmt.search.batches import choose_batch_tokens, continuous_batches, static_batches
 from nmt.search.beam_search import StepModel, beam_search
-from nmt.search.ensemble import Ensemble, is_open
+from nmt.search.ensemble import Ensemble, is_refillable
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
@@ -35,7 +35,7 @@ class RefillableTableModel(TableModel):
         self.oldest = [0]
         return RefillableState([tuple(sentence) for sentence in src.to_lists()], beam_size)
 
-    def join(self, src: PackedSequences, state: PrefixState, steps: int) -> None:
+    def refill(self, src: PackedSequences, state: PrefixState, steps: int) -> None:
         assert src.max_length <= max(self.arrived[0]) and src.num_sentences
         assert steps == max((len(beam[0]) for beam in state.prefixes), default=0)
         self.arrived.append(src.sizes.tolist())
@@ -162,9 +162,9 @@ def test_cache_is_a_ring_buffer() -> None:
     options = SearchOptions(beam_size=3, max_extra_tokens=4)
     assert_same_search(beam_search(captured, src, options, batch_size=4), beam_search(model, src, options))
     steps = sum(step.count for step in captured._steps.values())
-    widest = max(shape.places for shape in captured._steps)
+    widest = max(shape.capacity for shape in captured._steps)
     assert widest == 64 and 3 * steps > 5 * widest
-    assert max(shape.rows for shape in captured._steps) == 4
+    assert max(shape.batch for shape in captured._steps) == 4
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_steps_equal_those_of_single_sentences(seed: int, beam: int, steps: int,
             newcomers = src.num_sentences
             state.keep(torch.tensor(staying, dtype=torch.int64))
             alone = [alone[row] for row in staying]
-            captured.join(src, state, max((own.length for own in alone), default=0))
+            captured.refill(src, state, max((own.length for own in alone), default=0))
             alone += [model.start(src.select([i]), beam) for i in range(newcomers)]
         order = torch.tensor([[rng.randrange(beam) for _ in range(beam)] for _ in alone])
         state.reorder(order)
@@ -223,7 +223,7 @@ def test_stale_slots_do_not_affect_new_sentences() -> None:
                 for part in [*(part for layer in buffers.layers for part in (layer.cache.stored, layer.memory))]:
                     part[:, [0, 2, 3]] = float("nan")
                 buffers.hidden[[0, 2, 3]] = buffers.mask[[0, 2, 3]] = float("nan")
-            captured.join(src.select([2, 0]), state, 1)
+            captured.refill(src.select([2, 0]), state, 1)
             assert sorted(state.rows.tolist()) == [0, 1, 2] and state.rows[0] == 1
             found.append(captured.step(torch.full((3, 2), BOS_ID), state))
     assert torch.equal(*found) and found[0].isfinite().all()
@@ -232,8 +232,12 @@ def test_stale_slots_do_not_affect_new_sentences() -> None:
 def test_an_ensemble_is_refillable_if_all_members_are() -> None:
     models: list[StepModel[Any]] = [make_model(1), make_model(2)]
     captured: list[StepModel[Any]] = [CapturedModel(make_model(seed)) for seed in (1, 2)]
-    assert is_open(Ensemble(captured)) and not is_open(Ensemble([captured[0], models[1]])) and not is_open(models[0])
-    assert not is_open(restrict(captured[0], torch.ones(1, 30, dtype=torch.bool))) and not is_open(None)
+    assert (
+        is_refillable(Ensemble(captured))
+        and not is_refillable(Ensemble([captured[0], models[1]]))
+        and not is_refillable(models[0])
+    )
+    assert not is_refillable(restrict(captured[0], torch.ones(1, 30, dtype=torch.bool))) and not is_refillable(None)
     src = draw_sources(random.Random(4), 9, longest=12)
     options = SearchOptions(n_best=2, max_extra_tokens=12)
     assert_same_search(
@@ -246,7 +250,7 @@ def test_an_ensemble_is_refillable_if_all_members_are() -> None:
 
 @given(lengths=st.lists(st.integers(1, 300), max_size=40), budget=st.integers(1, 2_000))
 def test_batches_have_sentences_of_similar_length(lengths: list[int], budget: int) -> None:
-    for plan in (batches, crowds):
+    for plan in (static_batches, continuous_batches):
         groups = list(plan(lengths, budget))
         assert sorted(i for group in groups for i in group.sentences) == list(range(len(lengths)))
         assert all(
@@ -258,7 +262,7 @@ def test_batches_have_sentences_of_similar_length(lengths: list[int], budget: in
             assert 1 <= rows <= len(ids) and (rows == 1 or sum(costs[-rows:]) <= tokens <= budget)
             fewer = next(plan([lengths[i] for i in ids], tokens // 2))
             assert rows == 1 or fewer.batch_size < rows
-    for ids, _, _ in crowds(lengths, budget):
+    for ids, _, _ in continuous_batches(lengths, budget):
         assert max(lengths[i] for i in ids) <= max(16, 2 * min(lengths[i] for i in ids))
 
 
@@ -289,8 +293,8 @@ def test_batch_size_depends_on_gpu_memory(
 
 
 def test_a_crowd_has_as_many_rows_as_its_buffers() -> None:
-    assert list(crowds([30] * 100 + [5] * 3 + [17], 512)) == [
+    assert list(continuous_batches([30] * 100 + [5] * 3 + [17], 512)) == [
         ([*range(100), 103], 16, 512),
         ([100, 101, 102], 3, 64),
     ]
-    assert [(rows, tokens) for _, rows, tokens in batches([30] * 100, 512)] == [(15, 450)] + [(17, 510)] * 5
+    assert [(rows, tokens) for _, rows, tokens in static_batches([30] * 100, 512)] == [(15, 450)] + [(17, 510)] * 5

@@ -1,3 +1,0 @@
-"""Former name of `nmt.text.splitting`."""
-
-from nmt.text.splitting import Part as Part
