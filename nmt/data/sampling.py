@@ -15,14 +15,14 @@ import math
 import os
 import shutil
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -179,7 +179,7 @@ class SampledEpochs:
     def _write(self, epoch: int, directory: Path) -> None:
         dtypes = {side: self._base.side(side).tokens.dtype for side in self._sides}
         make = self._make_sampler if self._workers == 1 else partial(_with_low_priority, self._make_sampler)
-        results = cast("Generator[_SampledShard, None, None]", map_in_order(make, self._shards(epoch), self._workers))
+        results = map_in_order(make, self._shards(epoch), self._workers)
         with PairWriter(directory, "train", dtypes) as writer, closing(results):
             for number, sampled in enumerate(results):
                 if self._closed.is_set():

@@ -33,7 +33,7 @@ from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
 from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import EOS_ID
-from nmt.storage.model_facts import USUAL_MAX_TOKENS
+from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
 from nmt.text.clean import UnicodeForm
 from nmt.text.splitting import Part
 from nmt.text.tokenizer import Tokenizers
@@ -60,7 +60,7 @@ class Translator(TextTranslator):
         unicode_form: UnicodeForm,
         device: torch.device,
         reverse_target: bool = False,
-        max_tokens: int = USUAL_MAX_TOKENS,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> None:
         """Wrap a model in memory; `load` reads one from disk. For further arguments see `TextTranslator`.
 

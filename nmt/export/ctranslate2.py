@@ -21,7 +21,7 @@ from nmt.model.layers import Embedding, FeedForward
 from nmt.model.multi_head import CrossAttention, SelfAttention
 from nmt.model.transformer import Transformer
 from nmt.special_ids import BOS_ID, EOS_ID, UNK_ID
-from nmt.storage.model_facts import ModelFacts
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
@@ -32,7 +32,7 @@ _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "swiglu": "SWI
 
 
 def ctranslate2_files(
-    model: Transformer, tokenizers: Tokenizers, quantization: Quantization, facts: ModelFacts | None = None
+    model: Transformer, tokenizers: Tokenizers, quantization: Quantization, facts: ModelMetadata | None = None
 ) -> dict[str, bytes]:
     """Name and content of the files of a CTranslate2 model directory, our tokenizers beside them.
 
