@@ -1,4 +1,4 @@
-"""What all tests of the command line share."""
+"""Shared fixtures."""
 
 import os
 import sys
@@ -12,42 +12,41 @@ from nmt.processes.distributed import choose_device
 from tests.calling import Nmt, Result
 from tests.fake_cuda import install_device_guard
 
-settings.register_profile("nmt", deadline=None)  # how long an example takes depends on what else the machine does
+settings.register_profile("nmt", deadline=None)  # durations depend on the load of the machine
 settings.load_profile("nmt")
 install_device_guard()
 
 
-# With NMT_TEST_DEVICE=cpu, tests that take the fixture `gpu` run on the CPU: a rehearsal, so that they work when a GPU
-# is there.
-REHEARSAL = os.environ.get("NMT_TEST_DEVICE") == "cpu"
+# With NMT_TEST_DEVICE=cpu, tests with the fixture `gpu` run on the CPU, to find mistakes in them without a GPU.
+ON_CPU = os.environ.get("NMT_TEST_DEVICE") == "cpu"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `gpu` where there is none."""
+    """Skip tests marked `gpu` without a GPU."""
     if torch.cuda.is_available():
         return
     for item in items:
-        can_be_rehearsed = REHEARSAL and "gpu" in getattr(item, "fixturenames", ())
-        if item.get_closest_marker("gpu") and not can_be_rehearsed:
+        runs_on_cpu = ON_CPU and "gpu" in getattr(item, "fixturenames", ())
+        if item.get_closest_marker("gpu") and not runs_on_cpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
 
 
 def pytest_runtest_setup() -> None:
-    """Compute with one thread: training sets the number of threads for the whole process, so for later tests too."""
+    """Use one thread. Training sets the number of threads of the process, which would affect later tests."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture
 def gpu() -> torch.device:
-    """The GPU, as the commands use it; in a rehearsal the CPU."""
-    return choose_device("cpu" if REHEARSAL else f"cuda:{torch.cuda.current_device()}")
+    """The GPU as used by the commands, or the CPU with NMT_TEST_DEVICE=cpu."""
+    return choose_device("cpu" if ON_CPU else f"cuda:{torch.cuda.current_device()}")
 
 
 @pytest.fixture
 def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Nmt:
-    """Run a command in this process; gives exit status, stdout and stderr."""
+    """Run a command in this process; returns exit status, stdout and stderr."""
 
-    monkeypatch.setattr("nmt.logs._verbosity", "normal")  # to have it restored after `nmt -q`
+    monkeypatch.setattr("nmt.logs._verbosity", "normal")  # restored after `nmt -q`
 
     def call(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])

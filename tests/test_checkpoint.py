@@ -1,4 +1,4 @@
-"""Sealed directories against damage, models against loss, averages against published figures."""
+"""Sealed directories, damaged files, models, and averages of checkpoints."""
 
 import errno
 import json
@@ -62,7 +62,7 @@ def write_run(run: Path, steps: list[int]) -> None:
 
 
 @pytest.mark.parametrize("tying", ["three-way", "decoder", "none"])
-def test_a_loaded_model_says_what_the_saved_one_said(tmp_path: Path, tying: str) -> None:
+def test_a_loaded_model_equals_the_saved_one(tmp_path: Path, tying: str) -> None:
     torch.manual_seed(1)
     recipe = TINY.model_copy(update={"tied_embeddings": tying})
     model = Transformer(recipe, 11, 11).eval()
@@ -76,7 +76,7 @@ def test_a_loaded_model_says_what_the_saved_one_said(tmp_path: Path, tying: str)
 
 
 @pytest.mark.parametrize(("value", "said"), [("0.0", 0), ("0.2", 1)])
-def test_a_model_that_names_a_removed_option_still_loads(
+def test_a_model_with_a_removed_option_loads(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], value: str, said: int
 ) -> None:
     write_model(tmp_path / "new", seed=1)
@@ -114,7 +114,7 @@ def test_find_model_takes_a_model_a_checkpoint_or_a_run(tmp_path: Path) -> None:
         find_model(tmp_path)
 
 
-def test_weights_that_do_not_fit_are_all_named(tmp_path: Path) -> None:
+def test_all_mismatched_weights_are_listed(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m", 1)
     tensors = model_tensors(model)
     tensors["extra"] = torch.zeros(1)
@@ -151,7 +151,7 @@ def test_weights_and_moments_of_earlier_versions_are_fused(tmp_path: Path) -> No
 # --- Damage -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_flipped_bit_and_every_truncation_is_found(tmp_path: Path) -> None:
+def test_flipped_bits_and_truncations_are_detected(tmp_path: Path) -> None:
     write_run(tmp_path, [3])
     (directory,) = list_checkpoints(tmp_path)
     verify_directory(directory)
@@ -173,7 +173,7 @@ def test_every_flipped_bit_and_every_truncation_is_found(tmp_path: Path) -> None
     verify_directory(directory)
 
 
-def test_the_newest_whole_checkpoint_is_used_and_the_corrupt_one_set_aside(tmp_path: Path) -> None:
+def test_the_newest_intact_checkpoint_is_used_and_the_corrupt_one_renamed(tmp_path: Path) -> None:
     write_run(tmp_path, [1, 2])
     (tmp_path / "checkpoints" / "step-00000002" / "optimizer.safetensors").write_bytes(b"")
     said: list[str] = []
@@ -191,13 +191,13 @@ class Bomb:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.toml", "manifest.json"])
-def test_a_pickle_in_place_of_a_file_is_refused_and_not_run(
+def test_a_pickle_in_place_of_a_file_is_an_error_and_not_executed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_model(tmp_path / "m", 1)
     (tmp_path / "m" / name).write_bytes(pickle.dumps(Bomb()))
-    if name != "manifest.json":  # an attacker can make a manifest that fits
+    if name != "manifest.json":  # an attacker can forge the manifest
         files = {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir() if path.name != "manifest.json"}
         write_directory(tmp_path / "evil", files)
         with pytest.raises(CorruptError):
@@ -208,7 +208,7 @@ def test_a_pickle_in_place_of_a_file_is_refused_and_not_run(
 
 
 @pytest.mark.parametrize("failing_write", [1, 2, 3, 4])
-def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_done(
+def test_a_full_disk_is_an_error_and_leaves_no_partial_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_write: int
 ) -> None:
     write_run(tmp_path, [1])
@@ -235,13 +235,13 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "m" / "model.safetensors").read_bytes() == before
 
 
-def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(UserError, match="cannot write"):
         write_model(tmp_path / "file" / "m", 1)
 
 
-def test_a_single_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_files_are_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "file"
     with pytest.raises(UserError, match=r"cannot write .*No such file or directory;"):
         write_file(path, b"")
@@ -263,13 +263,11 @@ def test_a_single_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch:
 
 
 class Killed(BaseException):
-    """As good as SIGKILL: nothing cleans up after it."""
+    """Simulates SIGKILL: no cleanup code runs."""
 
 
-def test_a_checkpoint_that_is_replaced_is_there_whenever_that_is_cut_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cut off before any of its renames, and after the last: the old one or the new one is whole, and nothing else."""
+def test_replacing_a_checkpoint_is_crash_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt before each rename and after the last: exactly the old or the new checkpoint must be intact."""
     real, found = Path.rename, []
     for renames in range(4):
         run = tmp_path / str(renames)
@@ -294,17 +292,17 @@ def test_a_checkpoint_that_is_replaced_is_there_whenever_that_is_cut_off(
         assert newest is not None
         found.append(newest[1].state["step"])
         assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000001"]
-    assert found == [2, 2, 2, 1]  # the one that stood there first told of step 2
+    assert found == [2, 2, 2, 1]  # the original checkpoint is of step 2
 
 
 @pytest.mark.parametrize("state", [b"\x80\x04N.", b"[1]", b'{"of": "another version"}'])
-def test_a_state_that_cannot_be_read_is_one_clear_error(tmp_path: Path, state: bytes) -> None:
+def test_an_unreadable_state_is_an_error(tmp_path: Path, state: bytes) -> None:
     (tmp_path / "state.json").write_bytes(state)
     with pytest.raises(UserError, match=r"state\.json"):
         TrainState.load(tmp_path)
 
 
-def test_pruning_keeps_the_last_and_the_named(tmp_path: Path) -> None:
+def test_pruning_keeps_the_last_and_the_listed(tmp_path: Path) -> None:
     write_run(tmp_path, [1, 2, 3, 4, 5])
     prune_checkpoints(tmp_path, keep_last=2, keep_steps=[1])
     assert [path.name[-1] for path in list_checkpoints(tmp_path)] == ["1", "4", "5"]
@@ -314,7 +312,7 @@ def test_pruning_keeps_the_last_and_the_named(tmp_path: Path) -> None:
 # --- Averages ---------------------------------------------------------------------------------------------------------
 
 
-def test_average_is_the_mean_and_is_a_model_again(tmp_path: Path) -> None:
+def test_the_average_is_a_model_with_mean_weights(tmp_path: Path) -> None:
     models = [write_model(tmp_path / f"m{seed}", seed) for seed in (1, 2, 3)]
     average_checkpoints([tmp_path / f"m{seed}" for seed in (1, 2, 3)], tmp_path / "mean")
     loaded = load_model(tmp_path / "mean", CPU)
@@ -335,7 +333,7 @@ def seal_tensors(directory: Path, tensors: dict[str, torch.Tensor]) -> Path:
     return directory
 
 
-def test_fairseqs_table_of_averages(tmp_path: Path) -> None:
+def test_averages_match_fairseq(tmp_path: Path) -> None:
     if not (VECTORS / "fairseq_average.json").is_file():
         pytest.skip("the folder of test vectors beside the project is absent")
     table = json.loads((VECTORS / "fairseq_average.json").read_text())

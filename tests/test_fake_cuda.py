@@ -1,4 +1,4 @@
-"""The harness itself: it finds each kind of wait and of mixed devices, and lets through what does neither."""
+"""Tests of the fake CUDA device: it finds synchronizations and mixed devices, and accepts other code."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nmt.packing.packed import PackedSequences
-from tests.fake_cuda import CUDA, DeviceMixError, WaitError, fake_cuda
+from tests.fake_cuda import CUDA, DeviceMixError, SynchronizationError, fake_cuda
 
 
 def store(x: Tensor, where: object, value: object) -> None:
@@ -20,7 +20,7 @@ def ones(*size: int) -> Tensor:
 
 
 # x: (3, 4) on the device
-WAITS: dict[str, Callable[[Tensor], object]] = {
+SYNCHRONIZATIONS: dict[str, Callable[[Tensor], object]] = {
     "item": lambda x: x.sum().item(),
     "float": lambda x: float(x.sum()),
     "int": lambda x: int(x.sum()),
@@ -75,7 +75,7 @@ MIXES: dict[str, Callable[[Tensor], object]] = {
     "foreach": lambda x: torch._foreach_add_([x], [torch.zeros(3, 4)]),
 }
 
-FINE: dict[str, Callable[[Tensor], object]] = {
+VALID: dict[str, Callable[[Tensor], object]] = {
     "pinned": lambda x: torch.zeros(3).pin_memory().to(CUDA, non_blocking=True) + x[:, 0],
     "a number of the host": lambda x: (x + torch.tensor(2.0)) * 3.0,
     "slices": lambda x: store(x, (slice(None), slice(1, 3)), -1.0),
@@ -95,54 +95,54 @@ MODES = pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode,
 
 
 @MODES
-@pytest.mark.parametrize("name", WAITS)
-def test_each_kind_of_wait_is_found(name: str, context: Callable[[], object]) -> None:
-    with fake_cuda(), context(), pytest.raises(WaitError, match=r"tests/test_fake_cuda\.py:\d+ \("):  # type: ignore[attr-defined]
-        WAITS[name](torch.zeros(3, 4, device=CUDA))
+@pytest.mark.parametrize("name", SYNCHRONIZATIONS)
+def test_synchronizations_are_found(name: str, context: Callable[[], object]) -> None:
+    with fake_cuda(), context(), pytest.raises(SynchronizationError, match=r"tests/test_fake_cuda\.py:\d+ \("):  # type: ignore[attr-defined]
+        SYNCHRONIZATIONS[name](torch.zeros(3, 4, device=CUDA))
 
 
 @MODES
 @pytest.mark.parametrize("name", MIXES)
-def test_each_mix_of_devices_is_found(name: str, context: Callable[[], object]) -> None:
+def test_mixed_devices_are_found(name: str, context: Callable[[], object]) -> None:
     with fake_cuda(), context(), pytest.raises(DeviceMixError, match=r"tests/test_fake_cuda\.py:\d+ \("):  # type: ignore[attr-defined]
         MIXES[name](torch.zeros(3, 4, device=CUDA))
 
 
 @MODES
-@pytest.mark.parametrize("name", FINE)
-def test_what_does_not_wait_passes(name: str, context: Callable[[], object]) -> None:
+@pytest.mark.parametrize("name", VALID)
+def test_other_code_passes(name: str, context: Callable[[], object]) -> None:
     with fake_cuda() as mode, context():  # type: ignore[attr-defined]
-        FINE[name](torch.zeros(3, 4, device=CUDA))
-    assert not mode.waits
+        VALID[name](torch.zeros(3, 4, device=CUDA))
+    assert not mode.synchronizations
 
 
-def test_the_line_of_nmt_is_named() -> None:
+def test_the_error_names_the_line_of_nmt() -> None:
     place = r"nmt/packing/packed\.py:\d+ \(packing/packed\.py:PackedSequences\.to_lists\)"
-    with fake_cuda(), pytest.raises(WaitError, match=place):
+    with fake_cuda(), pytest.raises(SynchronizationError, match=place):
         tokens = torch.zeros(4, dtype=torch.int64, device=CUDA)
         PackedSequences(tokens, tokens, tokens, np.array([4]), 4).to_lists()
 
 
-def test_allowed_waits_are_counted_and_read_what_is_made_up() -> None:
+def test_allowed_synchronizations_are_counted_and_return_the_given_values() -> None:
     place = "packing/packed.py:PackedSequences.to_lists"
     with fake_cuda({place: lambda tensor: [7] * len(tensor)}) as mode:
         tokens, ends = torch.zeros(4, device=CUDA), torch.zeros(2, device=CUDA)
         assert PackedSequences(tokens, tokens, ends, np.array([4]), 4).to_lists() == [[7, 7, 7, 7]]
-    assert mode.waits == {place: 1}
+    assert mode.synchronizations == {place: 1}
 
 
-def test_a_copy_to_the_host_must_have_arrived() -> None:
-    here = "test_fake_cuda.py:test_a_copy_to_the_host_must_have_arrived"
+def test_a_non_blocking_copy_must_be_synchronized() -> None:
+    here = "test_fake_cuda.py:test_a_non_blocking_copy_must_be_synchronized"
     with fake_cuda({here: lambda tensor: [1.0] * len(tensor)}) as mode:
         found = torch.zeros(2, device=CUDA).to("cpu", non_blocking=True)
-        with pytest.raises(WaitError, match="may not have arrived"):
+        with pytest.raises(SynchronizationError, match="may be incomplete"):
             found.tolist()
         torch.cuda.current_stream().synchronize()
         assert found.tolist() == [1.0, 1.0]
-    assert mode.waits == {here: 1}
+    assert mode.synchronizations == {here: 1}
 
 
-def test_a_backward_pass_runs_and_its_waits_are_found() -> None:
+def test_synchronizations_in_the_backward_pass_are_found() -> None:
     class Waits(torch.autograd.Function):
         @staticmethod
         def forward(ctx: object, x: Tensor) -> Tensor:
@@ -159,5 +159,5 @@ def test_a_backward_pass_runs_and_its_waits_are_found() -> None:
         assert y.dtype == torch.bfloat16
         y.sum().backward()
         assert x.grad is not None and x.grad.device == CUDA
-        with pytest.raises(WaitError, match=r"Waits\.backward"):
+        with pytest.raises(SynchronizationError, match=r"Waits\.backward"):
             Waits.apply(x).sum().backward()  # type: ignore[no-untyped-call]

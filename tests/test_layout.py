@@ -12,7 +12,7 @@ def make_model(directory: Path) -> Path:
     return directory
 
 
-def test_checkpoints_come_in_the_order_of_their_steps(tmp_path: Path) -> None:
+def test_checkpoints_are_ordered_by_step(tmp_path: Path) -> None:
     directories = [make_model(checkpoint_directory(tmp_path, step)) for step in (900, 10_000, 1)]
     (tmp_path / "checkpoints" / ".step-00000002.part-1").mkdir()
     (tmp_path / "checkpoints" / "corrupt-step-00000003").mkdir()
@@ -22,7 +22,7 @@ def test_checkpoints_come_in_the_order_of_their_steps(tmp_path: Path) -> None:
     assert list_checkpoints(tmp_path / "nowhere") == []
 
 
-def test_a_path_means_a_model_a_checkpoint_or_a_run(tmp_path: Path) -> None:
+def test_a_path_may_be_a_model_a_checkpoint_or_a_run(tmp_path: Path) -> None:
     older, newer = (make_model(checkpoint_directory(tmp_path, step)) for step in (5, 10))
     assert find_model(older) == older
     assert find_model(tmp_path) == newer
@@ -31,7 +31,7 @@ def test_a_path_means_a_model_a_checkpoint_or_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "wrong"), [("nowhere", "does not exist"), ("", "has no model")])
-def test_no_model_is_an_error_of_one_line(name: str, wrong: str, tmp_path: Path) -> None:
+def test_a_missing_model_is_a_one_line_error(name: str, wrong: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"{wrong}; expected a model directory") as caught:
         find_model(tmp_path / name)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The commands of README and guide are commands, their worked example works, and the code map is true."""
+"""Commands, examples, links and the code map of README and guide."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ from tests.calling import Nmt
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDE = ROOT / "nmt" / "guide"
-# In an order in which each command finds what those before it have written.
+# Ordered such that each command finds the files of earlier ones.
 PAGES = (
     *("install", "training", "translating", "evaluating", "alignments", "export", "benchmarks", "architecture"),
     *("tutorial", "python"),
@@ -58,12 +58,12 @@ def test_every_command_parses_and_its_recipes_exist(words: list[str]) -> None:
             assert (ROOT / value).is_file()
 
 
-def test_the_two_tools_are_there_and_can_be_started() -> None:
+def test_the_tools_of_the_quick_start_are_executable() -> None:
     for line in blocks("bash")[0].splitlines():
         assert (ROOT / line.split()[0]).stat().st_mode & 0o111
 
 
-# Runs several commands in one interpreter, since starting one takes longer than any of them.
+# Runs several commands in one interpreter, as startup takes longer than each of them.
 RUN_ALL = """
 import json, sys
 from nmt import cli
@@ -77,8 +77,8 @@ for words in json.loads(sys.argv[1]):
 """
 
 
-def made_small(words: list[str]) -> list[str]:
-    """The same command with a small model and few updates, where it trains."""
+def shrink(words: list[str]) -> list[str]:
+    """Reduce model and updates of a training command."""
     if words[0] not in ("run", "train"):
         return words
     small = ["tokenizer.vocab_size=310", "data.workers=1", "model.d_model=16", "model.d_ff=16", "model.num_heads=2"]
@@ -89,8 +89,8 @@ def made_small(words: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_worked_example_works_as_it_stands(tmp_path: Path) -> None:
-    """Its recipe and commands, on text of the expected names; only size and length of the run are made small."""
+def test_the_worked_example(tmp_path: Path) -> None:
+    """Run its recipe and commands on text with the expected names, with a small model and few updates."""
     (tmp_path / "mine.toml").write_text(blocks("toml")[0])
     for folder in ("corpus", "new"):
         (tmp_path / folder).mkdir()
@@ -101,7 +101,7 @@ def test_the_worked_example_works_as_it_stands(tmp_path: Path) -> None:
     (tmp_path / "input.txt").write_text("word1 of train\n")
     (tmp_path / "pairs.tsv").write_text("1\tword1 of train\n")
     (tmp_path / "pages.jsonl").write_text('{"id": 1, "body": {"text": "word1 of train"}}\n')
-    commands = [made_small(words) for words in nmt_commands() if "recipes" not in " ".join(words)]
+    commands = [shrink(words) for words in nmt_commands() if "recipes" not in " ".join(words)]
     expected = {"config", "run", "train", "average", "translate", "score", "evaluate", "compare", "plot", "align"}
     expected |= {"rerank", "shortlist", "leaks", "info", "new"}
     if is_installed("ctranslate2") and is_installed("transformers"):
@@ -132,7 +132,7 @@ def test_the_worked_example_works_as_it_stands(tmp_path: Path) -> None:
     assert len(printed) == python.count("print(") + 1  # the scores are two
 
 
-def test_the_example_of_mixed_corpora_is_a_recipe() -> None:
+def test_the_example_of_mixed_corpora_is_valid() -> None:
     whole, mixed, *_ = blocks("toml")
     head, _, tail = whole.partition("train = [")
     recipe = parse_recipe(head + tail.partition("\n")[2].replace("[data.test]", mixed + "\n[data.test]"))
@@ -145,12 +145,12 @@ def test_the_recipe_of_the_example_trains_the_papers_base_model() -> None:
 
 
 @pytest.mark.parametrize("row", re.findall(r"\| `(?:\w+\.)?(\w+)` in `(nmt/[\w/]+\.py)` \|", TEXT), ids=str)
-def test_the_places_named_for_reading_exist(row: tuple[str, str]) -> None:
+def test_the_code_map_is_correct(row: tuple[str, str]) -> None:
     name, path = row
     assert re.search(rf"\b(?:def|class) {name}\b", (ROOT / path).read_text(encoding="utf-8"))
 
 
-def test_the_readme_is_short_and_every_link_leads_somewhere() -> None:
+def test_the_readme_is_short_and_links_are_valid() -> None:
     assert README.count("\n") <= 150
     for page in (ROOT / "README.md", *GUIDE.glob("*.md")):
         text = page.read_text(encoding="utf-8")
@@ -162,7 +162,7 @@ def test_the_readme_is_short_and_every_link_leads_somewhere() -> None:
             assert not anchor or anchor in anchors, f"{page.name}: #{anchor}"
 
 
-def test_the_page_of_options_is_up_to_date() -> None:
+def test_the_options_page_is_up_to_date() -> None:
     found = (GUIDE / "options.md").read_text(encoding="utf-8")
     assert found == option_reference(), "run: python -m nmt guide options > nmt/guide/options.md"
 

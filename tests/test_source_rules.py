@@ -1,4 +1,4 @@
-"""The rules of the source, checked on its text; each rule is shown to be able to fail."""
+"""Rules of the source code, and tests that each rule can fail."""
 
 import ast
 import functools
@@ -13,8 +13,8 @@ from nmt.recipe import load_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# A package imports only from layers above its own line, so none from its own layer. "nmt" is what `import nmt` itself
-# gives, such as `nmt.Translator`.
+# A package imports only from lines above its own, so not from its own layer. "nmt" is the package's own namespace, such
+# as `nmt.Translator`.
 LAYERS = (
     ("recipe",),
     ("special_ids", "logs", "devices"),
@@ -34,7 +34,7 @@ LAYERS = (
 )
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
-# Packages that import what they offer at its first use, because each process imports them and some need none of it.
+# Packages with lazy imports, because every process imports them and some do not need their contents.
 LAZY_IMPORTERS = {"nmt", "nmt.cli", "nmt.cli.engines", "nmt.cli.recipes"}
 
 MOST_FILE_LINES = 500
@@ -42,7 +42,7 @@ MOST_FUNCTION_LINES = 60
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "constants"}
 PICKLING_MODULES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 PICKLING_CALLS = {"torch.load", "torch.save"}
-# Folders that name one machine. Kernel interfaces such as those under "proc" are the same on every Linux.
+# Folders specific to one machine. Kernel interfaces such as "proc" are the same on every Linux.
 MACHINE_PATH = re.compile(r"(?:^|[^A-Za-z0-9_.])/(?:home|root|opt|mnt|work|farm|Users|tmp|srv)/[A-Za-z]")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -72,11 +72,11 @@ def read_modules(root: Path) -> list[Module]:
     return modules
 
 
-# --- Rules: each yields what is wrong with a module -------------------------------------------------------------------
+# --- Rules: each yields the violations of a module --------------------------------------------------------------------
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Dotted names of the modules of this project that a piece of code imports."""
+    """Yield the dotted names of imported modules of this project."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "nmt")
@@ -183,18 +183,18 @@ RULES: list[Callable[[Module], Iterator[str]]] = [
 ]
 
 
-# --- The source keeps the rules ---------------------------------------------------------------------------------------
+# --- The source follows the rules -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_source_keeps_the_rules(rule: Callable[[Module], Iterator[str]]) -> None:
+def test_the_source_follows_the_rules(rule: Callable[[Module], Iterator[str]]) -> None:
     modules = read_modules(ROOT)
     assert len(modules) > 10
     assert [problem for module in modules for problem in rule(module)] == []
 
 
 @pytest.mark.parametrize("folder", ["recipes", "tools", "tests", ".ci"])
-def test_no_other_file_names_a_path_of_one_machine(folder: str) -> None:
+def test_no_other_file_has_a_path_of_one_machine(folder: str) -> None:
     for path in sorted((ROOT / folder).rglob("*")):
         if path.suffix in ("", ".py", ".toml", ".txt") and path.is_file():
             module = Module(str(path), path.read_text(encoding="utf-8"), ast.Module([], []))
@@ -281,23 +281,23 @@ def build(root: Path, name: str, text: str) -> Module:
 
 
 @pytest.mark.parametrize(("rule", "name", "text"), BAD)
-def test_a_violation_is_found(rule: Callable[[Module], Iterator[str]], name: str, text: str, tmp_path: Path) -> None:
+def test_violations_are_found(rule: Callable[[Module], Iterator[str]], name: str, text: str, tmp_path: Path) -> None:
     assert list(rule(build(tmp_path, name, text)))
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_has_been_seen_to_fail_and_to_pass(rule: Callable[[Module], Iterator[str]], tmp_path: Path) -> None:
+def test_every_rule_has_a_violation_and_a_pass(rule: Callable[[Module], Iterator[str]], tmp_path: Path) -> None:
     assert rule in {violation[0] for violation in BAD}
     assert list(rule(build(tmp_path, "nmt/train/x.py", GOOD))) == []
 
 
-def test_the_limits_themselves_are_allowed(tmp_path: Path) -> None:
+def test_limits_are_inclusive(tmp_path: Path) -> None:
     shorter = LONG_FUNCTION.removesuffix("    x = 1\n")
     text = shorter + "x = 1\n" * (MOST_FILE_LINES - shorter.count("\n"))
     assert list(files_and_functions_are_short(build(tmp_path, "nmt/cli.py", text))) == []
 
 
-def test_packages_and_their_modules_get_their_names(tmp_path: Path) -> None:
+def test_module_names(tmp_path: Path) -> None:
     for name in ("nmt/__init__.py", "nmt/data/__init__.py", "nmt/data/tables/nouns.py", "nmt/__main__.py"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

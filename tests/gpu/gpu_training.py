@@ -1,4 +1,4 @@
-"""A tiny training that both a CPU and a GPU can do: the target is the source backwards."""
+"""A tiny training task for CPU and GPU: the target is the reversed source."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,8 +64,8 @@ def make_recipe(run_dir: Path, device: torch.device, dropout: float = 0.0, **tra
 
 @contextmanager
 def trainer_of(recipe: Recipe, folder: Path) -> Iterator[Trainer]:
-    """A trainer on the pairs in `folder`, in training mode."""
-    facts = ModelMetadata("en", "de", VOCAB, VOCAB, "NFC", recipe.decode, {})
+    """Create a trainer on the pairs in `folder`, in training mode."""
+    metadata = ModelMetadata("en", "de", VOCAB, VOCAB, "NFC", recipe.decode, {})
     assert recipe.train.device is not None
     with start_world(recipe.train.device) as world:
         torch.manual_seed(recipe.seed)
@@ -74,14 +74,14 @@ def trainer_of(recipe: Recipe, folder: Path) -> Iterator[Trainer]:
             world,
             Transformer(recipe.model, VOCAB, VOCAB),
             TrainingData(PairStore(folder, "train"), PairStore(folder, "valid")),
-            lambda tensors, step: model_files(recipe.model, tensors, {"tokenizer.model": b"none"}, facts),
+            lambda tensors, step: model_files(recipe.model, tensors, {"tokenizer.model": b"none"}, metadata),
         )
         trainer.loss.train()
         yield trainer
 
 
 def gradient(trainer: Trainer) -> Tensor:
-    """The whole gradient of the last update as one float64 vector on the CPU."""
+    """Gradient of the last update as one float64 vector on the CPU."""
     return torch.cat(
         [weight.grad.flatten().cpu().double() for weight in trainer.model.parameters() if weight.grad is not None]
     )

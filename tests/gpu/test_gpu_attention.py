@@ -1,9 +1,10 @@
-"""Every attention kernel, forward and gradient, against plain loops in float64 on the CPU.
+"""Outputs and gradients of every attention kernel, compared with loops in float64 on the CPU.
 
-Tolerances follow from the unit roundoff u of a type (2^-24, 2^-11, 2^-8). With `reach` the largest sum |q||k| / sqrt(d)
-of a query and a key, a kernel that rounds queries and scores moves a score by at most 2 u reach, so a weight relatively
-by at most 4 u reach; weights and outputs are rounded once more each. So the output is within u (2 + 4 reach) of the
-weighted sum of |v|, and float32 sums of n terms add n 2^-24 of that. Gradients pass through all of it once more.
+Tolerances follow from the unit roundoff u of the dtype (2^-24, 2^-11, 2^-8). Let `bound` be the largest
+sum |q||k| / sqrt(d) of a query and a key. Rounding queries and scores changes a score by at most 2 u bound, so a weight
+by a relative 4 u bound; weights and outputs are rounded once more each. The output error is therefore at most
+u (2 + 4 bound) times the weighted sum of |v|, plus n 2^-24 of it for float32 sums of n terms. Gradients accumulate
+these errors again.
 """
 
 import math
@@ -25,25 +26,25 @@ QUERY_LENGTHS, KEY_LENGTHS = (5, 1, 33, 67), (3, 31, 9, 71)
 
 @dataclass
 class Exact:
-    """What a kernel should give, (total, HEADS, d_head) float64, and the sums of absolute terms behind each."""
+    """Exact results, (total, HEADS, d_head) float64, and the sums of absolute values of their terms."""
 
     out: Tensor
     grads: tuple[Tensor, Tensor, Tensor]
     out_terms: Tensor
     grads_terms: tuple[Tensor, Tensor, Tensor]
-    reach: float
+    bound: float
 
 
 def exact_attention(
     q: Tensor, k: Tensor, v: Tensor, grad: Tensor, lengths: list[tuple[int, int]], causal: bool
 ) -> Exact:
-    """Sentence by sentence, by the textbook's equations."""
+    """Compute each sentence with the textbook equations."""
     parts: list[tuple[Tensor, ...]] = []
-    reach, q_start, k_start, scale = 0.0, 0, 0, 1 / math.sqrt(q.shape[2])
+    bound, q_start, k_start, scale = 0.0, 0, 0, 1 / math.sqrt(q.shape[2])
     for q_len, k_len in lengths:
-        q_rows, k_rows = slice(q_start, q_start + q_len), slice(k_start, k_start + k_len)
-        q_start, k_start = q_rows.stop, k_rows.stop
-        qs, grads, ks, vs = (t.transpose(0, 1) for t in (q[q_rows], grad[q_rows], k[k_rows], v[k_rows]))
+        q_slice, k_slice = slice(q_start, q_start + q_len), slice(k_start, k_start + k_len)
+        q_start, k_start = q_slice.stop, k_slice.stop
+        qs, grads, ks, vs = (t.transpose(0, 1) for t in (q[q_slice], grad[q_slice], k[k_slice], v[k_slice]))
         scores = qs @ ks.mT * scale
         if causal:
             scores = scores.masked_fill(torch.ones(q_len, k_len).triu(1).bool(), -math.inf)
@@ -56,9 +57,9 @@ def exact_attention(
         values = (weights @ vs, d_scores @ ks, d_scores.mT @ qs, weights.mT @ grads)
         magnitudes = (weights @ vs.abs(), terms @ ks.abs(), terms.mT @ qs.abs(), weights.mT @ grads.abs())
         parts.append(tuple(t.transpose(0, 1) for t in (*values, *magnitudes)))
-        reach = max(reach, float((qs.abs() @ ks.abs().mT).max()) * scale)
+        bound = max(bound, float((qs.abs() @ ks.abs().mT).max()) * scale)
     whole = [torch.cat(one) for one in zip(*parts, strict=True)]
-    return Exact(whole[0], (whole[1], whole[2], whole[3]), whole[4], (whole[5], whole[6], whole[7]), reach)
+    return Exact(whole[0], (whole[1], whole[2], whole[3]), whole[4], (whole[5], whole[6], whole[7]), bound)
 
 
 def distance(found: Tensor, exact: Tensor, terms: Tensor) -> float:
@@ -69,7 +70,7 @@ def distance(found: Tensor, exact: Tensor, terms: Tensor) -> float:
 @pytest.mark.parametrize("dtype", UNIT_ROUNDOFF, ids=str)
 @pytest.mark.parametrize("d_head", [8, 16, 24, 32, 64, 96, 128])
 @pytest.mark.parametrize("causal", [False, True])
-def test_output_and_gradients_are_as_exact_as_the_type(
+def test_output_and_gradients_match_float64(
     kernel: Kernel, dtype: torch.dtype, d_head: int, causal: bool, gpu: torch.device
 ) -> None:
     if kernel == "varlen" and (dtype == torch.float32 or gpu.type == "cpu"):
@@ -82,9 +83,9 @@ def test_output_and_gradients_are_as_exact_as_the_type(
         return (torch.randn(side.total, HEADS, d_head, generator=generator) * size).to(dtype)
 
     q, k, v, grad = rows(queries, 0.5), rows(keys, 1.0), rows(keys, 1.0), rows(queries, 1.0)
-    wide = [t.double() for t in (q, k, v, grad)]
+    doubles = [t.double() for t in (q, k, v, grad)]
     lengths = list(zip(QUERY_LENGTHS, key_lengths, strict=True))
-    exact = exact_attention(wide[0], wide[1], wide[2], wide[3], lengths, causal)
+    exact = exact_attention(doubles[0], doubles[1], doubles[2], doubles[3], lengths, causal)
 
     inputs = q, k, v = tuple(t.to(gpu).requires_grad_() for t in (q, k, v))
     here = queries.to(gpu)
@@ -92,20 +93,20 @@ def test_output_and_gradients_are_as_exact_as_the_type(
     assert out.dtype == dtype
     out.backward(grad.to(gpu))
 
-    sums = (d_head + max(key_lengths)) * 2.0**-24 * (1 + exact.reach)
-    tolerance = UNIT_ROUNDOFF[dtype] * (2 + 4 * exact.reach) + sums
+    sums = (d_head + max(key_lengths)) * 2.0**-24 * (1 + exact.bound)
+    tolerance = UNIT_ROUNDOFF[dtype] * (2 + 4 * exact.bound) + sums
     assert distance(out.detach(), exact.out, exact.out_terms) <= tolerance
-    for tensor, wanted, terms in zip(inputs, exact.grads, exact.grads_terms, strict=True):
+    for tensor, expected, terms in zip(inputs, exact.grads, exact.grads_terms, strict=True):
         assert tensor.grad is not None
-        assert distance(tensor.grad, wanted, terms) <= 4 * tolerance
-    if causal:  # the other kind of attention is far outside: the tolerance tells them apart
-        other = exact_attention(wide[0], wide[1], wide[2], wide[3], lengths, causal=False)
+        assert distance(tensor.grad, expected, terms) <= 4 * tolerance
+    if causal:  # the tolerance distinguishes causal from full attention
+        other = exact_attention(doubles[0], doubles[1], doubles[2], doubles[3], lengths, causal=False)
         assert distance(other.out, exact.out, exact.out_terms) > 2 * tolerance
 
 
 @pytest.mark.parametrize("kernel", ["varlen", "sdpa", "matmul"])
-def test_sentences_of_padding_and_empty_ones_harm_nobody(kernel: Kernel, gpu: torch.device) -> None:
-    """As in batches of one shape: pairs of padding behind the others, then empty ones."""
+def test_padding_and_empty_sentences_have_no_effect(kernel: Kernel, gpu: torch.device) -> None:
+    """As in batches of one shape: pairs of padding after the others, then empty ones."""
     if kernel == "varlen" and gpu.type == "cpu":
         pytest.skip("varlen attention is for 16-bit types on a GPU")
     plain = PackedSequences.from_lists([[1] * n for n in (9, 4)])
@@ -113,9 +114,9 @@ def test_sentences_of_padding_and_empty_ones_harm_nobody(kernel: Kernel, gpu: to
     generator = torch.Generator().manual_seed(1)
     q, k, v = torch.randn(3, padded.total, HEADS, 32, generator=generator).half().to(gpu).unbind(0)
     sides = plain.to(gpu), padded.to(gpu)
-    alone, beside = (
+    alone, with_padding = (
         attend(q[: side.total], k[: side.total], v[: side.total], side, side, causal=True, kernel=kernel)
         for side in sides
     )
-    assert beside.isfinite().all()
-    torch.testing.assert_close(beside[: plain.total], alone, rtol=2.0**-9, atol=2.0**-9)
+    assert with_padding.isfinite().all()
+    torch.testing.assert_close(with_padding[: plain.total], alone, rtol=2.0**-9, atol=2.0**-9)

@@ -1,9 +1,9 @@
-"""The losses on a GPU against torch's own in float64 on the CPU.
+"""Losses on a GPU, compared with torch's own in float64 on the CPU.
 
-With u the unit roundoff of a type and `reach` the largest sum |h||w| behind a logit, a logit is within 2 u reach (its
-factors and itself are rounded), so a probability relatively within 4 u reach, and the loss of a row within 4 u reach.
-Gradients round the gradient in the logits and the result besides. Sums of n terms in float32 add about sqrt(n) 2^-24,
-for which 4 times as much is allowed.
+Let u be the unit roundoff of the dtype and `bound` the largest sum |h||w| of a logit. A logit has an error of at most
+2 u bound (operands and result are rounded), a probability a relative 4 u bound, and the loss of a position 4 u bound.
+Gradients also round the gradient of the logits and the result. Sums of n terms in float32 add about sqrt(n) 2^-24; the
+tolerance is 4 times that.
 """
 
 import math
@@ -38,36 +38,36 @@ def assert_close(
     gpu: torch.device,
     gain: float = 1.0,
 ) -> None:
-    """Loss and gradients of `found` on the GPU are those of `exact`, as far as the type goes.
+    """Check loss and gradients of `found` on the GPU against `exact` within the precision of the dtype.
 
-    gain: how many times as large as a probability its part of a gradient may be
+    gain: largest ratio of a term of a gradient to its probability
     """
     hidden, weight = hidden.to(dtype), numbers(VOCAB, WIDTH, seed=2)
     labels = torch.randint(1, VOCAB, (ROWS,), generator=torch.Generator().manual_seed(3))
-    wide = [hidden.double().requires_grad_(), weight.double().requires_grad_()]
-    wanted = exact(wide[0], wide[1], labels)
-    wanted_grads = torch.autograd.grad(wanted, wide)
+    doubles = [hidden.double().requires_grad_(), weight.double().requires_grad_()]
+    expected = exact(doubles[0], doubles[1], labels)
+    expected_grads = torch.autograd.grad(expected, doubles)
     here = [hidden.to(gpu).requires_grad_(), weight.to(gpu).requires_grad_()]
     loss, _ = found(here[0], here[1], labels.to(gpu))
     grads = torch.autograd.grad(loss, here)
     assert [grad.dtype for grad in grads] == [dtype, torch.float32]
 
     with torch.no_grad():
-        reach = float((wide[0].flatten(0, -2).abs() @ wide[1].abs().T).max())
-        probabilities = (wide[0] @ wide[1].T).softmax(-1).flatten(0, -2) * gain + 1 / VOCAB
+        bound = float((doubles[0].flatten(0, -2).abs() @ doubles[1].abs().T).max())
+        probabilities = (doubles[0] @ doubles[1].T).softmax(-1).flatten(0, -2) * gain + 1 / VOCAB
         gold = F.one_hot(labels, VOCAB).repeat(len(probabilities) // ROWS, 1) + probabilities
-        terms = (gold @ wide[1].abs()).norm(), (gold.T @ wide[0].flatten(0, -2).abs()).norm()
-    tolerance = UNIT_ROUNDOFF[dtype] * (2 + 4 * reach) + 4 * math.sqrt(WIDTH + VOCAB) * 2.0**-24 * (1 + reach)
-    assert abs(loss.item() - wanted.item()) / ROWS <= tolerance
-    for grad, wanted_grad, size in zip(grads, wanted_grads, terms, strict=True):
-        assert float((grad.cpu().double() - wanted_grad).norm() / size) <= tolerance
+        terms = (gold @ doubles[1].abs()).norm(), (gold.T @ doubles[0].flatten(0, -2).abs()).norm()
+    tolerance = UNIT_ROUNDOFF[dtype] * (2 + 4 * bound) + 4 * math.sqrt(WIDTH + VOCAB) * 2.0**-24 * (1 + bound)
+    assert abs(loss.item() - expected.item()) / ROWS <= tolerance
+    for grad, expected_grad, size in zip(grads, expected_grads, terms, strict=True):
+        assert float((grad.cpu().double() - expected_grad).norm() / size) <= tolerance
 
 
 @pytest.mark.parametrize("dtype", UNIT_ROUNDOFF, ids=str)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk_bytes", CHUNK_BYTES)
 @pytest.mark.parametrize("traced", [False, True], ids=["plain", "traced"])
-def test_cross_entropy_is_as_exact_as_the_type(
+def test_cross_entropy_matches_float64(
     dtype: torch.dtype,
     smoothing: float,
     chunk_bytes: int,
@@ -91,7 +91,7 @@ def test_cross_entropy_is_as_exact_as_the_type(
 
 @pytest.mark.parametrize("dtype", UNIT_ROUNDOFF, ids=str)
 @pytest.mark.parametrize("chunk_bytes", CHUNK_BYTES)
-def test_rdrop_is_as_exact_as_the_type(
+def test_rdrop_matches_float64(
     dtype: torch.dtype, chunk_bytes: int, gpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(loss_module.CHUNK_BYTES, gpu.type, chunk_bytes)

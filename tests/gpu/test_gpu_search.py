@@ -1,4 +1,4 @@
-"""Search on a GPU: recorded steps equal plain ones, strings are the CPU's, waits are few, memory may be too small."""
+"""Search on a GPU: captured steps, agreement with the CPU, synchronization, recovery from too little memory."""
 
 import random
 import warnings
@@ -83,8 +83,8 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]],
 
 
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
-def test_recorded_steps_find_what_plain_steps_find(options: SearchOptions, gpu: torch.device) -> None:
-    """In float64, where no rounding decides; the second search replays what the first has recorded."""
+def test_captured_steps_equal_eager_steps(options: SearchOptions, gpu: torch.device) -> None:
+    """In float64, to exclude rounding; the second search replays the graphs of the first."""
     model, recorder = make_model(gpu), CountingRecorder(gpu)
     captured = CapturedModel(model, recorder)
     for count in (7, 3, 7):
@@ -92,11 +92,11 @@ def test_recorded_steps_find_what_plain_steps_find(options: SearchOptions, gpu: 
         prefixes = [[5, 9] if place % 3 == 0 else [] for place in range(count)]
         assert_same(beam_search(captured, src, options, prefixes), beam_search(model, src, options, prefixes))
     assert recorder.recorded
-    assert recorder.refused == (recorder.recorded if gpu.type == "cpu" else 0), "each step can be recorded"
+    assert recorder.refused == (recorder.recorded if gpu.type == "cpu" else 0), "every step can be captured"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_a_replay_gives_the_bits_of_the_step_itself(dtype: torch.dtype, gpu: torch.device) -> None:
+def test_replays_are_bit_identical_to_eager_steps(dtype: torch.dtype, gpu: torch.device) -> None:
     model, options = make_model(gpu, dtype), SEARCHES["beam"]
     recorded, plain = CapturedModel(model), CapturedModel(model, PlainRecorder())
     for count in (8, 3, 8):
@@ -104,14 +104,14 @@ def test_a_replay_gives_the_bits_of_the_step_itself(dtype: torch.dtype, gpu: tor
         assert beam_search(recorded, src, options) == beam_search(plain, src, options)
 
 
-def test_sentences_that_join_find_what_they_find_alone(gpu: torch.device) -> None:
+def test_continuous_batching_gives_the_same_results(gpu: torch.device) -> None:
     model, options = make_model(gpu), SEARCHES["beam"]
     src = sources(23, 14, gpu)
     captured = CapturedModel(model)
     assert_same(beam_search(captured, src, options, batch_size=4), beam_search(model, src, options))
 
 
-def test_samples_ensembles_and_shortlists_are_the_same(gpu: torch.device) -> None:
+def test_captured_samples_ensembles_and_shortlists_are_equal(gpu: torch.device) -> None:
     models = [make_model(gpu, seed=seed) for seed in (1, 2)]
     src, options = sources(6, 9, gpu), SearchOptions(beam_size=4, n_best=4, max_extra_tokens=12)
     for sampling in (SamplingOptions(seed=3), SamplingOptions(seed=3, top_k=5), SamplingOptions(seed=3, top_p=0.8)):
@@ -128,18 +128,18 @@ def test_samples_ensembles_and_shortlists_are_the_same(gpu: torch.device) -> Non
 
 
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
-def test_in_float32_the_strings_are_the_cpus(options: SearchOptions, gpu: torch.device) -> None:
+def test_float32_results_equal_the_cpu(options: SearchOptions, gpu: torch.device) -> None:
     cpu = torch.device("cpu")
     expected = beam_search(make_model(cpu, torch.float32), sources(9, 9, cpu), options)
     found = beam_search(CapturedModel(make_model(gpu, torch.float32)), sources(9, 9, gpu), options)
     assert_same(found, expected, rel=1e-3)
 
 
-# --- What only CUDA tells --------------------------------------------------------------------------------------------
+# --- CUDA only --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def counted_waits() -> Iterator[list[warnings.WarningMessage]]:
+def record_synchronizations() -> Iterator[list[warnings.WarningMessage]]:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
@@ -149,26 +149,26 @@ def counted_waits() -> Iterator[list[warnings.WarningMessage]]:
             torch.cuda.set_sync_debug_mode("default")
 
 
-def test_a_step_of_search_waits_for_the_device_once_at_most(gpu: torch.device) -> None:
-    """Steps in which no sentence is done: further ones of such cost so many further waits."""
+def test_a_search_step_synchronizes_at_most_once(gpu: torch.device) -> None:
+    """Count the additional synchronizations of 8 steps in which no sentence finishes."""
     if gpu.type == "cpu":
-        pytest.skip("only CUDA tells of waiting")
+        pytest.skip("only CUDA reports synchronization")
     captured = CapturedModel(make_model(gpu, torch.float32))
     src = PackedSequences.from_lists([[9, 8, 7, EOS_ID]] * 4).to(gpu)
-    waits = []
-    for steps in (20, 28):  # neither crosses the border of a shape
+    counts = []
+    for steps in (20, 28):  # both within one captured shape
         options = SearchOptions(beam_size=1, min_tokens=steps, max_tokens=steps, max_extra_tokens=steps)
-        for _ in range(2):  # the first time, steps are recorded
-            with counted_waits() as seen:
+        for _ in range(2):  # the first search captures
+            with record_synchronizations() as seen:
                 beam_search(captured, src, options)
-        waits.append(sum("synchroniz" in str(warning.message) for warning in seen))
-    assert waits[0] > 0, "the results must come to the host"
-    assert waits[1] - waits[0] <= 8
+        counts.append(sum("synchroniz" in str(warning.message) for warning in seen))
+    assert counts[0] > 0, "results are copied to the host"
+    assert counts[1] - counts[0] <= 8
 
 
-def test_translation_recovers_where_memory_is_too_small(tmp_path: Path, gpu: torch.device) -> None:
+def test_translation_recovers_from_too_little_memory(tmp_path: Path, gpu: torch.device) -> None:
     if gpu.type == "cpu":
-        pytest.skip("a CPU's memory has no limit that could be set")
+        pytest.skip("the memory of a CPU cannot be limited")
     text = 'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n[data]\ntrain = [{ kind = "toy" }]\n'
     text += 'valid = [{ kind = "toy" }]\n[model]\n' + "\n".join(f"{name} = {size}" for name, size in SIZES.items())
     write_random_model(tmp_path / "model", parse_recipe(text), number_tokenizers(5_000))
@@ -194,4 +194,4 @@ def test_translation_recovers_where_memory_is_too_small(tmp_path: Path, gpu: tor
         assert (torch.cuda.memory_stats(gpu)["num_ooms"] > failures) is is_limited
         del translator
     equal = sum(one == other for one, other in zip(*found, strict=True))
-    assert equal >= 0.99 * len(lines), "other batches may round otherwise, and no more"
+    assert equal >= 0.99 * len(lines), "other batch sizes may only change rounding"

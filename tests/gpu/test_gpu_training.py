@@ -1,4 +1,4 @@
-"""Updates on a GPU: against the CPU, in every precision, compiled, resumed, without waiting, in the memory foreseen."""
+"""Updates on a GPU: agreement with the CPU, precisions, compilation, resuming, synchronization, memory."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def updates(recipe: Recipe, pairs: Path, count: int = 1) -> tuple[list[float], torch.Tensor]:
-    """The losses of the first updates, and the gradient of the last of them."""
+    """Return the losses of the first updates and the gradient of the last one."""
     with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
         losses = []
         for step in range(1, count + 1):
@@ -38,8 +38,8 @@ def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
     return float((found - exact).norm() / exact.norm())
 
 
-def test_an_update_in_float32_is_the_cpus(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
-    assert torch.get_float32_matmul_precision() == "highest", "TF32 would be another precision"
+def test_a_float32_update_equals_the_cpu(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
+    assert torch.get_float32_matmul_precision() == "highest", "TF32 must be off"
     (cpu_losses, expected), (losses, found) = (
         updates(make_recipe(tmp_path / str(device), device), pairs) for device in (CPU, gpu)
     )
@@ -48,7 +48,7 @@ def test_an_update_in_float32_is_the_cpus(pairs: Path, tmp_path: Path, gpu: torc
 
 
 @pytest.mark.parametrize(("precision", "limit"), [("bf16", 0.05), ("fp16", 0.01)])
-def test_an_update_in_16_bits_is_near_the_cpus_in_float32(
+def test_a_16_bit_update_is_close_to_float32_on_the_cpu(
     precision: str, limit: float, pairs: Path, tmp_path: Path, gpu: torch.device
 ) -> None:
     cpu_losses, expected = updates(make_recipe(tmp_path / "cpu", CPU), pairs)
@@ -57,7 +57,7 @@ def test_an_update_in_16_bits_is_near_the_cpus_in_float32(
     assert 0 < distance(found, expected) <= limit
 
 
-def test_an_update_that_overflows_in_fp16_is_left_out_and_the_scale_falls(
+def test_an_fp16_overflow_skips_the_update_and_reduces_the_scale(
     pairs: Path, tmp_path: Path, gpu: torch.device
 ) -> None:
     with (
@@ -75,10 +75,8 @@ def test_an_update_that_overflows_in_fp16_is_left_out_and_the_scale_falls(
         assert not all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
 
 
-def test_one_compiled_graph_gives_the_gradients_of_the_eager_step(
-    pairs: Path, tmp_path: Path, gpu: torch.device
-) -> None:
-    """In bf16 both round, each in its own order: neither may be much farther from float32 than the other."""
+def test_one_compiled_graph_gives_the_gradients_of_eager_steps(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
+    """Both round in bf16, in different order: their distance must be similar to that from float32."""
     _, exact = updates(make_recipe(tmp_path / "exact", CPU), pairs)
     recipe = make_recipe(tmp_path / "run", gpu, precision="bf16")
     torch._dynamo.reset()
@@ -112,10 +110,10 @@ def test_one_compiled_graph_gives_the_gradients_of_the_eager_step(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_run_that_is_resumed_has_the_losses_of_one_that_was_not(
+def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(
     precision: str, pairs: Path, tmp_path: Path, gpu: torch.device
 ) -> None:
-    """With dropout; sums of some kernels depend on the order in which a GPU's threads come."""
+    """With dropout. Some kernels sum in nondeterministic order."""
     losses = []
     for stops in (False, True):
         recipe = make_recipe(tmp_path / f"run-{stops}", gpu, dropout=0.2, precision=precision, keep_last=9)
@@ -133,27 +131,27 @@ def test_a_run_that_is_resumed_has_the_losses_of_one_that_was_not(
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
-def test_nothing_of_an_update_waits_for_the_device(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
+def test_an_update_does_not_synchronize(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
     if gpu.type == "cpu":
-        pytest.skip("only CUDA tells of waiting")
+        pytest.skip("only CUDA reports synchronization")
     for precision in ("fp32", "bf16", "fp16"):
         recipe = make_recipe(tmp_path / precision, gpu, dropout=0.1, precision=precision, clip_norm=1.0)
         with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
-            for step in (1, 2):  # which set up what a kernel needs
+            for step in (1, 2):  # warm-up
                 result = trainer.updater(next(batches), step)
             torch.cuda.set_sync_debug_mode("error")
             try:
                 for step in (3, 4, 5):
                     result = trainer.updater(next(batches), step)
-                with pytest.raises(RuntimeError, match="synchroniz"):  # what anything that waits would have raised
+                with pytest.raises(RuntimeError, match="synchroniz"):  # the check itself works
                     result.loss.item()
             finally:
                 torch.cuda.set_sync_debug_mode("default")
 
 
-def test_an_update_needs_the_memory_that_was_foreseen(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
+def test_an_update_needs_the_estimated_memory(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
     if gpu.type == "cpu":
-        pytest.skip("only CUDA counts what is allocated")
+        pytest.skip("only CUDA counts allocations")
     recipe = make_recipe(tmp_path / "run", gpu, batch_tokens=3_000, micro_batch_tokens=3_000, precision="bf16")
     with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
         assert trainer.batching.shape is not None
@@ -165,9 +163,9 @@ def test_an_update_needs_the_memory_that_was_foreseen(pairs: Path, tmp_path: Pat
             loss.backward()
 
         before = torch.cuda.memory_allocated(gpu)
-        foreseen = before + peak_memory(step, gpu) + missing_moment_bytes(trainer.updater.optimizer)
+        estimate = before + peak_memory(step, gpu) + missing_moment_bytes(trainer.updater.optimizer)
         trainer.loss.zero_grad(set_to_none=True)
         torch.cuda.reset_peak_memory_stats(gpu)
         for number in range(1, 6):
             trainer.updater(next(batches), number)
-        assert 0.6 * foreseen <= torch.cuda.max_memory_allocated(gpu) <= 1.1 * foreseen
+        assert 0.6 * estimate <= torch.cuda.max_memory_allocated(gpu) <= 1.1 * estimate

@@ -25,7 +25,7 @@ from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
 from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import EOS_ID
-from tests.fake_cuda import CUDA, FakeCuda, WaitError, fake_cuda, on_gpu
+from tests.fake_cuda import CUDA, FakeCuda, SynchronizationError, fake_cuda, on_gpu
 from tests.inference.test_captured import Rehearsing
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
@@ -117,15 +117,15 @@ OPTIONS = PLAIN | {"everything": EVERYTHING}
 @pytest.mark.parametrize("name", OPTIONS)
 def test_search_waits_once_a_step_and_once_where_sentences_leave(name: str) -> None:
     mode, script = run(SearchOptions(**{"max_extra_tokens": 9} | OPTIONS[name]), lambda make: make())
-    assert mode.waits.pop(BIAS, 0) == (len(script.sizes) if "bias" in OPTIONS[name] else 0)
-    assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
+    assert mode.synchronizations.pop(BIAS, 0) == (len(script.sizes) if "bias" in OPTIONS[name] else 0)
+    assert mode.synchronizations == {STEP: len(script.sizes), READ: departures(script.sizes)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_search_in_half_precision_waits_no_more(dtype: torch.dtype) -> None:
     mode, script = run(SearchOptions(max_extra_tokens=9), lambda make: make(), dtype=dtype)
-    assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
+    assert mode.synchronizations == {STEP: len(script.sizes), READ: departures(script.sizes)}
 
 
 MODELS: dict[str, Wrap] = {
@@ -149,8 +149,8 @@ MODELS: dict[str, Wrap] = {
 def test_sentences_that_join_are_not_waited_for(model: str, options: str, rows: int | None) -> None:
     mode, script = run(SearchOptions(**{"max_extra_tokens": 9} | OPTIONS[options]), MODELS[model], rows)
     assert max(script.sizes) == (rows or len(SOURCES))
-    assert mode.waits[STEP] == len(script.sizes) and mode.waits.keys() - {BIAS} == {STEP, READ}
-    assert mode.waits[READ] <= len(SOURCES)
+    assert mode.synchronizations[STEP] == len(script.sizes) and mode.synchronizations.keys() - {BIAS} == {STEP, READ}
+    assert mode.synchronizations[READ] <= len(SOURCES)
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_sentences_that_join_are_not_waited_for(model: str, options: str, rows: 
 def test_an_ensemble_waits_no_more_than_one_model(mean: Any) -> None:
     options = SearchOptions(max_extra_tokens=9)
     mode, script = run(options, lambda make: Ensemble([make(), make()], mean))
-    assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
+    assert mode.synchronizations == {STEP: len(script.sizes), READ: departures(script.sizes)}
 
 
 @pytest.mark.slow
@@ -174,8 +174,8 @@ def test_a_shortlist_waits_where_it_gathers_candidates() -> None:
     mode, script = run(
         SearchOptions(max_extra_tokens=9, **PLAIN["forbidden"]), wrap, None, torch.float32, **{UNION: union}
     )
-    assert mode.waits.pop(UNION) <= 3
-    assert mode.waits == {STEP: len(script.sizes), READ: departures(script.sizes)}
+    assert mode.synchronizations.pop(UNION) <= 3
+    assert mode.synchronizations == {STEP: len(script.sizes), READ: departures(script.sizes)}
 
 
 @pytest.mark.slow
@@ -202,8 +202,8 @@ def test_sampling_waits_once_a_step_and_where_sentences_leave(sampling: dict[str
         src = PackedSequences.from_lists([[*source, EOS_ID] for source in SOURCES]).to(CUDA)
         sample(make_model(), src, options, SamplingOptions(**sampling), PREFIXES)
     assert len(script.sizes) > 6
-    assert mode.waits[SAMPLE] == len(script.sizes) and mode.waits[TOKENS] == 1
-    assert mode.waits[READ_SAMPLES] <= departures(script.sizes)
+    assert mode.synchronizations[SAMPLE] == len(script.sizes) and mode.synchronizations[TOKENS] == 1
+    assert mode.synchronizations[READ_SAMPLES] <= departures(script.sizes)
 
 
 def test_a_wait_in_a_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +217,6 @@ def test_a_wait_in_a_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return advance(self, tokens, state)
 
     monkeypatch.setattr(Transformer, "advance", wait_at_step_five)
-    with pytest.raises(WaitError, match="a number is read"):
+    with pytest.raises(SynchronizationError, match="a number is read"):
         run(SearchOptions(max_extra_tokens=9), lambda make: make())
     assert len(steps) == 5

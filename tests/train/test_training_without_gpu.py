@@ -22,7 +22,7 @@ from nmt.train.ema import ExponentialMovingAverage
 from nmt.train.loss import TrainingLoss
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import validate
-from tests.fake_cuda import CUDA, WaitError, fake_cuda, on_gpu
+from tests.fake_cuda import CUDA, SynchronizationError, fake_cuda, on_gpu
 from tests.train.test_compiled_loss import VOCAB, fixed_and_packed
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
@@ -86,11 +86,11 @@ def test_nothing_of_an_update_waits(name: str) -> None:
         loss = make_loss(recipe)
         loss.model.recompute_layers(recipe.train.activation_checkpointing)
         results = make_updates(recipe, Updater(recipe, WORLD, loss), fixed=False)
-        assert not mode.waits
+        assert not mode.synchronizations
         for result in results:
             assert {value.device for value in vars(result).values()} == {CUDA}
         assert all(weight.grad is not None and weight.grad.device == CUDA for weight in loss.parameters())
-        with pytest.raises(WaitError):
+        with pytest.raises(SynchronizationError):
             results[0].loss.item()
 
 
@@ -103,7 +103,7 @@ def test_nothing_of_an_update_of_one_shape_waits(precision: str) -> None:
         updater = Updater(recipe, WORLD, loss)
         loss._compiled = loss._compilable_forward
         make_updates(recipe, updater, fixed=True)
-    assert not mode.waits
+    assert not mode.synchronizations
 
 
 def test_the_moving_average_waits_for_nothing() -> None:
@@ -114,7 +114,7 @@ def test_the_moving_average_waits_for_nothing() -> None:
         average.update(1)
         with average.applied():
             average.update(2)
-    assert not mode.waits
+    assert not mode.synchronizations
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -126,7 +126,7 @@ def test_validation_waits_once_in_the_end(precision: Any, tiny_data: Path) -> No
         with autocast(precision, CUDA):
             found = validate(loss, store, WORLD, 30, lambda: batches.append(1))
     assert found.loss == 3.0 and found.nll == 2.0 and len(batches) > 2
-    assert mode.waits == {VALIDATION: 1}
+    assert mode.synchronizations == {VALIDATION: 1}
 
 
 def test_a_wait_in_an_update_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,12 +139,12 @@ def test_a_wait_in_an_update_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Updater, "_clip_gradients", look)
     recipe = make_recipe({}, {})
-    with fake_cuda(), pytest.raises(WaitError, match="a number is read"):
+    with fake_cuda(), pytest.raises(SynchronizationError, match="a number is read"):
         make_updates(recipe, Updater(recipe, WORLD, make_loss(recipe)), fixed=False)
 
 
 def test_an_update_on_two_devices_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = make_recipe({}, {})
     monkeypatch.setattr(Batch, "to", lambda self, device: self)
-    with fake_cuda(), pytest.raises(AssertionError, match="of the device and"):
+    with fake_cuda(), pytest.raises(AssertionError, match="gets device tensors and a host tensor"):
         make_updates(recipe, Updater(recipe, WORLD, make_loss(recipe)), fixed=False)
