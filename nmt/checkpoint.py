@@ -1,10 +1,8 @@
-"""Models and checkpoints as directories of plain, verified files; no pickle on any path.
+"""Models and checkpoints: directories of verified files, without pickle.
 
-A model directory holds `model.safetensors`, `model.toml`, the tokenizer and `manifest.json`. A checkpoint is a model
-directory that also holds what training needs to go on: `optimizer.safetensors`, `state.json` and `recipe.toml`. So a
-checkpoint can be translated with as it is.
-
-How they are written whole or not at all, and verified, is in `nmt.storage.sealed`.
+A model directory has `model.safetensors`, `model.toml`, the tokenizer and `manifest.json`. A checkpoint is a model
+directory with `optimizer.safetensors`, `state.json` and `recipe.toml` to resume training; it can be used to translate.
+`nmt.storage.sealed` writes directories atomically and verifies them.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model read from a directory, in evaluation mode on its device."""
+    """A model from a directory, in evaluation mode on its device."""
 
     model: Transformer
     facts: ModelMetadata
@@ -54,7 +52,7 @@ class LoadedModel:
 def model_files(
     model_recipe: ModelRecipe, tensors: Tensors, tokenizer_files: Mapping[str, bytes], facts: ModelMetadata
 ) -> dict[str, bytes | Callable[[], bytes]]:
-    """The files of a model directory, for `write_directory`; tensors are those of `model_tensors`."""
+    """Return the files of a model directory for `write_directory`; `tensors` from `model_tensors`."""
     return {
         "model.safetensors": lambda: save(dict(tensors)),
         "model.toml": model_toml(model_recipe, facts).encode(),
@@ -63,9 +61,11 @@ def model_files(
 
 
 def load_model(path: Path, device: torch.device) -> LoadedModel:
-    """Read and verify the model at `path`: a model directory, a checkpoint, or a run (its average, else its newest).
+    """Load and verify a model directory, a checkpoint, or a run (its average, else its newest checkpoint).
 
-    Raises UserError when there is no model, and CorruptError when a file is not what was saved.
+    Raises:
+        UserError: no model at `path`.
+        CorruptError: a file differs from what was saved.
     """
     directory = find_model(path)
     verify_directory(directory)
@@ -77,12 +77,12 @@ def load_model(path: Path, device: torch.device) -> LoadedModel:
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the weights by name on the host, tied ones once."""
+    """Return a copy of the parameters on the host by name, tied ones once."""
     return {name: parameter.detach().to("cpu", copy=True) for name, parameter in model.named_parameters()}
 
 
 def load_tensors(model: nn.Module, tensors: Tensors) -> None:
-    """Copy weights into a model; raises UserError naming all that do not fit."""
+    """Load parameters into a model; raises UserError listing all mismatches."""
     own = dict(model.named_parameters())
     problems = [f"{name} is missing" for name in own.keys() - tensors.keys()]
     problems += [f"{name} is unknown" for name in tensors.keys() - own.keys()]
@@ -92,27 +92,27 @@ def load_tensors(model: nn.Module, tensors: Tensors) -> None:
         if tensors[name].shape != own[name].shape
     ]
     if problems:
-        raise UserError(f"the weights do not fit the model: {'; '.join(sorted(problems))}")
+        raise UserError(f"the parameters do not match the model: {'; '.join(sorted(problems))}")
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(tensors[name])
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file; CorruptError where it is not one."""
+    """Read a safetensors file; raises CorruptError if it is not one."""
     try:
         return renamed(load_file(path))
     except (SafetensorError, OSError) as error:
         raise CorruptError(f"{path} is not a readable safetensors file ({error}); copy it again") from error
 
 
-# Earlier versions had a matrix for each projection of attention, which today are fused, and other names of the output.
+# Earlier versions had separate attention projections and other names of the output layer.
 _PROJECTION = re.compile(r"(.*\.)(cross_attention|attention)\.(q|k|v)\.(weight|bias)")
 _FUSED = {"attention": "qkv", "cross_attention": "kv"}
 
 
 def renamed(tensors: Tensors) -> dict[str, Tensor]:
-    """Tensors of a model or an optimizer under the names of today, whichever version wrote them."""
+    """Return tensors of a model or optimizer of any version under their present names."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         older = _PROJECTION.fullmatch(name)
@@ -130,7 +130,7 @@ def renamed(tensors: Tensors) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What training needs to go on from where it was; `average` is the moving average of the weights, or empty."""
+    """State of training to resume from; `average` is the EMA of the parameters, or empty."""
 
     model: Tensors
     optimizer: Tensors
@@ -141,10 +141,10 @@ class Checkpoint:
 def save_checkpoint(
     run: Path, step: int, checkpoint: Checkpoint, model_files: Mapping[str, Any], recipe_toml: str
 ) -> Path:
-    """Write the checkpoint of an update, with the files of its model directory, and return where it is.
+    """Write the checkpoint of a step, with the files of its model directory, and return its directory.
 
-    One of the same update that is there already gives way: what it lacks is a validation that was broken off. It goes
-    only when the new one is whole, and comes back if this is cut off in between: see `remove_leftovers`.
+    Replaces a checkpoint of the same step, which was saved before its validation. The old one is removed only after the
+    new one is complete; `remove_leftovers` restores it after an interruption.
     """
     directory = checkpoint_directory(run, step)
     files: dict[str, bytes | Callable[[], bytes]] = {
@@ -158,19 +158,19 @@ def save_checkpoint(
     if not directory.exists():
         write_directory(directory, files)
         return directory
-    anew, replaced = (directory.with_name(f".{directory.name}.{what}") for what in ("anew", "replaced"))
-    shutil.rmtree(anew, ignore_errors=True)
-    write_directory(anew, files)
+    new, replaced = (directory.with_name(f".{directory.name}.{suffix}") for suffix in ("new", "replaced"))
+    shutil.rmtree(new, ignore_errors=True)
+    write_directory(new, files)
     with reporting_disk_errors(directory):
         directory.rename(replaced)
-        anew.rename(directory)
+        new.rename(directory)
         sync(directory.parent)
     shutil.rmtree(replaced, ignore_errors=True)
     return directory
 
 
 def load_checkpoint(directory: Path) -> Checkpoint:
-    """Read and verify a checkpoint; raises CorruptError."""
+    """Load and verify a checkpoint; raises CorruptError."""
     verify_directory(directory)
     try:
         state = json.loads((directory / "state.json").read_bytes())
@@ -185,7 +185,7 @@ def load_checkpoint(directory: Path) -> Checkpoint:
 
 
 def newest_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
-    """The newest checkpoint that verifies; a corrupt one is set aside under another name, and `say` tells of it."""
+    """Return the newest valid checkpoint; rename corrupt ones and report them through `say`."""
     for directory in reversed(list_checkpoints(run)):
         try:
             return directory, load_checkpoint(directory)
@@ -193,12 +193,12 @@ def newest_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path, Chec
             aside = directory.with_name(f"corrupt-{directory.name}")
             shutil.rmtree(aside, ignore_errors=True)
             directory.rename(aside)
-            say(f"{error}; set aside as {aside.name}, going back to the checkpoint before it")
+            say(f"{error}; set aside as {aside.name}; using the previous checkpoint")
     return None
 
 
 def remove_leftovers(run: Path) -> None:
-    """Remove what a killed process left half written or half removed; one that was just being replaced comes back."""
+    """Remove incomplete checkpoints of a killed process; restore one that was being replaced."""
     for replaced in (run / "checkpoints").glob(".step-*.replaced"):
         original = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".replaced"))
         if not original.exists():
@@ -208,67 +208,63 @@ def remove_leftovers(run: Path) -> None:
 
 
 def prune_checkpoints(run: Path, keep_last: int, keep_steps: Collection[int]) -> None:
-    """Remove every checkpoint that is neither among the newest `keep_last` nor of one of `keep_steps`."""
+    """Remove all checkpoints except the newest `keep_last` and those of `keep_steps`."""
     for directory in list_checkpoints(run)[:-keep_last]:
         if checkpoint_step(directory) not in keep_steps:
-            _remove(directory)
-
-
-def _remove(directory: Path) -> None:
-    doomed = directory.with_name(f".{directory.name}.removed")
-    directory.rename(doomed)  # first out of sight, so that a half-removed one is never taken for whole
-    shutil.rmtree(doomed, ignore_errors=True)
+            hidden = directory.with_name(f".{directory.name}.removed")
+            directory.rename(hidden)  # first, or a partly removed one could pass for complete
+            shutil.rmtree(hidden, ignore_errors=True)
 
 
 # --- Averages ---------------------------------------------------------------------------------------------------------
 
 
 def average_tensors(directories: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several verified model directories, summed in float64 one file at a time.
+    """Verify model directories and average their parameters, accumulated in float64 one file at a time.
 
-    Raises UserError when the models differ in shape. Integer tensors are averaged towards zero, as fairseq does.
+    Integer tensors are rounded towards zero, as in fairseq. Raises UserError if the shapes differ.
     """
     assert directories, "an average needs at least one model"
     total: dict[str, Tensor] = {}
-    kinds: dict[str, torch.dtype] = {}
+    dtypes: dict[str, torch.dtype] = {}
     for directory in directories:
         verify_directory(directory)
         tensors = read_tensors(directory / "model.safetensors")
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         if total and shapes != {name: tensor.shape for name, tensor in total.items()}:
             raise UserError(
-                f"{directory} has other weights than {directories[0]}; averaged models must be of one shape"
+                f"{directory} and {directories[0]} differ in shape; averaged models must have one shape; choose others"
             )
         for name, tensor in tensors.items():
-            kinds[name] = tensor.dtype
+            dtypes[name] = tensor.dtype
             total[name] = total[name].add_(tensor.double()) if name in total else tensor.double()
-    return {name: (tensor / len(directories)).to(kinds[name]) for name, tensor in total.items()}
+    return {name: (tensor / len(directories)).to(dtypes[name]) for name, tensor in total.items()}
 
 
 def average_checkpoints(directories: Sequence[Path], out: Path, decode: DecodeRecipe | None = None) -> None:
-    """Write the average of checkpoints or model directories of one run as a new model directory at `out`.
+    """Write the average of checkpoints or model directories of a run as a model directory.
 
-    Its search options are `decode`, or else those of the last of them.
+    decode: search options; None keeps those of the last directory.
     """
     origin = {"averaged": [directory.name for directory in directories]}
     _write_derived(directories[-1], average_tensors(directories), origin, out, decode)
 
 
 def write_ema(checkpoint: Path, out: Path, decode: DecodeRecipe | None = None) -> None:
-    """Write the moving average that a checkpoint holds as a new model directory at `out`; UserError without one.
+    """Write the EMA of a checkpoint as a model directory; raises UserError if it has none.
 
-    Its search options are `decode`, or else those of the checkpoint.
+    decode: search options; None keeps those of the checkpoint.
     """
     verify_directory(checkpoint)
     if not (checkpoint / AVERAGE).exists():
-        raise UserError(f"{checkpoint} holds no moving average; its run must keep one; train with train.ema_decay set")
+        raise UserError(f"{checkpoint} has no EMA; the run must keep one; train with train.ema_decay set")
     _write_derived(checkpoint, read_tensors(checkpoint / AVERAGE), {"moving_average": checkpoint.name}, out, decode)
 
 
 def _write_derived(
     model: Path, tensors: Tensors, origin: dict[str, Any], out: Path, decode: DecodeRecipe | None = None
 ) -> None:
-    """A model directory like `model`, with other weights or search options and a note of where they come from."""
+    """Write a model directory like `model` with other parameters or search options, and their origin."""
     model_recipe, facts = read_model_toml(model / "model.toml")
     tokenizer = {path.name: path.read_bytes() for path in sorted(model.glob("tokenizer*.model"))}
     derived = replace(facts, origin={**facts.origin, **origin}, decode=decode or facts.decode)
@@ -276,6 +272,6 @@ def _write_derived(
 
 
 def write_with_decode(model: Path, decode: DecodeRecipe, out: Path) -> None:
-    """Write a verified model once more as a new model directory at `out`, with other search options of its own."""
+    """Verify a model and copy it to a model directory with other search options."""
     verify_directory(model)
     _write_derived(model, read_tensors(model / "model.safetensors"), {}, out, decode)

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from nmt.bench.flops import Matmul
-from nmt.devices.precision import Arithmetic as Precision
+from nmt.devices.precision import ComputeType as Precision
 
 if sys.platform != "win32":
     import resource

@@ -187,7 +187,7 @@ class TrainingBench:
         micros = [micro for update in updates for micro in update.micro_batches]
         sides = [side for micro in micros for side in (micro.batch.src, micro.batch.tgt)]
         return 1 - sum(side.total for side in sides) / sum(
-            side.beside(side, causal=False).queries.tokens.numel() for side in sides
+            side.attention_rows(side, causal=False).queries.tokens.numel() for side in sides
         )
 
 

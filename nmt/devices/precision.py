@@ -12,7 +12,7 @@ import torch
 from nmt.recipe import UserError
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
-Arithmetic = Literal["fp32", "bf16", "fp16"]
+ComputeType = Literal["fp32", "bf16", "fp16"]
 SearchPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 _REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -54,7 +54,7 @@ def _query_features(device: torch.device) -> DeviceFeatures:
     return DeviceFeatures("cuda", torch.cuda.get_device_capability(device))
 
 
-def choose_precision(name: Precision, device: torch.device) -> Arithmetic:
+def choose_precision(name: Precision, device: torch.device) -> ComputeType:
     """Return bf16 for `auto` if native (Ampere and newer, AVX-512-BF16, AMX), else fp32; UserError if emulated."""
     if name != "auto":
         features = device_features(device)
@@ -67,7 +67,7 @@ def choose_precision(name: Precision, device: torch.device) -> Arithmetic:
     return "bf16" if device_features(device).has_native_bf16 else "fp32"
 
 
-def autocast(precision: Arithmetic, device: torch.device) -> AbstractContextManager[object]:
+def autocast(precision: ComputeType, device: torch.device) -> AbstractContextManager[object]:
     """Return a context in which matmuls use `precision`; parameters, sums and norms stay in float32."""
     return nullcontext() if precision == "fp32" else torch.autocast(device.type, _REDUCED[precision])
 
@@ -81,6 +81,6 @@ def row_multiple(precision: torch.dtype, device: torch.device) -> int:
     return 64 if precision == torch.bfloat16 and device.type == "cpu" else 1
 
 
-def torch_dtype(arithmetic: Arithmetic) -> torch.dtype:
+def torch_dtype(compute_type: ComputeType) -> torch.dtype:
     """Return the dtype of matmul inputs."""
-    return _REDUCED.get(arithmetic, torch.float32)
+    return _REDUCED.get(compute_type, torch.float32)

@@ -209,9 +209,9 @@ class CapturedModel:
         state.steps, state.ring_end = state.steps + 1, state.ring_end + step.shape.beam
         return buffers.hidden.index_select(0, state.rows)
 
-    def logits_of(self, pieces: Tensor) -> Callable[[Tensor], Tensor]:
+    def logits_of(self, tokens: Tensor) -> Callable[[Tensor], Tensor]:
         """See `Transformer.logits_of`."""
-        return self._model.logits_of(pieces)
+        return self._model.logits_of(tokens)
 
     @property
     def recipe(self) -> ModelRecipe:

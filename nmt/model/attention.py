@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from nmt.devices.precision import DeviceFeatures, device_features
 from nmt.model.dropout import dropout
 from nmt.packing.packed import PackedSequences
-from nmt.packing.rectangle import pad, unpad
+from nmt.packing.padding import pad, unpad
 
 Kernel = Literal["matmul", "sdpa", "varlen", "masked"]
 
@@ -99,7 +99,7 @@ def attend(
             lengths = (queries.cu_seqlens, keys.cu_seqlens, queries.max_length, keys.max_length)
             return cast(Tensor, varlen_attn(q, k, v, *lengths, **causality))
         case "sdpa" | "matmul":
-            rows = queries.beside(keys, causal=causal)
+            rows = queries.attention_rows(keys, causal=causal)
             q, k, v = pad(q, rows.queries), pad(k, rows.keys), pad(v, rows.keys)  # (rows, num_heads, width, d_head)
             with torch.autocast(q.device.type, enabled=False):  # it would compute the softmax in another dtype
                 if kernel == "sdpa":
@@ -131,7 +131,7 @@ def _packed_mask(queries: PackedSequences, keys: PackedSequences, *, causal: boo
 
 def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
     """Return the non-causal weights of `attend`, (num_sentences, num_heads, tgt_len, src_len), padded."""
-    q, k = pad(q, queries.one_to_a_row), pad(k, keys.one_to_a_row)
+    q, k = pad(q, queries.one_per_row), pad(k, keys.one_per_row)
     weights = scaled_dot_product(q, k, k, keys.padding_mask[:, None, None, :])[1]
     return weights[:, :, : queries.max_length, : keys.max_length].to(torch.promote_types(q.dtype, torch.float32))
 

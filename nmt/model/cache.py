@@ -1,4 +1,4 @@
-"""What the decoder keeps from one step of search to the next: keys, values, and who may attend to them."""
+"""Decoder state during search: KV cache, cross-attention cache and their masks."""
 
 from __future__ import annotations
 
@@ -10,37 +10,36 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt.packing.rectangle import padded_width
+from nmt.packing.padding import padded_width
 
 
 class Cache(Protocol):
-    """Where one self-attention finds the keys and values of earlier steps, and leaves its own."""
+    """KV cache of one self-attention."""
 
     def append(self, keys_values: Tensor) -> Tensor:
-        """Add those of a step, (batch, hypotheses, 2, num_heads, d_head).
+        """Append keys and values of a step, (batch, hypotheses, 2, num_heads, d_head).
 
-        Returns all so far, (2, batch, num_heads, slots, d_head). Slots that nothing has filled hold finite numbers,
-        which the mask hides.
+        Returns all keys and values, (2, batch, num_heads, slots, d_head). Empty slots have finite values, hidden by the
+        mask.
         """
 
     def distances(self) -> Tensor:
-        """Steps from the newest one to that of each slot, (slots,) int64, 0 or less; for relative positions."""
+        """Return the position of each slot relative to the newest, (slots,) int64, at most 0."""
 
 
 class KeyValueCache:
-    """Keys and values of one self-attention, of every hypothesis that a sentence has had so far.
+    """Keys and values of every hypothesis so far, including pruned ones.
 
-    They are never moved when hypotheses end and others take their place. Which slots are a hypothesis's own past is
-    said by `DecoderState.mask` alone, whose reordering moves few numbers.
+    Reordering hypotheses does not move them: `DecoderState.mask` selects the slots of a hypothesis, and is small.
 
-    stored: (2, batch, num_heads, padded_width(length), d_head), keys and values, and zeros behind the first `length`
+    stored: (2, batch, num_heads, padded_width(length), d_head), zeros after the first `length` slots
     """
 
     def __init__(self, like: Tensor) -> None:
-        """Empty, for as many sentences, heads and features as (2, batch, num_heads, any, d_head) has."""
+        """Create an empty cache with the sizes of `like`, (2, batch, num_heads, any, d_head)."""
         self.stored = like[:, :, :, :0]
         self.length = 0
-        self._steps: list[int] = []  # at which each slot was added
+        self._steps: list[int] = []  # of each slot
 
     def append(self, keys_values: Tensor) -> Tensor:
         """See `Cache.append`."""
@@ -48,7 +47,7 @@ class KeyValueCache:
         self._steps += [self._steps[-1] + 1 if self._steps else 0] * keys_values.shape[1]
         more = padded_width(self.length) - self.stored.shape[3]
         if more:
-            # No spare capacity: the matmuls of `attend_cached` need all of it contiguous.
+            # No spare capacity: matmuls of `attend_cached` need contiguous memory.
             self.stored = F.pad(self.stored, (0, 0, 0, more))
         self.stored[:, :, :, first : self.length] = heads_first(keys_values)
         return self.stored
@@ -59,7 +58,7 @@ class KeyValueCache:
         return torch.tensor([step - self._steps[-1] for step in self._steps] + behind, device=self.stored.device)
 
     def keep(self, sentences: Tensor) -> None:
-        """Keep only these sentences, in this order; (kept,)."""
+        """Select sentences (n,), in this order."""
         self.stored = self.stored.index_select(1, sentences)
 
 
@@ -73,9 +72,9 @@ AnyCache = TypeVar("AnyCache", bound=Cache)
 
 @dataclass
 class LayerState(Generic[AnyCache]):
-    """What one decoder layer keeps during search.
+    """State of one decoder layer.
 
-    memory: (2, batch, num_heads, padded src_len, d_head), keys and values, never copied for each hypothesis
+    memory: cross-attention keys and values, shared by all hypotheses, (2, batch, num_heads, padded src_len, d_head)
     """
 
     cache: AnyCache
@@ -83,29 +82,27 @@ class LayerState(Generic[AnyCache]):
 
 
 class StepState(Protocol):
-    """What a step of the decoder reads and updates: `DecoderState`, or buffers of fixed size."""
+    """State read and updated by a decoder step: `DecoderState`, or buffers of fixed size."""
 
     @property
     def layers(self) -> Sequence[LayerState[Any]]:
-        """Of each layer in turn."""
+        """States of the layers."""
 
     @property
     def memory_mask(self) -> Tensor:
         """See `DecoderState`."""
 
     def extend(self, hypotheses: int) -> Tensor:
-        """Add a slot for each hypothesis of the step; the new mask of the cache, (batch, 1, hypotheses, slots)."""
+        """Add one slot per hypothesis; return the mask of the cache, (batch, 1, hypotheses, slots)."""
 
 
 @dataclass
 class DecoderState:
-    """Everything that search carries from one step to the next.
+    """State of search between steps. Masks are additive, in the dtype of the caches.
 
-    Masks are additive and have the dtype of what is stored, as torch's fused attention requires.
-
-    memory_mask: (batch, 1, 1, padded src_len), -inf behind the end of a source sentence
-    mask:        (batch, 1, beam, capacity), 0 at the slots of the cache that are a hypothesis's own past, else -inf
-    slots:       of the cache; the first step adds one, each later one as many as there are hypotheses
+    memory_mask: (batch, 1, 1, padded src_len), -inf at source padding
+    mask:        (batch, 1, beam, capacity), 0 at the slots of a hypothesis and its ancestors, -inf elsewhere
+    slots:       used slots of the cache; the first step adds one, later steps one per hypothesis
     length:      steps so far
     """
 
@@ -116,10 +113,7 @@ class DecoderState:
     length: int = 0
 
     def extend(self, hypotheses: int) -> Tensor:
-        """See `StepState.extend`; (batch, 1, hypotheses, padded slots).
-
-        At the first step the hypotheses of a sentence are equal, and may share one slot.
-        """
+        """See `StepState.extend`. In the first step the hypotheses of a sentence are equal and may share one slot."""
         first, self.slots = self.slots, self.slots + hypotheses
         width = padded_width(self.slots)
         if width > self.mask.shape[3]:
@@ -130,11 +124,11 @@ class DecoderState:
         return self.mask[:, :, :hypotheses, :width]
 
     def reorder(self, beam_index: Tensor) -> None:
-        """Hypothesis j of sentence b continues what hypothesis `beam_index[b, j]` was; beam_index: (batch, beam)."""
+        """Let hypothesis j of sentence b continue hypothesis `beam_index[b, j]`; beam_index: (batch, beam)."""
         self.mask = self.mask.gather(2, beam_index[:, None, :, None].expand_as(self.mask))
 
     def keep(self, sentence_index: Tensor) -> None:
-        """Keep only these sentences of the batch, in this order; sentence_index: (kept,)."""
+        """Select sentences (n,), in this order."""
         self.memory_mask = self.memory_mask.index_select(0, sentence_index)
         self.mask = self.mask.index_select(0, sentence_index)
         for layer in self.layers:

@@ -79,8 +79,8 @@ class Decoder(nn.Module):
 
     def start(self, memory: Tensor, src: PackedSequences, beam_size: int) -> DecoderState:
         """Return the state before the first token: cross-attention keys and values, and an empty cache."""
-        memories = [layer.cross_attention.stored_memory(memory, src) for layer in self.layers]
-        layers = [LayerState(KeyValueCache(like=stored), stored) for stored in memories]
+        memories = [layer.cross_attention.cache_memory(memory, src) for layer in self.layers]
+        layers = [LayerState(KeyValueCache(like=cached), cached) for cached in memories]
         memory_mask = src.padding_mask[:, None, None, :].to(memories[0].dtype)
         mask = memory_mask.new_empty(src.num_sentences, 1, beam_size, 0)
         return DecoderState(layers, memory_mask, mask)

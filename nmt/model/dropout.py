@@ -12,13 +12,13 @@ _LEVELS = 1 << 16
 class Dropout(nn.Module):
     """Dropout in training mode, with a fraction of its full probability.
 
-    p: full probability; share: current fraction, see `Transformer.scale_dropout`
+    p: full probability; scale: current fraction, see `Transformer.scale_dropout`
     """
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
-        self.share = 1.0
+        self.scale = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         """(...) -> (...)."""
@@ -27,7 +27,7 @@ class Dropout(nn.Module):
     @property
     def p_now(self) -> float:
         """Current probability of zeroing an element."""
-        return self.p * self.share if self.training else 0.0
+        return self.p * self.scale if self.training else 0.0
 
 
 def dropout(x: Tensor, p: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The parts that both stacks are made of: embedding, positions, feed-forward, residual connection with norm."""
+"""Layers of both stacks: embeddings, position encodings, feed-forward, residual connections with norms."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from nmt.recipe import ModelRecipe
 def sinusoids(num_positions: int, d_model: int) -> Tensor:
     """Sine and cosine position encodings, (num_positions, d_model) float32 (paper, section 3.5).
 
-    The paper's frequencies, laid out [all sines | all cosines] as Marian does, so that a model can be exported; the
-    order of dimensions means nothing to a model that is trained with it.
+    The order is [all sines | all cosines], as in Marian, for export; the paper interleaves them, which is equivalent.
     """
     frequencies = 10_000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angles = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequencies
@@ -28,7 +27,7 @@ def sinusoids(num_positions: int, d_model: int) -> Tensor:
 def rotate(x: Tensor, encodings: Tensor) -> Tensor:
     """Rotate each pair of features, i and i + d_head / 2, by an angle that grows with the position (Su et al. 2021).
 
-    x: (..., parts, num_heads, d_head); encodings: of each position, from `sinusoids`, (..., d_head).
+    x: (..., parts, num_heads, d_head); encodings: `sinusoids` of each position, (..., d_head)
     """
     sin, cos = encodings[..., None, None, :].chunk(2, dim=-1)
     first, second = x.chunk(2, dim=-1)
@@ -55,13 +54,13 @@ class Embedding(nn.Module):
                 assert_never(recipe.positions)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """tokens and positions of any one shape (...) -> (..., d_model)."""
+        """Tokens and positions (...) -> (..., d_model)."""
         x = F.embedding(tokens, self.weight) * self.scale
         return self.dropout(x if self.positions is None else x + F.embedding(positions, self.positions))
 
 
 class Output(nn.Module):
-    """The projection to scores over the vocabulary, whose matrix the embeddings may share (paper, section 3.4)."""
+    """Projection to logits over the vocabulary; its weight may be tied to the embeddings (paper, section 3.4)."""
 
     def __init__(self, vocab_size: int, recipe: ModelRecipe) -> None:
         super().__init__()
@@ -73,7 +72,7 @@ class Output(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
     def restricted(self, tokens: Tensor) -> Callable[[Tensor], Tensor]:
-        """The projection to some `tokens` (tokens,) alone: (..., d_model) -> (..., tokens)."""
+        """Return the projection to `tokens` (n,) only: (..., d_model) -> (..., n)."""
         weight = self.weight[tokens]
         bias = None if self.bias is None else self.bias[tokens]
         return lambda x: F.linear(x, weight, bias)
@@ -82,7 +81,7 @@ class Output(nn.Module):
 class FeedForward(nn.Module):
     """activation(x W_1 + b_1) W_2 + b_2 (paper, section 3.3).
 
-    With `swiglu`, (swish(x W_1 + b_1) * (x V + c)) W_2 + b_2, where the rows of `inner` are those of W_1 and V in turn.
+    With `swiglu`, (swish(x W_1 + b_1) * (x V + c)) W_2 + b_2; the weight of `inner` stacks W_1 and V.
     """
 
     def __init__(self, recipe: ModelRecipe) -> None:
@@ -99,7 +98,7 @@ class FeedForward(nn.Module):
     def _activate(self, h: Tensor) -> Tensor:
         match self.activation:
             case "relu":
-                return F.relu(h, inplace=True)  # nobody else sees h
+                return F.relu(h, inplace=True)  # h has no other use
             case "gelu":
                 return F.gelu(h)
             case "swish":
@@ -112,18 +111,18 @@ class FeedForward(nn.Module):
 
 
 def build_norm(recipe: ModelRecipe) -> nn.LayerNorm | nn.RMSNorm:
-    """A norm of vectors (..., d_model)."""
+    """Build the norm of the recipe, (..., d_model) -> (..., d_model)."""
     match recipe.norm:
         case "layer":
             return nn.LayerNorm(recipe.d_model)
         case "rms":
-            return nn.RMSNorm(recipe.d_model, eps=1e-5)  # as LayerNorm; torch's default changes with the dtype
+            return nn.RMSNorm(recipe.d_model, eps=1e-5)  # as in LayerNorm; torch's default depends on the dtype
         case _:
             assert_never(recipe.norm)
 
 
 class Residual(nn.Module):
-    """x + dropout(sub-layer(x)), normalised after the sum (the paper) or before the sub-layer (pre-norm)."""
+    """x + dropout(sublayer(x)), normalized after the sum (post-norm, the paper) or before the sublayer (pre-norm)."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
@@ -138,5 +137,5 @@ class Residual(nn.Module):
 
 
 def final_norm(recipe: ModelRecipe) -> nn.Module:
-    """What closes a stack: a pre-norm stack needs one more norm, a post-norm stack has had it."""
+    """Build the norm at the end of a stack, which only pre-norm needs."""
     return build_norm(recipe) if recipe.norm_order == "pre" else nn.Identity()

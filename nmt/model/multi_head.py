@@ -1,4 +1,4 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): within a sentence, and from target to source."""
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): self-attention and cross-attention."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from nmt.recipe import ModelRecipe
 class MultiHeadAttention(nn.Module):
     """Concat(head_1 .. head_h) W_O with head_i = Attention(Q W_i, K W_i, V W_i) (paper, section 3.2.2).
 
-    Projections of the same input are one matmul: the rows of its weight are those of W_Q, W_K and W_V in turn.
+    Projections of the same input are fused into one matmul: its weight stacks W_Q, W_K and W_V.
     """
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
         self.num_heads = recipe.num_heads
-        self.width = recipe.num_heads * recipe.head_width  # of all heads together
+        self.width = recipe.num_heads * recipe.head_width  # num_heads * d_head
         self.dropout = Dropout(recipe.attention_dropout)  # on the attention weights
-        self.kernel: Kernel | None = None  # see `Transformer.use_kernel`
+        self.kernel: Kernel | None = None  # None: the fastest
 
     def split_heads(self, projected: Tensor, parts: int) -> Tensor:
         """(..., parts * num_heads * d_head) -> (..., parts, num_heads, d_head)."""
@@ -34,7 +34,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class SelfAttention(MultiHeadAttention):
-    """Every position of a sentence attends to positions of the same sentence."""
+    """Attention within a sentence."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__(recipe)
@@ -47,8 +47,8 @@ class SelfAttention(MultiHeadAttention):
         self.relative = RelativePositions(recipe.max_distance, recipe.head_width) if is_relative else None
 
     def forward(self, x: Tensor, sentences: PackedSequences, *, causal: bool) -> Tensor:
-        """(total, d_model) -> (total, d_model); with `causal` a position sees only itself and those before it."""
-        q, k, v = self._project(x, sentences.positions).unbind(1)
+        """(total, d_model) -> (total, d_model); `causal`: a position attends only to itself and earlier positions."""
+        q, k, v = self._project(x, sentences.positions).unbind(1)  # each (total, num_heads, d_head)
         if self.relative is not None:
             heads = self.relative.attend(q, k, v, sentences, causal=causal, p=self.dropout.p_now)
         else:
@@ -56,61 +56,63 @@ class SelfAttention(MultiHeadAttention):
         return self.out(heads.flatten(-2))
 
     def step(self, x: Tensor, positions: Tensor, cache: Cache, mask: Tensor) -> Tensor:
-        """The newest position of each hypothesis attends to its own past, to which it is added.
+        """Add the newest position of each hypothesis to the cache and attend to the cached positions.
 
-        x: (batch, hypotheses, d_model) -> the same shape; positions: (batch, hypotheses); mask: (batch, 1, hypotheses,
-        slots of the cache with this step), additive, in the dtype of x.
+        Args:
+            x: (batch, hypotheses, d_model)
+            positions: (batch, hypotheses)
+            mask: (batch, 1, hypotheses, slots), additive, in the dtype of x
+
+        Returns:
+            (batch, hypotheses, d_model).
         """
-        qkv = self._project(x, positions)
-        past = cache.append(qkv[:, :, 1:])
+        qkv = self._project(x, positions)  # (batch, hypotheses, 3, num_heads, d_head)
+        cached = cache.append(qkv[:, :, 1:])  # (2, batch, num_heads, slots, d_head)
         if self.relative is not None:  # the distance to a slot is the same for all hypotheses
-            past = past + self.relative.of_distances(cache.distances())[:, None, None].to(past.dtype)
-        return self.out(attend_cached(qkv[:, :, 0], past, mask).flatten(-2))
+            cached = cached + self.relative.vectors(cache.distances())[:, None, None].to(cached.dtype)
+        return self.out(attend_cached(qkv[:, :, 0], cached, mask).flatten(-2))
 
     def _project(self, x: Tensor, positions: Tensor) -> Tensor:
-        """(..., d_model) and positions (...) -> queries, keys and values (..., 3, num_heads, d_head)."""
+        """(..., d_model), positions (...) -> q, k, v (..., 3, num_heads, d_head)."""
         qkv = self.split_heads(self.qkv(x), 3)
         if self.rotary is None:
             return qkv
-        queries_keys, values = qkv.split([2, 1], dim=-3)
-        return torch.cat([rotate(queries_keys, F.embedding(positions, self.rotary)), values], dim=-3)
+        qk, v = qkv.split([2, 1], dim=-3)
+        return torch.cat([rotate(qk, F.embedding(positions, self.rotary)), v], dim=-3)
 
 
 class CrossAttention(MultiHeadAttention):
-    """Every target position attends to all positions of its source sentence."""
+    """Attention from target to source."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__(recipe)
         self.q = nn.Linear(recipe.d_model, self.width)
         self.kv = nn.Linear(recipe.d_model, 2 * self.width)
         self.out = nn.Linear(self.width, recipe.d_model)
-        self.cache_dtype: torch.dtype | None = None  # of stored keys and values; None: that of the encoder's output
+        self.cache_dtype: torch.dtype | None = None  # None: that of the encoder output
 
     def forward(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
-        """x: (tgt.total, d_model), memory: the encoder's output (src.total, d_model) -> (tgt.total, d_model)."""
+        """x: (tgt.total, d_model), encoder output: (src.total, d_model) -> (tgt.total, d_model)."""
         q, (k, v) = self._queries(x), self.split_heads(self.kv(memory), 2).unbind(1)
         heads = attend(q, k, v, tgt, src, causal=False, p=self.dropout.p_now, kernel=self.kernel)
         return self.out(heads.flatten(-2))
 
     def weights(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
-        """The attention weights of `forward`: (num_sentences, num_heads, tgt_len, src_len) float32, padded."""
+        """Return the attention weights of `forward`: (num_sentences, num_heads, tgt_len, src_len) float32, padded."""
         return attention_weights(self._queries(x), self.split_heads(self.kv(memory), 2)[:, 0], tgt, src)
 
-    def stored_memory(self, memory: Tensor, src: PackedSequences) -> Tensor:
-        """Keys and values of the encoder's output, computed once for all steps: memory (src.total, d_model).
+    def cache_memory(self, memory: Tensor, src: PackedSequences) -> Tensor:
+        """Compute keys and values for all steps, once per sentence.
 
-        Returns (2, num_sentences, num_heads, padded src_len, d_head).
+        Encoder output (src.total, d_model) -> (2, num_sentences, num_heads, padded src_len, d_head).
         """
-        tokens = src.one_to_a_row.tokens  # (num_sentences, padded src_len)
+        tokens = src.one_per_row.tokens  # (num_sentences, padded src_len)
         kv = self.split_heads(self.kv(memory), 2).index_select(0, tokens.flatten()).unflatten(0, tokens.shape)
         return heads_first(kv).contiguous().to(self.cache_dtype or memory.dtype)
 
-    def step(self, x: Tensor, stored: Tensor, mask: Tensor) -> Tensor:
-        """All hypotheses of a sentence attend to its memory, which is stored once for them.
-
-        x: (batch, hypotheses, d_model) -> the same shape; stored: see `stored_memory`; mask: (batch, 1, 1, src_len).
-        """
-        return self.out(attend_cached(self._queries(x), stored, mask).flatten(-2))
+    def step(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        """(batch, hypotheses, d_model) -> the same shape; memory: of `cache_memory`; mask: (batch, 1, 1, src_len)."""
+        return self.out(attend_cached(self._queries(x), memory, mask).flatten(-2))
 
     def _queries(self, x: Tensor) -> Tensor:
         """(..., d_model) -> (..., num_heads, d_head)."""

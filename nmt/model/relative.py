@@ -1,4 +1,4 @@
-"""Relative positions (Shaw et al. 2018): keys and values get a learned vector for how far away they are."""
+"""Relative positions (Shaw et al. 2018): learned vectors of the distance, added to keys and values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from nmt.model.dropout import dropout
 from nmt.packing.packed import PackedSequences
-from nmt.packing.rectangle import pad, unpad
+from nmt.packing.padding import pad, unpad
 
 
 class RelativePositions(nn.Module):
-    """Vectors of the distances -k .. k, shared by all heads of a layer; what is further away counts as k (their 3.2).
+    """Vectors of the distances -k .. k, shared by the heads of a layer; larger distances are clipped (section 3.2).
 
     keys, values: (2 k + 1, d_head), a^K and a^V of the paper
     """
@@ -30,18 +30,18 @@ class RelativePositions(nn.Module):
     ) -> Tensor:
         """Attention within each sentence; q, k, v: (total, num_heads, d_head) -> the same shape.
 
-        In a row of several sentences, positions of one sentence are as far apart as in the sentence.
+        Sentences are contiguous in padded rows, so distances of columns are distances of positions.
         """
-        rows = sentences.beside(sentences, causal=causal)
+        rows = sentences.attention_rows(sentences, causal=causal)
         q, k, v = pad(q, rows.queries), pad(k, rows.keys), pad(v, rows.keys)  # (rows, num_heads, width, d_head)
-        place = torch.arange(rows.queries.width, device=q.device)
-        relative_k, relative_v = self.of_distances(place - place[:, None]).to(q.dtype).unbind(0)
+        column = torch.arange(rows.queries.width, device=q.device)
+        relative_k, relative_v = self.vectors(column - column[:, None]).to(q.dtype).unbind(0)
         with torch.autocast(q.device.type, enabled=False):  # as in `attend`
             out, _ = relative_dot_product(q, k, v, relative_k, relative_v, rows.mask, p)
         return unpad(out, rows.queries)
 
-    def of_distances(self, distances: Tensor) -> Tensor:
-        """The vectors of key position minus query position, (...) int64: (2, ..., d_head), for keys and values."""
+    def vectors(self, distances: Tensor) -> Tensor:
+        """Key position minus query position (...) int64 -> vectors (2, ..., d_head) for keys and values."""
         bucket = distances.clamp(-self.max_distance, self.max_distance) + self.max_distance
         return torch.stack([F.embedding(bucket, self.keys), F.embedding(bucket, self.values)])
 
@@ -49,10 +49,9 @@ class RelativePositions(nn.Module):
 def relative_dot_product(
     q: Tensor, k: Tensor, v: Tensor, relative_k: Tensor, relative_v: Tensor, mask: Tensor, p: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Scaled dot-product attention in which query i sees k_j + a^K_ij and v_j + a^V_ij (their equations 3 and 4).
+    """`scaled_dot_product` of query i with keys k_j + a^K_ij and values v_j + a^V_ij (equations 3 and 4).
 
-    q, k, v: (..., len, d_head); relative_k, relative_v: (len, len, d_head), of query i and key j; mask, p and what it
-    returns: as of `scaled_dot_product`. The sums over j and a^.._ij are products of matrices, one for each query.
+    q, k, v: (..., len, d_head); relative_k, relative_v: (len, len, d_head), by query i and key j
     """
     q = q / math.sqrt(q.shape[-1])
     scores = q @ k.transpose(-2, -1) + torch.einsum("...id,ijd->...ij", q, relative_k) + mask.to(q.dtype)

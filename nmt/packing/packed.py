@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.devices.transfer import to_device
-from nmt.packing.rectangle import AttentionRows, PaddedRows, one_to_a_row, padded_width, side_by_side
+from nmt.packing.padding import AttentionRows, PaddedRows, one_per_row, padded_width, shared_rows
 from nmt.special_ids import PAD_ID
 
 _MAX_PADDING_LENGTH = 64
@@ -93,11 +93,11 @@ class PackedSequences:
         return torch.zeros(is_padding.shape, device=self.tokens.device).masked_fill_(is_padding, float("-inf"))
 
     @cached_property
-    def one_to_a_row(self) -> PaddedRows:
+    def one_per_row(self) -> PaddedRows:
         """Layout with one sentence per row, padded to the longest."""
-        return one_to_a_row(self.sizes, self.tokens.device)
+        return one_per_row(self.sizes, self.tokens.device)
 
-    def beside(self, keys: PackedSequences, *, causal: bool) -> AttentionRows:
+    def attention_rows(self, keys: PackedSequences, *, causal: bool) -> AttentionRows:
         """Return the layout of these sentences as queries beside `keys`, cached for all layers.
 
         Args:
@@ -105,14 +105,14 @@ class PackedSequences:
             causal: a query attends only to keys up to its own position.
         """
         other = None if keys is self else keys  # no reference cycle
-        cached = self._attention_rows.get(causal)
+        cached = self._cached_rows.get(causal)
         if cached is None or cached[0] is not other:
-            rows = side_by_side(self.sizes, keys.sizes, causal=causal, device=self.tokens.device)
-            cached = self._attention_rows[causal] = (other, rows)
+            rows = shared_rows(self.sizes, keys.sizes, causal=causal, device=self.tokens.device)
+            cached = self._cached_rows[causal] = (other, rows)
         return cached[1]
 
     @cached_property
-    def _attention_rows(self) -> dict[bool, tuple[PackedSequences | None, AttentionRows]]:
+    def _cached_rows(self) -> dict[bool, tuple[PackedSequences | None, AttentionRows]]:
         return {}
 
     def select(self, sentences: Sequence[int]) -> PackedSequences:

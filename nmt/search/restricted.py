@@ -27,7 +27,7 @@ class ProjectingModel(Protocol[State]):
     def advance(self, tokens: Tensor, state: State) -> Tensor:
         """See `Transformer.advance`."""
 
-    def logits_of(self, pieces: Tensor) -> Callable[[Tensor], Tensor]:
+    def logits_of(self, tokens: Tensor) -> Callable[[Tensor], Tensor]:
         """See `Transformer.logits_of`."""
 
 

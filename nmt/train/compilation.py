@@ -17,14 +17,14 @@ from typing import assert_never
 
 import torch
 
-from nmt.devices.precision import Arithmetic, torch_dtype
+from nmt.devices.precision import ComputeType, torch_dtype
 from nmt.model.attention import choose_kernel
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 
 
-def is_one_graph(recipe: Recipe, world: World, precision: Arithmetic) -> bool:
+def is_one_graph(recipe: Recipe, world: World, precision: ComputeType) -> bool:
     """Whether model and loss are compiled as one graph, which needs micro-batches of one shape."""
     train, model = recipe.train, recipe.model
     query = torch.empty(0, model.head_width, dtype=torch_dtype(precision), device=world.device)
@@ -33,7 +33,7 @@ def is_one_graph(recipe: Recipe, world: World, precision: Arithmetic) -> bool:
     return train.compile and train.shapes != "packed" and world.size == 1 and traceable
 
 
-def has_fixed_shapes(recipe: Recipe, world: World, precision: Arithmetic) -> bool:
+def has_fixed_shapes(recipe: Recipe, world: World, precision: ComputeType) -> bool:
     """Whether all micro-batches have one shape."""
     match recipe.train.shapes:
         case "auto":

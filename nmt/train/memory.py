@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from nmt.data.epoch_plan import EpochPlan
-from nmt.devices.precision import Arithmetic, autocast
+from nmt.devices.precision import ComputeType, autocast
 from nmt.packing.packed import Batch, BatchShape, PackedSequences
-from nmt.packing.rectangle import row_width
+from nmt.packing.padding import row_width
 from nmt.processes.distributed import World
 from nmt.recipe import UserError
 from nmt.special_ids import BOS_ID, EOS_ID
@@ -193,7 +193,7 @@ class MemoryProbe:
     loss: TrainingLoss
     plan: EpochPlan
     world: World
-    precision: Arithmetic
+    precision: ComputeType
     reserve: int
     shape: Callable[[int], BatchShape] | None = None
     available: Callable[[torch.device], int | None] = available_memory

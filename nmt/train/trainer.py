@@ -92,7 +92,7 @@ class Trainer:
         if start is not None and world.is_main:
             say(f"initial weights: {start}; optimizer state: {recipe.train.start_optimizer}")
         freeze(self.model, recipe.train.freeze)
-        self.model.recompute_layers(recipe.train.activation_checkpointing)
+        self.model.use_activation_checkpointing(recipe.train.activation_checkpointing)
         self.loss = TrainingLoss(self.model, recipe.train.label_smoothing, recipe.train.rdrop)
         self.updater = Updater(recipe, world, self.loss)
         if start is not None and recipe.train.start_optimizer == "kept":

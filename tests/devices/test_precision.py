@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nmt.devices import precision
-from nmt.devices.precision import Arithmetic, DeviceFeatures, Precision, choose_precision, device_features
+from nmt.devices.precision import ComputeType, DeviceFeatures, Precision, choose_precision, device_features
 from nmt.recipe import UserError
 
 GPU = torch.device("cuda", 0)
@@ -26,7 +26,7 @@ V100, T4, A100, H100 = (7, 0), (7, 5), (8, 0), (9, 0)
     ],
 )
 def test_auto_is_bf16_where_a_gpu_multiplies_it(
-    capability: Capability, name: Precision, chosen: Arithmetic, monkeypatch: pytest.MonkeyPatch
+    capability: Capability, name: Precision, chosen: ComputeType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "device_features", lambda device: DeviceFeatures("cuda", capability))
     assert choose_precision(name, GPU) == chosen

@@ -13,7 +13,7 @@ from nmt.model.attention import Kernel, attend, attention_weights, can_use_varle
 from nmt.model.dropout import Dropout, dropout
 from nmt.model.layers import sinusoids
 from nmt.packing.packed import PackedSequences
-from nmt.packing.rectangle import pad, unpad
+from nmt.packing.padding import pad, unpad
 
 CPU = DeviceFeatures("cpu")
 V100, T4, A100, H100 = (DeviceFeatures("cuda", capability) for capability in ((7, 0), (7, 5), (8, 0), (9, 0)))
@@ -167,11 +167,11 @@ def test_attention_weights_are_distributions_over_the_sentence() -> None:
 
 def test_pad_repeats_the_last_token_and_unpad_inverts_it() -> None:
     q = rows(QUERIES, 4)
-    padded = pad(q, QUERIES.one_to_a_row)
+    padded = pad(q, QUERIES.one_per_row)
     assert padded.shape == (3, HEADS, 16, D_HEAD)
     assert torch.equal(padded[1], q[4][:, None].expand(-1, 16, -1))
     assert torch.equal(padded[0, :, 4:], q[3][:, None].expand(-1, 12, -1))
-    assert torch.equal(unpad(padded, QUERIES.one_to_a_row), q)
+    assert torch.equal(unpad(padded, QUERIES.one_per_row), q)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
@@ -200,13 +200,13 @@ def test_dropout_depends_on_the_seed_and_is_the_identity_at_zero() -> None:
 
 def test_a_fraction_of_dropout_scales_its_probability() -> None:
     x, layer = torch.randn(33, 7), Dropout(0.4)
-    layer.share = 0.25
+    layer.scale = 0.25
     torch.manual_seed(5)
     part = layer(x)
     torch.manual_seed(5)
     assert torch.equal(part, dropout(x, 0.1))
     assert layer.eval()(x) is x
-    layer.train().share = 0.0
+    layer.train().scale = 0.0
     assert layer(x) is x
 
 

@@ -37,7 +37,7 @@ def test_cross_attention_equals_the_weights_of_forward(norm_order: str, monkeypa
     with torch.no_grad():
         model(SRC, TGT)
     across = used[2::2]  # after the encoder layer, self-attention comes first
-    shape = TGT.beside(SRC, causal=False)
+    shape = TGT.attention_rows(SRC, causal=False)
     slots = [
         side.slots.split(lengths.tolist()) for side, lengths in ((shape.queries, TGT.sizes), (shape.keys, SRC.sizes))
     ]

@@ -28,7 +28,7 @@ def build(*, recompute: bool, **changes: object) -> Transformer:
     options |= {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.3}
     torch.manual_seed(1)
     model = Transformer(ModelRecipe.model_validate(options | changes), VOCAB, VOCAB).train()
-    model.recompute_layers(recompute)
+    model.use_activation_checkpointing(recompute)
     return model
 
 
@@ -79,7 +79,7 @@ def test_layers_are_recomputed_in_training_only() -> None:
     assert set(calls.values()) == {2}
     gradients(model.eval(), SRC, TGT)
     assert set(calls.values()) == {3}
-    model.recompute_layers(False)
+    model.use_activation_checkpointing(False)
     gradients(model.train(), SRC, TGT)
     assert set(calls.values()) == {4}
 

@@ -54,7 +54,7 @@ def test_padding_mask_hides_padding_only(sentences: list[list[int]]) -> None:
     packed = PackedSequences.from_lists(sentences)
     minus_infinity = float("-inf")
     assert packed.padding_mask.tolist() == [
-        [0.0 if column < len(sentence) else minus_infinity for column in range(packed.one_to_a_row.width)]
+        [0.0 if column < len(sentence) else minus_infinity for column in range(packed.one_per_row.width)]
         for sentence in sentences
     ]
 
@@ -95,9 +95,9 @@ def test_from_arrays_checks_the_total() -> None:
 def test_to_moves_every_tensor(device_name: str) -> None:
     device = torch.device(device_name)
     moved = PackedSequences.from_lists([[7, 8, 9], [], [4]]).to(device)
-    found = moved.beside(moved, causal=True)
+    found = moved.attention_rows(moved, causal=True)
     tensors = [moved.tokens, moved.positions, moved.cu_seqlens, moved.padding_mask, moved.lengths]
-    tensors += [found.mask, found.keys.tokens, found.keys.slots, *moved.one_to_a_row.head_rows(2)]
+    tensors += [found.mask, found.keys.tokens, found.keys.slots, *moved.one_per_row.head_rows(2)]
     assert {tensor.device.type for tensor in tensors} == {device.type}
     assert moved.max_length == 3
     if device_name != "meta":
@@ -219,13 +219,13 @@ def test_copies_of_a_padded_batch_keep_its_shape() -> None:
 
 def test_attention_rows_are_cached_without_reference_cycles() -> None:
     first, second = (PackedSequences.from_lists([[5] * n for n in (2, 3)]) for _ in range(2))
-    assert first.beside(first, causal=True) is first.beside(first, causal=True)
-    assert first.beside(first, causal=False) is not first.beside(first, causal=True)
-    across = first.beside(second, causal=False)
-    assert across is first.beside(second, causal=False)
-    assert across is not first.beside(first, causal=False)
+    assert first.attention_rows(first, causal=True) is first.attention_rows(first, causal=True)
+    assert first.attention_rows(first, causal=False) is not first.attention_rows(first, causal=True)
+    across = first.attention_rows(second, causal=False)
+    assert across is first.attention_rows(second, causal=False)
+    assert across is not first.attention_rows(first, causal=False)
     reference = weakref.ref(second)
-    second.beside(second, causal=False)
-    first.beside(first, causal=False)
+    second.attention_rows(second, causal=False)
+    first.attention_rows(first, causal=False)
     del second
     assert reference() is None  # at once, without garbage collection

@@ -145,9 +145,9 @@ def test_the_projection_is_that_of_the_candidates_left() -> None:
     gathered: list[int] = []
     logits_of = model.logits_of
 
-    def spy(pieces: Tensor) -> Callable[[Tensor], Tensor]:
-        gathered.append(len(pieces))
-        return logits_of(pieces)
+    def spy(tokens: Tensor) -> Callable[[Tensor], Tensor]:
+        gathered.append(len(tokens))
+        return logits_of(tokens)
 
     model.logits_of = spy  # type: ignore[method-assign]
     candidates = torch.zeros(4, VOCAB, dtype=torch.bool)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.devices.precision import Arithmetic, DeviceFeatures
+from nmt.devices.precision import ComputeType, DeviceFeatures
 from nmt.model.attention import can_use_varlen
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe
@@ -53,7 +53,7 @@ def test_what_a_gpu_gets(
     recipe = recipe_with(train, model)
     assert is_one_graph(recipe, ALONE, "bf16") is one_graph
     assert has_fixed_shapes(recipe, ALONE, "bf16") is fixed
-    other_cases: list[tuple[World, Arithmetic]] = [(ALONE, "fp32"), (AMONG_TWO, "bf16")]
+    other_cases: list[tuple[World, ComputeType]] = [(ALONE, "fp32"), (AMONG_TWO, "bf16")]
     for world, precision in other_cases:
         assert not is_one_graph(recipe, world, precision)
         assert has_fixed_shapes(recipe, world, precision) is (recipe.train.shapes == "fixed")

@@ -158,7 +158,7 @@ def test_one_graph_gives_the_loss_and_gradients_of_all_batches(
 ) -> None:
     plain, traced = build(**options), build(**options)
     traced.model.use_kernel("masked")
-    traced.model.recompute_layers(recompute)
+    traced.model.use_activation_checkpointing(recompute)
     traced.compile_step(backend="aot_eager")
     for fixed, packed in fixed_and_packed()[1]:
         torch.testing.assert_close(

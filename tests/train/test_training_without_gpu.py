@@ -84,7 +84,7 @@ def test_nothing_of_an_update_waits(name: str) -> None:
     recipe = make_recipe(*OPTIONS[name])
     with fake_cuda() as mode:
         loss = make_loss(recipe)
-        loss.model.recompute_layers(recipe.train.activation_checkpointing)
+        loss.model.use_activation_checkpointing(recipe.train.activation_checkpointing)
         results = make_updates(recipe, Updater(recipe, WORLD, loss), fixed=False)
         assert not mode.synchronizations
         for result in results:

@@ -63,7 +63,7 @@ def test_nothing_of_an_update_waits_for_the_device(
     with FakeTensorMode() as mode, torch._dynamo.config.patch(error_on_recompile=True):
         model = Transformer(recipe.model, VOCAB, VOCAB)
         model.use_kernel("varlen")
-        model.recompute_layers(not compiled)  # compiled, it would read the host RNG
+        model.use_activation_checkpointing(not compiled)  # compiled, it would read the host RNG
         loss = TrainingLoss(model, 0.1).train()
         updater = Updater(recipe, World(0, 1, torch.device("cpu")), loss)
         if compiled:

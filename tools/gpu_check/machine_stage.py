@@ -14,7 +14,7 @@ from gpu_check.settings import NO_GPU, Settings
 from nmt.bench.device import LinearRate, measure_linear
 from nmt.bench.flops import ModelFlops
 from nmt.bench.model_specs import find_model_spec
-from nmt.devices.precision import Arithmetic as Precision
+from nmt.devices.precision import ComputeType as Precision
 from nmt.evaluate.report import describe_machine
 from nmt.processes.distributed import choose_device
 

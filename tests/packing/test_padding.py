@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.packing.rectangle import one_to_a_row, padded_width, row_width, side_by_side
+from nmt.packing.padding import one_per_row, padded_width, row_width, shared_rows
 
 CPU = torch.device("cpu")
 lengths_strategy = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=40)
@@ -23,7 +23,7 @@ def sides(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 @given(lengths_strategy)
 def test_both_sides_of_a_sentence_are_contiguous_in_the_same_row(pairs: list[tuple[int, int]]) -> None:
     queries, keys = sides(pairs)
-    found = side_by_side(queries, keys, causal=False, device=CPU)
+    found = shared_rows(queries, keys, causal=False, device=CPU)
     rows = []
     for lengths, layout in ((queries, found.queries), (keys, found.keys)):
         slots = layout.slots.split(lengths.tolist())
@@ -41,7 +41,7 @@ def test_a_query_attends_to_the_keys_of_its_own_sentence(pairs: list[tuple[int, 
     queries, keys = sides(pairs)
     if causal:
         keys = queries
-    found = side_by_side(queries, keys, causal=causal, device=CPU)
+    found = shared_rows(queries, keys, causal=causal, device=CPU)
     query_ends, key_ends = np.cumsum(queries), np.cumsum(keys)
     for query, slot in enumerate(found.queries.slots.tolist()):
         sentence = int(np.searchsorted(query_ends, query, side="right"))
@@ -57,7 +57,7 @@ def test_a_query_attends_to_the_keys_of_its_own_sentence(pairs: list[tuple[int, 
 @given(lengths_strategy)
 def test_rows_have_little_padding(pairs: list[tuple[int, int]]) -> None:
     queries, _ = sides(pairs)
-    found = side_by_side(queries, queries, causal=True, device=CPU).queries
+    found = shared_rows(queries, queries, causal=True, device=CPU).queries
     assert found.width == row_width(int(queries.max()))
     filled = np.bincount(found.slots.numpy() // found.width, minlength=len(found.tokens))
     assert all(filled > 0)
@@ -66,7 +66,7 @@ def test_rows_have_little_padding(pairs: list[tuple[int, int]]) -> None:
 
 def test_many_short_sentences_share_few_rows() -> None:
     lengths = np.random.default_rng(1).integers(5, 30, 200)
-    found = side_by_side(lengths, np.maximum(lengths - 2, 1), causal=False, device=CPU)
+    found = shared_rows(lengths, np.maximum(lengths - 2, 1), causal=False, device=CPU)
     assert lengths.sum() / found.queries.tokens.numel() > 0.85
 
 
@@ -76,8 +76,8 @@ def test_width() -> None:
 
 
 @given(st.lists(st.integers(0, 9), max_size=9))
-def test_one_to_a_row_repeats_the_last_token(lengths: list[int]) -> None:
-    found = one_to_a_row(np.array(lengths, dtype=np.int64), CPU)
+def test_one_per_row_repeats_the_last_token(lengths: list[int]) -> None:
+    found = one_per_row(np.array(lengths, dtype=np.int64), CPU)
     starts = np.cumsum(lengths) - lengths
     assert found.tokens.shape == (len(lengths), padded_width(max(lengths, default=0)))
     for row, start, length in zip(found.tokens.tolist(), starts, lengths, strict=True):
@@ -87,7 +87,7 @@ def test_one_to_a_row_repeats_the_last_token(lengths: list[int]) -> None:
 
 def test_head_rows_find_each_head_of_each_token() -> None:
     lengths = np.array([3, 70, 2])
-    layout = side_by_side(lengths, lengths, causal=False, device=CPU).queries
+    layout = shared_rows(lengths, lengths, causal=False, device=CPU).queries
     packed = torch.randn(75, 4, 5)
     pad_index, unpad_index = layout.head_rows(4)
     padded = packed.reshape(-1, 5)[pad_index]

@@ -70,13 +70,13 @@ class AttentionRows:
     mask: Tensor
 
 
-def one_to_a_row(lengths: Lengths, device: torch.device) -> PaddedRows:
+def one_per_row(lengths: Lengths, device: torch.device) -> PaddedRows:
     """Lay out each sentence in its own row, with the padded width of the longest."""
     width = padded_width(int(lengths.max(initial=0)))
     return _layout(lengths, np.arange(len(lengths)), width).to(device)
 
 
-def side_by_side(queries: Lengths, keys: Lengths, *, causal: bool, device: torch.device) -> AttentionRows:
+def shared_rows(queries: Lengths, keys: Lengths, *, causal: bool, device: torch.device) -> AttentionRows:
     """Pack as many sentences into a row as fit on both sides.
 
     Args:
