@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,37 +43,34 @@ def format_json(report: RunReport) -> str:
 
 def format_markdown(report: RunReport) -> str:
     """Format the report as Markdown: test scores, training, data, recipe, machine, samples."""
-    lines = [f"# {escape_markdown(report.name)}", "", f"{escape_markdown(report.summary)}.", ""]
+    blocks = [f"# {escape_markdown(report.name)}", f"{escape_markdown(report.summary)}."]
     for test in report.tests:
-        lines += [*_test_section(test), ""]
-    lines += [*_training_section(report), "", *_data_section(report.data), ""]
-    lines += [*_recipe_section(report.recipe), *_machine_section(report)]
+        blocks += _test_section(test)
+    blocks += [*_training_section(report), *_data_section(report.data)]
+    if report.recipe:
+        blocks += [
+            "## Recipe",
+            "Non-default options. `recipe.toml` beside this report has all options.",
+            f"```toml\n{report.recipe.rstrip()}\n```",
+        ]
+    blocks += _machine_section(report)
     for test in report.tests:
-        lines += _samples_section(test)
-    return "\n".join(lines) + "\n"
+        blocks += _samples_section(test)
+    return "\n\n".join(blocks) + "\n"
 
 
 def _test_section(test: ScoredTestSet) -> Iterator[str]:
     rate = f", {test.sentences / test.seconds:,.1f} per second" if test.seconds else ""
     yield f"## Test set {escape_markdown(test.name)}: {test.sentences:,} sentences{rate}"
-    yield ""
-    yield from _score_table(test)
-    for note in score_notes((*test.scores, *test.clean_scores)):
-        yield ""
-        yield escape_markdown(note)
-    for score in test.scores:
-        if score.detail:
-            yield ""
-            yield f"{score.name}: {score.detail}"
-    yield ""
+    yield _score_table(test)
+    yield from map(escape_markdown, score_notes((*test.scores, *test.clean_scores)))
+    yield from (f"{score.name}: {score.detail}" for score in test.scores if score.detail)
     yield from _leaks(test.leaks)
     if test.groups:
-        yield ""
-        rows = (map(escape_markdown, group_row(group)) for group in test.groups)
-        yield from markdown_rows(group_header(test.groups, "label"), map(tuple, rows))
+        yield _table(group_header(test.groups, "label"), ([*map(escape_markdown, group_row(g))] for g in test.groups))
 
 
-def _score_table(test: ScoredTestSet) -> Iterator[str]:
+def _score_table(test: ScoredTestSet) -> str:
     """Show scores of all sentences and, if some are in the training text, of the clean sentences."""
     columns = {"score": test.scores}
     if test.leaks is not None and test.clean_scores:
@@ -82,30 +79,25 @@ def _score_table(test: ScoredTestSet) -> Iterator[str]:
         (metric_heading(scores[0].name), *map(score_cell, scores), f"`{scores[0].signature}`")
         for scores in zip(*columns.values(), strict=True)
     )
-    return markdown_rows(("metric", *columns, "signature"), rows)
+    return _table(("metric", *columns, "signature"), rows)
 
 
 def _leaks(counts: LeakCounts | None) -> Iterator[str]:
     if counts is None:
         yield "Overlap with the training text is unknown, because the training text could not be searched."
-        return
-    if counts.clean == counts.sentences:
+    elif counts.clean == counts.sentences:
         yield f"None of the sentences is in the training text, exactly or nearly. {NEAR_LEAK_NOTE}"
-        return
-    yield from markdown_rows(("in the training text", *LEAK_HEADER), leak_rows(counts))
-    yield ""
-    yield f"{NEAR_LEAK_NOTE} Clean sentences have neither side there. `nmt leaks RECIPE` lists the others."
+    else:
+        yield _table(("in the training text", *LEAK_HEADER), leak_rows(counts))
+        yield f"{NEAR_LEAK_NOTE} Clean sentences have neither side there. `nmt leaks RECIPE` lists the others."
 
 
 def _samples_section(test: ScoredTestSet) -> Iterator[str]:
     if test.samples:
-        yield ""
         yield f"## Samples of {escape_markdown(test.name)}"
     for number, sample in enumerate(test.samples, start=1):
-        yield ""
-        yield f"{number}. source: {escape_markdown(sample.src)}<br>"
-        yield f"   reference: {escape_markdown(sample.ref)}<br>"
-        yield f"   translation: {escape_markdown(sample.translation)}"
+        src, ref, translation = map(escape_markdown, (sample.src, sample.ref, sample.translation))
+        yield f"{number}. source: {src}<br>\n   reference: {ref}<br>\n   translation: {translation}"
 
 
 def _training_section(report: RunReport) -> Iterator[str]:
@@ -113,8 +105,7 @@ def _training_section(report: RunReport) -> Iterator[str]:
     processes = f", {training.world_size} processes" if training.world_size > 1 else ""
     skipped = f"; {training.skipped:,} skipped because of non-finite gradients" if training.skipped else ""
     yield "## Training"
-    yield ""
-    yield from _pairs(
+    yield _pairs(
         {
             "parameters": f"{report.parameters:,}",
             "updates": f"{training.steps:,} ({training.epochs:.1f} epochs){skipped}",
@@ -128,18 +119,14 @@ def _training_section(report: RunReport) -> Iterator[str]:
         }
     )
     if report.changes:
-        rows = [
+        rows = (
             (f"{change.step:,}", *(escape_markdown(str(value)) for value in (change.option, change.before, change.now)))
             for change in report.changes
-        ]
-        yield ""
-        yield from markdown_rows(("changed after update", "option", "before", "after"), rows)
+        )
+        yield _table(("changed after update", "option", "before", "after"), rows)
     if report.curves:
-        yield ""
         yield f"![Curves of the training run]({report.curves})"
-    for note in report.notes:
-        yield ""
-        yield f"{escape_markdown(note)}."
+    yield from (f"{escape_markdown(note)}." for note in report.notes)
 
 
 def _micro_batches(training: TrainingSummary) -> str:
@@ -160,8 +147,7 @@ def _validation(training: TrainingSummary) -> str:
 def _data_section(data: DataSummary) -> Iterator[str]:
     leaks = f", {data.valid_leaks:,} of them in the training text" if data.valid_leaks is not None else ""
     yield "## Data"
-    yield ""
-    yield from _pairs(
+    yield _pairs(
         {
             "training pairs": f"{data.train_pairs:,} of {data.train_read:,}",
             **{f"dropped: {escape_markdown(reason)}": f"{count:,}" for reason, count in data.dropped.items() if count},
@@ -172,22 +158,9 @@ def _data_section(data: DataSummary) -> Iterator[str]:
     )
 
 
-def _recipe_section(recipe: str) -> Iterator[str]:
-    if recipe:
-        yield "## Recipe"
-        yield ""
-        yield "Non-default options. `recipe.toml` beside this report has all options."
-        yield ""
-        yield "```toml"
-        yield recipe.rstrip("\n")
-        yield "```"
-        yield ""
-
-
 def _machine_section(report: RunReport) -> Iterator[str]:
     yield "## Machine and software"
-    yield ""
-    yield from _pairs(
+    yield _pairs(
         {
             "processor": f"{report.machine.cpu}, {report.machine.cores} cores",
             "GPUs": _gpus(report.machine),
@@ -201,8 +174,12 @@ def _gpus(machine: Machine) -> str:
     return ", ".join(f"{machine.gpus.count(name)} x {name}" for name in dict.fromkeys(machine.gpus)) or "none"
 
 
-def _pairs(rows: dict[str, str]) -> Iterator[str]:
-    return markdown_rows(("", ""), rows.items())
+def _pairs(rows: dict[str, str]) -> str:
+    return _table(("", ""), rows.items())
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(markdown_rows(header, rows))
 
 
 def _finite(value: Any) -> Any:
