@@ -1,4 +1,4 @@
-"""Alignments by hand-made attention: what is linked is known, and any slip by one place, line or word shows."""
+"""Alignments from hand-made attention with known links."""
 
 import random
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ RECIPE = ModelRecipe(num_decoder_layers=3, num_heads=2)
 
 
 class TellingModel:
-    """Attends, in head 1 of layer 1, from the place of each input token to the equal source token; else to nonsense.
+    """Head 1 of layer 1 attends from each input token to the equal source token; other heads are random.
 
     Wherever it is, it attends to the end token more than to any other.
     """
@@ -73,26 +73,26 @@ def make_aligner(
     )
 
 
-def test_a_token_is_read_at_its_place_and_the_end_token_is_left_aside() -> None:
+def test_attention_positions_exclude_eos() -> None:
     pairs = [([5, 6, 7], [7, 5, 6]), ([9], [9, 9]), ([4, 8], [])]
     maps = attention_maps(TellingModel(), pairs, CPU)
     assert [one.shape for one in maps] == [(2, 3, 2, 3, 4), (2, 3, 2, 2, 2), (2, 3, 2, 0, 3)]
     assert [KNOWING_HEAD.attended(one[:, 1]) for one in maps] == [[2, 0, 1], [0, 0], []]
-    # The mean of a right head and one of no opinion.
+    # The mean of an aligned head and a uniform one.
     assert ChosenAttention(1, (), "input").attended(maps[0][:, 1]) == [2, 0, 1]
     assert ChosenAttention(0, (), "input").attended(maps[0][:, 0]) == [0, 0, 0]
-    # One place before, where the begin token is the input of the first.
+    # One position earlier, where the first input is BOS.
     assert ChosenAttention(1, (1,), "output").attended(maps[0][:, 1]) == [0, 2, 0]
 
 
-def test_only_the_wanted_layers_are_computed() -> None:
+def test_only_requested_layers_are_computed() -> None:
     model = TellingModel()
     (one,) = attention_maps(model, [([5, 6], [6, 5])], CPU, only_layer=1)
     assert one.shape == (2, 1, 2, 2, 3)
     assert model.layers_computed == 2
 
 
-def test_lines_of_any_length_are_aligned_word_by_word(tokenizers: Tokenizers) -> None:
+def test_words_are_aligned_for_lines_of_any_length(tokenizers: Tokenizers) -> None:
     rng = random.Random(2)
     words = [word for word in WORDS if len(tokenizers.src.encode(word)) == 1]  # others may share a token
     assert len(words) > 6
@@ -110,13 +110,13 @@ def test_an_empty_side_has_no_links(tokenizers: Tokenizers) -> None:
     assert make_aligner(tokenizers).align([], []) == []
 
 
-def test_a_line_that_does_not_fit_is_named(tokenizers: Tokenizers) -> None:
+def test_a_line_too_long_is_an_error(tokenizers: Tokenizers) -> None:
     aligner = make_aligner(tokenizers)
     with pytest.raises(UserError, match=r"line 12 has \d+ tokens; the model supports at most 1023; split"):
         aligner.align(["cat", "cat"], ["cat", "old " * 2000], first_line=11)
 
 
-def test_a_model_that_writes_backwards_is_read_backwards(tokenizers: Tokenizers) -> None:
+def test_right_to_left_models_align_in_reading_order(tokenizers: Tokenizers) -> None:
     pairs = [([5, 6, 7], [7, 5, 6]), ([9, 8], [8])]
     backwards = make_aligner(tokenizers, ChosenAttention(1, (), "input"), reverse_target=True)
     assert backwards.attended(pairs) == [[2, 0, 1], [1]]
@@ -125,7 +125,7 @@ def test_a_model_that_writes_backwards_is_read_backwards(tokenizers: Tokenizers)
         np.testing.assert_array_equal(one, other[:, :, :, ::-1])
 
 
-def test_the_attention_is_chosen_by_the_options() -> None:
+def test_options_choose_the_attention() -> None:
     def chosen(layers: int = 6, **options: object) -> ChosenAttention:
         decode = DecodeRecipe.model_validate(options)
         return ChosenAttention.from_recipe(decode, ModelRecipe(num_decoder_layers=layers, num_heads=8))
@@ -155,7 +155,7 @@ class CopyState:
 
 
 class CopyModel:
-    """Copies its source, and attends from each token to the one that it copied."""
+    """Copies its source and attends from each token to its copy."""
 
     recipe = RECIPE
 
@@ -204,8 +204,8 @@ def translate(
 
 
 @pytest.mark.parametrize("max_positions", [30, 1024])
-def test_a_copy_is_aligned_with_what_was_copied(tokenizers: Tokenizers, max_positions: int) -> None:
-    """Whatever the line, and into however many pieces it was cut: each visible character stands for itself."""
+def test_copied_words_are_aligned(tokenizers: Tokenizers, max_positions: int) -> None:
+    """Of any line, split or not, each visible character is aligned with itself."""
     for line, (best,) in zip(LINES, translate(tokenizers, LINES, max_positions), strict=True):
         given, printed = words_as_given(line, "NFC"), words_as_printed(best.text)
         assert len(given) == len(printed)
@@ -216,7 +216,7 @@ def test_a_copy_is_aligned_with_what_was_copied(tokenizers: Tokenizers, max_posi
     assert empty.alignment == []
 
 
-def test_each_of_several_translations_has_its_own_alignment(tokenizers: Tokenizers) -> None:
+def test_each_translation_has_its_own_alignment(tokenizers: Tokenizers) -> None:
     for translations in translate(tokenizers, LINES[:4], 1024, n_best=2):
         for translation in translations:
             assert translation.alignment is not None
@@ -224,7 +224,7 @@ def test_each_of_several_translations_has_its_own_alignment(tokenizers: Tokenize
             assert places == set(range(len(translation.text.split())))
 
 
-def test_no_alignment_is_made_unless_it_is_asked_for(tokenizers: Tokenizers) -> None:
+def test_alignments_are_computed_only_on_request(tokenizers: Tokenizers) -> None:
     class Blind(CopyModel):
         def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
             raise AssertionError("nobody asked")
@@ -235,7 +235,7 @@ def test_no_alignment_is_made_unless_it_is_asked_for(tokenizers: Tokenizers) -> 
     assert [best.alignment for (best,) in translator.translate_n_best(["the cat", ""])] == [None, None]
 
 
-def test_lines_really_were_cut(tokenizers: Tokenizers) -> None:
+def test_the_test_lines_are_split(tokenizers: Tokenizers) -> None:
     lengths = [len(tokenizers.src.encode(normalize(line, "NFC"))) for line in LINES]
     assert max(lengths) > 256
     assert sum(length > 29 for length in lengths) == 4

@@ -1,4 +1,4 @@
-"""The choice of layer and heads, where one head is made to know."""
+"""The choice of layer and heads, with one head made to align."""
 
 import random
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ Knowing = dict[tuple[int, int], tuple[int, ...]]
 
 
 class KnowingModel:
-    """Two heads, each of which knows how half of the words are translated, among others that say anything."""
+    """Two heads that each align half of the words, among random heads."""
 
     recipe = ModelRecipe(num_decoder_layers=3, num_heads=4)
 
     def __init__(self, other: dict[int, int], knowing: Knowing) -> None:
-        """other: the source token of each target token; knowing: for layer and head, the rests of tokens mod 2."""
+        """other: source token of each target token; knowing: by layer and head, remainders of aligned tokens mod 2."""
         self.other, self.knowing, self.shift = other, knowing, 0
 
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
@@ -53,7 +53,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
 
 
 def text() -> tuple[list[str], list[str]]:
-    """Words translated into capitals, neighbours exchanged now and then."""
+    """Words translated to upper case, with some neighbors swapped."""
     rng = random.Random(3)
     sources, targets = [], []
     for _ in range(200):
@@ -78,8 +78,8 @@ def make_aligner(tokenizers: Tokenizers, knowing: Knowing, back: bool = False, s
     )
 
 
-def test_the_heads_that_know_are_found_by_statistics(tokenizers: Tokenizers) -> None:
-    """At the place where a token is the input, and, one before, where it is the output."""
+def test_the_statistical_aligner_finds_the_aligned_heads(tokenizers: Tokenizers) -> None:
+    """At input and output positions."""
     knowing: Knowing = {(2, 1): (0,), (2, 3): (1,), (0, 0): (0,)}
     for shift, place in ((0, "input"), (1, "output")):
         choice = choose_attention(make_aligner(tokenizers, knowing, shift=shift), *text())
@@ -90,12 +90,12 @@ def test_the_heads_that_know_are_found_by_statistics(tokenizers: Tokenizers) -> 
         assert max(by_layer, key=lambda one: by_layer[one]) == ChosenAttention(2, (), place)  # type: ignore[arg-type]
 
 
-def test_all_heads_stay_where_some_alone_are_no_better(tokenizers: Tokenizers) -> None:
+def test_all_heads_are_kept_if_a_subset_is_no_better(tokenizers: Tokenizers) -> None:
     knowing: Knowing = {(1, head): (0, 1) for head in range(4)}
     assert choose_attention(make_aligner(tokenizers, knowing), *text()).attention == ChosenAttention(1, (), "input")
 
 
-def test_the_heads_that_know_are_found_by_a_model_of_the_other_direction(tokenizers: Tokenizers) -> None:
+def test_a_reverse_model_finds_the_aligned_heads(tokenizers: Tokenizers) -> None:
     aligner = make_aligner(tokenizers, {(0, 2): (0, 1)})
     reverse = make_aligner(tokenizers, {(1, head): (0, 1) for head in range(4)}, back=True)
     choice = choose_attention(aligner, *text(), reverse)
@@ -103,7 +103,7 @@ def test_the_heads_that_know_are_found_by_a_model_of_the_other_direction(tokeniz
     assert choice.agreement > 0.99
 
 
-def test_text_without_sentences_is_refused(tokenizers: Tokenizers) -> None:
+def test_text_without_usable_pairs_is_rejected(tokenizers: Tokenizers) -> None:
     with pytest.raises(UserError, match="no pair that fits"):
         choose_attention(make_aligner(tokenizers, {}), ["", "aa"], ["AA", ""])
 

@@ -1,4 +1,4 @@
-"""The statistical aligner against the same equations as plain loops, and on a language whose dictionary is known."""
+"""The statistical aligner against plain loops, and on a language with a known dictionary."""
 
 import math
 import random
@@ -16,7 +16,7 @@ Table = dict[tuple[int | None, int], float]
 
 
 def places(src: list[int], i: int, n: int) -> list[tuple[int, int | None, float]]:
-    """Where the i-th of n target words can come from: place, word and prior; word None is nothing."""
+    """Possible sources of the i-th of n target words: position, word and prior; None is the null word."""
     if not src:
         return [(-1, None, 1.0)]
     near = [math.exp(-4.0 * abs((i + 1) / n - (j + 1) / len(src))) for j in range(len(src))]
@@ -24,7 +24,7 @@ def places(src: list[int], i: int, n: int) -> list[tuple[int, int | None, float]
 
 
 def table_by_loops(pairs: Pairs, iterations: int = 5) -> Table:
-    """Expectation maximisation with dictionaries."""
+    """EM with dictionaries."""
     table: Table = defaultdict(lambda: 1.0)
     for _ in range(iterations):
         counts: Table = defaultdict(float)
@@ -40,7 +40,7 @@ def table_by_loops(pairs: Pairs, iterations: int = 5) -> Table:
 
 
 def by_loops(pairs: Pairs) -> list[list[int]]:
-    """The best source of each target word."""
+    """Best source of each target word."""
     table = table_by_loops(pairs)
     return [
         [
@@ -60,7 +60,7 @@ def random_pairs(seed: int, count: int = 25) -> Pairs:
 
 
 def language(count: int, seed: int) -> tuple[Pairs, list[set[tuple[int, int]]]]:
-    """Sentences translated word by word (word w becomes 100 + w), neighbours exchanged; and their true links."""
+    """Sentences translated word by word (w becomes 100 + w), with swapped neighbors, and their true links."""
     rng = random.Random(seed)
     pairs, links = [], []
     for _ in range(count):
@@ -81,7 +81,7 @@ def test_equals_plain_loops(seed: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_a_lexicon_of_chunks_of_any_size_is_that_of_plain_loops(size: int) -> None:
+def test_lexicon_of_chunks_equals_plain_loops(size: int) -> None:
     pairs, vocab = [*random_pairs(3), ([], [4, 10]), ([2], [])], 11
     passes: list[int] = []
 
@@ -99,7 +99,7 @@ def test_a_lexicon_of_chunks_of_any_size_is_that_of_plain_loops(size: int) -> No
         assert lexicon.best(count).tolist() == sorted(key for best in by_source for _, key in best[:count])
 
 
-def test_learns_the_dictionary_of_a_small_text() -> None:
+def test_learns_a_small_dictionary() -> None:
     pairs, links = language(300, seed=1)
     found = agreed_links(pairs)
     right = sum(len(one & true) for one, true in zip(found, links, strict=True))

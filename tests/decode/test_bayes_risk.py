@@ -1,4 +1,4 @@
-"""Expected utilities by hand, and sacreBLEU's sentence scores as they are."""
+"""Expected utilities by hand, and pairwise scores against sacreBLEU."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ texts_strategy = st.lists(st.lists(words, max_size=12).map(" ".join) | st.text(m
 
 @given(texts_strategy)
 @example(["", " ", "a", "a a a a a", "aaaa aaaa", "a b c d e", "a\n"])
-def test_utilities_of_all_pairs_are_sacrebleus_to_the_last_bit(texts: list[str]) -> None:
+def test_pairwise_scores_equal_sacrebleu(texts: list[str]) -> None:
     chrf, bleu = sentence_utility("chrf")(texts), sentence_utility("bleu")(texts)
     for row, hypothesis in enumerate(texts):
         for column, reference in enumerate(texts):
@@ -44,11 +44,11 @@ def test_utilities_of_all_pairs_are_sacrebleus_to_the_last_bit(texts: list[str])
             assert bleu[row, column] == sacrebleu.sentence_bleu(hypothesis, [reference]).score
 
 
-def test_probabilities_of_very_improbable_candidates_do_not_vanish() -> None:
+def test_small_probabilities_do_not_underflow() -> None:
     assert relative_probabilities([-2000.0, -2000.0 + math.log(0.5)]) == pytest.approx([1.0, 0.5])
 
 
-def test_short_hypotheses_lose_by_bleu_as_sockeyes_brevity_penalty_says() -> None:
+def test_brevity_penalty_equals_sockeyes() -> None:
     """Sockeye's weight * min(0, 1 - reference / hypothesis) is a factor of BLEU, where the weight is 1.
 
     Search has no such penalty, which needs a guess of the reference's length. But where all words of a hypothesis are

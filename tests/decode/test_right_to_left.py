@@ -1,4 +1,4 @@
-"""Models that write backwards against the same weights as a model that does not, and text turned round by hand."""
+"""Right-to-left models against left-to-right models with the same weights and reversed text."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ DECODE = DecodeRecipe(beam_size=3, n_best=2, max_extra_tokens=4)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two model directories of the same weights: one that says it writes forwards, one that says backwards."""
+    """Two model directories with the same weights, one left-to-right and one right-to-left."""
     folder = tmp_path_factory.mktemp("right-to-left")
     lines = [f"the old tree sees {word} cats quickly, a cat." for word in ("red", "green", "many", "no")] * 20
     tokenizer = train_tokenizer(lines, TokenizerRecipe(vocab_size=320), folder / "tokenizer.model")
@@ -43,7 +43,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "False", folder / "True"
 
 
-def test_the_facts_say_so_and_models_of_before_are_read(models: tuple[Path, Path], tmp_path: Path) -> None:
+def test_metadata_has_the_direction_and_old_models_load(models: tuple[Path, Path], tmp_path: Path) -> None:
     assert [read_model_metadata(model).reverse_target for model in models] == [False, True]
     text = (models[0] / "model.toml").read_text()
     (tmp_path / "model.toml").write_text(text.replace("reverse_target = false\n", ""))
@@ -51,7 +51,7 @@ def test_the_facts_say_so_and_models_of_before_are_read(models: tuple[Path, Path
     assert not read_model_metadata(tmp_path).reverse_target
 
 
-def test_text_comes_out_in_the_order_of_reading(models: tuple[Path, Path]) -> None:
+def test_text_is_in_reading_order(models: tuple[Path, Path]) -> None:
     forwards, backwards = (Translator.load(model, "cpu", "fp32").translate_n_best(LINES) for model in models)
     tokenizer = Tokenizers.load(models[0]).tgt
     ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(320)))}
@@ -63,7 +63,7 @@ def test_text_comes_out_in_the_order_of_reading(models: tuple[Path, Path]) -> No
     assert any(len(found[0].pieces) > 3 for found in forwards)
 
 
-def test_a_pair_is_scored_as_its_reverse_by_a_model_of_the_other_order(models: tuple[Path, Path]) -> None:
+def test_scores_equal_those_of_reversed_targets(models: tuple[Path, Path]) -> None:
     sources, targets = LINES, ["a tree sees the cat", "no", "", "many old cats."]
     tokenizer = Tokenizers.load(models[0]).tgt
     reversed_ids = [tokenizer.encode(target)[::-1] for target in targets]
@@ -83,15 +83,15 @@ def test_a_pair_is_scored_as_its_reverse_by_a_model_of_the_other_order(models: t
     assert abs(in_order[0].log_prob - found[0].log_prob) > 1e-3
 
 
-def test_what_the_search_found_has_the_log_probability_of_the_scorer(models: tuple[Path, Path]) -> None:
+def test_search_and_scorer_agree(models: tuple[Path, Path]) -> None:
     found = Translator.load(models[1], "cpu", "fp32").translate_n_best(LINES[2:3])[0][0]
     tokenizer = Tokenizers.load(models[1]).tgt
     (scored,) = Scorer.load(models[1], "cpu").score(LINES[2:3], [found.text])
-    if tokenizer.pieces(tokenizer.encode(found.text)) == found.pieces:  # the same text may have other tokens
+    if tokenizer.pieces(tokenizer.encode(found.text)) == found.pieces:  # text may have several tokenizations
         assert scored.log_prob == pytest.approx(found.log_prob, rel=1e-4)
 
 
-def test_attention_is_read_at_the_place_of_the_token(models: tuple[Path, Path]) -> None:
+def test_alignment_uses_reading_order(models: tuple[Path, Path]) -> None:
     forwards, backwards = (WordAligner.load(model, "cpu") for model in models)
     pair = forwards.encode(["the old cat"], ["a red tree sees"])[0]
     (turned,) = backwards.maps([pair])
@@ -99,7 +99,7 @@ def test_attention_is_read_at_the_place_of_the_token(models: tuple[Path, Path]) 
     np.testing.assert_array_equal(turned, straight[:, :, :, ::-1])
 
 
-def test_rules_are_turned_round_and_prefixes_refused(models: tuple[Path, Path]) -> None:
+def test_constraints_are_reversed_and_prefixes_rejected(models: tuple[Path, Path]) -> None:
     plain = Translator.load(models[1], "cpu", "fp32").translate_n_best(LINES[3:], n_best=1)[0][0]
     tokenizer = Tokenizers.load(models[1]).tgt
     phrases = [" ".join(words) for words in pairwise(plain.text.split())]
@@ -117,6 +117,6 @@ def _occurs(part: list[str], whole: list[str]) -> bool:
     return any(whole[start : start + len(part)] == part for start in range(len(whole)))
 
 
-def test_models_of_both_orders_make_no_ensemble(models: tuple[Path, Path]) -> None:
+def test_ensembles_of_both_directions_are_rejected(models: tuple[Path, Path]) -> None:
     with pytest.raises(UserError, match="opposite directions"):
         Translator.load(models[0], "cpu", ensemble=[models[1]])

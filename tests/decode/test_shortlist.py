@@ -1,4 +1,4 @@
-"""The shortlist against counts by hand, its file against damage, and what a translator makes of it."""
+"""Shortlists: hand-counted candidates, file verification, and translation."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def write_pairs(directory: Path, pairs: Pairs) -> PairStore:
 
 
 def corpus(count: int = 200, seed: int = 1) -> Pairs:
-    """The dictionary language with ordinary ids: source piece p in 4..43 becomes 100 + p."""
+    """The dictionary language with ordinary ids: source token p in 4..43 becomes 100 + p."""
     return [([4 + w for w in src], [4 + w for w in tgt]) for src, tgt in language(count, seed)[0]]
 
 
@@ -64,7 +64,7 @@ def lists(shortlist: Shortlist) -> list[set[int]]:
 # --- Making -----------------------------------------------------------------------------------------------------------
 
 
-def test_lists_are_the_most_probable_pieces_and_the_pieces_themselves(
+def test_lists_have_the_most_probable_tokens_and_the_source_token(
     tokenizers: Tokenizers, separate: Tokenizers, tmp_path: Path
 ) -> None:
     pairs = corpus()
@@ -86,7 +86,7 @@ def test_lists_are_the_most_probable_pieces_and_the_pieces_themselves(
     assert {len(own) for own in expected} == {0, 5}
 
 
-def test_neither_chunks_nor_the_order_of_writing_matter(
+def test_lists_do_not_depend_on_chunks_or_direction(
     tokenizers: Tokenizers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [*corpus(60), ([], [5]), ([5], [])]
@@ -106,7 +106,7 @@ def test_neither_chunks_nor_the_order_of_writing_matter(
     assert coverage(whole, forward) == measured
 
 
-def test_of_many_pairs_some_are_taken_from_everywhere(tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_max_pairs_samples_the_whole_corpus(tokenizers: Tokenizers, tmp_path: Path) -> None:
     pairs = [([4 + place], [104 + place]) for place in range(50)]
     read: list[int] = []
     made = make_shortlist(write_pairs(tmp_path, pairs), tokenizers, best=3, max_pairs=5, progress=read.append)
@@ -115,7 +115,7 @@ def test_of_many_pairs_some_are_taken_from_everywhere(tokenizers: Tokenizers, tm
     assert known == [4, 16, 28, 40, 53]
 
 
-def test_candidates_are_the_lists_the_frequent_the_end_and_what_is_needed() -> None:
+def test_candidates_of_a_sentence() -> None:
     shortlist = Shortlist(12, np.array([4, 9]), np.array([0, 0, 2, 3]), np.array([5, 6, 7]))
     found = shortlist.candidates([[1, 1], [2, 1], [0]], [(), [8], [11, 11]])
     assert found.dtype == torch.bool
@@ -126,7 +126,7 @@ def test_candidates_are_the_lists_the_frequent_the_end_and_what_is_needed() -> N
     ]
 
 
-def test_coverage_counts_what_the_candidates_hold(tmp_path: Path) -> None:
+def test_coverage(tmp_path: Path) -> None:
     shortlist = Shortlist(12, np.array([4]), np.array([0, 0, 2, 3]), np.array([5, 6, 7]))
     store = write_pairs(tmp_path, [([1], [5, 5, 7]), ([2, 1], [4])])
     assert coverage(shortlist, store) == ((4 + 5) / 2, 3 / 4)
@@ -140,10 +140,10 @@ def made(tokenizers: Tokenizers, tmp_path: Path) -> Shortlist:
     return make_shortlist(write_pairs(tmp_path, corpus(30)), tokenizers, best=2, frequent=5)
 
 
-def test_what_is_written_is_read_again(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_round_trip(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
     path = tmp_path / "lists" / "list"
     path.parent.mkdir()
-    for one in (made, replace(made, frequent=made.frequent[:1])):  # the second in the place of the first
+    for one in (made, replace(made, frequent=made.frequent[:1])):  # the second replaces the first
         one.save(path, tokenizers)
         found = Shortlist.load(path, tokenizers)
         assert found.tgt_vocab_size == VOCAB
@@ -161,7 +161,7 @@ def refusal(path: Path, tokenizers: Tokenizers) -> str:
     return str(refused.value)
 
 
-def test_every_kind_of_damage_is_found(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_damaged_files_are_rejected(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
     path = tmp_path / "list"
     made.save(path, tokenizers)
     whole = path.read_bytes()
@@ -173,7 +173,7 @@ def test_every_kind_of_damage_is_found(made: Shortlist, tokenizers: Tokenizers, 
         refusal(path, tokenizers)
 
 
-def test_what_is_no_shortlist_of_these_tokenizers_is_refused(
+def test_other_files_and_tokenizers_are_rejected(
     made: Shortlist, tokenizers: Tokenizers, separate: Tokenizers, tmp_path: Path
 ) -> None:
     assert "cannot be read" in refusal(tmp_path / "none", tokenizers)
@@ -207,9 +207,7 @@ def ids(tokenizers: Tokenizers, pieces: Sequence[str]) -> set[int]:
     return {known[piece] for piece in pieces}
 
 
-def test_lines_are_translated_with_what_their_own_pieces_suggest(
-    made: Shortlist, tokenizers: Tokenizers, tmp_path: Path
-) -> None:
+def test_outputs_have_only_candidates_of_their_line(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
     made.save(tmp_path / "list", tokenizers)
     lines, plain = text_lines(30), translator(tokenizers)
     listed = translator(tokenizers, shortlist=tmp_path / "list")
@@ -231,7 +229,7 @@ def test_lines_are_translated_with_what_their_own_pieces_suggest(
 
 
 @pytest.mark.slow
-def test_what_prefix_phrase_and_preference_need_is_possible(tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_constraint_tokens_are_candidates(tokenizers: Tokenizers, tmp_path: Path) -> None:
     empty = Shortlist(VOCAB, np.array([300]), np.zeros(VOCAB + 1, np.int32), np.zeros(0, np.int32))
     empty.save(tmp_path / "list", tokenizers)
     listed = translator(tokenizers, shortlist=tmp_path / "list")

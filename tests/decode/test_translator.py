@@ -1,4 +1,4 @@
-"""The translator with a model that copies, so that any slip in order, cutting or joining shows; and with a real one."""
+"""The translator with a copying model, which reveals errors of order and splitting, and with a Transformer."""
 
 import random
 import sys
@@ -59,7 +59,7 @@ def text_lines(count: int, seed: int = 0) -> list[str]:
 
 
 def nasty_lines() -> list[str]:
-    """200 lines of what people and machines send."""
+    """200 difficult lines."""
     lines = [
         "",
         " ",
@@ -123,7 +123,7 @@ OUT_OF_MEMORY = (
 
 
 class CopyModel:
-    """Says at each place what stands there in the source; `too_many` sentences at once exhaust its memory.
+    """Predicts the source token of each position; `too_many` sentences in a batch exhaust its memory.
 
     sure: whether it gives everything else no probability, so that a sample is the same
     """
@@ -133,7 +133,7 @@ class CopyModel:
     ) -> None:
         self.vocab, self.too_many, self.error, self.sure = vocab, too_many, error, sure
         self.batches: list[list[int]] = []  # lengths of the sentences of each batch
-        self.refused: list[int] = []  # sentences of each batch that was too large
+        self.refused: list[int] = []  # sizes of the batches that were too large
 
     def start(self, src: PackedSequences, beam_size: int) -> CopyState:
         if src.num_sentences >= self.too_many:
@@ -157,7 +157,7 @@ def make_translator(
     max_tokens: int = DEFAULT_MAX_TOKENS,
     **decode: Any,
 ) -> Translator:
-    # A model that is sure of one token has nothing but ends to fill a beam with, all of which `first` would count.
+    # This model is certain of each token, so all other hypotheses end early, and `first` would count them.
     stop = "first" if decode.get("sampling") else "exact"
     recipe = DecodeRecipe.model_validate({"beam_size": 2, "max_extra_tokens": 3, "stop": stop} | decode)
     return Translator(
@@ -176,7 +176,7 @@ def make_translator(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("max_positions", [40, 1024])
-def test_every_line_comes_out_in_its_place(tokenizers: Tokenizers, max_positions: int) -> None:
+def test_lines_keep_their_order(tokenizers: Tokenizers, max_positions: int) -> None:
     lines = nasty_lines()
     assert len(lines) == 200
     model = CopyModel(tokenizers.src.vocab_size)
@@ -194,7 +194,7 @@ def test_every_line_comes_out_in_its_place(tokenizers: Tokenizers, max_positions
     assert translator.lines_cut == cut > 5
 
 
-def test_lines_of_nothing_do_not_touch_the_model(tokenizers: Tokenizers) -> None:
+def test_empty_lines_skip_the_model(tokenizers: Tokenizers) -> None:
     model = CopyModel(tokenizers.src.vocab_size)
     translator = make_translator(model, tokenizers)
     assert translator.translate([" ", "", "\x00", "\u200b\u2028"]) == [""] * 4
@@ -203,7 +203,7 @@ def test_lines_of_nothing_do_not_touch_the_model(tokenizers: Tokenizers) -> None
     assert model.batches == []
 
 
-def test_batches_are_of_similar_length_and_within_the_budget(tokenizers: Tokenizers) -> None:
+def test_batches_have_similar_lengths_within_the_budget(tokenizers: Tokenizers) -> None:
     model = CopyModel(tokenizers.src.vocab_size)
     translator = make_translator(model, tokenizers, batch_tokens=100)
     lines = text_lines(150) + ["cat"] * 50
@@ -216,7 +216,7 @@ def test_batches_are_of_similar_length_and_within_the_budget(tokenizers: Tokeniz
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["cuda", "cpu", "numpy"])
-def test_too_little_memory_makes_batches_smaller_for_good(
+def test_batches_shrink_permanently_when_memory_is_too_small(
     tokenizers: Tokenizers, error: Exception, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model = CopyModel(tokenizers.src.vocab_size, too_many=4, error=error)
@@ -233,19 +233,19 @@ def test_too_little_memory_makes_batches_smaller_for_good(
     assert "2,048" in said[0] and "reduced to 32" in said[0]
 
 
-def test_memory_too_small_for_one_sentence_is_an_error_of_one_line(tokenizers: Tokenizers) -> None:
+def test_memory_too_small_for_one_sentence_is_an_error(tokenizers: Tokenizers) -> None:
     with pytest.raises(UserError, match=r"^the memory of cpu is too small for one sentence; [^\n]*$"):
         make_translator(CopyModel(tokenizers.src.vocab_size, too_many=1), tokenizers).translate(["cat"] * 3)
 
 
-def test_other_errors_are_not_taken_for_too_little_memory(tokenizers: Tokenizers) -> None:
+def test_other_errors_are_not_treated_as_out_of_memory(tokenizers: Tokenizers) -> None:
     model = CopyModel(tokenizers.src.vocab_size, too_many=2, error=RuntimeError("shapes do not fit"))
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         make_translator(model, tokenizers).translate(["cat"] * 3)
     assert model.refused == [3]
 
 
-def test_this_is_what_torch_raises_where_a_cpu_has_too_little_memory() -> None:
+def test_out_of_memory_error_of_torch_on_a_cpu() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 60, dtype=torch.uint8)
     assert is_out_of_memory(caught.value)
@@ -253,11 +253,11 @@ def test_this_is_what_torch_raises_where_a_cpu_has_too_little_memory() -> None:
 
 
 @pytest.mark.parametrize("sampling", [False, True])
-def test_sentences_that_were_finished_when_memory_ran_out_are_kept(tokenizers: Tokenizers, sampling: bool) -> None:
-    """Short ones finish before the step that fails, and are in no later batch."""
+def test_finished_sentences_survive_out_of_memory(tokenizers: Tokenizers, sampling: bool) -> None:
+    """Short sentences finish before the step that fails and are not searched again."""
 
     class Grows(CopyModel):
-        """Has too little memory for two sentences after 12 steps."""
+        """Runs out of memory with two sentences after 12 steps."""
 
         def step(self, tokens: Tensor, state: CopyState) -> Tensor:
             if state.length >= 12 and len(state.sentences) > 1:
@@ -277,9 +277,9 @@ def test_sentences_that_were_finished_when_memory_ran_out_are_kept(tokenizers: T
     assert [len(batch) for batch in model.batches[1:]] in ([1, 1], [2, 1, 1])
 
 
-def test_what_failed_is_freed_before_the_next_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_search_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     class Tensors:
-        """What a search holds."""
+        """State of a search."""
 
     held: list[weakref.ref[Tensors]] = []
     freed: list[bool] = []
@@ -300,7 +300,7 @@ def test_what_failed_is_freed_before_the_next_search(monkeypatch: pytest.MonkeyP
     assert freed == [True, True]
 
 
-def test_stream_reads_no_further_than_its_window(tokenizers: Tokenizers) -> None:
+def test_stream_reads_one_window_at_a_time(tokenizers: Tokenizers) -> None:
     lines = ["cat", "", "the old dog", "x " * 600, "tree", "a", "he said"]
     translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers)
     expected = translator.translate_n_best(lines)
@@ -320,7 +320,7 @@ def test_stream_reads_no_further_than_its_window(tokenizers: Tokenizers) -> None
         assert next(answers, None) is None
 
 
-def test_a_model_that_says_nan_is_an_error_of_one_line(tokenizers: Tokenizers) -> None:
+def test_nan_is_an_error(tokenizers: Tokenizers) -> None:
     class Damaged(CopyModel):
         def step(self, tokens: Tensor, state: CopyState) -> Tensor:
             return super().step(tokens, state) * float("nan")
@@ -331,7 +331,7 @@ def test_a_model_that_says_nan_is_an_error_of_one_line(tokenizers: Tokenizers) -
             translator.translate(["cat"])
 
 
-def test_line_breaks_spelled_in_bytes_stay_inside_the_line(tokenizers: Tokenizers) -> None:
+def test_line_breaks_from_byte_pieces_become_spaces(tokenizers: Tokenizers) -> None:
     tokenizer = tokenizers.tgt
     spelled = [f"<0x{byte:02X}>" for byte in "a\nb\rc\x0bd\x0ce\x1cf\x85g\u2028h\u2029i".encode()]
     ids = {tokenizer.pieces([i])[0]: i for i in range(tokenizer.vocab_size)}
@@ -346,7 +346,7 @@ def test_line_breaks_spelled_in_bytes_stay_inside_the_line(tokenizers: Tokenizer
     assert translation.pieces == spelled
 
 
-def test_a_cut_line_is_scored_as_the_sum_of_its_pieces(tokenizers: Tokenizers) -> None:
+def test_score_of_a_split_line(tokenizers: Tokenizers) -> None:
     first, second = "the cat sees the old red tree slowly.", "the dog likes the tree."
     limit = max(len(tokenizers.src.encode(part)) for part in (first, second))
     model = CopyModel(tokenizers.src.vocab_size)
@@ -364,7 +364,7 @@ def test_a_cut_line_is_scored_as_the_sum_of_its_pieces(tokenizers: Tokenizers) -
         assert translation.score == pytest.approx((a.score + b.score) / 2)
 
 
-def test_what_is_required_of_a_line_stands_in_its_translation(tokenizers: Tokenizers) -> None:
+def test_required_phrases_of_a_line(tokenizers: Tokenizers) -> None:
     translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, beam_size=4)
     lines, required = ["the old dog", "a red tree", "", "he said: go!"], [["cat"], [], ["dog"], ["red tree", "likes"]]
     found = translator.translate(lines, required=required)
@@ -375,7 +375,7 @@ def test_what_is_required_of_a_line_stands_in_its_translation(tokenizers: Tokeni
     assert together.translate(["the old dog"], required=[[]]) == together.translate(["the old dog"]) == [found[0]]
 
 
-def test_a_bias_and_a_group_come_from_the_recipe(tokenizers: Tokenizers) -> None:
+def test_bias_and_groups_of_the_recipe_are_applied(tokenizers: Tokenizers) -> None:
     model = CopyModel(tokenizers.src.vocab_size)
     assert make_translator(model, tokenizers, bias={"dog": -20.0}).translate(["the old dog"]) != ["the old dog"]
     groups = make_translator(model, tokenizers, beam_size=4, beam_groups=2, n_best=2, diversity_penalty=9.0)
@@ -383,7 +383,7 @@ def test_a_bias_and_a_group_come_from_the_recipe(tokenizers: Tokenizers) -> None
     assert len({translation.text for translation in translations}) == 2
 
 
-def test_what_cannot_be_required_is_an_error_of_one_line(tokenizers: Tokenizers) -> None:
+def test_invalid_required_phrases_are_errors(tokenizers: Tokenizers) -> None:
     model = CopyModel(tokenizers.src.vocab_size)
     translator = make_translator(model, tokenizers, max_positions=6)
     drawing = make_translator(model, tokenizers, sampling=True)
@@ -400,7 +400,7 @@ def test_what_cannot_be_required_is_an_error_of_one_line(tokenizers: Tokenizers)
 
 
 @given(st.text(alphabet="ab .,!?。、\u0301", max_size=80), st.integers(1, 20))
-def test_pieces_fit_and_hold_the_whole_line(text: str, limit: int) -> None:
+def test_parts_fit_and_cover_the_whole_line(text: str, limit: int) -> None:
     line = " ".join(text.split())
     pieces = split_text(line, lambda piece: len(piece) <= limit)
     assert all(0 < len(piece) <= limit and piece == piece.strip() for piece in pieces)
@@ -422,11 +422,11 @@ def test_pieces_fit_and_hold_the_whole_line(text: str, limit: int) -> None:
         ("", 3, []),
     ],
 )
-def test_where_lines_are_cut(text: str, limit: int, pieces: list[str]) -> None:
+def test_split_positions(text: str, limit: int, pieces: list[str]) -> None:
     assert split_text(text, lambda piece: len(piece) <= limit) == pieces
 
 
-def test_a_character_that_cannot_fit_is_left_alone() -> None:
+def test_a_character_too_long_is_its_own_part() -> None:
     assert split_text("ab", lambda piece: False) == ["a", "b"]
 
 
@@ -453,7 +453,7 @@ def test_a_character_that_cannot_fit_is_left_alone() -> None:
         ([], "", []),
     ],
 )
-def test_where_parts_are_joined_by_a_space(texts: list[str], joined: str, first_words: list[int]) -> None:
+def test_parts_are_joined_with_or_without_a_space(texts: list[str], joined: str, first_words: list[int]) -> None:
     assert join_texts(texts) == (joined, first_words)
 
 
@@ -461,12 +461,12 @@ FIRST, SECOND = "the old dog sees a red tree.", "Then he likes the cat slowly."
 
 
 def cut_in_two(tokenizers: Tokenizers, **decode: Any) -> Translator:
-    """A translator that cuts FIRST and SECOND apart."""
+    """A translator that splits FIRST from SECOND."""
     longest = max(len(tokenizers.src.encode(part)) for part in (FIRST, SECOND))
     return make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, max_tokens=longest, **decode)
 
 
-def test_lines_are_cut_at_the_longest_sentence_of_training(tokenizers: Tokenizers) -> None:
+def test_lines_longer_than_training_sentences_are_split(tokenizers: Tokenizers) -> None:
     translator = cut_in_two(tokenizers)
     assert translator.translate([f"{FIRST} {SECOND}", FIRST]) == [f"{FIRST} {SECOND}", FIRST]
     assert translator.lines_cut == 1
@@ -475,19 +475,19 @@ def test_lines_are_cut_at_the_longest_sentence_of_training(tokenizers: Tokenizer
     assert usual.lines_cut == 0
 
 
-def test_the_first_part_of_a_cut_line_gets_the_prefix(tokenizers: Tokenizers) -> None:
+def test_the_first_part_of_a_split_line_gets_the_prefix(tokenizers: Tokenizers) -> None:
     [found] = cut_in_two(tokenizers, beam_size=4).translate([f"{FIRST} {SECOND}"], prefixes=["he said:"])
     assert found.startswith("he said:") and found.endswith(SECOND)
     assert "he said:" not in found[8:]
 
 
 @pytest.mark.parametrize("phrase", ["old dog", "likes the cat", "he likes"])
-def test_a_phrase_that_a_part_holds_is_required_of_that_part(tokenizers: Tokenizers, phrase: str) -> None:
+def test_a_phrase_is_assigned_to_the_part_that_contains_it(tokenizers: Tokenizers, phrase: str) -> None:
     translator = cut_in_two(tokenizers, beam_size=4)
     assert translator.translate([f"{FIRST} {SECOND}"], required=[[phrase]]) == [f"{FIRST} {SECOND}"]
 
 
-def test_every_translation_of_a_cut_line_holds_what_is_required(tokenizers: Tokenizers) -> None:
+def test_every_translation_of_a_split_line_has_the_required_phrases(tokenizers: Tokenizers) -> None:
     phrases = ["quickly", "cat slowly", "go! go!", "quickly"]
     for options in ({"n_best": 3}, {"require": ["quickly", "go! go!"]}):
         translator = cut_in_two(tokenizers, beam_size=8, max_extra_tokens=12, **options)
@@ -502,7 +502,7 @@ def test_every_translation_of_a_cut_line_holds_what_is_required(tokenizers: Toke
     assert "red" not in found.split() and "likes" not in found.split()
 
 
-def test_a_phrase_goes_to_the_part_that_it_makes_least_improbable() -> None:
+def test_a_phrase_is_assigned_to_the_most_probable_part() -> None:
     log_probs = {(0, (7,)): -9.0, (1, (7,)): -8.5, (0, (8, 9)): -float("inf"), (1, (8, 9)): -30.0}
     asked: list[tuple[int, tuple[int, ...]]] = []
 
@@ -538,13 +538,13 @@ def model_directory(tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.slow
-def test_neither_batch_size_nor_neighbours_nor_order_matter(model_directory: Path) -> None:
+def test_results_do_not_depend_on_batching(model_directory: Path) -> None:
     lines = [line[:200] for line in nasty_lines()]
     outputs = []
     for batch_tokens in (150, 5_000):
         loaded = load_model(model_directory, CPU)
         translator = Translator(
-            loaded.model.double(),  # rounding, which does depend on the batch, is then too small to tip a balance
+            loaded.model.double(),  # float64 rounding is too small to change a decision
             Tokenizers.load(model_directory),
             DecodeRecipe(beam_size=2, max_extra_tokens=4, batch_tokens=batch_tokens),
             max_positions=48,
@@ -561,11 +561,11 @@ def test_neither_batch_size_nor_neighbours_nor_order_matter(model_directory: Pat
     assert translator.translate([lines[20]]) == [outputs[0][20]]
 
 
-def test_load_takes_the_directory_as_it_says(model_directory: Path) -> None:
+def test_load_uses_the_models_recipe(model_directory: Path) -> None:
     translator = Translator.load(str(model_directory), device="cpu", precision="fp32")
     lines = text_lines(5)
     for translations in translator.translate_n_best(lines):
-        assert len(translations) == 2  # as the directory's own recipe says
+        assert len(translations) == 2  # n_best of the model's recipe
         assert translations[0].score >= translations[1].score
         assert all(translation.text and translation.pieces for translation in translations)
         for translation in translations:
@@ -578,7 +578,7 @@ def test_load_takes_the_directory_as_it_says(model_directory: Path) -> None:
         greedy.translate_n_best(lines, n_best=2)
 
 
-def test_load_cuts_at_what_the_directory_says(model_directory: Path, tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_load_splits_at_the_models_max_tokens(model_directory: Path, tokenizers: Tokenizers, tmp_path: Path) -> None:
     line = " ".join(text_lines(9))
     translator = Translator.load(model_directory, device="cpu")
     translator.translate([line, "the cat"])
@@ -586,15 +586,15 @@ def test_load_cuts_at_what_the_directory_says(model_directory: Path, tokenizers:
     parts = [part.tokens for part in translator._split(line)]
     assert len(parts) > 1 and all(len(tokens) <= 30 for tokens in parts)
     assert list(chain(*parts)) == tokenizers.src.encode(line)
-    old = tmp_path / "old"  # which does not say it, and holds 47 tokens
+    old = tmp_path / "old"  # without max_tokens in its metadata; it has 48 positions
     files = {path.name: path.read_bytes() for path in model_directory.iterdir() if path.name != "manifest.json"}
     files["model.toml"] = files["model.toml"].replace(b"max_tokens = 30\n", b"")
     write_directory(old, files)
     assert any(len(part.tokens) > 30 for part in Translator.load(old, device="cpu")._split(line))
 
 
-def test_fp16_is_nearer_to_fp32_than_bf16(model_directory: Path) -> None:
-    """fp16 rounds to 11 bits and bf16 to 8, so its errors are an eighth; a quarter is allowed."""
+def test_fp16_is_closer_to_fp32_than_bf16(model_directory: Path) -> None:
+    """fp16 has 11 significant bits and bf16 has 8, so its errors are an eighth; a quarter is allowed."""
     lines = text_lines(40)
     precisions: tuple[SearchPrecision, ...] = ("fp32", "fp16", "bf16")
     exact, fp16, bf16 = (
@@ -603,7 +603,7 @@ def test_fp16_is_nearer_to_fp32_than_bf16(model_directory: Path) -> None:
     )
 
     def errors(reduced: list[Translation]) -> list[float]:
-        """Of the log-probabilities of all tokens, where the translation is the same."""
+        """Errors of the log-probabilities of all tokens in equal translations."""
         return [
             abs(a - b)
             for one, other in zip(exact, reduced, strict=True)
@@ -613,22 +613,22 @@ def test_fp16_is_nearer_to_fp32_than_bf16(model_directory: Path) -> None:
 
     assert 0 < mean(errors(fp16)) < mean(errors(bf16)) / 4
     same = [one.text == other.text for one, other in zip(exact, fp16, strict=True)]
-    assert sum(same) >= 36  # random weights are of two minds about some
+    assert sum(same) >= 36  # random weights leave some undecided
 
 
 @pytest.mark.parametrize("reduced", ["bf16", pytest.param("int8", marks=needs_integers)])
-def test_reduced_precision_is_near_fp32_but_not_equal(model_directory: Path, reduced: Literal["bf16", "int8"]) -> None:
+def test_reduced_precision_is_close_to_fp32(model_directory: Path, reduced: Literal["bf16", "int8"]) -> None:
     scores = []
     precisions: tuple[SearchPrecision, ...] = ("fp32", reduced)
     for precision in precisions:
         translator = Translator.load(model_directory, device="cpu", precision=precision)
         scores.append([translations[0].score for translations in translator.translate_n_best(text_lines(20))])
     differences = (torch.tensor(scores[0]) - torch.tensor(scores[1])).abs()
-    assert 0.0 < differences.median() < 0.5  # of random weights, whose search is easily led elsewhere
+    assert 0.0 < differences.median() < 0.5  # random weights often change the result
 
 
 @needs_integers
-def test_int8_gives_each_sentence_the_same_whatever_else_is_translated(model_directory: Path) -> None:
+def test_int8_results_do_not_depend_on_the_batch(model_directory: Path) -> None:
     translator = Translator.load(model_directory, device="cpu", precision="int8")
     lines = text_lines(12)
     together = translator.translate_n_best(lines)
@@ -638,7 +638,7 @@ def test_int8_gives_each_sentence_the_same_whatever_else_is_translated(model_dir
         assert [one.log_prob for one in found] == pytest.approx([one.log_prob for one in same], abs=1e-4)
 
 
-def test_int8_is_refused_where_sums_of_it_overflow(model_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_is_rejected_without_vnni(model_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cpu._is_vnni_supported", lambda: False)
     with pytest.raises(
         UserError, match="int8 needs a CPU with AVX-512-VNNI; this machine has none; use --precision fp32 or bf16"
@@ -646,7 +646,7 @@ def test_int8_is_refused_where_sums_of_it_overflow(model_directory: Path, monkey
         Translator.load(model_directory, device="cpu", precision="int8")
 
 
-def test_load_says_what_is_missing(tmp_path: Path, model_directory: Path) -> None:
+def test_load_errors(tmp_path: Path, model_directory: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         Translator.load(tmp_path / "nowhere")
     with pytest.raises(UserError, match="abacus"):

@@ -1,4 +1,4 @@
-"""Weights laid out for search give what the plain ones give, in every arithmetic."""
+"""Prepacked models against plain ones, in every precision."""
 
 import math
 import platform
@@ -21,7 +21,7 @@ RECIPE = ModelRecipe(
 
 
 def two_models(dtype: torch.dtype, kind: type[PrepackedLinear] = PrepackedLinear) -> tuple[Transformer, Transformer]:
-    """The same weights twice, all of them other than at the beginning; the second is frozen."""
+    """Two models with the same perturbed weights; the second is prepacked."""
     models = []
     for _ in range(2):
         torch.manual_seed(3)
@@ -50,13 +50,13 @@ def test_forward_and_steps_equal_those_of_the_plain_model(dtype: torch.dtype, to
         for state in states:
             state.reorder(torch.tensor([[0, 0, 1], [2, 1, 0], [1, 1, 1]]))
     some, hidden = torch.tensor([4, 50, 7]), torch.randn(2, 3, 32).to(dtype)
-    assert torch.equal(frozen.logits_of(some)(hidden), plain.logits_of(some)(hidden))  # as a shortlist asks for
+    assert torch.equal(frozen.logits_of(some)(hidden), plain.logits_of(some)(hidden))  # for a shortlist
     attentions = [model.cross_attention(SRC, TGT) for model in (plain, frozen)]
     for expected, found in zip(*attentions, strict=True):
         torch.testing.assert_close(found, expected, rtol=0.0, atol=tolerance)
 
 
-def test_fp16_gives_log_probabilities_in_float32_within_what_its_rounding_explains() -> None:
+def test_fp16_log_probabilities_are_float32_within_rounding() -> None:
     """Each of 8 roundings in each of 10 sub-layers changes a vector by at most 2^-11 of its length, in any direction.
 
     Norms keep lengths, and independent errors add up by their squares: a hidden vector is off by sqrt(80) 2^-11 of its
@@ -83,7 +83,7 @@ def test_fp16_gives_log_probabilities_in_float32_within_what_its_rounding_explai
 
 
 @pytest.mark.parametrize("has_amx", [True, False])
-def test_bf16_attends_to_the_past_as_float32_does_in_both_ways(monkeypatch: pytest.MonkeyPatch, has_amx: bool) -> None:
+def test_bf16_cached_attention_matches_fp32(monkeypatch: pytest.MonkeyPatch, has_amx: bool) -> None:
     monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: has_amx)
     plain, _ = two_models(torch.float32)
     model, _ = two_models(torch.bfloat16)
@@ -96,14 +96,14 @@ def test_bf16_attends_to_the_past_as_float32_does_in_both_ways(monkeypatch: pyte
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN multiplies blocks on other processors or does not")
-def test_fp32_lies_in_blocks_on_a_cpu_and_float64_does_not() -> None:
+def test_fp32_is_blocked_on_a_cpu_and_float64_is_not() -> None:
     layer = torch.nn.Linear(16, 24)
     assert PrepackedLinear(layer.weight, layer.bias).is_blocked
     layer.double()
     assert not PrepackedLinear(layer.weight, layer.bias).is_blocked
 
 
-def test_rows_of_any_number() -> None:
+def test_any_number_of_rows() -> None:
     plain = torch.nn.Linear(16, 24)
     packed = PrepackedLinear(plain.weight, plain.bias)
     for shape in ((1, 16), (7, 16), (3, 5, 16), (0, 16)):
@@ -111,7 +111,7 @@ def test_rows_of_any_number() -> None:
         torch.testing.assert_close(packed(x), plain(x).detach(), rtol=0.0, atol=1e-5)
 
 
-def test_a_model_is_prepacked_once() -> None:
+def test_prepacking_twice_is_an_error() -> None:
     _, frozen = two_models(torch.float32)
     with pytest.raises((AssertionError, AttributeError)):
         prepack(frozen)

@@ -1,4 +1,4 @@
-"""Products of 8-bit integers: what they are, counted in 64 bits, and that no row knows of another."""
+"""8-bit matmuls against 64-bit integers, and independence of rows."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not supports_int8(torch.device("cpu")), reason="
 
 
 def integers_and_scales(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As the class says, in float32 as it counts: the largest of each row becomes 127."""
+    """The quantization of the class, in float32: the maximum of each row becomes 127."""
     largest = np.abs(rows).max(axis=1, keepdims=True)
     return np.rint(rows * (np.float32(127) / largest)).astype(np.int64), largest.astype(np.float64) / 127
 
@@ -23,23 +23,23 @@ def quantized(layer: torch.nn.Linear) -> QuantizedLinear:
 
 
 @pytest.mark.parametrize(("rows", "inner", "outer"), [(1, 16, 8), (7, 48, 33), (130, 512, 96), (64, 4_096, 64)])
-def test_sums_of_integers_are_exact(rows: int, inner: int, outer: int) -> None:
+def test_integer_sums_are_exact(rows: int, inner: int, outer: int) -> None:
     torch.manual_seed(rows)
     layer, x = torch.nn.Linear(inner, outer), torch.randn(rows, inner)
-    # All numbers of one sign and size, whose sum is the largest there can be.
+    # Equal values of one sign give the largest possible sum.
     x[0], layer.weight.data[0] = 1.0, 1.0
     given, x_scales = integers_and_scales(x.numpy())
     largest = layer.weight.detach().abs().amax(dim=1, keepdim=True)
     weights = (layer.weight.detach() / largest * 127).round().numpy().astype(np.int64)
     expected = (given @ weights.T) * x_scales * (largest.numpy().astype(np.float64).T / 127)
     got = quantized(layer)(x).numpy()
-    # Only what comes after the sum rounds, in float32: three factors and the bias.
+    # Only the float32 operations after the sum round: three factors and the bias.
     np.testing.assert_allclose(
         got, expected + layer.bias.detach().numpy(), rtol=1e-6, atol=2e-6 * np.abs(expected).max()
     )
 
 
-def test_a_row_gives_the_same_bits_whatever_is_beside_it() -> None:
+def test_rows_are_bit_identical_in_every_batch() -> None:
     torch.manual_seed(1)
     linear = quantized(torch.nn.Linear(64, 64))
     x = torch.randn(70, 64) * torch.logspace(-3, 3, 70)[:, None]
@@ -50,7 +50,7 @@ def test_a_row_gives_the_same_bits_whatever_is_beside_it() -> None:
     assert linear(x[:0]).shape == (0, 64)
 
 
-def test_rows_without_numbers_and_with_none() -> None:
+def test_rows_of_zeros_and_nan() -> None:
     layer = torch.nn.Linear(32, 24)
     x = torch.randn(5, 32)
     x[1], x[2], x[3, 4] = 0.0, 1e-41, float("nan")
@@ -62,7 +62,7 @@ def test_rows_without_numbers_and_with_none() -> None:
     assert torch.equal(quantized(layer)(x[:3])[:, 2], layer.bias[2].detach().expand(3))
 
 
-def test_a_model_of_integers_is_near_the_plain_one_but_not_equal() -> None:
+def test_int8_model_is_close_to_fp32() -> None:
     plain, model = two_models(torch.float32, QuantizedLinear)
     assert not any(type(module) is PrepackedLinear for module in model.modules())
     outputs = [one.logits(one(SRC, TGT)) for one in (plain, model)]

@@ -1,4 +1,4 @@
-"""Scores of summed counts against sacreBLEU's own corpus scores."""
+"""Scores of summed counts against sacreBLEU's corpus scores."""
 
 import random
 
@@ -15,7 +15,7 @@ WORDS = ["der", "die", "das", "Haus,", "ein", "Auto.", "sieht", "3,5", "€-Stü
 
 
 def corpora() -> list[list[tuple[str, str]]]:
-    """Corpora of hypotheses and references: of all lengths, of few matches, of none."""
+    """Corpora of hypotheses and references with all lengths, few matches or none."""
     rng = random.Random(5)
 
     def line(longest: int) -> str:
@@ -30,7 +30,7 @@ def corpora() -> list[list[tuple[str, str]]]:
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
-def test_sums_of_counts_score_as_sacrebleu_scores_the_corpus(metric: CorpusMetric) -> None:
+def test_scores_of_summed_counts_equal_sacrebleu(metric: CorpusMetric) -> None:
     sums, expected = [], []
     for corpus in corpora():
         sums.append(sum(sentence_counts(metric, [hypothesis], reference)[0] for hypothesis, reference in corpus))
@@ -43,7 +43,7 @@ def test_sums_of_counts_score_as_sacrebleu_scores_the_corpus(metric: CorpusMetri
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
-def test_counts_of_several_hypotheses_are_those_of_each(metric: CorpusMetric) -> None:
+def test_counts_of_several_hypotheses(metric: CorpusMetric) -> None:
     texts = ["der Hund", "", "das Haus, ein Auto."]
     together = sentence_counts(metric, texts, "das Haus")
     np.testing.assert_array_equal(together, [sentence_counts(metric, [text], "das Haus")[0] for text in texts])

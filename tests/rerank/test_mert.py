@@ -1,4 +1,4 @@
-"""The exact line search against all intervals tried one by one, and tuning against what must be found."""
+"""The exact line search against brute force, and tuning with known optima."""
 
 from itertools import combinations, pairwise
 
@@ -12,7 +12,7 @@ WORDS = np.array(["a", "b", "c", "d", "e", "f"])
 
 
 def random_lists(seed: int, metric: CorpusMetric, whole_numbers: bool = False) -> TuningSet:
-    """A few sentences of one to five candidates with random text and three features."""
+    """Random lists of one to five candidates with three features."""
     random = np.random.Generator(np.random.PCG64(seed))
     features, counts = [], []
     for _ in range(6):
@@ -25,7 +25,7 @@ def random_lists(seed: int, metric: CorpusMetric, whole_numbers: bool = False) -
 
 
 def best_by_trying(lists: TuningSet, weights: Floats, direction: Floats) -> float:
-    """The highest score between any two places where any two candidates of a sentence are equal."""
+    """The highest score over all intervals between crossings of any two candidates."""
     offsets, slopes = lists.features @ weights, lists.features @ direction
     places = set()
     for row in range(len(offsets)):
@@ -41,7 +41,7 @@ def best_by_trying(lists: TuningSet, weights: Floats, direction: Floats) -> floa
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
 @pytest.mark.parametrize("whole_numbers", [False, True])
 def test_the_line_search_finds_the_best_interval(metric: CorpusMetric, whole_numbers: bool) -> None:
-    """With whole numbers, many candidates and many sentences change at the very same place."""
+    """Integers make many candidates and sentences cross at the same step."""
     gains = 0
     for seed in range(60):
         lists = random_lists(seed, metric, whole_numbers)
@@ -56,14 +56,14 @@ def test_the_line_search_finds_the_best_interval(metric: CorpusMetric, whole_num
     assert gains > 20
 
 
-def test_a_line_along_which_nothing_changes_stays() -> None:
+def test_a_line_without_changes_has_step_zero() -> None:
     lists = random_lists(0, "bleu")
     weights = np.array([1.0, 2.0, 3.0])
     assert search_line(lists, weights, np.zeros(3)) == (0.0, lists.score(weights))
 
 
-def test_tuning_finds_the_feature_that_tells_the_truth() -> None:
-    """One candidate of each list is the reference, which a feature says on a scale of a thousandth; others disturb."""
+def test_tuning_finds_the_informative_feature() -> None:
+    """One candidate of each list is the reference, marked by a small feature among noisy ones."""
     random = np.random.Generator(np.random.PCG64(3))
     features, counts = [], []
     for _ in range(20):
@@ -83,7 +83,7 @@ def test_tuning_finds_the_feature_that_tells_the_truth() -> None:
     assert np.abs(weights).sum() == pytest.approx(1.0)
 
 
-def test_tuning_is_never_worse_than_its_start_and_repeats_with_the_seed() -> None:
+def test_tuning_improves_and_is_deterministic() -> None:
     for seed in range(5):
         lists = random_lists(seed, "bleu")
         start = np.array([1.0, 0.0, 0.0])
@@ -95,7 +95,7 @@ def test_tuning_is_never_worse_than_its_start_and_repeats_with_the_seed() -> Non
         assert lists.score(alone) <= score + 1e-9
 
 
-def test_equal_features_and_single_candidates_are_no_trouble() -> None:
+def test_equal_features_and_single_candidates() -> None:
     counts = [sentence_counts("bleu", ["a b", "a c"], "a b"), sentence_counts("bleu", ["a"], "a")]
     lists = TuningSet.from_lists([np.ones((2, 2)), np.ones((1, 2))], counts, "bleu")
     weights, score = tune(lists, np.array([1.0, 0.0]))

@@ -1,4 +1,4 @@
-"""Lists of the n best translations as a file."""
+"""N-best files."""
 
 import pytest
 
@@ -6,14 +6,14 @@ from nmt.recipe import UserError
 from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_round_trip() -> None:
     lists = [[Candidate("ein Haus", -0.5), Candidate("", -1.25)], [Candidate("x", 3.0)]]
     lines = [line for number, candidates in enumerate(lists, start=1) for line in write_n_best(number, candidates)]
     assert lines == ["1\t-0.5000\tein Haus", "1\t-1.2500\t", "2\t3.0000\tx"]
     assert read_n_best(lines, "file") == lists
 
 
-def test_columns_behind_the_text_are_left_out() -> None:
+def test_further_columns_are_ignored() -> None:
     assert read_n_best(["1\t-1\tein Haus\t0-0 1-1"], "file") == [[Candidate("ein Haus", -1.0)]]
 
 
@@ -31,6 +31,6 @@ def test_columns_behind_the_text_are_left_out() -> None:
         (["1\t-0.5\ta", "2\t-1\tb", "1\t-1\tc"], "file, line 3, has number 1"),
     ],
 )
-def test_another_form_is_named_with_its_line(lines: list[str], message: str) -> None:
+def test_malformed_lines_are_errors(lines: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_n_best(lines, "file")

@@ -1,4 +1,4 @@
-"""Features and their weighted sum, by models that say what the test wants."""
+"""Features and weighted sums, with stub models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ from nmt.rerank.rerank import FeatureModel, best_first, feature_names, features,
 
 @dataclass
 class Said:
-    """What a `Scorer` gives, as far as it is looked at."""
+    """The part of a `TextScore` that is read."""
 
     log_prob: float
 
 
 @dataclass
 class LengthScorer:
-    """Says minus the number of source characters, minus a hundredth for each of the target's; holds 30 of them."""
+    """Scores minus the source characters minus a hundredth of the target characters; fits at most 30."""
 
     batches: list[int] = field(default_factory=list)
 
@@ -49,7 +49,7 @@ LISTS = [
 ]
 
 
-def test_features_are_score_length_and_what_each_model_says() -> None:
+def test_features_of_candidates() -> None:
     models = [make_model("model"), make_model("reverse-model", reverse=True)]
     told: list[int] = []
     found = features(SOURCES, LISTS, models, progress=told.append)
@@ -57,13 +57,13 @@ def test_features_are_score_length_and_what_each_model_says() -> None:
     assert [one.shape for one in found] == [(2, 4), (1, 4), (2, 4), (1, 4)]
     np.testing.assert_allclose(found[0], [[-0.5, 3, -2.05, -5.02], [-1.5, 1, -2.01, -1.02]])
     np.testing.assert_allclose(found[1], [[0.0, 0, 0.0, 0.0]])
-    # What a model cannot hold it says nothing of, nor of what stands beside it.
+    # All candidates of a line get 0 if one of them does not fit.
     np.testing.assert_allclose(found[2], [[-2.0, 2, 0, 0], [-3.0, 1, 0, 0]])
     np.testing.assert_allclose(found[3], [[-4.0, 1, 0, 0]])
     assert sum(told) == 2 * 6
 
 
-def test_many_candidates_are_scored_in_batches_and_come_back_in_order() -> None:
+def test_batched_scores_keep_the_order_of_candidates() -> None:
     lists = [[Candidate("z" * (1 + (i + j) % 29), 0.0) for j in range(7)] for i in range(60)]
     judge = make_model("model")
     found = features(["ab"] * 60, lists, [judge])
@@ -74,7 +74,7 @@ def test_many_candidates_are_scored_in_batches_and_come_back_in_order() -> None:
     assert 5 < len(batches) < 8
 
 
-def test_the_best_has_the_highest_weighted_sum_and_equals_keep_their_order() -> None:
+def test_candidates_are_sorted_by_weighted_sum() -> None:
     candidates = [Candidate(text, 0.0) for text in "abc"]
     values = np.array([[1.0, 2.0], [3.0, 0.0], [3.0, 0.0]])
     ranked = best_first(candidates, values, np.array([1.0, 0.5]))
@@ -82,7 +82,7 @@ def test_the_best_has_the_highest_weighted_sum_and_equals_keep_their_order() -> 
     assert best_first(candidates, values, np.array([0.0, 1.0]))[0].text == "a"
 
 
-def test_weights_come_back_from_their_file(tmp_path: Path) -> None:
+def test_weights_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "weights.toml"
     save_weights(path, {"given": 0.25, "length": -0.125, "model-2": 1e-9}, {"metric": "bleu", "after": 12.5})
     np.testing.assert_array_equal(load_weights(path, ["length", "model-2", "given"]), [-0.125, 1e-9, 0.25])
@@ -94,7 +94,7 @@ def test_weights_come_back_from_their_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["weights = 3", "[weights]\ngiven = 'x'", "[weights]\ngiven = nan", "[other]", "no toml", b"\xff"]
 )
-def test_a_file_without_weights_is_named(tmp_path: Path, content: str | bytes) -> None:
+def test_a_file_without_weights_is_an_error(tmp_path: Path, content: str | bytes) -> None:
     path = tmp_path / "weights.toml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match="has no weights"):

@@ -1,4 +1,4 @@
-"""What search must find, written down plainly: one sentence at a time, in double precision."""
+"""Reference implementation of search in plain Python: one sentence at a time, in double precision."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ NEG_INF = float("-inf")
 
 @dataclass(frozen=True)
 class Task:
-    """One sentence and all that decides on its outputs."""
+    """One sentence with its options and constraints."""
 
     table: Table
     source: Prefix
@@ -25,7 +25,7 @@ class Task:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest output, without the end token."""
+        """Maximum output length, EOS excluded."""
         options, words = self.options, len(self.source) - 1
         longest = words + options.max_extra_tokens
         if options.max_length_ratio < math.inf:
@@ -41,7 +41,7 @@ class Task:
         return min(self.longest, max(self.options.min_tokens, ratio))
 
     def may_follow(self, tokens: Prefix, token: int) -> bool:
-        """Whether the rules allow `token` behind an output that begins with `tokens`."""
+        """Return whether the constraints allow `token` after `tokens`."""
         if len(tokens) < len(self.prefix):
             return token == self.prefix[len(tokens)]
         if token == EOS_ID:
@@ -54,11 +54,11 @@ class Task:
         return not any(grown[-len(bad) :] == bad for bad in self.options.forbidden)
 
     def log_probs(self, tokens: Prefix) -> list[float]:
-        """Of each token of a whole output, and of its end."""
+        """Of each token of a complete output, and of EOS."""
         return [self.table(self.source, tokens[:i])[token] for i, token in enumerate((*tokens, EOS_ID))]
 
     def score(self, tokens: Prefix) -> float:
-        """Of a whole output."""
+        """Of a complete output."""
         merit = sum(self.log_probs(tokens)) + self.bias(tokens)
         return merit / reference_penalty(len(tokens) + 1, self.options)
 
@@ -66,12 +66,12 @@ class Task:
         return sum(value * min(count(phrase, tokens), 1 if value > 0 else 99) for phrase, value in self.options.bias)
 
     def credit(self, tokens: Prefix) -> float:
-        """For what has been begun of the preferred phrases that the output does not hold yet."""
+        """Credit for partial matches of preferred phrases that the output does not contain."""
         open_ones = [(p, value) for p, value in self.options.bias if value > 0 and not count(p, tokens)]
         return max((value * begun(phrase, tokens) / len(phrase) for phrase, value in open_ones), default=0.0)
 
     def missing(self, tokens: Prefix) -> int:
-        """Tokens of required phrases still to come, where the one begun goes on."""
+        """Missing tokens of required phrases, if the partial match continues."""
         open_ones = {phrase for phrase in self.required if not count(phrase, tokens)}
         return sum(map(len, open_ones)) - max((begun(phrase, tokens) for phrase in open_ones), default=0)
 
@@ -81,12 +81,12 @@ def count(phrase: Prefix, tokens: Prefix) -> int:
 
 
 def begun(phrase: Prefix, tokens: Prefix) -> int:
-    """With how many of the first tokens of the phrase the output ends."""
+    """Length of the longest prefix of the phrase that is a suffix of the output."""
     return max(k for k in range(len(phrase) + 1) if tokens[len(tokens) - k :] == phrase[:k] and k <= len(tokens))
 
 
 def best_outputs(task: Task) -> list[Scored]:
-    """Every possible output by its score: the true optimum."""
+    """Enumerate all outputs, best first: the true optimum."""
     words = range(EOS_ID + 1, len(task.table(task.source, ())))
     found = []
     for length in range(task.longest + 1):
@@ -101,11 +101,11 @@ def best_outputs(task: Task) -> list[Scored]:
 # --- A beam that drops what is not among the best --------------------------------------------------------------------
 
 Live = tuple[float, Prefix]  # log-probability, tokens
-Candidate = tuple[float, float, Prefix]  # rank, log-probability, tokens, the end token among them
+Candidate = tuple[float, float, Prefix]  # rank, log-probability, tokens including EOS
 
 
 def beam_outputs(task: Task) -> list[Scored]:
-    """Beam search to the very limit, with groups, banks and all; then the best of all that ever ended."""
+    """Beam search with all options and without early stopping."""
     options = task.options
     width = options.beam_size // options.beam_groups
     groups: list[list[Live]] = [[(0.0, ())] for _ in range(options.beam_groups)]
@@ -129,7 +129,7 @@ def beam_outputs(task: Task) -> list[Scored]:
 
 
 def candidates(task: Task, live: Sequence[Live], taken: Counter[int], width: int) -> Iterator[Candidate]:
-    """The best of each hypothesis, and whatever continues a required phrase."""
+    """The best extensions of each hypothesis, and all that continue a required phrase."""
     wanted = {token for phrase in task.required for token in phrase}
     for log_prob, tokens in live:
         found = []
@@ -145,7 +145,7 @@ def candidates(task: Task, live: Sequence[Live], taken: Counter[int], width: int
 
 
 def allot(task: Task, found: Sequence[Candidate], length: int) -> Iterator[Candidate]:
-    """The best of each bank, then the second best of each, and so on; what has no room left comes last."""
+    """The best of each bank, then the second best of each, and so on; candidates without capacity come last."""
     if not task.required:
         yield from found
         return
@@ -162,7 +162,7 @@ def allot(task: Task, found: Sequence[Candidate], length: int) -> Iterator[Candi
 
 
 def draw(groups: Sequence[Sequence[Scored]], n_best: int) -> list[Scored]:
-    """First the best of every group, then the second of every group, and so on, each output once."""
+    """The best of every group, then the second of every group, and so on, without duplicates."""
     drawn: list[Scored] = []
     for rank in range(max(map(len, groups))):
         for output in sorted((group[rank] for group in groups if rank < len(group)), reverse=True):

@@ -1,4 +1,4 @@
-"""Search with every option, alone and together, against exhaustive enumeration and against a plain beam."""
+"""Search with all options, separately and together, against exhaustive enumeration and the reference beam."""
 
 import math
 import random
@@ -28,7 +28,7 @@ biases = st.one_of(st.just(()), st.lists(st.tuples(phrases, worths), max_size=3)
 
 
 def usually(off: Any, on: Any) -> st.SearchStrategy[Any]:
-    """An option that is at rest half of the time, so that each is seen alone, and all together."""
+    """An option that is inactive half of the time, to test options separately and together."""
     return st.one_of(st.just(off), on)
 
 
@@ -64,7 +64,7 @@ def tasks_of(
 
 
 def search_together(tasks: Sequence[Task]) -> list[list[Hypothesis]]:
-    """All tasks, which have the table and the options in common, as one batch."""
+    """Search tasks with the same table and options as one batch."""
     model = TableModel(tasks[0].table)
     sources = PackedSequences.from_lists([task.source for task in tasks])
     prefixes, required = [task.prefix for task in tasks], [task.required for task in tasks]
@@ -81,11 +81,11 @@ def search_together(tasks: Sequence[Task]) -> list[list[Hypothesis]]:
     chosen=rules,
     wishes=st.lists(st.tuples(prefixes, some_phrases), min_size=3, max_size=3),
 )
-def test_a_beam_that_drops_nothing_finds_the_true_optimum_with_all_options(
+def test_exhaustive_beam_finds_the_optimum_with_all_options(
     seed: int, lengths: list[int], zeros: float, n_best: int, chosen: dict[str, Any], wishes: list[Any]
 ) -> None:
     tasks = tasks_of(seed, lengths, zeros, len(WORDS), SearchOptions(beam_size=64, n_best=n_best, **chosen), wishes)
-    assert all(task.longest <= 6 for task in tasks)  # 64 outputs of so many tokens
+    assert all(task.longest <= 6 for task in tasks)  # 2 ** 6 outputs
     for task, found in zip(tasks, search_together(tasks), strict=True):
         assert_same(found, best_outputs(task), task.table, task.source)
 
@@ -104,7 +104,7 @@ def test_a_beam_that_drops_nothing_finds_the_true_optimum_with_all_options(
     chosen=rules,
     wishes=st.lists(st.tuples(prefixes, some_phrases), min_size=4, max_size=4),
 )
-def test_equals_a_plain_beam_with_all_options(
+def test_equals_reference_with_all_options(
     seed: int,
     lengths: list[int],
     zeros: float,
@@ -139,7 +139,7 @@ COMPANY: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("chosen", COMPANY, ids=lambda chosen: "+".join(chosen))
-def test_neighbours_change_nothing_with_any_option(chosen: dict[str, Any]) -> None:
+def test_results_do_not_depend_on_the_batch_with_any_option(chosen: dict[str, Any]) -> None:
     options = SearchOptions(**({"beam_size": 4, "n_best": 3, "max_extra_tokens": 5} | chosen))
     wishes: list[tuple[Prefix, tuple[Prefix, ...]]] = [
         ((), ()),
@@ -153,12 +153,12 @@ def test_neighbours_change_nothing_with_any_option(chosen: dict[str, Any]) -> No
     rng = random.Random(0)
     for _ in range(5):
         places = rng.sample(range(len(tasks)), k=rng.randint(2, len(tasks)))
-        assert search_together([tasks[i] for i in places]) == [alone[i] for i in places]  # to the last bit
+        assert search_together([tasks[i] for i in places]) == [alone[i] for i in places]  # bit-identical
     assert search_together([tasks[4], tasks[1], tasks[4]]) == [alone[4], alone[1], alone[4]]
 
 
-def test_what_asks_for_nothing_changes_nothing() -> None:
-    """One group, and phrases required of others only: the plain beam to the last bit."""
+def test_inactive_options_are_bit_identical() -> None:
+    """One group, and required phrases of other sentences only."""
     options = SearchOptions(beam_size=4, n_best=4, max_extra_tokens=5)
     plain = tasks_of(1, [3, 0, 7, 2], 0.2, 6, options, [((), ())] * 4)
     expected = search_together(plain)
@@ -171,7 +171,7 @@ def test_what_asks_for_nothing_changes_nothing() -> None:
 # --- Options ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_options_of_the_recipe_arrive() -> None:
+def test_recipe_options_are_applied() -> None:
     recipe = DecodeRecipe(beam_size=6, beam_groups=3, diversity_penalty=0.7, stop="patience", patience=3.0)
     steering = {"beam_groups": 3, "diversity_penalty": 0.7, "stop": "patience", "patience": 3.0}
     expected = SearchOptions(6, bias=(((4, 5), -1.0),), **steering)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Biases by hand: what ranks, what is reported, and that nothing is gained by repeating."""
+"""Phrase bias: ranking, scores, credit, and rewards against a reference."""
 
 import math
 import random
@@ -22,7 +22,7 @@ Biases = tuple[tuple[Prefix, float], ...]
 
 
 def weights_table(rows: dict[Prefix, dict[int, float]], otherwise: dict[int, float]) -> Table:
-    """Probabilities of tokens behind the prefixes that are named, and behind all others."""
+    """A table from token probabilities after named prefixes, and after all others."""
 
     def table(_source: Prefix, prefix: Prefix) -> list[float]:
         row = rows.get(prefix, otherwise)
@@ -41,7 +41,7 @@ CHOICE = weights_table({(): {4: 0.7, 5: 0.3}}, {EOS_ID: 1.0})
 
 
 @pytest.mark.parametrize("bias", [(((5,), 1.0),), (((4,), -1.0),), (((5,), 0.5), ((4,), -0.5))])
-def test_a_bias_decides_and_the_log_probability_stays_true(bias: Biases) -> None:
+def test_a_bias_changes_the_ranking_but_not_the_log_probability(bias: Biases) -> None:
     assert best(CHOICE, ()).tokens == [4]
     found = best(CHOICE, bias)
     assert found.tokens == [5]
@@ -49,19 +49,19 @@ def test_a_bias_decides_and_the_log_probability_stays_true(bias: Biases) -> None
     assert found.score == pytest.approx(math.log(0.3) + sum(value for p, value in bias if p == (5,)), rel=1e-6)
 
 
-def test_a_bias_too_small_does_not_decide() -> None:
+def test_a_small_bias_does_not_change_the_result() -> None:
     assert best(CHOICE, (((5,), math.log(0.7 / 0.3) - 0.01),)).tokens == [4]
     assert best(CHOICE, (((5,), math.log(0.7 / 0.3) + 0.01),)).tokens == [5]
 
 
-def test_repeating_does_not_pay() -> None:
+def test_a_positive_bias_counts_once() -> None:
     table = weights_table({}, {4: 0.5, 5: 0.1, EOS_ID: 0.4})
     found = best(table, (((5,), 6.0),))
     assert found.tokens == [5]
     assert found.score == pytest.approx(math.log(0.1 * 0.4) + 6.0, rel=1e-6)
 
 
-def test_what_is_avoided_costs_each_time() -> None:
+def test_a_negative_bias_counts_each_time() -> None:
     table = weights_table({(): {4: 1.0}, (4,): {4: 0.6, 5: 0.4}}, {EOS_ID: 1.0})
     assert best(table, (((4,), -0.3),)).tokens == [4, 4]
     found = best(table, (((4,), -0.5),))
@@ -69,8 +69,8 @@ def test_what_is_avoided_costs_each_time() -> None:
     assert found.score == pytest.approx(math.log(0.4) - 0.5, rel=1e-6)
 
 
-def test_a_phrase_is_credited_while_it_grows_and_not_when_it_breaks_off() -> None:
-    """4 5 6 begins with the least likely of four tokens, which a beam of two would drop at once."""
+def test_partial_phrases_earn_credit_until_they_break_off() -> None:
+    """4 5 6 begins with the least probable of four tokens, which a beam of two drops without credit."""
     path = {(): {7: 0.4, 8: 0.35, 5: 0.2, 4: 0.05}, (4,): {5: 0.9, 7: 0.1}, (4, 5): {6: 0.9, 7: 0.1}}
     table = weights_table(path, {EOS_ID: 1.0})
     assert best(table, (((4, 5, 6), 6.0),), beam_size=2).tokens == [4, 5, 6]
@@ -80,18 +80,18 @@ def test_a_phrase_is_credited_while_it_grows_and_not_when_it_breaks_off() -> Non
     assert found.score == pytest.approx(math.log(0.4), rel=1e-6)
 
 
-def test_phrases_that_merely_begin_alike_are_left_alone() -> None:
+def test_phrases_with_a_common_prefix_are_independent() -> None:
     table = weights_table({(): {4: 0.6, 5: 0.4}, (4,): {6: 0.9, 7: 0.1}}, {EOS_ID: 1.0})
     found = best(table, (((4, 7), -9.0),))
     assert found.tokens == [4, 6]
     assert found.score == pytest.approx(math.log(0.54), rel=1e-6)
 
 
-def test_the_impossible_stays_impossible() -> None:
+def test_a_bias_does_not_make_impossible_tokens_possible() -> None:
     assert best(CHOICE, (((6,), 50.0), ((5, 5), 50.0))).tokens == [4]
 
 
-def test_it_still_stops_early() -> None:
+def test_a_bias_keeps_early_stopping() -> None:
     model = TableModel(weights_table({}, {4: 0.01, EOS_ID: 0.99}))
     options = SearchOptions(beam_size=2, bias=(((4,), 2.0),))
     [[found]] = beam_search(model, PackedSequences.from_lists([source_of(40, 0)]), options)
@@ -120,8 +120,8 @@ def plain_credit(biases: Biases, output: Prefix) -> float:
     biases=st.lists(st.tuples(phrases, worths), min_size=1, max_size=8).map(tuple),
     found=st.lists(outputs, min_size=2, max_size=2),
 )
-def test_every_token_earns_what_the_definition_says(biases: Biases, found: list[list[int]]) -> None:
-    """Two hypotheses that change places at every step; the definition looks at the whole of each output again."""
+def test_rewards_equal_the_reference(biases: Biases, found: list[list[int]]) -> None:
+    """Two hypotheses that swap at every step; the reference scans the whole output."""
     bias, length = Bias.start(biases, 1, 2, CPU), max(map(len, found))
     first, second = ([*output, *output * length][:length] for output in found)
     for step in range(length):
@@ -147,7 +147,7 @@ def test_select_and_concat_keep_the_progress() -> None:
     assert bias.extend(parents, torch.tensor([[5]] * 3)).earned.tolist() == [[-0.5], [0.5], [-1.0]]
 
 
-def test_ten_thousand_phrases_are_followed_as_the_definition_says() -> None:
+def test_ten_thousand_phrases_equal_the_reference() -> None:
     rng = random.Random(0)
     biases = tuple(
         (tuple(rng.randrange(4, 60) for _ in range(rng.randint(1, 4))), rng.choice((-1.0, 0.5, 2.0)))

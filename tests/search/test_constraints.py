@@ -1,4 +1,4 @@
-"""Rules of the search against exhaustive enumeration with the same rules written down plainly."""
+"""Constraints against exhaustive enumeration."""
 
 import math
 from itertools import product
@@ -33,7 +33,7 @@ def is_allowed(tokens: Prefix, source: Prefix, options: SearchOptions, prefix: P
     if not shortest <= len(tokens) <= longest or tokens[: len(prefix)] != prefix:
         return False
     n = options.no_repeat_ngram
-    for end in range(len(prefix) + 1, len(tokens) + 1):  # the prefix itself is as it is
+    for end in range(len(prefix) + 1, len(tokens) + 1):  # the prefix itself is exempt
         if n and end >= n and tokens[end - n : end] in [tokens[i : i + n] for i in range(end - n)]:
             return False
         if any(end >= len(bad) and tokens[end - len(bad) : end] == bad for bad in options.forbidden):
@@ -74,7 +74,7 @@ outputs = st.lists(st.sampled_from(list(WORDS)), max_size=3).map(tuple)
     forbidden=st.lists(outputs.filter(len), max_size=2).map(tuple),
     prefix=outputs,
 )
-def test_a_beam_that_drops_nothing_finds_the_best_of_what_is_allowed(
+def test_exhaustive_beam_finds_the_optimum_under_constraints(
     seed: int,
     lengths: list[int],
     min_tokens: int,
@@ -102,8 +102,8 @@ def test_a_beam_that_drops_nothing_finds_the_best_of_what_is_allowed(
         assert_same(hypotheses, best_allowed(table, source, options, own), table, source)
 
 
-def test_greedy_search_obeys_the_rules_too() -> None:
-    """4 is always the likeliest; without repeating it the next best must come, and 5 may not follow it."""
+def test_greedy_search_respects_constraints() -> None:
+    """4 is always the most probable token; it must not repeat, and 5 must not follow it."""
 
     def table(_source: Prefix, _prefix: Prefix) -> list[float]:
         weights = [0.0, 0.0, 0.0, 0.05, 0.5, 0.3, 0.15]

@@ -1,4 +1,4 @@
-"""Searches in which sentences take the places of those that are done: each finds what it would find alone."""
+"""Continuous batching: refilled batches give the results of separate searches."""
 
 import random
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def search(tasks: Sequence[Task], batch_size: int) -> tuple[list[list[Hypothesis
     chosen=rules,
     wishes=st.lists(st.tuples(prefixes, some_phrases), min_size=9, max_size=9),
 )
-def test_it_finds_what_a_plain_beam_finds_with_all_options(
+def test_equals_reference_with_all_options_when_refilled(
     seed: int,
     lengths: list[int],
     batch_size: int,
@@ -292,7 +292,7 @@ def test_batch_size_depends_on_gpu_memory(
     assert choose_batch_tokens(given, torch.device("cuda", 0), models) == 777
 
 
-def test_a_crowd_has_as_many_rows_as_its_buffers() -> None:
+def test_batch_sizes_match_buffer_shapes() -> None:
     assert list(continuous_batches([30] * 100 + [5] * 3 + [17], 512)) == [
         ([*range(100), 103], 16, 512),
         ([100, 101, 102], 3, 64),

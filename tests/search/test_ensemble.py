@@ -1,4 +1,4 @@
-"""Ensembles against means computed by hand, and against a single model."""
+"""Ensembles against hand-computed means and a single model."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_the_first_step_is_the_mean_of_the_distributions(mean: EnsembleMean) -> 
 
 
 @pytest.mark.parametrize("mean", ["linear", "log"])
-def test_several_times_the_same_model_is_that_model(mean: EnsembleMean) -> None:
+def test_an_ensemble_of_equal_models_is_that_model(mean: EnsembleMean) -> None:
     table = random_table(7, 5)
     alone = beam_search(TableModel(table), SOURCES, OPTIONS)
     together = beam_search(Ensemble([TableModel(table), TableModel(table)], mean), SOURCES, OPTIONS)

@@ -1,4 +1,4 @@
-"""Forbidden phrases against looking at the whole output again."""
+"""Forbidden phrases against a scan of the whole output."""
 
 import random
 
@@ -14,13 +14,13 @@ VOCAB = 8
 
 
 def expected(phrases: list[tuple[int, ...]], output: list[int], vocab: int) -> list[bool]:
-    """Which tokens would end a phrase; PAD_ID counts, for it is impossible already."""
+    """Whether each token completes a phrase; True for PAD_ID, which is always impossible."""
     grown = [(*output, token) for token in range(vocab)]
     return [token == 0 or any(o[-len(p) :] == p for p in phrases) for token, o in enumerate(grown)]
 
 
 def found(phrases: list[tuple[int, ...]], outputs: list[list[int]], vocab: int) -> list[list[bool]]:
-    """The same for outputs of one length as search asks for it, for one sentence with so many hypotheses."""
+    """The same from `ForbiddenPhrases`, for outputs of equal length as hypotheses of one sentence."""
     forbidden = ForbiddenPhrases(phrases, CPU)
     log_probs = torch.zeros(1, len(outputs), vocab)
     log_probs[:, :, 0] = float("-inf")
@@ -39,11 +39,11 @@ tokens = st.integers(3, VOCAB - 1)
         lambda length: st.lists(st.lists(tokens, min_size=length, max_size=length), min_size=1, max_size=3)
     ),
 )
-def test_what_would_end_a_phrase_is_impossible(phrases: list[tuple[int, ...]], outputs: list[list[int]]) -> None:
+def test_tokens_that_complete_a_phrase_are_impossible(phrases: list[tuple[int, ...]], outputs: list[list[int]]) -> None:
     assert found(phrases, outputs, VOCAB) == [expected(phrases, output, VOCAB) for output in outputs]
 
 
-def test_what_comes_before_an_output_begins_no_phrase() -> None:
+def test_padding_before_an_output_matches_no_phrase() -> None:
     assert found([(3, 4, 5), (4, 6)], [[-1, 4], [-1, 3], [3, 4]], VOCAB) == [
         expected([(4, 6)], [4], VOCAB),
         expected([], [], VOCAB),

@@ -16,20 +16,20 @@ def search_groups(groups: int, strength: float, width: int = 2, n_best: int = 1)
     return beam_search(TableModel(random_table(7, 6)), PackedSequences.from_lists(SOURCES), options)
 
 
-def test_without_strength_every_group_is_the_same_beam() -> None:
+def test_groups_without_penalty_are_equal() -> None:
     alone = search_groups(1, 0.5, n_best=2)
     assert search_groups(3, 0.0, n_best=2) == alone
-    assert search_groups(3, 0.0, n_best=6) == alone  # what several groups find stands once
+    assert search_groups(3, 0.0, n_best=6) == alone  # duplicates are merged
 
 
-def test_the_first_group_is_a_beam_of_its_own_and_the_best_of_all_wins() -> None:
+def test_the_first_group_is_a_plain_beam() -> None:
     for first, best in zip(search_groups(1, 0.5), search_groups(3, 0.5), strict=True):
         assert best[0].score >= first[0].score
 
 
-def test_strength_makes_outputs_unlike_each_other() -> None:
+def test_the_penalty_makes_outputs_diverse() -> None:
     def first_tokens(strength: float) -> int:
-        """Distinct first tokens among the best of each of four groups, in all sentences."""
+        """Number of distinct first tokens of the best outputs of four groups, over all sentences."""
         found = search_groups(4, strength, width=1, n_best=4)
         return sum(len({tuple(h.tokens[:1]) for h in hypotheses}) for hypotheses in found)
 
@@ -38,7 +38,7 @@ def test_strength_makes_outputs_unlike_each_other() -> None:
 
 
 @pytest.mark.parametrize("n_best", [1, 3, 6])
-def test_scores_and_probabilities_are_the_models_own(n_best: int) -> None:
+def test_the_penalty_does_not_change_scores(n_best: int) -> None:
     table = random_table(7, 6)
     for source, hypotheses in zip(SOURCES, search_groups(3, 2.0, n_best=n_best), strict=True):
         assert 1 <= len(hypotheses) <= n_best

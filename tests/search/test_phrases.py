@@ -1,4 +1,4 @@
-"""The automaton against looking at the whole output anew."""
+"""The automaton against a scan of the whole output."""
 
 import torch
 from hypothesis import given
@@ -14,7 +14,7 @@ words = st.integers(0, 3)
     phrases=st.lists(st.lists(words, max_size=4).map(tuple), min_size=1, max_size=6, unique=True).map(sorted),
     output=st.lists(st.integers(-1, 4), max_size=30).map(tuple),
 )
-def test_it_knows_what_has_been_begun_at_every_token(phrases: list[tuple[int, ...]], output: tuple[int, ...]) -> None:
+def test_matched_prefix_lengths_equal_the_reference(phrases: list[tuple[int, ...]], output: tuple[int, ...]) -> None:
     matcher = PhraseMatcher(phrases, torch.device("cpu"))
     node = torch.zeros(1, dtype=torch.int64)
     for place, token in enumerate(output, start=1):
@@ -23,7 +23,7 @@ def test_it_knows_what_has_been_begun_at_every_token(phrases: list[tuple[int, ..
         assert found.tolist() == [begun(phrase, output[:place]) for phrase in phrases]
 
 
-def test_phrases_that_lie_inside_each_other_are_all_seen() -> None:
+def test_nested_phrases_are_all_matched() -> None:
     phrases = [(1, 2, 3, 4), (2, 3), (3,), (3, 1)]
     numbers = torch.arange(len(phrases))
     matcher, node, seen = PhraseMatcher(phrases, torch.device("cpu")), torch.zeros(1, dtype=torch.int64), []
@@ -31,4 +31,4 @@ def test_phrases_that_lie_inside_each_other_are_all_seen() -> None:
         node = matcher.step(node, torch.tensor([token]))
         seen.append((matcher.matched(node, numbers) == matcher.lengths).tolist())
     assert seen == [[False] * 4, [False] * 4, [False, True, True, False], [False, False, False, True]]
-    assert count((1, 1), (1, 1, 1)) == 2  # the reference counts overlapping ones
+    assert count((1, 1), (1, 1, 1)) == 2  # the reference counts overlaps

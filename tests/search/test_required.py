@@ -1,4 +1,4 @@
-"""Required phrases: beams of every size hold them; where they stand, and what happens when there is no room."""
+"""Required phrases: every beam size, positions, and limits."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ def search_required(
     extra=st.integers(0, 6),
     required=st.lists(st.lists(phrases, max_size=4), min_size=1, max_size=3),
 )
-def test_a_beam_of_any_size_holds_everything(
+def test_every_beam_size_satisfies_the_constraints(
     seed: int, beam_size: int, groups: int, extra: int, required: list[list[Prefix]]
 ) -> None:
     options = SearchOptions(beam_size * groups, 1, max_extra_tokens=extra, beam_groups=groups)
@@ -44,7 +44,7 @@ def test_a_beam_of_any_size_holds_everything(
 
 
 def test_phrases_may_share_tokens() -> None:
-    """Of all outputs with both phrases, 4 5 6 is by far the likeliest, and it holds them one over the other."""
+    """The most probable output with both phrases is 4 5 6, in which they overlap."""
 
     def table(_source: Prefix, prefix: Prefix) -> list[float]:
         likely = {(): 4, (4,): 5, (4, 5): 6}.get(prefix, 3)
@@ -56,8 +56,8 @@ def test_phrases_may_share_tokens() -> None:
         assert found.tokens == [4, 5, 6]
 
 
-def test_a_wide_beam_puts_a_phrase_where_it_is_likeliest_and_not_first() -> None:
-    """9 is never likely, but far less unlikely behind 4 5 than anywhere else."""
+def test_a_large_beam_places_a_phrase_at_its_most_probable_position() -> None:
+    """9 is improbable, but least so after 4 5."""
 
     def table(_source: Prefix, prefix: Prefix) -> list[float]:
         weights = dict.fromkeys(range(3, 10), 0.001)
@@ -73,7 +73,7 @@ def test_a_wide_beam_puts_a_phrase_where_it_is_likeliest_and_not_first() -> None
     assert found.tokens == [4, 5, 9, 6, 7]
 
 
-def test_the_limit_grows_for_them_but_not_beyond_the_models_positions() -> None:
+def test_the_limit_grows_for_phrases_up_to_max_tokens() -> None:
     required = [[(4, 5), (6, 7), (8,)]]
     [[found]] = search_required(1, 5, required, SearchOptions(beam_size=2, max_extra_tokens=0), length=1)
     assert len(found.tokens) == 5
@@ -82,7 +82,7 @@ def test_the_limit_grows_for_them_but_not_beyond_the_models_positions() -> None:
     assert search_required(1, 5, required, SearchOptions(beam_size=2, max_tokens=4), length=1) == [[]]
 
 
-def test_what_is_required_and_forbidden_is_not_found() -> None:
+def test_phrases_both_required_and_forbidden_have_no_output() -> None:
     options = SearchOptions(beam_size=3, n_best=3, forbidden=((5, 6),), max_extra_tokens=1)
     found = search_required(2, 5, [[(4, 5, 6)], [(5,), (6,)]], options)
     assert found[0] == []
@@ -90,7 +90,7 @@ def test_what_is_required_and_forbidden_is_not_found() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_prefix_counts_and_stands_first(seed: int) -> None:
+def test_a_prefix_can_satisfy_a_phrase(seed: int) -> None:
     src, options = PackedSequences.from_lists([source_of(1, 0)]), SearchOptions(beam_size=2, max_extra_tokens=0)
     model = TableModel(random_table(seed, 5))
     [[found]] = beam_search(model, src, options, [(4, 5, 6)], [[(5, 6, 7), (4, 5)]])
@@ -98,8 +98,8 @@ def test_a_prefix_counts_and_stands_first(seed: int) -> None:
     assert count((5, 6, 7), tuple(found.tokens))
 
 
-def test_with_all_places_in_use_it_is_still_the_best_of_what_is_possible() -> None:
-    """A wide beam against enumeration of all outputs of five tokens, whose phrases overlap in every way."""
+def test_exhaustive_beam_finds_the_optimum_with_phrases() -> None:
+    """A large beam against enumeration of all outputs of five tokens, with overlapping phrases."""
     table, words, required = random_table(8, 3), (4, 5, 6), [(4, 5), (5, 4, 5), (6,)]
     scored = []
     for length in range(6):

@@ -1,4 +1,4 @@
-"""Search among candidates against exhaustive enumeration of what they allow, and against search without them."""
+"""Restricted search against exhaustive enumeration and unrestricted search."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ SOURCES = [[5, 9, EOS_ID], [7, EOS_ID], [11, 4, 20, EOS_ID], [8, 8, EOS_ID], [EO
 
 
 def make_model(seed: int, **options: object) -> Transformer:
-    """Of random weights, with clear preferences."""
+    """Random weights with clear preferences."""
     torch.manual_seed(seed)
     model = Transformer(ModelRecipe.model_validate(SIZES | {"max_positions": 40} | options), VOCAB, VOCAB).eval()
     with torch.no_grad():
@@ -38,7 +38,7 @@ def make_model(seed: int, **options: object) -> Transformer:
 
 
 def draw_candidates(seed: int, sentences: int, words: int) -> Tensor:
-    """So many random words and the end token for each sentence."""
+    """Random words and EOS as candidates of each sentence."""
     rng = random.Random(seed)
     found = torch.zeros(sentences, VOCAB, dtype=torch.bool)
     for row in found:
@@ -52,7 +52,7 @@ def pack(sources: list[list[int]]) -> PackedSequences:
 
 @torch.inference_mode()
 def restricted_log_probs(model: Transformer, source: list[int], tokens: tuple[int, ...], own: Tensor) -> list[float]:
-    """Of each token and of the end, from one pass through the model: a softmax over the candidates alone."""
+    """Of each token and of EOS, from one forward pass: a softmax over the candidates."""
     hidden = model.forward(pack([source]), pack([[BOS_ID, *tokens]]))
     places = {piece: place for place, piece in enumerate(own.nonzero().flatten().tolist())}
     log_probs = model.logits(hidden)[:, own].double().log_softmax(dim=-1)
@@ -61,7 +61,7 @@ def restricted_log_probs(model: Transformer, source: list[int], tokens: tuple[in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output_bias", [False, True])
-def test_finds_the_best_of_all_outputs_of_candidates(output_bias: bool) -> None:
+def test_restricted_search_finds_the_optimum(output_bias: bool) -> None:
     model = make_model(1, output_bias=output_bias, tied_embeddings="none")
     if model.output.bias is not None:
         torch.nn.init.normal_(model.output.bias)
@@ -93,7 +93,7 @@ SEARCHES: dict[str, Callable[[StepModel[Any], PackedSequences], list[list[Hypoth
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("ensemble", [None, "linear", "log"])
-def test_all_pieces_as_candidates_change_not_one_bit(search: str, ensemble: EnsembleMean | None) -> None:
+def test_full_vocabulary_as_candidates_is_bit_identical(search: str, ensemble: EnsembleMean | None) -> None:
     model: StepModel[Any] = make_model(1, output_bias=True)
     if ensemble is not None:
         model = Ensemble([model, make_model(2)], ensemble)
@@ -105,7 +105,7 @@ def test_all_pieces_as_candidates_change_not_one_bit(search: str, ensemble: Ense
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("ensemble", [False, True])
-def test_outputs_are_of_own_candidates_and_neighbours_change_nothing(search: str, ensemble: bool) -> None:
+def test_outputs_have_only_own_candidates_and_do_not_depend_on_the_batch(search: str, ensemble: bool) -> None:
     model: StepModel[Any] = make_model(1)
     if ensemble:
         model = Ensemble([model, make_model(2)])
@@ -126,7 +126,7 @@ def test_outputs_are_of_own_candidates_and_neighbours_change_nothing(search: str
 
 
 @pytest.mark.parametrize("mean", ["linear", "log"])
-def test_each_model_of_an_ensemble_is_restricted_by_itself(mean: EnsembleMean) -> None:
+def test_ensemble_members_are_restricted_separately(mean: EnsembleMean) -> None:
     models, candidates = [make_model(1), make_model(2)], draw_candidates(3, 2, words=4)
     together = restrict(Ensemble(models, mean), candidates)
     log_probs = together.step(torch.full((2, 1), BOS_ID), together.start(pack(SOURCES[:2]), 1))[:, 0]
@@ -139,8 +139,8 @@ def test_each_model_of_an_ensemble_is_restricted_by_itself(mean: EnsembleMean) -
         assert bool((found[~own] == -math.inf).all())
 
 
-def test_the_projection_is_that_of_the_candidates_left() -> None:
-    """Weights are gathered anew when half of the sentences have left, and not each time that one leaves."""
+def test_the_projection_shrinks_with_the_batch() -> None:
+    """Weights are gathered again when half of the sentences have left, not at every departure."""
     model = make_model(1)
     gathered: list[int] = []
     logits_of = model.logits_of

@@ -1,4 +1,4 @@
-"""Samples by their statistics, against plain Python's idea of what is cut off, and alone against in company."""
+"""Sampling: frequencies, truncation, and independence from the batch."""
 
 import math
 from collections import Counter
@@ -26,13 +26,13 @@ def drawn(
     return [[tuple(hypothesis.tokens) for hypothesis in hypotheses] for hypotheses in found]
 
 
-def test_outputs_are_as_frequent_as_they_are_probable() -> None:
+def test_sample_frequencies_match_probabilities() -> None:
     count = 6_000
     table = random_table(5, 2)
     [outputs] = drawn(5, count, [SOURCE], SamplingOptions(seed=3))
 
     def probability(tokens: Prefix) -> float:
-        """Of an output, where what is never produced is left out at each step and the limit of two words ends it."""
+        """Probability of an output, without special tokens and with a limit of two words."""
         total = 1.0
         for place, token in enumerate((*tokens, EOS_ID)):
             probs = [math.exp(value) for value in table(SOURCE, tokens[:place])]
@@ -48,7 +48,7 @@ def test_outputs_are_as_frequent_as_they_are_probable() -> None:
         assert frequency[tokens] / count == pytest.approx(expected, abs=4 * math.sqrt(expected / count) + 1e-3)
 
 
-def test_scores_are_the_models_own() -> None:
+def test_scores_are_not_affected_by_temperature() -> None:
     table = random_table(9, 3)
     options = SearchOptions(beam_size=5, n_best=5, length_penalty="power", length_alpha=1.0, max_extra_tokens=1)
     [found] = sample(TableModel(table), PackedSequences.from_lists([SOURCE]), options, SamplingOptions(temperature=0.5))
@@ -60,13 +60,13 @@ def test_scores_are_the_models_own() -> None:
 
 
 @pytest.mark.parametrize("sampling", [SamplingOptions(top_k=1), SamplingOptions(temperature=1e-4)])
-def test_without_chance_it_is_greedy_search(sampling: SamplingOptions) -> None:
+def test_top_k_of_one_is_greedy_search(sampling: SamplingOptions) -> None:
     sources = [source_of(3, 0), source_of(1, 1)]
     greedy = search(random_table(4, 2), sources, SearchOptions(beam_size=1, max_extra_tokens=0))
     assert drawn(4, 1, sources, sampling) == [[tuple(h.tokens) for h in hypotheses] for hypotheses in greedy]
 
 
-def test_neighbours_and_further_samples_change_nothing() -> None:
+def test_samples_do_not_depend_on_the_batch_or_their_number() -> None:
     sources = [source_of(3, 0), source_of(1, 1), source_of(2, 2)]
     together = drawn(8, 4, sources, SamplingOptions())
     for source, outputs in zip(sources, together, strict=True):
@@ -86,11 +86,11 @@ def test_neighbours_and_further_samples_change_nothing() -> None:
         (SamplingOptions(), {0, 1, 2, 3}),
     ],
 )
-def test_only_what_is_not_cut_off_is_drawn(sampling: SamplingOptions, expected: set[int]) -> None:
+def test_truncated_tokens_are_not_sampled(sampling: SamplingOptions, expected: set[int]) -> None:
     log_probs = torch.tensor([0.4, 0.1, 0.3, 0.2, 0.0]).log().expand(1_000, -1)
     assert set(choose(log_probs, torch.arange(1_000) / 1_000, sampling).tolist()) == expected
 
 
-def test_rules_hold_for_samples_too() -> None:
+def test_samples_respect_constraints() -> None:
     [outputs] = drawn(1, 50, [SOURCE], SamplingOptions(), min_tokens=2, no_repeat_ngram=1)
     assert set(outputs) <= {(4, 5), (5, 4)}

@@ -1,4 +1,4 @@
-"""Scores of translations against hand-made probabilities, and the real model's search against its full forward."""
+"""Scores against hand-made probabilities, and cached decoding against full forward passes."""
 
 import json
 import math
@@ -24,7 +24,7 @@ VOCAB = 24
 
 
 def make_batch(pairs: list[tuple[list[int], list[int]]]) -> Batch:
-    """Pairs of sentences without special tokens."""
+    """Random pairs without special tokens."""
     return Batch(
         src=PackedSequences.from_lists([[*src, EOS_ID] for src, _ in pairs]),
         tgt=PackedSequences.from_lists([[BOS_ID, *tgt] for _, tgt in pairs]),
@@ -33,7 +33,7 @@ def make_batch(pairs: list[tuple[list[int], list[int]]]) -> Batch:
 
 
 class FixedLogits:
-    """A forward model whose hidden rows are the logits themselves."""
+    """A forward model whose hidden states are the logits."""
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
@@ -56,7 +56,7 @@ def test_equals_fairseqs_scorer() -> None:
     batch = make_batch([([4, 5], target) for target in targets])
     rows = torch.empty(batch.tgt.total, 7)
     for row, label, p in zip(rows, batch.labels.tolist(), (p for probs in expected for p in probs), strict=True):
-        row.fill_(math.log((1 - p) / 6) + 3.0)  # logits mean the same with any constant added
+        row.fill_(math.log((1 - p) / 6) + 3.0)  # softmax ignores additive constants
         row[label] = math.log(p) + 3.0
     scores = score_pairs(FixedLogits(rows), batch)
     for score, probs, theirs in zip(scores, expected, table["score"], strict=True):
@@ -64,7 +64,7 @@ def test_equals_fairseqs_scorer() -> None:
         assert score.log_prob / len(probs) == pytest.approx(theirs, rel=1e-5)
 
 
-def test_a_long_batch_is_scored_in_parts_that_fit_together() -> None:
+def test_logits_are_computed_in_chunks() -> None:
     torch.manual_seed(0)
     targets = [torch.randint(4, VOCAB, (length,)).tolist() for length in (700, 0, 900, 650)]
     batch = make_batch([([4], target) for target in targets])
@@ -90,7 +90,7 @@ def random_transformer(norm_order: Literal["post", "pre"]) -> Transformer:
         max_positions=40,
     )
     model = Transformer(recipe, VOCAB, VOCAB)
-    with torch.no_grad():  # far from uniform, so that every kind of candidate occurs
+    with torch.no_grad():  # far from uniform
         for parameter in model.parameters():
             parameter.mul_(1.7).add_(torch.randn_like(parameter) * 0.05)
     return model.eval()
@@ -102,7 +102,7 @@ SOURCES = [[5, 6, 7, 8], [9], [], [10, 11, 12, 13, 14, 15, 16, 17, 18], [5, 5, 5
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_search_and_forward_agree_on_every_probability(norm_order: Literal["post", "pre"], beam_size: int) -> None:
-    """The incremental steps of the real model, with its reordered and shrinking caches, equal one full pass."""
+    """Incremental steps with reordered and shrinking caches equal a full forward pass."""
     model = random_transformer(norm_order)
     options = SearchOptions(beam_size, n_best=beam_size, max_extra_tokens=20)
     found = beam_search(model, PackedSequences.from_lists([[*src, EOS_ID] for src in SOURCES]), options)
@@ -130,8 +130,8 @@ def test_bf16_search_and_forward_agree_within_its_rounding() -> None:
     assert max(differences) < 0.1
 
 
-def test_search_equals_a_plain_beam_on_full_passes() -> None:
-    """The same hypotheses as a dictionary-and-loops beam that runs the whole model anew for every prefix."""
+def test_search_equals_the_reference_with_full_forward_passes() -> None:
+    """The same hypotheses as a plain beam that runs the full model for every prefix."""
     model, beam_size = random_transformer("post").double(), 3
     options = SearchOptions(beam_size, n_best=beam_size, max_extra_tokens=6)
 

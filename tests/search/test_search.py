@@ -1,4 +1,4 @@
-"""Beam search against exhaustive enumeration, against a plain-Python beam, and against tables of other systems."""
+"""Beam search against exhaustive enumeration, a reference beam, and test vectors of other systems."""
 
 import itertools
 import json
@@ -33,7 +33,7 @@ Table = Callable[[Prefix, Prefix], list[float]]  # (source, prefix) -> log-proba
 
 
 def random_table(seed: int, words: int, zeros: float = 0.0) -> Table:
-    """A distribution drawn afresh for every source and prefix; a token is impossible with probability `zeros`."""
+    """A random distribution for each source and prefix; tokens are impossible with probability `zeros`."""
 
     @cache
     def log_probs(source: Prefix, prefix: Prefix) -> list[float]:
@@ -46,7 +46,7 @@ def random_table(seed: int, words: int, zeros: float = 0.0) -> Table:
 
 
 class PrefixState:
-    """Remembers the true prefix of every hypothesis, so that a wrong reorder or keep cannot go unnoticed."""
+    """Stores the prefix of every hypothesis, to detect a wrong reorder or keep."""
 
     def __init__(self, sources: list[Prefix], beam_size: int) -> None:
         self.sources = sources
@@ -65,7 +65,7 @@ class PrefixState:
 
 
 class TableModel:
-    """The StepModel that a table makes."""
+    """A StepModel that reads a table."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -95,7 +95,7 @@ def search(table: Table, sources: Sequence[Sequence[int]], options: SearchOption
 
 # --- References in plain Python, one sentence at a time, in double precision ------------------------------------------
 
-Scored = tuple[float, float, Prefix]  # score, log-probability, tokens without the end token
+Scored = tuple[float, float, Prefix]  # score, log-probability, tokens without EOS
 
 
 def reference_penalty(n: int, options: SearchOptions) -> float:
@@ -109,7 +109,7 @@ def reference_limit(source: Sequence[int], options: SearchOptions) -> int:
 
 
 def all_outputs(table: Table, source: Prefix, options: SearchOptions) -> list[Scored]:
-    """Every possible output with its score, best first."""
+    """Enumerate all outputs with their scores, best first."""
     limit = reference_limit(source, options)
     words = range(4, len(table(source, ())))
     outputs: list[Scored] = []
@@ -123,7 +123,7 @@ def all_outputs(table: Table, source: Prefix, options: SearchOptions) -> list[Sc
 
 
 def reference_beam(table: Table, source: Prefix, options: SearchOptions) -> list[Scored]:
-    """Beam search that never stops early: it goes to the limit, then picks the best of all that ever finished."""
+    """Beam search without early stopping: the best of all hypotheses that ended."""
     beam, limit = options.beam_size, reference_limit(source, options)
     live: list[tuple[float, Prefix]] = [(0.0, ())]
     finished: list[Scored] = []
@@ -153,7 +153,7 @@ def assert_same(found: list[Hypothesis], expected: list[Scored], table: Table, s
 
 
 def source_of(length: int, name: int) -> Prefix:
-    """A source of `length` words and the end token; `name` tells sentences of one length apart."""
+    """A source of `length` words and EOS; `name` distinguishes sentences of equal length."""
     return (*[4 + name] * length, EOS_ID)
 
 
@@ -172,7 +172,7 @@ zeros = st.sampled_from((0.0, 0.0, 0.4))
     alpha=alphas,
     zeros=zeros,
 )
-def test_a_beam_that_drops_nothing_finds_the_true_optimum(
+def test_exhaustive_beam_finds_the_optimum(
     seed: int, words: int, lengths: list[int], n_best: int, penalty: LengthPenalty, alpha: float, zeros: float
 ) -> None:
     table = random_table(seed, words, zeros)
@@ -193,7 +193,7 @@ def test_a_beam_that_drops_nothing_finds_the_true_optimum(
     alpha=alphas,
     zeros=zeros,
 )
-def test_equals_a_plain_beam_that_never_stops_early(
+def test_equals_reference_without_early_stopping(
     seed: int,
     words: int,
     lengths: list[int],
@@ -216,7 +216,7 @@ def test_equals_a_plain_beam_that_never_stops_early(
 # --- One property at a time ------------------------------------------------------------------------------------------
 
 
-def test_neighbours_change_nothing() -> None:
+def test_results_do_not_depend_on_the_batch() -> None:
     table = random_table(5, words=6)
     options = SearchOptions(beam_size=4, n_best=3, max_extra_tokens=6)
     sources = [source_of(length, name) for name, length in enumerate([3, 0, 7, 1, 3, 5, 2, 2, 9, 4])]
@@ -224,16 +224,16 @@ def test_neighbours_change_nothing() -> None:
     rng = random.Random(0)
     for _ in range(5):
         batch = rng.sample(sources, k=rng.randint(2, len(sources)))
-        assert search(table, batch, options) == [alone[source] for source in batch]  # to the last bit
+        assert search(table, batch, options) == [alone[source] for source in batch]  # bit-identical
     doubled = [sources[2], sources[2], sources[1], sources[2]]
     assert search(table, doubled, options) == [alone[source] for source in doubled]
 
 
-def test_equal_candidates_rank_by_parent_then_token() -> None:
+def test_ties_rank_by_parent_then_token() -> None:
     def uniform(source: Prefix, prefix: Prefix) -> list[float]:
         return [math.log(0.1)] * 10 if len(prefix) < 2 else [0.0 if token == EOS_ID else NEG_INF for token in range(10)]
 
-    # After one step the beam is 4, 5, 6; after two 44, 45, 46, all equal; the early ends 4 and "" score lower.
+    # After one step the beam is 4, 5, 6; after two 44, 45, 46, all tied; the shorter outputs 4 and "" score lower.
     options = SearchOptions(beam_size=3, n_best=3, length_penalty="power", length_alpha=1.0, max_extra_tokens=3)
     for neighbours in (0, 1, 6):
         sources = [source_of(1, name) for name in range(1 + neighbours)]
@@ -259,7 +259,7 @@ def test_greedy_is_the_argmax_loop(seed: int) -> None:
     assert len(model.rows_per_step) == len(tokens) + 1, "greedy search stops where the end is most probable"
 
 
-def test_the_end_is_forced_at_the_limit_at_its_true_probability() -> None:
+def test_eos_is_forced_at_the_limit_with_its_true_probability() -> None:
     def never_ends(source: Prefix, prefix: Prefix) -> list[float]:
         return [NEG_INF, NEG_INF, NEG_INF, math.log(0.01), math.log(0.99)]
 
@@ -273,8 +273,8 @@ def test_the_end_is_forced_at_the_limit_at_its_true_probability() -> None:
         assert found.log_prob == pytest.approx((length + 2) * math.log(0.99) + math.log(0.01), rel=1e-5)
 
 
-def test_it_stops_as_soon_as_nothing_can_change_and_not_before() -> None:
-    """Best is the long output, which looks bad at first; and the sure output is found in two steps of a hundred."""
+def test_search_stops_exactly_when_the_result_is_final() -> None:
+    """The best output is long and ranks low at first; a certain output needs only two of a hundred steps."""
 
     def sure(source: Prefix, prefix: Prefix) -> list[float]:
         return [NEG_INF] * 3 + ([math.log(0.999), math.log(0.001)] if prefix else [math.log(0.001), math.log(0.999)])
@@ -298,7 +298,7 @@ def test_it_stops_as_soon_as_nothing_can_change_and_not_before() -> None:
     assert found.score == pytest.approx(math.log(0.1) / 10, rel=1e-5)
 
 
-def test_finished_sentences_leave_the_batch_at_once() -> None:
+def test_finished_sentences_leave_the_batch() -> None:
     def as_long_as_the_source(source: Prefix, prefix: Prefix) -> list[float]:
         ends = len(prefix) == len(source) - 1
         return [NEG_INF] * 3 + [math.log(0.98 if ends else 0.01), math.log(0.01 if ends else 0.98), math.log(0.01)]
@@ -319,7 +319,7 @@ def test_special_tokens_are_never_produced() -> None:
         assert all(set(h.tokens) <= {4} for h in found)
 
 
-def test_impossible_outputs_are_not_found_and_give_no_nan() -> None:
+def test_impossible_outputs_are_not_returned() -> None:
     def only_one_output(source: Prefix, prefix: Prefix) -> list[float]:
         certain = [4, 5, EOS_ID][len(prefix)] if prefix in ((), (4,), (4, 5)) else PAD_ID
         return [0.0 if token == certain else NEG_INF for token in range(6)]
@@ -331,7 +331,7 @@ def test_impossible_outputs_are_not_found_and_give_no_nan() -> None:
 
 
 @pytest.mark.parametrize("value", [NEG_INF, float("nan")])
-def test_a_model_that_says_nothing_gets_no_hypothesis(value: float) -> None:
+def test_no_possible_token_gives_no_hypothesis(value: float) -> None:
     found = search(lambda source, prefix: [value] * 6, [source_of(2, 0), source_of(0, 0)], SearchOptions())
     assert found == [[], []]
 
@@ -351,7 +351,7 @@ def test_no_output_tokens_allowed() -> None:
 # --- Options and length penalties ------------------------------------------------------------------------------------
 
 
-def test_options_are_the_recipes() -> None:
+def test_options_match_the_recipe() -> None:
     assert SearchOptions.from_recipe(DecodeRecipe()) == SearchOptions(stop="first")
     recipe = DecodeRecipe(beam_size=7, n_best=3, length_penalty="power", length_alpha=1.5, max_extra_tokens=9)
     assert SearchOptions.from_recipe(recipe, max_tokens=11) == SearchOptions(7, 3, "power", 1.5, 9, 11, stop="first")
@@ -391,13 +391,13 @@ def test_scores_equal_fairseqs_scorer() -> None:
 
 
 class SlotTableModel:
-    """fairseq's test model: the distribution depends on step, sentence and place in the beam alone.
+    """fairseq's test model: the distribution depends only on step, sentence and beam index.
 
     Our beam is in the order that the table supposes: live hypotheses by log-probability, finished ones taken out.
     """
 
     def __init__(self, probs: list[list[list[float]]], columns: list[str]) -> None:
-        rows = torch.tensor(probs)  # (steps, 2 sentences * 2 places, columns)
+        rows = torch.tensor(probs)  # (steps, 2 sentences * 2 hypotheses, columns)
         ids = [{"eos": EOS_ID, "unk": UNK_ID, "w1": 4, "w2": 5}[name] for name in columns]
         self.log_probs = torch.zeros(rows.shape[0], 2, 2, 6)
         self.log_probs[:, :, :, ids] = rows.view(-1, 2, 2, len(columns))
@@ -436,7 +436,7 @@ class SlotTableState:
 def test_fairseqs_tables(
     name: str, penalty: LengthPenalty, alpha: float, extra: int, better: dict[int, list[str]]
 ) -> None:
-    """The outputs that fairseq's own test expects, and better ones where its rules miss them.
+    """The outputs that fairseq's own test expects, and better ones that its stop rule misses.
 
     fairseq lets a hypothesis end only when its end is among the first `beam` candidates, and leaves a sentence when
     `beam` hypotheses have ended. Here the first 2 * `beam` count, and a sentence goes on while anything can improve.

@@ -1,8 +1,7 @@
-"""Searches on a GPU that is not there: no mix of devices, and no wait but one for each step, or two with a bias.
+"""Search on a simulated GPU: no mix of devices, and one synchronization per step, two with a bias.
 
-Tensors have no contents here, so the answers that search waits for are made up: after each step some sentences are said
-to be done, which leave the batch, and others join where the model takes them in. See `fake_cuda` for what that cannot
-show.
+Tensors have no contents, so values that search reads are made up: after each step some sentences are declared done,
+leave the batch, and are replaced if the model supports it. `fake_cuda` documents the limits of the simulation.
 """
 
 import random
@@ -45,7 +44,7 @@ Wrap = Callable[[Callable[[], Transformer]], StepModel[Any]]
 
 
 def zeros(tensor: Tensor) -> Any:
-    """Contents for what is read in the end, whose shape alone matters."""
+    """Contents of tensors that are read; only their shape matters."""
 
     def of(shape: tuple[int, ...]) -> Any:
         return [of(shape[1:]) for _ in range(shape[0])] if shape else 0
@@ -54,7 +53,7 @@ def zeros(tensor: Tensor) -> Any:
 
 
 class Script:
-    """What is said to be done: nothing before the third step, then each sentence now and then."""
+    """Declares sentences done: none before the third step, then each at random."""
 
     def __init__(self, seed: int = 1) -> None:
         self.rng, self.sizes = random.Random(seed), list[int]()
@@ -65,7 +64,7 @@ class Script:
 
 
 def make_model(dtype: torch.dtype = torch.float32) -> Transformer:
-    """Its weights are laid out for search, as the translator does."""
+    """A prepacked model, as in the translator."""
     recipe = ModelRecipe.model_validate(SIZES | {"max_positions": 200})
     with fake_modes_off():
         model = Transformer(recipe, VOCAB, VOCAB).to(dtype).eval().requires_grad_(False)
@@ -86,13 +85,13 @@ def run(
         model = wrap(lambda: make_model(dtype))
         src = PackedSequences.from_lists([[*source, EOS_ID] for source in SOURCES]).to(CUDA)
         found = beam_search(model, src, options, PREFIXES, REQUIRED, rows)
-    assert len(found) == len(SOURCES) and all(found), "each sentence has been read"
-    assert len(script.sizes) > 6, "search has taken many steps"
+    assert len(found) == len(SOURCES) and all(found), "every sentence has a result"
+    assert len(script.sizes) > 6, "the search takes many steps"
     return mode, script
 
 
 def departures(sizes: list[int]) -> int:
-    """After how many steps some sentences have left, where none join."""
+    """Number of steps after which sentences left, without refilling."""
     return 1 + sum(after < before for before, after in pairwise(sizes))
 
 
@@ -115,7 +114,7 @@ OPTIONS = PLAIN | {"everything": EVERYTHING}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
-def test_search_waits_once_a_step_and_once_where_sentences_leave(name: str) -> None:
+def test_search_synchronizes_once_per_step_and_departure(name: str) -> None:
     mode, script = run(SearchOptions(**{"max_extra_tokens": 9} | OPTIONS[name]), lambda make: make())
     assert mode.synchronizations.pop(BIAS, 0) == (len(script.sizes) if "bias" in OPTIONS[name] else 0)
     assert mode.synchronizations == {STEP: len(script.sizes), READ: departures(script.sizes)}
@@ -123,7 +122,7 @@ def test_search_waits_once_a_step_and_once_where_sentences_leave(name: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_search_in_half_precision_waits_no_more(dtype: torch.dtype) -> None:
+def test_half_precision_does_not_synchronize_more(dtype: torch.dtype) -> None:
     mode, script = run(SearchOptions(max_extra_tokens=9), lambda make: make(), dtype=dtype)
     assert mode.synchronizations == {STEP: len(script.sizes), READ: departures(script.sizes)}
 
@@ -146,7 +145,7 @@ MODELS: dict[str, Wrap] = {
         ("ensemble of buffers", "beam", 2),
     ],
 )
-def test_sentences_that_join_are_not_waited_for(model: str, options: str, rows: int | None) -> None:
+def test_refilling_does_not_synchronize(model: str, options: str, rows: int | None) -> None:
     mode, script = run(SearchOptions(**{"max_extra_tokens": 9} | OPTIONS[options]), MODELS[model], rows)
     assert max(script.sizes) == (rows or len(SOURCES))
     assert mode.synchronizations[STEP] == len(script.sizes) and mode.synchronizations.keys() - {BIAS} == {STEP, READ}
@@ -155,15 +154,15 @@ def test_sentences_that_join_are_not_waited_for(model: str, options: str, rows: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mean", ["linear", "log"])
-def test_an_ensemble_waits_no_more_than_one_model(mean: Any) -> None:
+def test_an_ensemble_does_not_synchronize_more(mean: Any) -> None:
     options = SearchOptions(max_extra_tokens=9)
     mode, script = run(options, lambda make: Ensemble([make(), make()], mean))
     assert mode.synchronizations == {STEP: len(script.sizes), READ: departures(script.sizes)}
 
 
 @pytest.mark.slow
-def test_a_shortlist_waits_where_it_gathers_candidates() -> None:
-    """For their number: in the beginning, and where half of the sentences have left."""
+def test_a_shortlist_synchronizes_when_it_gathers_candidates() -> None:
+    """To read their number: at the start, and when half of the sentences have left."""
 
     def wrap(make: Callable[[], Transformer]) -> StepModel[Any]:
         return restrict(make(), torch.ones(len(SOURCES), VOCAB, dtype=torch.bool, device=CUDA))
@@ -188,7 +187,7 @@ def test_a_shortlist_waits_where_it_gathers_candidates() -> None:
         ({"min_p": 0.1, "temperature": 0.7}, "forbidden"),
     ],
 )
-def test_sampling_waits_once_a_step_and_where_sentences_leave(sampling: dict[str, Any], rules: str) -> None:
+def test_sampling_synchronizes_once_per_step_and_departure(sampling: dict[str, Any], rules: str) -> None:
     script = Script()
 
     def decisions(tokens: Tensor) -> list[int]:
@@ -206,8 +205,8 @@ def test_sampling_waits_once_a_step_and_where_sentences_leave(sampling: dict[str
     assert mode.synchronizations[READ_SAMPLES] <= departures(script.sizes)
 
 
-def test_a_wait_in_a_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check fails where a model waits, in any of the steps."""
+def test_synchronization_in_a_step_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check fails if the model synchronizes in any step."""
     advance, steps = Transformer.advance, []
 
     def wait_at_step_five(self: Transformer, tokens: Tensor, state: Any) -> Tensor:
