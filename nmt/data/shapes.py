@@ -22,9 +22,9 @@ _MIN_SLACK, _MAX_SLACK = 8, 24
 # Capacity for source tokens above the mean, in standard deviations. With 0, half of the updates end early, by 0.4
 # deviations on average, and their target side needs padding. With 0.5, it is 0.2, with hardly more padding in total.
 _SRC_DEVIATIONS = 0.5
-# Capacity for sentences above the mean. Sentences cost nothing. One update in a thousand exceeds it and gets another
-# micro-batch.
-_SENTENCE_DEVIATIONS = 3.0
+# Capacity for sentences, in standard deviations above the mean. Sentences cost nothing. One update in a thousand has
+# more and gets another micro-batch.
+_MAX_DEVIATIONS = 3.0
 # Tensor cores are efficient for multiples of 8.
 _TOKENS_MULTIPLE = 8
 # Weights of the target side in `balance`, in the order in which they are tried until one fits.
@@ -69,7 +69,7 @@ class UpdateStatistics:
             mean_src_tokens=mean_src_tokens,
             src_deviation=math.sqrt(pairs) * src_residual,
             tgt_tokens=tgt_tokens,
-            num_sentences=pairs + _SENTENCE_DEVIATIONS * math.sqrt(pairs) * pairs_residual,
+            num_sentences=pairs + _MAX_DEVIATIONS * math.sqrt(pairs) * pairs_residual,
             longest=1 + int(max(src_lengths.max(), tgt_lengths.max())),
         )
 
@@ -88,7 +88,7 @@ class UpdateStatistics:
         slack = max(_MIN_SLACK, min(parts, _MAX_SLACK)) if parts > 1 else 0
         # Padding replaces the target tokens of updates that end early, and the source tokens of those with few.
         padding_length = max_padding_length(self.longest)
-        missing = (_SENTENCE_DEVIATIONS + _SRC_DEVIATIONS) * self.src_deviation
+        missing = (_MAX_DEVIATIONS + _SRC_DEVIATIONS) * self.src_deviation
         missing *= max(1.0, self.tgt_tokens / self.mean_src_tokens)
         padding_sentences = math.ceil(missing / parts / padding_length) + 2
         src = _round_up(self.src_tokens / parts + slack + padding_sentences)  # each has at least one source token

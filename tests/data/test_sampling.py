@@ -489,7 +489,7 @@ def test_missing_corpus(tmp_path: Path, sample: Sample) -> None:
 def test_killed_worker_raises_an_error(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     epochs = sample(bpe_corpus, workers=2)
     monkeypatch.setattr(epochs, "_make_sampler", ending_sampler)
-    with pytest.raises(UserError, match="ended by the system"):
+    with pytest.raises(UserError, match="the system ended a worker process"):
         epochs.store(0)
 
 
