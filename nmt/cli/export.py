@@ -72,7 +72,7 @@ def export(
         quantization=(quantization or Quantization.float32).value,
         sample=None if sample is None else list(read_lines(sample)),
         license=license_id,
-        is_checked=not no_parity_check,
+        check_parity=not no_parity_check,
         repository=push,
     )
     for note in export_model(model, out, options):

@@ -13,7 +13,7 @@ import typer
 
 from nmt.cli.arguments import ModelArgument
 from nmt.export.capabilities import EngineDevice, supported_precisions, unsupported_options
-from nmt.export.fit import foreign_choices
+from nmt.export.fit import unsupported_architecture
 from nmt.export.packages import is_installed
 from nmt.logs import format_duration
 from nmt.recipe import ModelRecipe
@@ -84,7 +84,7 @@ def _engines(recipe: ModelRecipe, facts: ModelMetadata) -> dict[str, Any]:
     if not is_installed("ctranslate2"):
         ctranslate2: list[str] | str = "not installed"
     elif reasons := [
-        *foreign_choices(recipe),
+        *unsupported_architecture(recipe),
         *(f"it does not support {name}" for name in unsupported_options(own)),
     ]:
         ctranslate2 = f"cannot run this model: {'; '.join(reasons)}"

@@ -31,7 +31,7 @@ class ExportOptions:
     """Options of an export.
 
     sample:       sentences for the parity check; None for those of `default_sample`
-    is_checked:   False to export without the package that the parity check needs
+    check_parity: False to export without the package that the parity check needs
     repository:   Hugging Face repository named on the model card; None for the local folder
     """
 
@@ -39,7 +39,7 @@ class ExportOptions:
     quantization: Quantization = "float32"
     sample: Sequence[str] | None = None
     license: str | None = None
-    is_checked: bool = True
+    check_parity: bool = True
     repository: str | None = None
 
 
@@ -56,7 +56,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
     files, notes = _convert(loaded, tokenizers, options)
     with _staging_folder(out) as folder:
         _write(folder, files)
-        if options.is_checked:
+        if options.check_parity:
             parity = _check_parity(loaded, tokenizers, folder, options)
             if not parity.passed:
                 raise UserError(
@@ -75,9 +75,9 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
 
 def _check_package(options: ExportOptions) -> None:
     package = _PACKAGE_OF[options.target]
-    if not options.is_checked and is_installed(package):
-        raise UserError(f"{package} is installed, so the parity check is required; leave out --no-parity-check")
-    if options.is_checked and not is_installed(package):
+    if not options.check_parity and is_installed(package):
+        raise UserError(f"{package} is installed, so the parity check is required; omit --no-parity-check")
+    if options.check_parity and not is_installed(package):
         extra = "fast" if package == "ctranslate2" else "huggingface"
         alternative = "" if package == "ctranslate2" else ", or skip the check with --no-parity-check"
         raise UserError(

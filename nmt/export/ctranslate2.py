@@ -1,7 +1,7 @@
-"""A model as CTranslate2 wants it: its weights in a TransformerSpec, and the vocabulary as lists of pieces.
+"""Conversion to CTranslate2: weights as a TransformerSpec, and vocabularies as lists of pieces.
 
-CTranslate2 holds both orders and kinds of norms, all ways of tying, and separate vocabularies. It is given our position
-encodings, because its own are laid out in another way.
+CTranslate2 supports pre-norm and post-norm, LayerNorm and RMSNorm, all tying modes and separate vocabularies. Position
+encodings are exported, because CTranslate2 generates them in another layout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.checkpoint import load_model
-from nmt.export.fit import foreign_choices, refuse
+from nmt.export.fit import require_representable, unsupported_architecture
 from nmt.export.packages import load_package
 from nmt.model.layers import Embedding, FeedForward
 from nmt.model.multi_head import CrossAttention, SelfAttention
@@ -26,27 +26,26 @@ from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 
-# Options that CTranslate2 holds, and Hugging Face's classes do not.
-_ALSO_HELD = ("d_head", "norm", "positions", "max_distance")
+_SUPPORTED = ("d_head", "norm", "positions", "max_distance")  # unlike Hugging Face
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "swiglu": "SWISH"}
 
 
 def ctranslate2_files(
-    model: Transformer, tokenizers: Tokenizers, quantization: Quantization, facts: ModelMetadata | None = None
+    model: Transformer, tokenizers: Tokenizers, quantization: Quantization, metadata: ModelMetadata | None = None
 ) -> dict[str, bytes]:
-    """Name and content of the files of a CTranslate2 model directory, our tokenizers beside them.
+    """Return names and contents of the files of a CTranslate2 model directory, including the nmt tokenizers.
 
-    facts: of the model where other programs than ours shall read it
-    Raises UserError when CTranslate2 is not installed or cannot hold the model, with all the reasons.
+    metadata: given if other programs will load the export
+    Raises UserError if CTranslate2 is not installed, or with all reasons why it cannot represent the model.
     """
-    reasons = foreign_choices(model.recipe, facts, _ALSO_HELD)
-    refuse("CTranslate2", reasons, "leave these options at their defaults and train again")
+    reasons = unsupported_architecture(model.recipe, metadata, _SUPPORTED)
+    require_representable("CTranslate2", reasons, "train with the defaults of these options")
     spec = _build_spec(model)
     spec.register_source_vocabulary(_all_pieces(tokenizers.src))
     spec.register_target_vocabulary(_all_pieces(tokenizers.tgt))
-    unknown, begin, end = tokenizers.tgt.pieces([UNK_ID, BOS_ID, EOS_ID])
-    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = unknown, begin, end
-    spec.config.decoder_start_token = begin
+    unk, bos, eos = tokenizers.tgt.pieces([UNK_ID, BOS_ID, EOS_ID])
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = unk, bos, eos
+    spec.config.decoder_start_token = bos
     spec.config.add_source_bos, spec.config.add_source_eos = False, True
     spec.config.layer_norm_epsilon = model.encoder.layers[0].attention_residual.norm.eps
     spec.validate()
@@ -58,7 +57,7 @@ def ctranslate2_files(
 
 
 def convert(model: Path, quantization: Quantization) -> dict[str, bytes]:
-    """The files of a CTranslate2 model directory, from a model directory of ours, which is verified."""
+    """Verify and convert a model directory; return the files of a CTranslate2 model directory."""
     return ctranslate2_files(load_model(model, torch.device("cpu")).model, Tokenizers.load(model), quantization)
 
 
@@ -67,7 +66,7 @@ def _all_pieces(tokenizer: Tokenizer) -> list[str]:
 
 
 def _build_spec(model: Transformer) -> Any:
-    """The TransformerSpec of a model, complete but for vocabularies and configuration."""
+    """Build the TransformerSpec of a model, without vocabularies and configuration."""
     specs, recipe = load_package("ctranslate2", "specs"), model.recipe
     options = {
         "pre_norm": recipe.norm_order == "pre",
@@ -127,16 +126,16 @@ def _fill_cross_attention(spec: Any, attention: CrossAttention, norm: nn.Module)
 def _fill_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) -> None:
     _fill_norm(spec.layer_norm, norm)
     if feed_forward.activation == "swiglu":
-        _fill_linear(spec.linear_0, feed_forward.inner, part=0, parts=2)
-        _fill_linear(spec.linear_0_noact, feed_forward.inner, part=1, parts=2)
+        _fill_linear(spec.linear_0, feed_forward.inner, chunk=0, chunks=2)
+        _fill_linear(spec.linear_0_noact, feed_forward.inner, chunk=1, chunks=2)
     else:
         _fill_linear(spec.linear_0, feed_forward.inner)
     _fill_linear(spec.linear_1, feed_forward.outer)
 
 
-def _fill_linear(spec: Any, layer: nn.Linear, part: int = 0, parts: int = 1) -> None:
-    """Fill in a layer, or one of the equal `parts` of its rows."""
-    spec.weight, spec.bias = (_array(tensor.chunk(parts)[part]) for tensor in (layer.weight, layer.bias))
+def _fill_linear(spec: Any, layer: nn.Linear, chunk: int = 0, chunks: int = 1) -> None:
+    """Copy a layer, or one of the equal `chunks` of its rows."""
+    spec.weight, spec.bias = (_array(tensor.chunk(chunks)[chunk]) for tensor in (layer.weight, layer.bias))
 
 
 def _fill_norm(spec: Any, norm: nn.Module) -> None:
@@ -146,6 +145,6 @@ def _fill_norm(spec: Any, norm: nn.Module) -> None:
 
 
 def _array(tensor: Tensor | nn.Module) -> np.ndarray:
-    """A copy, because quantization works in place."""
+    """Copy a tensor, because quantization works in place."""
     assert isinstance(tensor, Tensor)
     return tensor.detach().to("cpu", torch.float32, copy=True).numpy()

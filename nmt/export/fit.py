@@ -8,30 +8,30 @@ from nmt.recipe import ModelRecipe, UserError
 from nmt.storage.model_metadata import ModelMetadata
 
 # Options of which all formats support all values, or that only matter in training.
-_HELD_EVERYWHERE = frozenset(
+_SUPPORTED_EVERYWHERE = frozenset(
     {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "max_positions", "activation"}
     | {"dropout", "attention_dropout", "activation_dropout", "norm_order", "tied_embeddings", "output_bias"}
 )
 
 
-def foreign_choices(
-    recipe: ModelRecipe, facts: ModelMetadata | None = None, also_held: Collection[str] = ()
+def unsupported_architecture(
+    recipe: ModelRecipe, metadata: ModelMetadata | None = None, supported: Collection[str] = ()
 ) -> list[str]:
-    """The options of an architecture that a format is not known to hold, where they are not the paper's.
+    """Describe the options of a model that a format does not support and that differ from the defaults.
 
-    also_held: options that this format holds, and others do not
-    facts: of a model that other programs shall read, which know of no order of writing but that of reading
+    supported: further options that the format supports
+    metadata:  given if other programs will load the model; they cannot reverse right-to-left output
     """
-    reversed_text = ["data.reverse_target is true"] if facts is not None and facts.reverse_target else []
-    return reversed_text + [
+    reasons = ["data.reverse_target is true"] if metadata is not None and metadata.reverse_target else []
+    return reasons + [
         f"model.{name} is {getattr(recipe, name)!r}"
         for name, field in ModelRecipe.model_fields.items()
-        if name not in {*_HELD_EVERYWHERE, *also_held}
+        if name not in {*_SUPPORTED_EVERYWHERE, *supported}
         and getattr(recipe, name) != field.get_default(call_default_factory=True)
     ]
 
 
-def refuse(target: str, reasons: Sequence[str], advice: str) -> None:
+def require_representable(target: str, reasons: Sequence[str], advice: str) -> None:
     """Raise UserError with all reasons, if any, why a format cannot represent a model."""
     if reasons:
-        raise UserError(f"{target} cannot hold this model: {'; '.join(reasons)}; {advice}")
+        raise UserError(f"{target} cannot represent this model: {'; '.join(reasons)}; {advice}")

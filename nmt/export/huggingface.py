@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from nmt.export.fit import foreign_choices, refuse
+from nmt.export.fit import require_representable, unsupported_architecture
 from nmt.export.generation import forbidden_tokens, to_generation_config
 from nmt.export.marian_vocabulary import marian_name
 from nmt.model.layers import sinusoids
@@ -48,7 +48,7 @@ def huggingface_files(
 
 
 def _check_architecture(recipe: ModelRecipe, metadata: ModelMetadata) -> None:
-    reasons = foreign_choices(recipe, metadata)
+    reasons = unsupported_architecture(recipe, metadata)
     if recipe.activation == "swiglu":
         reasons.append("model.activation is 'swiglu'")
     if recipe.norm_order == "pre" and recipe.tied_embeddings != "three-way":
@@ -56,7 +56,9 @@ def _check_architecture(recipe: ModelRecipe, metadata: ModelMetadata) -> None:
             f"model.norm_order is 'pre' (Pegasus), which requires three-way tied embeddings, but "
             f"model.tied_embeddings is {recipe.tied_embeddings!r}"
         )
-    refuse("Hugging Face", reasons, "these options must have their defaults; export to ctranslate2 instead")
+    require_representable(
+        "Hugging Face", reasons, "these options must have their defaults; export to ctranslate2 instead"
+    )
 
 
 def _json(tree: object) -> bytes:

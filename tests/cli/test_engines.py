@@ -219,9 +219,9 @@ def test_a_model_that_ctranslate2_cannot_hold_or_load_leaves_the_work_to_torch(
     translate: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(conversion, "foreign_choices", lambda *_: ["model.window is 4"])
+        patch.setattr(conversion, "unsupported_architecture", lambda *_: ["model.window is 4"])
         status, _, err = translate()
-    assert (status, said_last(err)) == (0, f"{SLOW}CTranslate2 cannot hold this model: model.window is 4")
+    assert (status, said_last(err)) == (0, f"{SLOW}CTranslate2 cannot represent this model: model.window is 4")
 
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("unsupported CPU")

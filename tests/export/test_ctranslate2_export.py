@@ -1,4 +1,4 @@
-"""Exports to CTranslate2, loaded by CTranslate2 itself, against our own search and scores."""
+"""Exports to CTranslate2, loaded by CTranslate2 and compared with nmt."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -47,20 +47,20 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_ctranslate2_itself_translates_and_scores_the_same(
+def test_translations_and_scores_match(
     variant: dict[str, object], make_model: MakeModel, lines: list[str], tmp_path: Path
 ) -> None:
     model, out = make_model(**variant), tmp_path / "export"
     notes = export_model(model, out, ExportOptions("ctranslate2"))
     assert any(note.startswith("Parity check passed: ") for note in notes)
-    tokenizers = Tokenizers.load(out)  # which lie beside the model
+    tokenizers = Tokenizers.load(out)
     greedy = DecodeRecipe(beam_size=1, length_penalty="none", max_extra_tokens=10)
     ours = Translator.load(model, "cpu", "fp32", greedy).translate_n_best(lines)
     loaded = ctranslate2.Translator(str(out), compute_type="float32")
     sources = [tokenizers.src.pieces(tokenizers.src.encode(line)) for line in lines]
-    scored = loaded.score_batch(sources, [found[0].pieces for found in ours])
-    for found, result in zip(ours, scored, strict=True):
-        assert sum(result.log_probs) == pytest.approx(found[0].log_prob, abs=2e-4)
+    scored = loaded.score_batch(sources, [n_best[0].pieces for n_best in ours])
+    for n_best, result in zip(ours, scored, strict=True):
+        assert sum(result.log_probs) == pytest.approx(n_best[0].log_prob, abs=2e-4)
     results = loaded.translate_batch(
         sources,
         beam_size=1,
@@ -70,39 +70,39 @@ def test_ctranslate2_itself_translates_and_scores_the_same(
         suppress_sequences=[["<pad>"], ["<s>"]],
     )
     same = sum(
-        # ours ends at a limit that depends on the source, theirs does not
-        result.hypotheses[0][: len(found[0].pieces)] == found[0].pieces
-        for found, result in zip(ours, results, strict=True)
+        # truncated, because only nmt's maximum length depends on the source
+        result.hypotheses[0][: len(n_best[0].pieces)] == n_best[0].pieces
+        for n_best, result in zip(ours, results, strict=True)
     )
     assert same >= 0.95 * len(lines)
 
 
-def test_the_scorer_agrees_too(make_model: MakeModel, lines: list[str], tmp_path: Path) -> None:
+def test_scorer_matches_score_batch(make_model: MakeModel, lines: list[str], tmp_path: Path) -> None:
     model, out = make_model(seed=5), tmp_path / "export"
     export_model(model, out, ExportOptions("ctranslate2"))
     tokenizers = Tokenizers.load(model)
     pieces = [tokenizers.src.pieces(tokenizers.src.encode(line)) for line in lines]
     theirs = ctranslate2.Translator(str(out)).score_batch(pieces, pieces[::-1])
     ours = Scorer.load(model, "cpu").score(lines, lines[::-1])
-    for own, other in zip(ours, theirs, strict=True):
+    for expected, actual in zip(ours, theirs, strict=True):
         torch.testing.assert_close(
-            torch.tensor(other.log_probs), torch.tensor(own.token_log_probs), atol=2e-5, rtol=1e-5
+            torch.tensor(actual.log_probs), torch.tensor(expected.token_log_probs), atol=2e-5, rtol=1e-5
         )
 
 
 @pytest.mark.parametrize(
     "quantization", ["float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 )
-def test_smaller_weights_make_smaller_files(quantization: Quantization, make_model: MakeModel, tmp_path: Path) -> None:
+def test_quantized_files_are_smaller(quantization: Quantization, make_model: MakeModel, tmp_path: Path) -> None:
     model = make_model()
-    whole, small = tmp_path / "whole", tmp_path / "small"
-    export_model(model, whole, ExportOptions("ctranslate2", sample=["A dog sleeps."]))
+    full, small = tmp_path / "full", tmp_path / "small"
+    export_model(model, full, ExportOptions("ctranslate2", sample=["A dog sleeps."]))
     export_model(model, small, ExportOptions("ctranslate2", quantization=quantization, sample=["A dog sleeps."]))
-    assert (small / "model.bin").stat().st_size < 0.6 * (whole / "model.bin").stat().st_size
+    assert (small / "model.bin").stat().st_size < 0.6 * (full / "model.bin").stat().st_size
     assert f"stored as {quantization}" in (small / "README.md").read_text()
 
 
-def test_quantizing_leaves_the_model_as_it_was(make_model: MakeModel) -> None:
+def test_quantization_does_not_change_the_model(make_model: MakeModel) -> None:
     model = make_model()
     loaded = load_model(model, torch.device("cpu"))
     before = {name: weight.clone() for name, weight in loaded.model.named_parameters()}
@@ -110,26 +110,24 @@ def test_quantizing_leaves_the_model_as_it_was(make_model: MakeModel) -> None:
     assert all(torch.equal(before[name], weight) for name, weight in loaded.model.named_parameters())
 
 
-def test_an_export_that_is_not_the_model_is_not_there(
+def test_a_failed_parity_check_writes_nothing(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = conversion._fill_embedding
+    fill_embedding = conversion._fill_embedding
 
-    def forget_to_scale(stack: Any, spec: Any, embedding: Any) -> None:
-        whole(stack, spec, embedding)
+    def fill_without_scale(stack: Any, spec: Any, embedding: Any) -> None:
+        fill_embedding(stack, spec, embedding)
         stack.scale_embeddings = 1.0
 
-    monkeypatch.setattr(conversion, "_fill_embedding", forget_to_scale)
+    monkeypatch.setattr(conversion, "_fill_embedding", fill_without_scale)
     with pytest.raises(UserError, match=r"^the parity check failed: .* differ by at most .*; .*; [^\n]*$"):
         export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_no_format_holds_is_refused_with_all_reasons(
-    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if these two options had come after the exports were written."""
-    monkeypatch.setattr(fit, "_HELD_EVERYWHERE", fit._HELD_EVERYWHERE - {"activation", "norm_order"})
+def test_unsupported_options_are_named(make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat two options as unknown to the exports."""
+    monkeypatch.setattr(fit, "_SUPPORTED_EVERYWHERE", fit._SUPPORTED_EVERYWHERE - {"activation", "norm_order"})
     model = make_model(activation="gelu", norm_order="pre")
     with pytest.raises(UserError, match=r"model\.activation is 'gelu'; model\.norm_order is 'pre'; "):
         export_model(model, tmp_path / "export", ExportOptions("ctranslate2"))

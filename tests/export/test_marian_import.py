@@ -158,7 +158,7 @@ def test_import_of_an_export_round_trips(
 ) -> None:
     monkeypatch.setattr("nmt.export.bundle.is_installed", lambda package: False)
     model = make_model(**variant)
-    export_model(model, tmp_path / "export", ExportOptions("huggingface", is_checked=False))
+    export_model(model, tmp_path / "export", ExportOptions("huggingface", check_parity=False))
     import_marian(tmp_path / "export", tmp_path / "back")
     assert Tokenizers.load(tmp_path / "back").files() == Tokenizers.load(model).files()
     before, after = (load_model(path, torch.device("cpu")) for path in (model, tmp_path / "back"))
@@ -176,7 +176,7 @@ def test_import_of_an_export_round_trips(
 @pytest.fixture
 def exported(make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("nmt.export.bundle.is_installed", lambda package: False)
-    export_model(make_model(), tmp_path / "export", ExportOptions("huggingface", is_checked=False))
+    export_model(make_model(), tmp_path / "export", ExportOptions("huggingface", check_parity=False))
     return tmp_path / "export"
 
 
