@@ -1,8 +1,7 @@
-"""The recipe: every choice of a run in one typed tree, read from and written to one TOML file.
+"""The recipe: all options of a run in one TOML file.
 
-Each section is a frozen pydantic model, and the text under a field is that option's documentation:
-`nmt config RECIPE` prints it, so nothing is documented twice. What can be computed (vocabulary size, gradient
-accumulation, number of processes) is never an option.
+Each section is a frozen pydantic model. The docstring of a field is the documentation of the option, which
+`nmt config RECIPE` prints. Values that can be computed (gradient accumulation, number of processes) are not options.
 """
 
 from nmt.recipe.corpora import (

@@ -1,4 +1,4 @@
-"""Where sentence pairs come from: one section for each kind of corpus."""
+"""The recipe sections of corpora, one per kind."""
 
 from __future__ import annotations
 
@@ -15,37 +15,36 @@ Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 TAG_PATTERN = r"^<[^\s<>]+>$"
-# What SentencePiece calls the special tokens.
+# Special tokens of SentencePiece.
 _RESERVED_PIECES = {"<pad>", "<unk>", "<s>", "</s>"}
 
 
 class Section(BaseModel):
-    """A frozen group of options; unknown names are refused."""
+    """A frozen group of options that rejects unknown names."""
 
-    # Validators are built at their first use: a command that translates needs those of two of the many sections.
+    # `defer_build`: translation needs the validators of only two sections, and building all of them is slow.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, use_attribute_docstrings=True)
 
     summary: ClassVar[str] = ""
-    """What the section is; its `__doc__` goes on with every option, for `help()`."""
+    """Description of the section; `__doc__` also lists the options, for `help()`."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Put the documentation of the options into that of the class: Python keeps no text under an attribute."""
+        """Add the documentation of the options to the docstring; Python ignores docstrings of attributes."""
         cls.summary = cleandoc(cls.__doc__ or "")
         cls.__doc__ = "\n\n".join([cls.summary, *map(_documented, cls.model_fields, cls.model_fields.values())])
 
     @model_validator(mode="before")
     @classmethod
-    def _truth_is_no_number(cls, options: Any) -> Any:
-        """Leave `true` to be refused as text where a number must stand; pydantic itself would take it for 1."""
+    def _reject_bool_as_number(cls, options: Any) -> Any:
+        """Convert a bool to text where a number is expected, to have it rejected; pydantic would accept true as 1."""
         if not isinstance(options, dict):
             return options
-        wrong = {name: str(value).lower() for name, value in options.items() if cls._misplaces(name, value)}
+        wrong = {name: str(value).lower() for name, value in options.items() if cls._is_bool_for_number(name, value)}
         return {**options, **wrong}
 
     @classmethod
-    def _misplaces(cls, name: str, value: Any) -> bool:
-        """Whether a value is true or false where a number must stand."""
+    def _is_bool_for_number(cls, name: str, value: Any) -> bool:
         if not isinstance(value, bool) or name not in cls.model_fields:
             return False
         types = list(_plain_types(cls.model_fields[name].annotation))
@@ -53,13 +52,13 @@ class Section(BaseModel):
 
 
 def _documented(name: str, field: FieldInfo) -> str:
-    """An option with its default, and indented below what it means."""
+    """Format an option with its default and its indented documentation."""
     default = "" if field.is_required() or field.default_factory else f" = {field.default!r}"
     return f"{name}{default}\n" + indent(field.description or "", "    ")
 
 
 def _plain_types(annotation: Any) -> Iterator[Any]:
-    """What a type is made of, without unions and conditions: of `Annotated[int, Gt(0)] | None`, among others, int."""
+    """Yield the plain types in a union or annotation, such as int in `Annotated[int, Gt(0)] | None`."""
     parts = get_args(annotation)
     if not parts:
         yield annotation
@@ -69,22 +68,21 @@ def _plain_types(annotation: Any) -> Iterator[Any]:
 
 def _not_reserved(tag: str | None) -> str | None:
     if tag in _RESERVED_PIECES:
-        raise ValueError(f"{tag!r} is a piece of every vocabulary already; choose another name")
+        raise ValueError(f"{tag!r} is a special token; choose another name")
     return tag
 
 
-class TrainingShare(Section):
-    """What every kind of corpus can say of its part in training; it has no meaning for development and test text."""
+class TrainingOptions(Section):
+    """Options of training corpora of every kind; not for validation and test sets."""
 
     weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
-    """An epoch shows its pairs in proportion to weight times size, and as many pairs in all as there are. Of two
-    corpora of one size with weights 4 and 1, it shows each pair of the first 1.6 times, of the other 0.4 times; a
-    tokenizer is trained on pairs in the same proportion. See `data.temperature`."""
+    """Sampling weight. An epoch has as many pairs as all corpora together, distributed in proportion to weight times
+    size: with weights 4 and 1, corpora of equal size are sampled 1.6 and 0.4 times per epoch. The tokenizer is trained
+    on the same mix. See `data.temperature`."""
     tag: Annotated[str | None, AfterValidator(_not_reserved)] = Field(default=None, pattern=TAG_PATTERN)
-    """A token such as `<web>` put before each source sentence, so that the model can tell the corpora apart."""
+    """Token prepended to each source sentence to identify the corpus or domain, such as `<web>`."""
 
 
-# One file, or several for a test set with several references.
 ReferenceFiles = Path | Annotated[tuple[Path, ...], Field(min_length=1)]
 
 
@@ -94,131 +92,129 @@ def _as_references(tgt: Path | tuple[Path, ...] | None) -> tuple[Path, ...]:
     return tgt if isinstance(tgt, tuple) else (tgt,)
 
 
-class TextCorpus(TrainingShare):
-    """Two aligned text files, one sentence a line, plain or compressed (.gz, .xz, .zst)."""
+class TextCorpus(TrainingOptions):
+    """Two aligned text files, one sentence per line, plain or compressed (.gz, .xz, .zst)."""
 
     kind: Literal["text"] = "text"
     src: Path
     """File of source sentences."""
     tgt: ReferenceFiles
-    """File of target sentences, line by line the translation of `src`; of a test set also a list of such files, each a
-    reference."""
+    """File of target sentences, aligned with `src`; for a test set also a list of reference files."""
 
     @property
     def references(self) -> tuple[Path, ...]:
-        """The files that `tgt` names."""
+        """The files of `tgt`."""
         return _as_references(self.tgt)
 
 
-class TsvCorpus(TrainingShare):
-    """One tab-separated file with source and target in two columns."""
+class TsvCorpus(TrainingOptions):
+    """A tab-separated file with source and target columns."""
 
     kind: Literal["tsv"] = "tsv"
     path: Path
     """The file, plain or compressed."""
     src_column: NonNegativeInt | str = 0
-    """Column of the source sentence: a number counted from 0, or a name in the first line, which then is a header."""
+    """Source column: an index from 0, or a name; then the first line is a header."""
     tgt_column: NonNegativeInt | str = 1
-    """Column of the target sentence, likewise."""
+    """Target column, as `src_column`."""
     label_column: NonNegativeInt | str | None = None
-    """Column of a test sentence's labels, likewise; see `label_field` of a JSON Lines file."""
+    """Column of the labels in a test set, as `src_column`; see `label_field` of a JSON Lines file."""
 
     @property
     def has_header(self) -> bool:
-        """Whether the first line holds names of columns and not a pair."""
+        """Whether the first line is a header."""
         return any(isinstance(column, str) for column in (self.src_column, self.tgt_column, self.label_column))
 
 
-class SgmCorpus(TrainingShare):
-    """A WMT test set: a pair of SGM files (source, reference), or one XML file that holds both."""
+class SgmCorpus(TrainingOptions):
+    """A WMT test set: SGM files of source and reference, or one XML file of both."""
 
     kind: Literal["sgm"] = "sgm"
     src: Path
-    """The source .sgm file, or the one .xml file."""
+    """The .sgm file of the source, or the .xml file."""
     tgt: ReferenceFiles | None = None
-    """The reference .sgm file, or a list of them; left out for .xml."""
+    """The .sgm file of the reference, or a list of such files; not for .xml."""
 
     @property
     def references(self) -> tuple[Path, ...]:
-        """The files that `tgt` names; none where the references are in the file `src`."""
+        """The files of `tgt`; empty for .xml."""
         return _as_references(self.tgt)
 
 
-class ParquetCorpus(TrainingShare):
-    """A Parquet file; a dot in a field name steps into a nested record (`translation.en`)."""
+class ParquetCorpus(TrainingOptions):
+    """A Parquet file; a dot addresses a nested field (`translation.en`)."""
 
     kind: Literal["parquet"] = "parquet"
     path: Path
     """The file."""
     src_field: str
-    """Name of the source field."""
+    """Source field."""
     tgt_field: str
-    """Name of the target field."""
+    """Target field."""
     label_field: str | None = None
-    """Name of the field of a test sentence's labels; see `label_field` of a JSON Lines file."""
+    """Field of the labels in a test set; see `label_field` of a JSON Lines file."""
 
 
-class JsonLinesCorpus(TrainingShare):
-    """A JSON Lines file, plain or compressed; a dot in a field name steps into a nested object."""
+class JsonLinesCorpus(TrainingOptions):
+    """A JSON Lines file, plain or compressed; a dot addresses a nested field."""
 
     kind: Literal["jsonl"] = "jsonl"
     path: Path
     """The file."""
     src_field: str
-    """Name of the source field."""
+    """Source field."""
     tgt_field: str
-    """Name of the target field."""
+    """Target field."""
     label_field: str | None = None
-    """Name of the field of a test sentence's labels: text in which spaces separate them, such as `news long`. The
-    report also scores the sentences of each label."""
+    """Field of the labels in a test set, separated by spaces, such as `news long`. The report has scores by label."""
 
 
-class HuggingFaceCorpus(TrainingShare):
-    """A Hugging Face dataset, streamed from the hub or from a local folder of the same layout."""
+class HuggingFaceCorpus(TrainingOptions):
+    """A Hugging Face dataset, streamed from the Hub or a local directory."""
 
     kind: Literal["huggingface"] = "huggingface"
     dataset: str
-    """Name on the hub (`wmt/wmt14`) or a local folder."""
+    """Name on the Hub (`wmt/wmt14`) or a local directory."""
     config: str | None = None
     """Configuration of the dataset (`de-en`)."""
     split: str = "train"
     """Split of the dataset."""
     revision: str | None = None
-    """Commit, tag or branch of the dataset on the hub. Give a commit: the newest version may change between runs."""
+    """Commit, tag or branch on the Hub. Use a commit: other revisions may change between runs."""
     src_field: str | None = None
-    """Field of the source sentence; by default `translation.<src_lang>`."""
+    """Source field; by default `translation.<src_lang>`."""
     tgt_field: str | None = None
-    """Field of the target sentence; by default `translation.<tgt_lang>`."""
+    """Target field; by default `translation.<tgt_lang>`."""
     label_field: str | None = None
-    """Field of a test sentence's labels; see `label_field` of a JSON Lines file."""
+    """Field of the labels in a test set; see `label_field` of a JSON Lines file."""
 
 
-class SacrebleuCorpus(TrainingShare):
-    """A test set known to sacreBLEU by name, downloaded by it when it is not cached yet."""
+class SacrebleuCorpus(TrainingOptions):
+    """A test set of sacreBLEU, which downloads it if necessary."""
 
     kind: Literal["sacrebleu"] = "sacrebleu"
     test_set: str
     """Name such as `wmt14/full`."""
 
 
-class TreesCorpus(TrainingShare):
-    """Constituency trees, one a line, for parsing as translation (Vinyals et al. 2015; paper, section 6.3): the source
-    is the words, the target the brackets with their labels. Score them with metric `bracket-f1`."""
+class TreesCorpus(TrainingOptions):
+    """Constituency trees, one per line, for parsing as translation (Vinyals et al. 2015; paper, section 6.3): the
+    source is the words, the target the labeled brackets. Use metric `bracket-f1`."""
 
     kind: Literal["trees"] = "trees"
     path: Path
-    """A file of trees in the form of the Penn Treebank, such as `(ROOT (S (NP (DT The) (NN dog)) (VP (VBZ sleeps))))`,
-    plain or compressed."""
+    """A file of trees in Penn Treebank format, such as `(ROOT (S (NP (DT The) (NN dog)) (VP (VBZ sleeps))))`, plain or
+    compressed."""
 
 
-class ToyCorpus(TrainingShare):
-    """The built-in toy corpus: labeled pairs made by a small English-German grammar; needs no file at all."""
+class ToyCorpus(TrainingOptions):
+    """The built-in toy corpus: labeled pairs generated by a small English-German grammar."""
 
     kind: Literal["toy"] = "toy"
     split: Literal["train", "valid", "test", "nested"] = "train"
-    """`test` holds word combinations that `train` never shows; `nested` nests clauses deeper than `train` does."""
+    """`test` has word combinations that are not in `train`; `nested` has deeper clauses than `train`."""
     pairs: PositiveInt = 100_000
-    """How many distinct pairs."""
+    """Number of distinct pairs."""
     seed: int = 1
     """Seed of the generator."""
 
@@ -236,7 +232,7 @@ Corpus = Annotated[
     Field(discriminator="kind"),
 ]
 
-# The sections by the `kind` that a recipe writes.
+# Corpus sections by `kind`.
 CORPUS_KINDS: dict[str, type[Section]] = {
     member.model_fields["kind"].default: member for member in get_args(get_args(Corpus)[0])
 }

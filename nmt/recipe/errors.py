@@ -1,26 +1,23 @@
-"""The errors that a user can cause."""
+"""Errors that a user can cause."""
 
 
 class UserError(Exception):
-    """Something the user can mend; the message is one line: what is wrong; what it must be; what to do."""
+    """An error that the user can fix; the message is one line: what is wrong; what is expected; what to do."""
 
 
 class RecipeError(UserError):
-    """A recipe that cannot be read or does not make sense."""
+    """An invalid or unreadable recipe."""
 
 
-class JobEnded(UserError):  # noqa: N818 - the error was another one, in this process or another
-    """A job of several processes ends for a reason that stderr already says."""
+class JobEnded(UserError):  # noqa: N818 - reports no error of its own
+    """The end of a multi-process job whose cause has been logged."""
 
 
 class OrderlyEnd(Exception):  # noqa: N818 - not an error
-    """All processes leave at the same step, as after a signal to stop.
-
-    status: exit status of the process
-    """
+    """An exit of all processes at the same step, for example after a signal; `status` is the exit status."""
 
     status = 0
 
 
 class CommandError(UserError):
-    """A command that does not fit what is there, such as the output of another command."""
+    """A command line that is invalid or does not fit existing files."""

@@ -1,4 +1,4 @@
-"""The section on scores, and the names of metrics and tokenizers."""
+"""The recipe section of scoring, and the names of metrics and tokenizers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ BleuTokenizer = Literal[
 
 
 class EvaluateRecipe(Section):
-    """How test translations are scored."""
+    """Scoring of test translations."""
 
     metrics: tuple[Metric, ...] = ("bleu", "chrf", "ter")
-    """sacreBLEU's metrics, and BLEU of Moses tokens as older publications give it: cased, lower-cased (`-lc`), or with
-    compounds split at hyphens; for trees, `bracket-f1` by the rules of EVALB. Each is reported with its signature."""
+    """sacreBLEU's metrics; BLEU on Moses tokens as in older publications: cased, lower-cased (`-lc`) or with compounds
+    split at hyphens; for trees, `bracket-f1` as in EVALB. Each is reported with its signature."""
     tokenize: BleuTokenizer | None = None
-    """sacreBLEU's tokenizer for `bleu`, here and in validation: 13a, intl, zh, ja-mecab, ko-mecab, char, flores101,
-    flores200, spm, spBLEU-1K or none; by default its own choice for the target language, which is 13a for most."""
+    """sacreBLEU tokenizer for `bleu`, also in validation: 13a, intl, zh, ja-mecab, ko-mecab, char, flores101,
+    flores200, spm, spBLEU-1K or none; by default selected for the target language, mostly 13a."""
     resamples: NonNegativeInt = 1_000
-    """Bootstrap resamples of the sentences, which give each score its 95 % interval; 0 leaves the intervals out."""
+    """Bootstrap resamples for the 95 % interval of each score; 0 disables the intervals."""
     samples: NonNegativeInt = 10
-    """Sample translations shown in the report."""
+    """Number of sample translations in the report."""

@@ -1,4 +1,4 @@
-"""The recipe as TOML: read, override, write, document."""
+"""Recipes as TOML: loading, overrides, writing, documentation and error messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from nmt.recipe.corpora import CORPUS_KINDS, TAG_PATTERN, Corpus, Section, TrainingShare
+from nmt.recipe.corpora import CORPUS_KINDS, TAG_PATTERN, Corpus, Section, TrainingOptions
 from nmt.recipe.decoding import DecodeRecipe
 from nmt.recipe.errors import RecipeError
 from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, DataRecipe, Recipe
@@ -29,10 +29,10 @@ _RENAMED = {
     "decode.alignment_place": "decode.alignment_at",
 }
 
-# Kinds of corpora that have another name today.
+# Corpus kinds of earlier versions.
 _RENAMED_KINDS = {"embedded": "toy"}
 
-# What values pydantic calls valid, by its names of what is wrong with others.
+# Descriptions of valid values, by the error types of pydantic.
 _KINDS = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
@@ -48,26 +48,25 @@ _KINDS = {
     "model_type": "a section of options",
     "model_attributes_type": "a table such as { name = value }",
 }
-# The table whose keys are phrases, which hold dots and spaces, and not names of options.
+# The table whose keys are phrases, which may contain dots and spaces.
 _PHRASES = ("decode", "bias")
 _PATTERNS = {
-    NAME_PATTERN: "of letters, digits, '.', '_' and '-', the first of them a letter or a digit",
-    LANGUAGE_PATTERN: "an ISO 639 code of two or three small letters, such as 'de'",
+    NAME_PATTERN: "letters, digits, '.', '_' and '-', starting with a letter or digit",
+    LANGUAGE_PATTERN: "an ISO 639 code of two or three lower-case letters, such as 'de'",
     TAG_PATTERN: "a word in angle brackets, such as '<web>'",
 }
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a TOML recipe and apply overrides such as `train.max_steps=100`.
+    """Load a TOML recipe and apply overrides such as `train.max_steps=100`.
 
-    Raises RecipeError for a missing file, TOML that does not parse, an unknown option or a value that does not fit.
+    Raises RecipeError for a missing file, invalid TOML, an unknown option or an invalid value.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors put a byte order mark before UTF-8
+        text = path.read_text(encoding="utf-8-sig")  # accepts a byte order mark
     except OSError as error:
         raise RecipeError(
-            f"cannot read recipe {path}: {error.strerror}; give the path of a TOML file, or a name that `nmt recipes` "
-            "lists"
+            f"cannot read recipe {path}: {error.strerror}; give a TOML file, or a name that `nmt recipes` lists"
         ) from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"recipe {path} is not UTF-8 text; save it as UTF-8") from error
@@ -109,11 +108,11 @@ def upgrade_options(tree: dict[str, Any]) -> list[str]:
 
 
 def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe") -> Recipe:
-    """The recipe that a TOML text describes; see `load_recipe`."""
+    """Parse a TOML recipe and apply overrides; see `load_recipe`."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{where} is not valid TOML: {error}; mend that line") from error
+        raise RecipeError(f"{where} is not valid TOML: {error}; fix that line") from error
     _apply_overrides(tree, overrides)
     try:
         return Recipe.model_validate(tree)
@@ -122,7 +121,7 @@ def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe"
 
 
 def revalidate(recipe: Recipe) -> Recipe:
-    """A recipe of which a section was replaced; raises RecipeError where its sections no longer fit together."""
+    """Validate a recipe with replaced sections; raises RecipeError if the sections are inconsistent."""
     try:
         return Recipe.model_validate(recipe.model_dump())
     except ValidationError as error:
@@ -130,10 +129,7 @@ def revalidate(recipe: Recipe) -> Recipe:
 
 
 def override_decode(decode: DecodeRecipe, overrides: Sequence[str]) -> DecodeRecipe:
-    """Search options with some of them replaced, such as `beam_size=8`; raises RecipeError as `load_recipe` does.
-
-    An option may also be called as in a recipe, and as errors call it: `decode.beam_size=8`.
-    """
+    """Apply overrides such as `beam_size=8` or `decode.beam_size=8`; raises RecipeError as `load_recipe` does."""
     tree = {"decode": decode.model_dump(mode="json", exclude_none=True)}
     names = [override.removeprefix("decode.") for override in overrides]
     _apply_overrides(tree, names, example="beam_size=8", section="decode.")
@@ -144,28 +140,28 @@ def override_decode(decode: DecodeRecipe, overrides: Sequence[str]) -> DecodeRec
 
 
 class _DecodeSection(Section):
-    """A recipe of which only the search counts."""
+    """The section in a recipe, for the locations in error messages."""
 
     decode: DecodeRecipe
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """The recipe as TOML, every option written out, such that `parse_recipe` gives the same recipe back."""
+    """Format a recipe as TOML with all options; `parse_recipe` restores it."""
     return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
 
 
 def is_dumped(text: str) -> bool:
-    """Whether a recipe is laid out as a program writes it, without comments: nothing is lost when it is replaced.
+    """Return whether a TOML text was written by a program, without comments that would be lost if it is replaced.
 
-    Unlike a comparison with `dump_recipe`, this also recognizes what a version with other options wrote.
+    Unlike a comparison with `dump_recipe`, this also holds for recipes of versions with other options.
     """
     return tomli_w.dumps(tomllib.loads(text)) == text
 
 
 def dump_choices(recipe: Recipe) -> str:
-    """The recipe as TOML without what has its default, such that `parse_recipe` gives the same recipe back."""
+    """Format a recipe as TOML without options that have their defaults; `parse_recipe` restores it."""
     tree = recipe.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
-    # The kind of a corpus is always a default, but the only thing that says which options it has.
+    # `kind` is always a default, but it determines the type of a corpus.
     tree["data"]["train"] = [_corpus_choices(corpus) for corpus in recipe.data.train]
     tree["data"]["valid"] = [_corpus_choices(corpus) for corpus in recipe.data.valid]
     if recipe.data.test:
@@ -173,7 +169,7 @@ def dump_choices(recipe: Recipe) -> str:
     return tomli_w.dumps(tree)
 
 
-def _corpus_choices(corpus: Corpus | TrainingShare) -> dict[str, Any]:
+def _corpus_choices(corpus: Corpus | TrainingOptions) -> dict[str, Any]:
     return {
         "kind": type(corpus).model_fields["kind"].default,
         **corpus.model_dump(mode="json", exclude_defaults=True, exclude_none=True),
@@ -181,30 +177,30 @@ def _corpus_choices(corpus: Corpus | TrainingShare) -> dict[str, Any]:
 
 
 def describe_recipe(recipe: Recipe) -> str:
-    """The resolved recipe as TOML with each option's documentation as a comment above it."""
+    """Format a recipe as TOML with the documentation of each option in a comment above it."""
     return "\n".join(_describe_section(recipe, prefix="")) + "\n"
 
 
 def _apply_overrides(
     tree: dict[str, Any], overrides: Sequence[str], example: str = "train.max_steps=1000", section: str = ""
 ) -> None:
-    """Set each `section.key=value` in the tree; RecipeError for a key that is given twice.
+    """Set each `section.key=value` in the tree; raises RecipeError for a repeated key.
 
-    example: of an override, for errors; section: put before each key, with a dot at its end
+    example: an override for error messages; section: prefix of all keys
     """
     given: set[str] = set()
     for override in overrides:
         option = _apply_override(tree, override, example, section)
         if option in given:
-            raise RecipeError(f"override {override!r}: {option} is given twice; leave one of them out")
+            raise RecipeError(f"override {override!r}: {option} is given twice; remove one")
         given.add(option)
 
 
 def _apply_override(tree: dict[str, Any], override: str, example: str, section: str) -> str:
-    """Set an option and return its name; the value is read as TOML, and as a plain string where it is not TOML."""
+    """Set an option and return its name; a value that is not TOML is a string."""
     key, equals, raw = override.partition("=")
     if not equals or not key:
-        raise RecipeError(f"override {override!r} has no value; it must look like {example}")
+        raise RecipeError(f"override {override!r} has no value; it must be like {example}")
     *sections, name = f"{section}{key.strip()}".split(".")
     if tuple(sections[:2]) == _PHRASES:
         sections, (name, raw) = sections[:2], _phrase_and_value(override)
@@ -223,59 +219,60 @@ def _apply_override(tree: dict[str, Any], override: str, example: str, section: 
 
 
 def _phrase_and_value(override: str) -> tuple[str, str]:
-    """The phrase, as it is or quoted as in TOML, and the value of an override such as `bias.Dr. Smith=1`."""
-    key, _, raw = override.rpartition("=")  # The value is a number; the phrase may hold an equals sign.
+    """Parse an override such as `bias.Dr. Smith=1`, where the phrase may be quoted as in TOML."""
+    key, _, raw = override.rpartition("=")  # the phrase may contain equals signs
     phrase = key.partition("bias.")[2].strip()
     if not phrase.startswith(('"', "'")):
         return phrase, raw
     try:
         return str(tomllib.loads(f"phrase = {phrase}")["phrase"]), raw
     except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"override {override!r}: {phrase} has no closing quote; close it, or leave it out") from error
+        raise RecipeError(f"override {override!r}: {phrase} has no closing quote; add it") from error
 
 
 def explain(error: ValidationError) -> str:
-    """What pydantic found wrong with a recipe or one of its sections, on one line."""
+    """Format all errors of pydantic on one line."""
     return " | ".join(phrase for _, phrase in _explain(error))
 
 
 def _explain_with_origin(error: ValidationError, overrides: Sequence[str], where: str) -> str:
-    """What pydantic found wrong, on one line; `where` the recipe stands precedes what no override is to blame for."""
+    """Format all errors of pydantic on one line, with `where` before those that no override has caused."""
     keys = [override.partition("=")[0].strip() for override in overrides]
-    keys = ["decode.bias" if key.startswith("decode.bias.") else key for key in keys]  # its phrases may be quoted
-    given: list[str] = []
-    written: list[str] = []
+    keys = ["decode.bias" if key.startswith("decode.bias.") else key for key in keys]  # phrases may be quoted
+    of_overrides: list[str] = []
+    of_file: list[str] = []
     for option, phrase in _explain(error):
-        is_given = any(_encloses(option, key) or _encloses(key, option) for key in keys)
-        (given if is_given else written).append(phrase)
-    return " | ".join(given + ([f"{where}: {' | '.join(written)}"] if written else []))
+        is_overridden = any(_contains(option, key) or _contains(key, option) for key in keys)
+        (of_overrides if is_overridden else of_file).append(phrase)
+    return " | ".join(of_overrides + ([f"{where}: {' | '.join(of_file)}"] if of_file else []))
 
 
-def _encloses(outer: str, inner: str) -> bool:
-    """Whether an option is another one, or a section that holds it; the whole recipe is ""."""
+def _contains(outer: str, inner: str) -> bool:
+    """Return whether an option is another one or a section that contains it; the whole recipe is ""."""
     return not outer or f"{inner}.".startswith(f"{outer}.")
 
 
 def _explain(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """Each option that pydantic found wrong, as it is written, and what is wrong with it."""
+    """Yield each invalid option, as written in the file, and its error."""
     problems = error.errors()
-    places = [problem["loc"] for problem in problems]
-    of_options: dict[str, list[ErrorDetails]] = {}
+    locations = [problem["loc"] for problem in problems]
+    by_option: dict[str, list[ErrorDetails]] = {}
     for problem in problems:
-        place = problem["loc"]
-        if not any(other[: len(place)] == place and other != place for other in places):  # else it follows from those
-            of_options.setdefault(".".join(_written_names(place)), []).append(problem)
-    for where, of_option in of_options.items():
-        yield where, _explain_option(where, of_option)
+        location = problem["loc"]
+        # An error of a section may only be a consequence of errors of its options.
+        if not any(other[: len(location)] == location and other != location for other in locations):
+            by_option.setdefault(".".join(_written_names(location)), []).append(problem)
+    for option, of_option in by_option.items():
+        yield option, _explain_option(option, of_option)
 
 
 def _explain_option(where: str, problems: Sequence[ErrorDetails]) -> str:
-    """What is wrong with an option, or with each of the types that it may have."""
+    """Describe the errors of an option: one for each type of a union."""
     problem = problems[0]
     if problem["type"] in ("union_tag_not_found", "union_tag_invalid"):
         kind = problem["input"].get("kind")
         if now := _RENAMED_KINDS.get(str(kind)):
-            return f"{where}.kind is {kind!r}, which other text has replaced; it must be {now!r}; write that"
+            return f"{where}.kind is {kind!r}, which no longer exists; use {now!r}"
         return f"{where}.kind is {kind!r}; it must be one of {', '.join(CORPUS_KINDS)}"
     if where in _REMOVED:
         return f"unknown option {where!r}; {_REMOVED[where]}; leave it out"
@@ -286,14 +283,16 @@ def _explain_option(where: str, problems: Sequence[ErrorDetails]) -> str:
     if problem["type"] == "missing" and _is_section(_annotation(problem["loc"])):
         return f"section [{where}] is missing; every recipe needs one; recipes/quickstart.toml is an example"
     if problem["type"] == "missing":
-        return f"option {where!r} is missing; it has no default"
+        return f"option {where!r} is missing; set it"
     if problem["type"] == "value_error":
         return problem["msg"].removeprefix("Value error, ")
-    return f"{where} = {problem['input']!r}; it must {' or '.join(map(_wanted, problems)).replace(' or be ', ' or ')}"
+    return (
+        f"{where} = {problem['input']!r}; it must {' or '.join(map(_requirement, problems)).replace(' or be ', ' or ')}"
+    )
 
 
 def _suggest(location: Sequence[str | int]) -> str:
-    """What a user may have meant by an unknown option: one of the same section, or else one of another section."""
+    """Suggest a known option of the same section, or else of another section."""
     section, name = location[:-1], str(location[-1])
     if near := _nearest(name, _known_names(section)):
         return f"did you mean {near!r}?"
@@ -304,14 +303,14 @@ def _suggest(location: Sequence[str | int]) -> str:
 
 
 def _nearest(name: str, known: Sequence[str], similarity: float = 0.5) -> str | None:
-    """The option whose name is most similar, or of which `name` is the initials (`lr`, `learning_rate`)."""
+    """Return the option with the most similar name, or with the initials `name` (`lr`, `learning_rate`)."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=similarity)
     initials = [option for option in known if "".join(word[0] for word in option.split("_")) == name and "_" in option]
     return next(iter(near + initials), None)
 
 
-def _wanted(problem: ErrorDetails) -> str:
-    """What a value must be or have, by pydantic's name of what is wrong with it and its words for that."""
+def _requirement(problem: ErrorDetails) -> str:
+    """Describe valid values, from the type and message of a pydantic error."""
     if problem["type"] in _KINDS:
         return f"be {_KINDS[problem['type']]}"
     match problem["type"]:
@@ -326,25 +325,24 @@ def _wanted(problem: ErrorDetails) -> str:
 
 
 def _written_names(location: Sequence[str | int]) -> list[str]:
-    """A place in the tree as it is written in the file: `data.train.0.src`.
+    """Return the names of a location as written in the file, such as `data.train.0.src`.
 
-    That is without what pydantic adds: the kind of a corpus behind its number, a type that it tried of several.
+    Drops what pydantic adds: the kind of a corpus, and the type of a union.
     """
     is_corpus = location[:1] == ("data",) and len(location) > 3 and location[3] in CORPUS_KINDS
     return [
         str(part)
-        for place, part in enumerate(location)
-        if not (is_corpus and place == 3) and not (isinstance(part, str) and _is_union(location[:place]))
+        for index, part in enumerate(location)
+        if not (is_corpus and index == 3) and not (isinstance(part, str) and _is_union(location[:index]))
     ]
 
 
 def _is_union(location: Sequence[str | int]) -> bool:
-    """Whether the option at a place may have one of several types."""
     return get_origin(_annotation(location)) in (Union, UnionType)
 
 
 def _annotation(location: Sequence[str | int]) -> Any:
-    """The type of the option at a place in the tree; pydantic adds the tag of a corpus union to the place."""
+    """Return the type of an option; pydantic adds the kind of a corpus to the location."""
     annotation: Any = Recipe
     for part in location:
         if part in CORPUS_KINDS:
@@ -359,7 +357,7 @@ def _is_section(annotation: Any) -> bool:
 
 
 def _known_names(location: Sequence[str | int]) -> list[str]:
-    """Names of options at a place in the tree where a section or a corpus stands."""
+    """Return the options of the section or corpus at a location."""
     section: type[BaseModel] = _annotation(location)
     return list(section.model_fields)
 
@@ -382,21 +380,21 @@ def _describe_section(section: Section, prefix: str) -> Iterator[str]:
 
 
 def _describe_corpora() -> Iterator[str]:
-    """A comment for each kind of corpus: what it is, its own options, and those that every training corpus has."""
-    yield "# A corpus is one of these, `*` marks options without a default:"
+    """Yield comments that document the kinds of corpora and their options."""
+    yield "# Kinds of corpora; `*` marks required options:"
     for kind, section in CORPUS_KINDS.items():
-        own = {name: field for name, field in section.model_fields.items() if name not in TrainingShare.model_fields}
+        own = {name: field for name, field in section.model_fields.items() if name not in TrainingOptions.model_fields}
         options = ", ".join(_describe_key(name, field) for name, field in own.items() if name != "kind")
         yield f"#   kind = {toml_value(kind)}: {options}"
         yield f"#     {' '.join(section.summary.split())}"
-    shared = ", ".join(_describe_key(name, field) for name, field in TrainingShare.model_fields.items())
+    shared = ", ".join(_describe_key(name, field) for name, field in TrainingOptions.model_fields.items())
     yield f"#   Training corpora of every kind: {shared}"
-    for name, field in TrainingShare.model_fields.items():
+    for name, field in TrainingOptions.model_fields.items():
         yield f"#     {name}: {' '.join((field.description or '').split())}"
 
 
 def _describe_key(name: str, field: FieldInfo) -> str:
-    """An option of a corpus with its default, such as `split = "train"`."""
+    """Format an option of a corpus with its default, such as `split = "train"`."""
     if field.is_required():
         return f"{name}*"
     return name if field.default is None else f"{name} = {toml_value(field.default)}"
@@ -415,11 +413,11 @@ def _describe_option(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
 
 
 def toml_value(value: Any) -> str:
-    """One option's value as inline TOML."""
+    """Format a value as inline TOML."""
     match value:
         case bool():
             return "true" if value else "false"
-        case TrainingShare():
+        case TrainingOptions():
             return toml_value(_corpus_choices(value))
         case Section():
             return toml_value(value.model_dump(mode="json", exclude_none=True))

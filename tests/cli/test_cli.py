@@ -176,7 +176,7 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
         Translator.load(run_dir, precision="int4")  # type: ignore[arg-type]
     translator = Translator.load(run_dir, "cpu")
     for call in (translator.translate, translator.translate_n_best, lambda line: next(translator.stream(line, 5))):
-        with pytest.raises(TypeError, match="lines must be a list of strings, got str; put it into a list"):
+        with pytest.raises(TypeError, match="lines must be a list of strings, got str; wrap it in a list"):
             call("one string")
     with pytest.raises(TypeError, match="the phrases of a line must be a list of strings, got str"):
         translator.translate(["a cat"], required=["term"])
@@ -280,7 +280,7 @@ def test_rules_of_the_search_can_be_given(run_dir: Path, tmp_path: Path, nmt: Nm
     assert "did you mean 'no_repeat_ngram'?" in one_line(err)
     status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--beam-size", 2, "--n-best", 5)
     assert status == 2
-    assert "widen the beam" in one_line(err)
+    assert "increase beam_size" in one_line(err)
     decode = read_model_metadata(run_dir / "model").decode.model_copy(update={"no_repeat_ngram": 1})
     for (best,) in Translator.load(run_dir, "cpu", decode=decode).translate_n_best(["The man sleeps.", "A dog."]):
         assert len(set(best.pieces)) == len(best.pieces)

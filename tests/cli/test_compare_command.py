@@ -193,6 +193,6 @@ def test_a_pipe_that_would_be_read_twice_is_an_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     writer = threading.Thread(target=lambda: (tmp_path / "fifo").write_text("a\n"), daemon=True)
     writer.start()
-    with pytest.raises(UserError, match="fifo is a pipe; it is read more than once, so it must be a file"):
+    with pytest.raises(UserError, match="fifo is a pipe, but is read more than once; it must be a file"):
         count_lines(tmp_path / "fifo")
     writer.join(20)

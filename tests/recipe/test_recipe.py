@@ -1,4 +1,4 @@
-"""Recipes: reading, overriding, writing back, and the words for what is wrong with one."""
+"""Recipes: loading, overrides, writing, error messages and documentation."""
 
 import pydoc
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from nmt import recipe as recipe_room
+from nmt import recipe as recipe_package
 from nmt.recipe import (
     DecodeRecipe,
     HuggingFaceCorpus,
@@ -38,7 +38,7 @@ from nmt.recipe import (
 from nmt.recipe.corpora import CORPUS_KINDS
 
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.toml"))
-SECTIONS = [item for item in vars(recipe_room).values() if isinstance(item, type) and issubclass(item, Section)]
+SECTIONS = [item for item in vars(recipe_package).values() if isinstance(item, type) and issubclass(item, Section)]
 
 SMALL = """\
 name = "small"
@@ -53,7 +53,7 @@ kind = "toy"
 split = "valid"
 """
 
-# Every kind of corpus, optional options set, and strings that are hard to write in TOML.
+# Every kind of corpus, optional options, and strings that need escapes in TOML.
 WIDE = (
     SMALL
     + r"""
@@ -116,13 +116,13 @@ def message_for(text: str, *overrides: str) -> str:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_recipes_of_the_project_load_and_are_named_as_their_files(path: Path) -> None:
+def test_packaged_recipes_load_and_have_the_name_of_their_file(path: Path) -> None:
     recipe = load_recipe(path)
     assert recipe.name == path.stem
     assert recipe.data.test, "a recipe without a test set reports nothing"
 
 
-def test_the_promised_recipes_are_there() -> None:
+def test_packaged_recipes_exist() -> None:
     pairs = {f"wmt14-en-{lang}-{size}" for lang in ("de", "fr") for size in ("base", "big")}
     others = {"quickstart", "multi30k-en-de", "multi30k-en-fr", "tatoeba-en-de", "iwslt14-de-en"}
     assert pairs | others <= {path.stem for path in RECIPES}
@@ -130,7 +130,7 @@ def test_the_promised_recipes_are_there() -> None:
 
 @pytest.mark.parametrize("text", [SMALL, WIDE, *(path.read_text(encoding="utf-8") for path in RECIPES)])
 @pytest.mark.parametrize("write", [dump_recipe, dump_choices, describe_recipe])
-def test_written_recipes_read_back_as_the_same_recipe(text: str, write: object) -> None:
+def test_round_trip(text: str, write: object) -> None:
     recipe = parse_recipe(text)
     assert callable(write)
     written = write(recipe)
@@ -139,7 +139,7 @@ def test_written_recipes_read_back_as_the_same_recipe(text: str, write: object) 
     assert write(again) == written
 
 
-def test_every_kind_of_corpus_is_read_as_its_own_section() -> None:
+def test_corpora_of_every_kind() -> None:
     data = parse_recipe(WIDE).data
     kinds = [ToyCorpus, TextCorpus, TsvCorpus, ParquetCorpus, JsonLinesCorpus, HuggingFaceCorpus]
     assert [type(corpus) for corpus in data.train] == kinds
@@ -148,14 +148,14 @@ def test_every_kind_of_corpus_is_read_as_its_own_section() -> None:
     assert list(data.test) == ["news 1.2", "several", "newstest"]
 
 
-def test_a_dumped_recipe_spells_out_every_default() -> None:
+def test_dump_recipe_includes_defaults() -> None:
     tree = tomllib.loads(dump_recipe(parse_recipe(SMALL)))
     assert tree["train"]["warmup_steps"] == 4_000
     assert tree["model"]["tied_embeddings"] == "three-way"
     assert set(tree) == {*Recipe.model_fields} - {"run_dir"}  # None has no form in TOML
 
 
-def test_the_choices_of_a_recipe_are_what_differs_from_the_defaults() -> None:
+def test_dump_choices_omits_defaults() -> None:
     tree = tomllib.loads(dump_choices(parse_recipe(SMALL, ["model.d_ff=99", "decode.beam_size=4"])))
     assert tree["model"] == {"d_ff": 99}
     assert "decode" not in tree  # 4 is the default
@@ -181,7 +181,7 @@ def test_defaults_are_the_papers_base_model() -> None:
         assert {name: defaults[name] for name in options_of_paper} == options_of_paper
 
 
-def test_a_recipe_with_a_byte_order_mark_or_windows_line_ends_loads(tmp_path: Path) -> None:
+def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "r.toml"
     path.write_bytes(b"\xef\xbb\xbf" + SMALL.replace("\n", "\r\n").encode())
     assert load_recipe(path) == parse_recipe(SMALL)
@@ -190,9 +190,9 @@ def test_a_recipe_with_a_byte_order_mark_or_windows_line_ends_loads(tmp_path: Pa
 @pytest.mark.parametrize(
     "path", [path for path in RECIPES if path.stem.startswith("wmt14")], ids=lambda path: path.stem
 )
-def test_the_local_files_that_a_comment_offers_are_a_valid_choice(path: Path) -> None:
+def test_commented_corpora_of_local_files_are_valid(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    before, hub, rest = re.split(r"(?m)^(?=\[\[data\.train\]\]|# The same text)", text, maxsplit=2)
+    before, hub, rest = re.split(r"(?m)^(?=\[\[data\.train\]\]|# To use local files)", text, maxsplit=2)
     assert "huggingface" in hub
     offered = re.sub(r"(?m)^#( (?=\[|\w+ = )|$)", "", rest)
     corpora = parse_recipe(before + offered).data.train
@@ -201,18 +201,18 @@ def test_the_local_files_that_a_comment_offers_are_a_valid_choice(path: Path) ->
     assert parse_recipe(before + offered).data.root == Path("data/wmt14")
 
 
-def test_folders_of_a_run() -> None:
+def test_directories_of_a_run() -> None:
     assert parse_recipe(SMALL).directory == Path("runs/small")
     assert parse_recipe(SMALL, ["run_dir=elsewhere"]).data_directory == Path("elsewhere/data")
 
 
-def test_the_width_of_heads_is_that_of_the_model_unless_it_is_given() -> None:
+def test_head_width() -> None:
     plain, named, other = (
         parse_recipe(SMALL, overrides).model
         for overrides in ([], ["model.d_head=64"], ["model.d_head=20", "model.num_heads=7"])
     )
     assert plain.head_width == named.head_width == 64
-    assert plain == named  # so that a model which names its default is no other model
+    assert plain == named
     assert other.head_width == 20
 
 
@@ -250,7 +250,7 @@ def test_recipes_are_frozen() -> None:
         ('data.test.new={kind = "toy", pairs = 5}', {"new": ToyCorpus(pairs=5)}),
     ],
 )
-def test_overrides_of_each_type(override: str, expected: object) -> None:
+def test_override_values(override: str, expected: object) -> None:
     value: object = parse_recipe(SMALL, [override])
     for name in override.partition("=")[0].strip().replace("data.test.new", "data.test").split("."):
         value = getattr(value, name)
@@ -270,14 +270,14 @@ def test_overrides_of_each_type(override: str, expected: object) -> None:
         ('bias." = "=1', " = "),
     ],
 )
-def test_a_phrase_of_the_bias_may_hold_dots_spaces_and_equals_signs(override: str, phrase: str) -> None:
+def test_overrides_of_bias_phrases(override: str, phrase: str) -> None:
     before = DecodeRecipe(bias={"a": 2.0})
     assert override_decode(before, [override]).bias == {"a": 2.0, phrase: 1.0}
     whole = override if override.startswith("decode.") else f"decode.{override}"
     assert parse_recipe(SMALL, [whole]).decode.bias == {phrase: 1.0}
 
 
-def test_overrides_reach_sections_that_the_file_lacks() -> None:
+def test_overrides_add_missing_sections() -> None:
     recipe = parse_recipe(SMALL, ["seed=3", "decode.beam_size=9"])
     assert (recipe.seed, recipe.decode.beam_size) == (3, 9)
 
@@ -290,8 +290,8 @@ def test_overrides_reach_sections_that_the_file_lacks() -> None:
         (["decode.bias.a b=1", "decode.bias.'a b'=2"], "decode.bias.a b"),
     ],
 )
-def test_an_override_that_is_given_twice_is_refused(overrides: list[str], option: str) -> None:
-    told = f"override {overrides[-1]!r}: {option} is given twice; leave one of them out"
+def test_repeated_override_is_an_error(overrides: list[str], option: str) -> None:
+    told = f"override {overrides[-1]!r}: {option} is given twice; remove one"
     assert message_for(SMALL, *overrides) == told
     if option.startswith("decode."):
         with pytest.raises(RecipeError, match="is given twice"):
@@ -301,8 +301,8 @@ def test_an_override_that_is_given_twice_is_refused(overrides: list[str], option
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.max_steps", "override 'train.max_steps' has no value; it must look like train.max_steps=1000"),
-        ("=5", "override '=5' has no value; it must look like train.max_steps=1000"),
+        ("train.max_steps", "override 'train.max_steps' has no value; it must be like train.max_steps=1000"),
+        ("=5", "override '=5' has no value; it must be like train.max_steps=1000"),
         ("name.x=5", "override 'name.x=5': 'name' is not a section; run `nmt config` to see the options"),
         ("train.max_step=5", "unknown option 'train.max_step'; did you mean 'max_steps'?"),
         ("train.lr=1", "unknown option 'train.lr'; did you mean 'learning_rate'?"),
@@ -326,18 +326,18 @@ def test_an_override_that_is_given_twice_is_refused(overrides: list[str], option
         ("decode.bias={a='x'}", "decode.bias.a = 'x'; it must be a number"),
         ("decode.bias.Dr. Smith=x", "decode.bias.Dr. Smith = 'x'; it must be a number"),
         ('decode.bias."Dr. Smith"=x', "decode.bias.Dr. Smith = 'x'; it must be a number"),
-        ("decode.bias.Dr. Smith", "override 'decode.bias.Dr. Smith' has no value; it must look like"),
-        ('decode.bias."Dr. =1', "override 'decode.bias.\"Dr. =1': \"Dr. has no closing quote; close it"),
+        ("decode.bias.Dr. Smith", "override 'decode.bias.Dr. Smith' has no value; it must be like"),
+        ('decode.bias."Dr. =1', "override 'decode.bias.\"Dr. =1': \"Dr. has no closing quote; add it"),
         ("data.train=[]", "data.train = []; it must have 1 or more parts"),
-        ('name="a/b"', "name = 'a/b'; it must be of letters, digits, '.', '_' and '-', the first of them"),
-        ("tgt_lang=German", "tgt_lang = 'German'; it must be an ISO 639 code of two or three small letters"),
+        ('name="a/b"', "name = 'a/b'; it must be letters, digits, '.', '_' and '-', starting"),
+        ("tgt_lang=German", "tgt_lang = 'German'; it must be an ISO 639 code of two or three lower-case letters"),
         (
             'data.train=[{kind="text",src="a",tgt="b",tag="web"}]',
             "data.train.0.tag = 'web'; it must be a word in angle",
         ),
     ],
 )
-def test_overrides_that_do_not_work_are_explained(override: str, message: str) -> None:
+def test_invalid_overrides(override: str, message: str) -> None:
     assert message_for(SMALL, override).startswith(message)
 
 
@@ -364,18 +364,18 @@ def test_an_override_is_not_blamed_on_the_recipe() -> None:
         ),
         ("decode.beam_siz=1", "unknown option 'decode.beam_siz'; did you mean 'beam_size'?"),
         ("beam_siz=1", "unknown option 'decode.beam_siz'; did you mean 'beam_size'?"),
-        ("sampling", "override 'sampling' has no value; it must look like beam_size=8"),
+        ("sampling", "override 'sampling' has no value; it must be like beam_size=8"),
         ("beam_size.x=1", "override 'beam_size.x=1': 'beam_size' is not a section;"),
-        ("n_best=5", "decode.n_best is 5; it must be at most decode.beam_size (4); widen the beam"),
+        ("n_best=5", "decode.n_best is 5; it must be at most decode.beam_size (4); increase beam_size"),
     ],
 )
-def test_overrides_of_the_search_alone_are_explained_by_the_names_that_were_given(override: str, message: str) -> None:
+def test_invalid_overrides_of_decode(override: str, message: str) -> None:
     with pytest.raises(RecipeError, match=f"^{re.escape(message)}"):
         override_decode(DecodeRecipe(), [override])
 
 
 @pytest.mark.parametrize("override", ["beam_size=9", "decode.beam_size=9"])
-def test_options_of_the_search_have_the_names_that_they_have_in_a_recipe_too(override: str) -> None:
+def test_override_decode_accepts_names_with_and_without_section(override: str) -> None:
     before = DecodeRecipe(n_best=2)
     assert override_decode(before, [override]) == before.model_copy(update={"beam_size": 9})
 
@@ -406,7 +406,7 @@ def test_renamed_options_load_from_saved_recipes_and_are_errors_elsewhere(
             override_decode(DecodeRecipe(), [f"{key}={value}"])
 
 
-def test_a_saved_recipe_may_name_options_that_were_removed_since(tmp_path: Path) -> None:
+def test_removed_options_load_from_saved_recipes_and_are_errors_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     for value in ("0.0", "0.2"):
         path.write_text(dump_recipe(parse_recipe(SMALL)).replace("[decode]", f"[decode]\ncoverage_penalty = {value}"))
@@ -432,14 +432,14 @@ def test_a_saved_recipe_may_name_options_that_were_removed_since(tmp_path: Path)
             "[data.test.t]\nkind = 'text'\nsrc = 'a'\ntgt = 'b'\nsource = 'c'",
             "recipe: unknown option 'data.test.t.source'; did you mean 'src'?",
         ),
-        ("[data.test.t]\nkind = 'text'\nsrc = 'a'", "recipe: option 'data.test.t.tgt' is missing; it has no default"),
+        ("[data.test.t]\nkind = 'text'\nsrc = 'a'", "recipe: option 'data.test.t.tgt' is missing; set it"),
         (
             "[data.test.t]\nkind = 'txt'",
             "recipe: data.test.t.kind is 'txt'; it must be one of text, tsv, sgm, parquet, jsonl, hugging",
         ),
         (
             "[data.test.t]\nkind = 'embedded'",
-            "recipe: data.test.t.kind is 'embedded', which other text has replaced; it must be 'toy'; write that",
+            "recipe: data.test.t.kind is 'embedded', which no longer exists; use 'toy'",
         ),
         ("[data.test.t]\nkind = ['text']", "recipe: data.test.t.kind is ['text']; it must be one of text, tsv,"),
         (
@@ -462,10 +462,10 @@ def test_a_saved_recipe_may_name_options_that_were_removed_since(tmp_path: Path)
         ("[model]\ndropout = 1.0", "recipe: model.dropout = 1.0; it must be less than 1"),
         ("[train]\nmax_steps = 0", "recipe: train.max_steps = 0; it must be greater than 0"),
         ("[train]\nlearning_rate = inf", "recipe: train.learning_rate = inf; it must be a finite number"),
-        ("[train]\nadam_betas = [0.9]", "recipe: option 'train.adam_betas.1' is missing; it has no default"),
+        ("[train]\nadam_betas = [0.9]", "recipe: option 'train.adam_betas.1' is missing; set it"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> None:
+def test_errors_name_file_and_option(addition: str, message: str) -> None:
     assert message_for(SMALL + addition).startswith(message)
 
 
@@ -480,17 +480,17 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
         ),
         (
             ["model.positions=rotary", "model.d_head=5"],
-            "model.positions is 'rotary', but heads are 5 wide; their width must be even, because features are rotated "
+            "model.positions is 'rotary', but the head dimension is 5; it must be even, because features are rotated "
             "in pairs; set model.d_head to 6",
         ),
         (["model.d_model=33", "model.num_heads=1"], "model.d_model is 33; it must be even, half sine and half cosine"),
         (
             ["model.num_decoder_layers=2", "decode.alignment_layer=9"],
-            "decode.alignment_layer is 9; a decoder of 2 layers has layers 0 to 1; choose one of them",
+            "decode.alignment_layer is 9; the decoder has layers 0 to 1; choose one of them",
         ),
         (
             ["decode.alignment_heads=[0, 8]"],
-            "decode.alignment_heads names head 8; a layer of 8 heads has heads 0 to 7; choose of them",
+            "decode.alignment_heads names head 8; layers have heads 0 to 7; choose from these",
         ),
         (["train.weight_decay=0.1"], "train.weight_decay needs decoupled decay; set train.optimizer to 'adamw'"),
         (
@@ -519,25 +519,25 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
         ),
         (
             ["decode.temperature=0.5"],
-            "decode.temperature has no effect on a search; it needs decode.sampling; set that",
+            "decode.temperature has no effect on beam search; set decode.sampling to true",
         ),
-        (["decode.top_k=5"], "decode.top_k has no effect on a search"),
-        (["decode.top_p=0.5"], "decode.top_p has no effect on a search"),
-        (["decode.min_p=0.5"], "decode.min_p has no effect on a search"),
+        (["decode.top_k=5"], "decode.top_k has no effect on beam search"),
+        (["decode.top_p=0.5"], "decode.top_p has no effect on beam search"),
+        (["decode.min_p=0.5"], "decode.min_p has no effect on beam search"),
         (["train.schedule_start=100_000"], "train.schedule_start is 100000; it must be less than train.max_steps"),
         (["train.warmup_steps=0"], "train.warmup_steps is 0, but the noam schedule divides by it; it must be"),
         (["train.validate_bleu_every=1500"], "train.validate_bleu_every is 1500; it must be a multiple of"),
-        (["train.best_metric=bleu"], "train.best_metric is 'bleu'; BLEU must then be measured at every validation;"),
+        (["train.best_metric=bleu"], "train.best_metric is 'bleu'; it needs BLEU at every validation;"),
         (
             ["train.average_count=6"],
-            "train.average_count is 6, but only 5 of these checkpoints stay on disk; set train.keep_last to 6",
+            "train.average_count is 6, but only 5 of these checkpoints are kept; set train.keep_last to 6",
         ),
-        (["decode.n_best=5"], "decode.n_best is 5; it must be at most decode.beam_size (4); widen the beam"),
+        (["decode.n_best=5"], "decode.n_best is 5; it must be at most decode.beam_size (4); increase beam_size"),
         (["decode.tag=<web>"], "decode.tag is '<web>'; it must be the tag of a training corpus;"),
         (["tokenizer.joint=false"], "tokenizer.joint is false, but three-way tied embeddings need one vocabulary;"),
         (
             ["model.max_positions=256"],
-            "data.max_tokens is 256; the model must also hold the end token; set model.max_pos",
+            "data.max_tokens is 256; the model also needs a position for EOS; set",
         ),
         (
             ["train.micro_batch_tokens=256"],
@@ -545,14 +545,14 @@ def test_what_is_wrong_is_named_with_its_place(addition: str, message: str) -> N
         ),
     ],
 )
-def test_choices_that_do_not_fit_together_are_refused(overrides: list[str], message: str) -> None:
+def test_inconsistent_options(overrides: list[str], message: str) -> None:
     assert message_for(SMALL, *overrides).startswith(message)
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["model.num_heads=7", "model.d_model=504"],  # what the message above advises
+        ["model.num_heads=7", "model.d_model=504"],
         ["model.num_heads=1000", "model.d_model=1000"],
         ["train.weight_decay=0.1", "train.optimizer=adamw"],
         ["train.warmup_steps=0", "train.schedule=inverse-sqrt"],
@@ -560,22 +560,22 @@ def test_choices_that_do_not_fit_together_are_refused(overrides: list[str], mess
         ["train.average_count=6", "train.keep_last=6"],
         ["tokenizer.joint=false", "model.tied_embeddings=decoder"],
         ["decode.tag=<web>", "tokenizer.user_symbols=['<web>']"],
-        ["decode.tag=<web>", "train.start_from=model"],  # whose tokenizer may know it
+        ["decode.tag=<web>", "train.start_from=model"],  # its tokenizer may have the tag
         ["model.max_positions=257"],
         ["train.micro_batch_tokens=257"],
     ],
 )
-def test_the_advice_of_these_messages_works(overrides: list[str]) -> None:
+def test_remedies_in_error_messages_work(overrides: list[str]) -> None:
     parse_recipe(SMALL, overrides)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     message = message_for(SMALL, "train.max_step=1", "decode.n_best=10", "seed=x")
     assert message.count(" | ") == 2
 
 
 @pytest.mark.parametrize("name", ["name", "src_lang", "tgt_lang", "data"])
-def test_a_missing_option_is_named(name: str) -> None:
+def test_missing_option(name: str) -> None:
     tree = tomllib.loads(SMALL)
     lines = [line for line in SMALL.splitlines() if not line.startswith(name)]
     text = "\n".join(lines) if name != "data" else "\n".join(lines[:3])
@@ -584,19 +584,17 @@ def test_a_missing_option_is_named(name: str) -> None:
     assert message_for(text).startswith(f"recipe: {what}")
 
 
-def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
+def test_unreadable_files(tmp_path: Path) -> None:
     missing, broken, latin = tmp_path / "none.toml", tmp_path / "broken.toml", tmp_path / "latin.toml"
     broken.write_text("[train\n")
     latin.write_bytes('name = "ä"'.encode("latin-1"))
     with pytest.raises(
-        RecipeError, match=r"^cannot read recipe .*none\.toml: No such file or directory; give the path"
+        RecipeError, match=r"^cannot read recipe .*none\.toml: No such file or directory; give a TOML file"
     ):
         load_recipe(missing)
-    with pytest.raises(RecipeError, match=r"^cannot read recipe .*: Is a directory; give the path"):
+    with pytest.raises(RecipeError, match=r"^cannot read recipe .*: Is a directory; give a TOML file"):
         load_recipe(tmp_path)
-    with pytest.raises(
-        RecipeError, match=r"broken\.toml is not valid TOML: .*\(at line 1, column 7\); mend that line$"
-    ):
+    with pytest.raises(RecipeError, match=r"broken\.toml is not valid TOML: .*\(at line 1, column 7\); fix that line$"):
         load_recipe(broken)
     with pytest.raises(RecipeError, match=r"latin\.toml is not UTF-8 text; save it as UTF-8$"):
         load_recipe(latin)
@@ -614,9 +612,9 @@ def test_all_sections_are_exported() -> None:
 def test_every_section_and_option_is_documented(section: type[Section]) -> None:
     assert section.__doc__
     assert section.__doc__ != Section.__doc__
-    # The discriminator `kind` and the sections themselves speak through their classes.
-    silent = [name for name, field in section.model_fields.items() if not (field.description or "").strip()]
-    assert set(silent) <= {"kind", "data", "tokenizer", "model", "train", "decode", "evaluate"}
+    # `kind` and the sections are documented by their classes.
+    undocumented = [name for name, field in section.model_fields.items() if not (field.description or "").strip()]
+    assert set(undocumented) <= {"kind", "data", "tokenizer", "model", "train", "decode", "evaluate"}
 
 
 def options(tree: dict[str, object], prefix: str = "") -> Iterator[str]:
@@ -627,7 +625,7 @@ def options(tree: dict[str, object], prefix: str = "") -> Iterator[str]:
             yield prefix + name
 
 
-def test_the_described_recipe_documents_every_option_above_it() -> None:
+def test_describe_recipe_documents_every_option() -> None:
     lines = describe_recipe(parse_recipe(SMALL)).splitlines()
     documented = [line.removeprefix("# ").split(" =")[0] for above, line in pairwise(lines) if above.startswith("# ")]
     for option in options(tomllib.loads(dump_recipe(parse_recipe(SMALL)))):
@@ -636,7 +634,7 @@ def test_the_described_recipe_documents_every_option_above_it() -> None:
         assert f"# {unset} =" in lines
 
 
-def test_the_described_recipe_lists_choices() -> None:
+def test_describe_recipe_lists_choices() -> None:
     text = describe_recipe(parse_recipe(SMALL))
     assert "One of: relu, gelu, swish, swiglu." in text
     assert (
@@ -644,13 +642,13 @@ def test_the_described_recipe_lists_choices() -> None:
     )
 
 
-def test_a_tag_must_not_be_a_special_token() -> None:
+def test_special_token_as_tag_is_an_error() -> None:
     message = message_for(SMALL, "data.train=[{kind='toy', tag='<s>'}]")
-    assert "'<s>' is a piece of every vocabulary already" in message
+    assert "'<s>' is a special token" in message
     assert "\n" not in message
 
 
-def test_config_documents_every_kind_of_corpus() -> None:
+def test_describe_recipe_documents_every_kind_of_corpus() -> None:
     text = describe_recipe(parse_recipe(SMALL))
     for kind, section in CORPUS_KINDS.items():
         (line,) = [line for line in text.splitlines() if line.startswith(f'#   kind = "{kind}":')]
@@ -660,15 +658,15 @@ def test_config_documents_every_kind_of_corpus() -> None:
     assert "#   Training corpora of every kind: weight = 1.0, tag\n" in text
 
 
-def test_no_validator_is_built_before_it_is_used() -> None:
-    """Every command imports all sections, and building their validators takes longer than translating a line."""
+def test_validators_are_built_lazily() -> None:
+    """Building the validators of all sections takes longer than translating a line."""
     shown = "print([one.__pydantic_complete__ for one in (r.DecodeRecipe, r.Recipe)])"
     program = f"import nmt.recipe as r; r.DecodeRecipe(); {shown}"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "[True, False]\n"
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
-def test_help_in_python_documents_every_option(section: type[Section]) -> None:
+def test_python_help_documents_every_option(section: type[Section]) -> None:
     lines = pydoc.plain(pydoc.render_doc(section)).splitlines()
     text = " ".join(" ".join(line.strip(" |") for line in lines).split())
     assert " ".join(section.summary.split()) in text
@@ -677,6 +675,6 @@ def test_help_in_python_documents_every_option(section: type[Section]) -> None:
         assert re.search(rf"(?<= ){name}( = .*?)? {re.escape(meaning)}", text), name
 
 
-def test_help_tells_defaults_and_config_does_not_repeat_the_options() -> None:
+def test_python_help_has_defaults_and_describe_recipe_does_not_repeat_options() -> None:
     assert "beam_size = 4\n    Hypotheses kept at each step; 1 is greedy search." in (DecodeRecipe.__doc__ or "")
     assert describe_recipe(parse_recipe(SMALL)).count("Hypotheses kept at each step") == 1
