@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from time import monotonic
 from typing import Any
 
@@ -10,6 +11,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.decode.translation import Translation
+from nmt.serve.events import Event, stream_events
 from nmt.serve.messages import (
     JsonLine,
     LibreTranslateRequest,
@@ -109,8 +111,18 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         texts = [body.text] if isinstance(body.text, str) else body.text
         if any("\n" in text for text in texts):
             raise HTTPException(400, "a text contains a line feed; send a list with one line per text")
-        options = RequestOptions(body.n_best, body.tag, tuple(body.forbidden), body.alignments, body.scores)
+        options = RequestOptions(
+            n_best=body.n_best,
+            beam_size=body.beam_size,
+            length_alpha=body.length_alpha,
+            tag=body.tag,
+            forbid=tuple(body.forbidden),
+            alignments=body.alignments,
+            scores=body.scores,
+        )
         lines = [Line(text, body.prefix if text.strip() else "", tuple(body.required)) for text in texts]
+        if body.stream:
+            return await stream_events(_line_events(service.stream(request, model, options, lines), options))
         n_best_lists = await service.translate(request, model, options, lines)
         translations = [[_fields(translation, options) for translation in n_best] for n_best in n_best_lists]
         return JsonLine({"model": model.name, "translations": translations})
@@ -139,10 +151,20 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
                 "target": model.languages[1],
                 "engine": model.description,
                 "beam_size": model.decode.beam_size,
+                "length_alpha": model.decode.length_alpha,
             }
             for model in service.models.values()
         ]
         return JsonLine({"models": descriptions})
+
+
+async def _line_events(chunks: AsyncIterator[list[list[Translation]]], options: RequestOptions) -> AsyncIterator[Event]:
+    """Yield the translations of each line as an event."""
+    index = 0
+    async for chunk in chunks:
+        for n_best in chunk:
+            yield "line", {"index": index, "translations": [_fields(translation, options) for translation in n_best]}
+            index += 1
 
 
 def _fields(translation: Translation, options: RequestOptions) -> dict[str, Any]:

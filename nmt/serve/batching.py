@@ -46,12 +46,14 @@ class Batcher:
     `max_delay`. If a batch fails, each of its jobs is retried alone, so an error reaches only the job that causes it.
     Canceling a future removes its items from the queue.
 
+    batch_size:             maximum number of items in a batch
     num_batches, num_items: processed so far
     """
 
     def __init__(self, process: Callable[[Any, list[Any]], Sequence[Any]], options: BatchingOptions) -> None:
         """Start the worker thread. process(group, items) returns one result per item."""
         self.num_batches = self.num_items = 0
+        self.batch_size = options.batch_size
         self._process, self._options = process, options
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()

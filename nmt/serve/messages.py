@@ -16,6 +16,7 @@ FORM = "application/x-www-form-urlencoded"
 
 _MAX_FORM_FIELDS = 1_000
 _MAX_PHRASES = 100  # each step of the search checks all forbidden phrases
+_MAX_BEAM_SIZE = 32  # time and memory of a request grow with it
 
 
 def _valid(value: object) -> object:
@@ -60,12 +61,15 @@ class TranslateRequest(NativeRequest):
 
     text: Texts
     n_best: int = Field(default=1, ge=1)
+    beam_size: int | None = Field(default=None, ge=1, le=_MAX_BEAM_SIZE)
+    length_alpha: float | None = Field(default=None, ge=0.0, le=10.0)
     prefix: Text = ""
     required: Phrases = []
     forbidden: Phrases = []
     tag: Text | None = None
     alignments: bool = False
     scores: bool = False
+    stream: bool = False
 
 
 class ScoreRequest(NativeRequest):

@@ -22,9 +22,14 @@ _MAX_CACHED_TRANSLATORS = 32  # each needs little memory besides the shared mode
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """Search options of a request, added to those of the model. Lines with equal options share batches."""
+    """Search options of a request, added to those of the model. Lines with equal options share batches.
+
+    beam_size, length_alpha: None for those of the model
+    """
 
     n_best: int = 1
+    beam_size: int | None = None
+    length_alpha: float | None = None
     tag: str | None = None
     forbid: tuple[str, ...] = ()
     alignments: bool = False
@@ -86,6 +91,8 @@ class ServedModel:
     def _make_translator(self, options: RequestOptions) -> TextTranslator:
         changes = {
             "n_best": max(options.n_best, self.decode.n_best),
+            "beam_size": options.beam_size or self.decode.beam_size,
+            "length_alpha": self.decode.length_alpha if options.length_alpha is None else options.length_alpha,
             "tag": self.decode.tag if options.tag is None else options.tag,
             "forbid": (*self.decode.forbid, *options.forbid),
             "alignments": options.alignments,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +60,7 @@ class Service:
 
     is_draining: whether new requests are refused and the server exits after the active ones
     num_active:  number of requests in progress
+    limits:      of each request
     """
 
     def __init__(
@@ -70,21 +71,26 @@ class Service:
         self.metrics = Metrics()
         self.is_draining = False
         self.num_active = 0
-        self._limits, self._api_keys, self._logs_text = limits, api_keys, logs_text
+        self.limits, self._api_keys, self._logs_text = limits, api_keys, logs_text
 
     async def read_body(self, request: Request, kind: type[Message]) -> Message:
         """Read and parse the body of a request; raises HTTPException if it is invalid, slow or without API key."""
         try:
-            async with asyncio.timeout(self._limits.seconds):
+            async with asyncio.timeout(self.limits.seconds):
                 body = await self._receive_body(request)
         except TimeoutError as error:
-            problem = f"the request body did not arrive within {self._limits.seconds:g} seconds; send it faster"
+            problem = f"the request body did not arrive within {self.limits.seconds:g} seconds; send it faster"
             raise HTTPException(408, problem, {"connection": "close"}) from error
         except ClientDisconnect as error:
             raise _client_disconnected() from error
         message = parse_message(request.headers.get("content-type", ""), body, kind)
         self._authorize(request.headers.get("authorization", ""), getattr(message, "api_key", ""))
         return message
+
+    @property
+    def requires_key(self) -> bool:
+        """Whether requests need an API key."""
+        return self._api_keys is not None
 
     def model(self, name: str | None) -> ServedModel:
         """Return a model by name, or the only one for None; raises HTTPException if there is no such model."""
@@ -114,12 +120,7 @@ class Service:
         texts: counted against the limits
         Raises HTTPException if they exceed a limit, the queue is full, the client disconnects, or on timeout.
         """
-        for count, limit, unit in (
-            (sum(map(len, texts)), self._limits.characters, "characters"),
-            (len(texts), self._limits.lines, "lines"),
-        ):
-            if count > limit:
-                raise HTTPException(413, f"the request has {count:,} {unit}; the limit is {limit:,}; split it")
+        self._check_size(texts)
         try:
             futures = submit()
         except QueueFullError as error:
@@ -129,17 +130,38 @@ class Service:
         except UserError as error:
             raise HTTPException(400, str(error)) from error
 
+    async def stream(
+        self, request: Request, model: ServedModel, options: RequestOptions, lines: Sequence[Line]
+    ) -> AsyncIterator[list[list[Translation]]]:
+        """Yield the translations of 1, 2, 4, ... lines, up to a batch; raises HTTPException like `process`.
+
+        The first translation arrives early, most lines are in large batches, and `Limits.seconds` applies to each.
+        """
+        self._check_size([line.text for line in lines])
+        start, size = 0, 1
+        while start < len(lines):
+            yield await self.translate(request, model, options, lines[start : start + size])
+            start, size = start + size, min(2 * size, model.batcher.batch_size)
+
+    def _check_size(self, texts: Sequence[str]) -> None:
+        for count, limit, unit in (
+            (sum(map(len, texts)), self.limits.characters, "characters"),
+            (len(texts), self.limits.lines, "lines"),
+        ):
+            if count > limit:
+                raise HTTPException(413, f"the request has {count:,} {unit}; the limit is {limit:,}; split it")
+
     async def _wait(self, request: Request, futures: Sequence[Future[list[Result]]]) -> list[Result]:
         results = asyncio.create_task(_gather(futures))
         disconnection = asyncio.create_task(_wait_for_disconnection(request))
         try:
             tasks: set[asyncio.Task[Any]] = {results, disconnection}
-            await asyncio.wait(tasks, timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             if results.done():
                 return results.result()
             if disconnection.done():
                 raise _client_disconnected()
-            raise HTTPException(504, f"timeout after {self._limits.seconds:g} seconds; send less text or try later")
+            raise HTTPException(504, f"timeout after {self.limits.seconds:g} seconds; send less text or try later")
         finally:
             results.cancel()
             disconnection.cancel()
@@ -148,7 +170,7 @@ class Service:
 
     async def _receive_body(self, request: Request) -> bytes:
         """Receive the body of a request, and stop reading at the limit."""
-        limit = self._limits.body_bytes
+        limit = self.limits.body_bytes
         body = bytearray()
         too_large = HTTPException(413, f"the request body is too large; the limit is {limit:,} bytes; split it")
         length = request.headers.get("content-length", "0")

@@ -1,0 +1,93 @@
+"""Server-sent events: the same translations as in one response, in growing batches, and errors at any time."""
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from nmt.serve.app import build_app
+from nmt.serve.batching import BatchingOptions
+from nmt.serve.service import Limits
+from tests.serve.conftest import EchoTranslator, MakeService
+
+LINES = [f"line {number}" for number in range(12)]
+
+
+def read_events(response: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Parse a stream of events, each of which has one line of data."""
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *blocks, rest = response.text.split("\n\n")
+    assert rest == ""
+    events = []
+    for block in blocks:
+        name, data = block.split("\n")
+        events.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return events
+
+
+def test_a_stream_has_the_translations_of_one_response(client: TestClient) -> None:
+    body = {"text": ["The cat sees a dog.", "", "A tree", "a dog"], "n_best": 2, "scores": True, "alignments": True}
+    expected = client.post("/v1/translate", json=body).json()["translations"]
+    *lines, done = read_events(client.post("/v1/translate", json=body | {"stream": True}))
+    assert done == ("done", {})
+    assert [(name, data["index"]) for name, data in lines] == [("line", index) for index in range(4)]
+    for (_, data), n_best in zip(lines, expected, strict=True):
+        for streamed, reference in zip(data["translations"], n_best, strict=True):
+            assert streamed["log_prob"] == pytest.approx(reference["log_prob"])  # rounding depends on the batch
+            for name in ("text", "tokens", "alignment"):
+                assert streamed[name] == reference[name]
+
+
+def test_batches_of_a_stream_grow(echo: EchoTranslator, echo_service: MakeService) -> None:
+    client = TestClient(build_app(echo_service(batching=BatchingOptions(batch_size=4, max_delay=0.0))))
+    events = read_events(client.post("/v1/translate", json={"text": LINES, "stream": True}))
+    assert [data["translations"][0]["text"] for _, data in events[:-1]] == [line.upper() for line in LINES]
+    assert [len(batch) for batch in echo.batches] == [1, 2, 4, 4, 1]
+
+
+def test_an_empty_stream_is_done(client: TestClient) -> None:
+    assert read_events(client.post("/v1/translate", json={"text": [], "stream": True})) == [("done", {})]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [({"text": LINES, "n_best": 99}, 400), ({"text": LINES * 2}, 413), ({"text": ["a", "b\nc"]}, 400)],
+)
+def test_an_error_before_the_first_event_has_its_status(client: TestClient, body: dict[str, Any], status: int) -> None:
+    response = client.post("/v1/translate", json=body | {"stream": True})
+    assert (response.status_code, list(response.json())) == (status, ["error"])
+
+
+def test_a_later_error_is_an_event(echo: EchoTranslator, echo_service: MakeService) -> None:
+    client = TestClient(build_app(echo_service()), raise_server_exceptions=False)
+    events = read_events(client.post("/v1/translate", json={"text": ["good", "bad"], "stream": True}))
+    assert [name for name, _ in events] == ["line", "error"]
+    assert events[1][1] == {"error": "internal error: RuntimeError; see the server log"}
+
+
+def test_a_timeout_within_a_stream_is_an_event_and_frees_the_queue(
+    echo: EchoTranslator, echo_service: MakeService
+) -> None:
+    service = echo_service(Limits(seconds=0.2), batching=BatchingOptions(batch_size=1, max_delay=0.0))
+    translate = echo.translate_n_best
+
+    def block_after_first(lines: list[str], **options: object) -> Any:
+        if echo.batches:
+            echo.may_run.clear()
+        return translate(lines, **options)
+
+    echo.translate_n_best = block_after_first  # type: ignore[method-assign, assignment]
+    events = read_events(TestClient(build_app(service)).post("/v1/translate", json={"text": LINES, "stream": True}))
+    assert [name for name, _ in events] == ["line", "error"]
+    assert events[1][1]["error"].startswith("timeout after 0.2 seconds")
+    assert service.models["en-de"].batcher.num_waiting == 0
+
+
+def test_beam_size_and_length_penalty_are_those_of_the_request(echo: EchoTranslator, echo_service: MakeService) -> None:
+    client = TestClient(build_app(echo_service()))
+    client.post("/v1/translate", json={"text": "a", "beam_size": 7, "length_alpha": 0.0})
+    assert [(decode.beam_size, decode.length_alpha) for decode in echo.decode_options] == [(7, 0.0)]
+    for field, value in (("beam_size", 33), ("beam_size", 0), ("length_alpha", -1), ("length_alpha", "x")):
+        response = client.post("/v1/translate", json={"text": "a", field: value})
+        assert (response.status_code, response.json()["error"].split(":")[0]) == (400, field)
