@@ -21,9 +21,7 @@ from nmt.evaluate.metrics import (
     score_groups,
 )
 from nmt.recipe import BleuTokenizer, EvaluateRecipe, Metric, UserError
-
-MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
-needs_multi30k = pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k files are not beside the project")
+from tests.evaluate.multi30k import needs_multi30k, read_lines
 
 # `bracket-f1` scores trees, the others text.
 TEXT_METRICS = tuple(name for name in get_args(Metric) if name != "bracket-f1")
@@ -40,10 +38,6 @@ REFERENCES = [
     "she reads the old book every evening",
     "then they all went home early",
 ]
-
-
-def read_lines(name: str) -> list[str]:
-    return (MULTI30K / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 def ngrams(items: Sequence[str], order: int) -> Counter[tuple[str, ...]]:

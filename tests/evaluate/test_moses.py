@@ -1,18 +1,10 @@
 """Moses tokenization against the published files of Multi30k and the rules of the reference scripts."""
 
-from pathlib import Path
-
 import pytest
 from sacremoses.corpus import NonbreakingPrefixes
 
 from nmt.evaluate.moses import LANGUAGES, MosesTokenizer, split_compounds
-
-MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
-needs_multi30k = pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k files are not beside the project")
-
-
-def read_lines(name: str) -> list[str]:
-    return (MULTI30K / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+from tests.evaluate.multi30k import needs_multi30k, read_lines
 
 
 @needs_multi30k
