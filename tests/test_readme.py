@@ -173,3 +173,12 @@ def test_the_guide_is_printed_page_by_page(nmt: Nmt) -> None:
     assert nmt("guide", "training")[1] == (GUIDE / "training.md").read_text(encoding="utf-8")
     status, _, errors = nmt("guide", "trainin")
     assert status == 2 and "no such page; it must be one of alignments, " in errors
+
+
+def test_messages_of_the_questions_page_exist() -> None:
+    page = (GUIDE / "questions.md").read_text(encoding="utf-8")
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "nmt").rglob("*.py"))
+    joined = re.sub(r'"\s+f?"', "", source)  # strings that continue on the next line
+    assert len(messages) > 20
+    assert [message for message in messages if message not in joined] == []
