@@ -129,7 +129,9 @@ class WordAligner:
         tag: Sequence[int] = (),
         reverse_target: bool = False,
     ) -> None:
-        """device: that of the model; batch_tokens: maximum tokens of a side in a batch; tag: ids before each source;
+        """Wrap a model in memory; `load` reads one from disk.
+
+        device: that of the model; batch_tokens: maximum tokens of a side in a batch; tag: ids before each source;
         reverse_target: whether the model decodes from right to left
         """
         self._tag = tuple(tag)

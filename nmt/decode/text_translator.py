@@ -100,7 +100,7 @@ class TextTranslator(ABC):
 
     @property
     def lowercases(self) -> bool:
-        """Whether translations are always lowercase."""
+        """True if translations are always lowercase."""
         return self._tokenizers.tgt.lowercases()
 
     def translate(
@@ -287,7 +287,7 @@ class TextTranslator(ABC):
         """Return the `n_best` best hypotheses of each task, best first, in reading order."""
 
     def _start_search(self, tasks: Sequence[Task], options: SearchOptions) -> Callable[[], list[list[Hypothesis]]]:
-        """Start `_search` and return a function that waits for it; without own threads, search when it is called."""
+        """Return a function that gives the results of `_search`. Engines with own threads start the search before."""
         return lambda: self._search(tasks, options)
 
     def _align(

@@ -1,6 +1,6 @@
 """Batches of sentences of similar length, longest first, and their size.
 
-The longest first shows at once if memory is too small; `Batching` then halves the batches.
+With this order, insufficient memory shows at once; `Batching` then halves the batches.
 """
 
 from __future__ import annotations

@@ -139,20 +139,20 @@ def beam_search(
         is_done = beam.is_done(ranker.upper_bound(beam)).tolist()  # the only device synchronization of the step
         for row, (sentence, length) in enumerate(beam.sentences.on_host()):
             is_done[row] |= length == constraints.limits[sentence]
-        if any(is_done):
+        if any(is_done):  # sentences leave the batch, and others refill it
             done, active = split_rows(is_done)
             results.update(beam.select(done, to_device(done, device)).read(options.n_best))
-            waiting = queue.pop(active=len(active))
-            if not active and not waiting:
+            new = queue.pop(active=len(active))
+            if not active and not new:
                 return [results[sentence] for sentence in range(src.num_sentences)]
             index = to_device(active, device)
             beam = beam.select(active, index)
             state.keep(index)
-            if waiting:
+            if new:
                 assert isinstance(model, RefillableModel), "this model does not support continuous batching"
-                model.refill(src.select(waiting), state, max(beam.sentences.lengths, default=0))
-                beam = beam.concat(start_beam(waiting, beam.clock))
-        state.reorder(beam.last_parents())
+                model.refill(src.select(new), state, max(beam.sentences.lengths, default=0))
+                beam = beam.concat(start_beam(new, beam.clock))
+        state.reorder(beam.last_parents())  # hypotheses continue those that they extend
 
 
 class _Queue:

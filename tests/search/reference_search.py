@@ -136,8 +136,8 @@ def candidates(task: Task, live: Sequence[Live], taken: Counter[int], width: int
         for token, more in enumerate(task.table(task.source, tokens)):
             if more > NEG_INF and task.may_follow(tokens, token):
                 grown = (*tokens, token)
-                favour = task.bias(grown) + (task.credit(grown) if token != EOS_ID else 0.0)
-                rank = log_prob + more + favour - task.options.diversity_penalty * taken[token]
+                bonus = task.bias(grown) + (task.credit(grown) if token != EOS_ID else 0.0)
+                rank = log_prob + more + bonus - task.options.diversity_penalty * taken[token]
                 found.append((rank, log_prob + more, grown))
         found.sort(key=lambda candidate: -candidate[0])
         most = 2 * width if width > 1 else 1

@@ -23,8 +23,8 @@ WORDS = (4, 5)
 phrases = st.lists(st.sampled_from(WORDS), min_size=1, max_size=2).map(tuple)
 some_phrases = st.one_of(st.just(()), st.lists(phrases, max_size=2).map(tuple))
 prefixes = st.one_of(st.just(()), st.lists(st.sampled_from(WORDS), max_size=2).map(tuple))
-worths = st.sampled_from((-2.0, -0.3, 0.5, 1.7, 6.0))
-biases = st.one_of(st.just(()), st.lists(st.tuples(phrases, worths), max_size=3).map(tuple))
+bias_values = st.sampled_from((-2.0, -0.3, 0.5, 1.7, 6.0))
+biases = st.one_of(st.just(()), st.lists(st.tuples(phrases, bias_values), max_size=3).map(tuple))
 
 
 def usually(off: Any, on: Any) -> st.SearchStrategy[Any]:
@@ -54,12 +54,12 @@ stops: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
 
 
 def tasks_of(
-    seed: int, lengths: Sequence[int], zeros: float, words: int, options: SearchOptions, wishes: Sequence[Any]
+    seed: int, lengths: Sequence[int], zeros: float, words: int, options: SearchOptions, constraints: Sequence[Any]
 ) -> list[Task]:
     table = random_table(seed, words, zeros)
     return [
-        Task(table, source_of(length, name), options, *wish)
-        for name, (length, wish) in enumerate(zip(lengths, wishes, strict=False))
+        Task(table, source_of(length, name), options, *constraint)
+        for name, (length, constraint) in enumerate(zip(lengths, constraints, strict=False))
     ]
 
 
@@ -79,12 +79,14 @@ def search_together(tasks: Sequence[Task]) -> list[list[Hypothesis]]:
     zeros=zeros,
     n_best=st.integers(1, 4),
     chosen=rules,
-    wishes=st.lists(st.tuples(prefixes, some_phrases), min_size=3, max_size=3),
+    constraints=st.lists(st.tuples(prefixes, some_phrases), min_size=3, max_size=3),
 )
 def test_exhaustive_beam_finds_the_optimum_with_all_options(
-    seed: int, lengths: list[int], zeros: float, n_best: int, chosen: dict[str, Any], wishes: list[Any]
+    seed: int, lengths: list[int], zeros: float, n_best: int, chosen: dict[str, Any], constraints: list[Any]
 ) -> None:
-    tasks = tasks_of(seed, lengths, zeros, len(WORDS), SearchOptions(beam_size=64, n_best=n_best, **chosen), wishes)
+    tasks = tasks_of(
+        seed, lengths, zeros, len(WORDS), SearchOptions(beam_size=64, n_best=n_best, **chosen), constraints
+    )
     assert all(task.longest <= 6 for task in tasks)  # 2 ** 6 outputs
     for task, found in zip(tasks, search_together(tasks), strict=True):
         assert_same(found, best_outputs(task), task.table, task.source)
@@ -102,7 +104,7 @@ def test_exhaustive_beam_finds_the_optimum_with_all_options(
     strength=st.sampled_from((0.0, 0.5, 3.0)),
     data=st.data(),
     chosen=rules,
-    wishes=st.lists(st.tuples(prefixes, some_phrases), min_size=4, max_size=4),
+    constraints=st.lists(st.tuples(prefixes, some_phrases), min_size=4, max_size=4),
 )
 def test_equals_reference_with_all_options(
     seed: int,
@@ -114,13 +116,13 @@ def test_equals_reference_with_all_options(
     strength: float,
     data: st.DataObject,
     chosen: dict[str, Any],
-    wishes: list[Any],
+    constraints: list[Any],
 ) -> None:
     n_best = data.draw(st.integers(1, width * groups))
     given_options = {"beam_groups": groups, "diversity_penalty": strength, **chosen, **data.draw(stops)}
     given_options["max_extra_tokens"] += data.draw(st.integers(0, 4))
     options = SearchOptions(beam_size=width * groups, n_best=n_best, **given_options)
-    tasks = tasks_of(seed, lengths, zeros, words, options, wishes)
+    tasks = tasks_of(seed, lengths, zeros, words, options, constraints)
     for task, found in zip(tasks, search_together(tasks), strict=True):
         assert_same(found, beam_outputs(task), task.table, task.source)
 
@@ -141,14 +143,14 @@ COMPANY: list[dict[str, Any]] = [
 @pytest.mark.parametrize("chosen", COMPANY, ids=lambda chosen: "+".join(chosen))
 def test_results_do_not_depend_on_the_batch_with_any_option(chosen: dict[str, Any]) -> None:
     options = SearchOptions(**({"beam_size": 4, "n_best": 3, "max_extra_tokens": 5} | chosen))
-    wishes: list[tuple[Prefix, tuple[Prefix, ...]]] = [
+    constraints: list[tuple[Prefix, tuple[Prefix, ...]]] = [
         ((), ()),
         ((), ((4, 5), (5, 6, 7))),
         ((6, 6), ()),
         ((), ((8,),)),
         ((4,), ((5, 4), (9, 9, 9), (4, 5))),
     ]
-    tasks = tasks_of(3, [3, 0, 7, 1, 3, 5, 2, 2, 9, 4], 0.2, 6, options, wishes * 2)
+    tasks = tasks_of(3, [3, 0, 7, 1, 3, 5, 2, 2, 9, 4], 0.2, 6, options, constraints * 2)
     alone = [search_together([task])[0] for task in tasks]
     rng = random.Random(0)
     for _ in range(5):

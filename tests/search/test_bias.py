@@ -103,7 +103,7 @@ def test_a_bias_keeps_early_stopping() -> None:
 
 CPU = torch.device("cpu")
 phrases = st.lists(st.integers(4, 7), min_size=1, max_size=4).map(tuple)
-worths = st.sampled_from((-2.0, -0.25, 0.5, 1.75, 6.0))
+bias_values = st.sampled_from((-2.0, -0.25, 0.5, 1.75, 6.0))
 outputs = st.lists(st.integers(3, 8), min_size=1, max_size=12)
 
 
@@ -117,7 +117,7 @@ def plain_credit(biases: Biases, output: Prefix) -> float:
 
 
 @given(
-    biases=st.lists(st.tuples(phrases, worths), min_size=1, max_size=8).map(tuple),
+    biases=st.lists(st.tuples(phrases, bias_values), min_size=1, max_size=8).map(tuple),
     found=st.lists(outputs, min_size=2, max_size=2),
 )
 def test_rewards_equal_the_reference(biases: Biases, found: list[list[int]]) -> None:

@@ -39,10 +39,10 @@ class RefillableTableModel(TableModel):
         assert src.max_length <= max(self.arrived[0]) and src.num_sentences
         assert steps == max((len(beam[0]) for beam in state.prefixes), default=0)
         self.arrived.append(src.sizes.tolist())
-        newcomers = RefillableState([tuple(sentence) for sentence in src.to_lists()], 1)
-        state.sources += newcomers.sources
+        new = RefillableState([tuple(sentence) for sentence in src.to_lists()], 1)
+        state.sources += new.sources
         width = len(state.prefixes[0]) if state.prefixes else self.width
-        state.prefixes += [beam * width for beam in newcomers.prefixes]
+        state.prefixes += [beam * width for beam in new.prefixes]
 
     def step(self, tokens: torch.Tensor, state: Any) -> torch.Tensor:
         self.width = tokens.shape[1]
@@ -60,8 +60,8 @@ class RefillableState(PrefixState):
 def search(tasks: Sequence[Task], batch_size: int) -> tuple[list[list[Hypothesis]], RefillableTableModel]:
     model = RefillableTableModel(tasks[0].table)
     src = PackedSequences.from_lists([task.source for task in tasks])
-    wishes = [task.prefix for task in tasks], [task.required for task in tasks]
-    return beam_search(model, src, tasks[0].options, *wishes, batch_size=batch_size), model
+    constraints = [task.prefix for task in tasks], [task.required for task in tasks]
+    return beam_search(model, src, tasks[0].options, *constraints, batch_size=batch_size), model
 
 
 # --- Search ----------------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def search(tasks: Sequence[Task], batch_size: int) -> tuple[list[list[Hypothesis
     groups=usually(1, st.integers(2, 3)),
     data=st.data(),
     chosen=rules,
-    wishes=st.lists(st.tuples(prefixes, some_phrases), min_size=9, max_size=9),
+    constraints=st.lists(st.tuples(prefixes, some_phrases), min_size=9, max_size=9),
 )
 def test_equals_reference_with_all_options_when_refilled(
     seed: int,
@@ -91,12 +91,12 @@ def test_equals_reference_with_all_options_when_refilled(
     groups: int,
     data: st.DataObject,
     chosen: dict[str, Any],
-    wishes: list[Any],
+    constraints: list[Any],
 ) -> None:
     n_best = data.draw(st.integers(1, width * groups))
     chosen["max_extra_tokens"] += data.draw(st.integers(0, 4))
     options = SearchOptions(beam_size=width * groups, n_best=n_best, beam_groups=groups, **chosen, **data.draw(stops))
-    tasks = tasks_of(seed, lengths, zeros, words, options, wishes)
+    tasks = tasks_of(seed, lengths, zeros, words, options, constraints)
     found, model = search(tasks, batch_size)
     for task, of_one in zip(tasks, found, strict=True):
         assert_same(of_one, beam_outputs(task), task.table, task.source)
@@ -191,22 +191,22 @@ def test_steps_equal_those_of_single_sentences(seed: int, beam: int, steps: int,
         for row, own in enumerate(alone):
             expected = model.advance(tokens[row : row + 1], own)
             torch.testing.assert_close(found[row : row + 1], expected, rtol=0.0, atol=1e-12)
-        newcomers = 0
+        num_new = 0
         if rng.random() < share:
             staying = sorted(rng.sample(range(len(alone)), k=rng.randint(0, len(alone))))
             src = draw_sources(rng, rng.randint(1, 6), longest=rng.choice((3, 40)))
-            newcomers = src.num_sentences
+            num_new = src.num_sentences
             state.keep(torch.tensor(staying, dtype=torch.int64))
             alone = [alone[row] for row in staying]
             captured.refill(src, state, max((own.length for own in alone), default=0))
-            alone += [model.start(src.select([i]), beam) for i in range(newcomers)]
+            alone += [model.start(src.select([i]), beam) for i in range(num_new)]
         order = torch.tensor([[rng.randrange(beam) for _ in range(beam)] for _ in alone])
         state.reorder(order)
         for row, own in enumerate(alone):
             if own.length:
                 own.reorder(order[row : row + 1])
         tokens = torch.tensor([[rng.randrange(4, 30) for _ in range(beam)] for _ in alone])
-        tokens[len(alone) - newcomers :] = BOS_ID
+        tokens[len(alone) - num_new :] = BOS_ID
 
 
 def test_stale_slots_do_not_affect_new_sentences() -> None:
