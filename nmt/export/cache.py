@@ -85,7 +85,7 @@ def _open_lock(model: Path) -> AbstractContextManager[IO[bytes] | None]:
 
 
 def _lock(file: IO[bytes] | None, *, exclusive: bool) -> None:
-    """Wait for the lock, which replaces the one held; do nothing if locks are not supported."""
+    """Wait for the lock, in place of the current one; do nothing if locks are not supported."""
     if file is not None and sys.platform != "win32":
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)

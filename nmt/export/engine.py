@@ -184,7 +184,7 @@ class CTranslate2Engine:
         }
 
     def _start(self, tasks: Sequence[Task], arguments: dict[str, Any], batch_tokens: int) -> _Search:
-        """Start to translate tasks, either all or none of which have a prefix."""
+        """Start to translate tasks; either all or none have a prefix."""
         batches = []
         for indices in _split_batches([len(task.sentence) + 1 for task in tasks], batch_tokens):
             sources = [[self._src_pieces[token] for token in tasks[i].sentence] for i in indices]

@@ -41,8 +41,8 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
     from huggingface_hub import HfApi  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
-    # The base classes are the connection errors of the HTTP client, which depends on the version of huggingface_hub. An
-    # invalid name is a ValueError.
+    # The base classes are the errors of the HTTP client, which depends on the version of huggingface_hub. ValueError is
+    # raised for an invalid name.
     errors: tuple[type[BaseException], ...] = (HfHubHTTPError, *HfHubHTTPError.__bases__, OSError, ValueError)
     retry = shlex.join(["hf", "upload", name, str(folder), ".", *(["--private"] if private else [])])
     api = HfApi(token=require_token())

@@ -98,9 +98,11 @@ def read_json(path: Path) -> Config:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         detail = " ".join(str(error).split())
-        raise UserError(f"{path} is not readable JSON ({detail}); it must be unchanged; copy it again") from error
+        raise UserError(
+            f"{path} is not readable JSON ({detail}); it must be a JSON object; download it again"
+        ) from error
     if not isinstance(tree, dict):
-        raise UserError(f"{path} is not a JSON object; it must be unchanged; copy it again")
+        raise UserError(f"{path} is not a JSON object; it must be one; download it again")
     return tree
 
 

@@ -77,7 +77,7 @@ def _read_model(path: Path) -> bytes:
     try:
         sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"{path} is not a SentencePiece model; it must be unchanged; download it again") from error
+        raise UserError(f"{path} is not a SentencePiece model; it must be one; download it again") from error
     if read_algorithm(model) is None:
         raise UserError(f"{path} must be a bpe or unigram model to be imported; choose another model")
     return model

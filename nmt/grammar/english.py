@@ -31,7 +31,7 @@ _BE: dict[Person, tuple[str, str]] = {
 
 
 def english(sentence: Sentence) -> str:
-    """Realize a sentence in English, without final capitalization and punctuation."""
+    """Realize a sentence in English, before capitalization and comma cleanup."""
     if sentence.question:
         return _clause(sentence.clause, inverted=True) + "?"
     if sentence.second is None:

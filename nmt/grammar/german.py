@@ -54,7 +54,7 @@ _TWO_WAY = {"in", "an", "auf", "unter", "neben", "hinter", "vor"}
 
 
 def german(sentence: Sentence) -> tuple[str, set[str]]:
-    """Realize a sentence in German, without final capitalization and punctuation, and return its labels."""
+    """Realize a sentence in German, before capitalization and comma cleanup, and return its labels."""
     realizer = _German()
     return realizer.sentence(sentence), realizer.labels
 

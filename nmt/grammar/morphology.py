@@ -97,7 +97,7 @@ def noun(entry: Noun, case: Case, plural: bool) -> str:
     if plural:
         return entry.de_plural + ("n" if case == "dat" and entry.de_plural[-1] not in "ns" else "")
     if entry.weak and case != "nom":
-        return entry.de_plural  # den Jungen, des Studenten: for all weak nouns of the lexicon equal to the plural
+        return entry.de_plural  # den Jungen, des Studenten: equal to the plural for all weak nouns of the lexicon
     if case == "gen" and entry.gender != "f":
         syllables = len(re.findall("[aeiouyäöü]+", entry.de.lower()))
         return entry.de + ("es" if syllables == 1 or entry.de[-1] in "sß" else "s")

@@ -63,7 +63,7 @@ class Batcher:
 
     @property
     def num_waiting(self) -> int:
-        """Number of items in the queue."""
+        """Return the number of items in the queue."""
         return sum(len(job.items) for job in list(self._jobs))
 
     def submit(self, group: Hashable, items: Sequence[Any]) -> list[Future[list[Any]]]:
@@ -76,7 +76,7 @@ class Batcher:
             self._jobs.extend(jobs)
             self._changed.notify()
         for job in jobs:
-            job.future.add_done_callback(lambda _, job=job: self._remove_if_cancelled(job))  # type: ignore[misc]
+            job.future.add_done_callback(lambda _, job=job: self._remove_if_canceled(job))  # type: ignore[misc]
         return [job.future for job in jobs]
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Batcher:
             self._changed.notify()
         self._thread.join()
 
-    def _remove_if_cancelled(self, job: _Job) -> None:
+    def _remove_if_canceled(self, job: _Job) -> None:
         if job.future.cancelled():
             with self._changed:
                 if job in self._jobs:
