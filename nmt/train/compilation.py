@@ -1,14 +1,13 @@
-"""What of a training step is compiled, and whether its micro-batches have one shape.
+"""Compilation of the training step.
 
-One graph of model and loss, with static shapes, is what a GPU runs fastest: no kernel is prepared for shapes that may
-come, and the host, which only starts what the graph says, keeps ahead. It takes attention that needs nothing of the
-host, which is torch's varlen kernel alone, and one process: exchanging gradients while the backward pass still runs
-needs a graph in pieces. Everything else is compiled layer by layer, where all encoder layers share one graph and all
-decoder layers another: on a CPU a compilation of the whole took about 50 s, which a short run never earns back.
+Model and loss become one static graph on one GPU. It is fastest: no kernel handles dynamic shapes, and the host
+only launches the graph. It requires attention without host data, which only torch's varlen kernel offers, and a single
+process, because overlapping the all-reduce with the backward pass splits the graph. In all other cases each layer is
+compiled by itself: encoder layers share one graph and decoder layers another. On a CPU compiling the whole model took
+about 50 s.
 
-CUDA graphs are left out. Those of torch.compile (`mode="reduce-overhead"`) write what they give, gradients among it, to
-the same memory at every run, while an update of several micro-batches adds up just these gradients; and a step of
-thousands of tokens keeps a GPU busy for longer than its kernels take to start.
+CUDA graphs are not used. Those of torch.compile (`mode="reduce-overhead"`) overwrite the gradients that micro-batches
+accumulate, and kernels for thousands of tokens hide the launch overhead anyway.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from nmt.recipe import Recipe
 
 
 def is_one_graph(recipe: Recipe, world: World, precision: ComputeType) -> bool:
-    """Whether model and loss are compiled as one graph, which needs micro-batches of one shape."""
+    """Return whether model and loss are compiled as one graph, for micro-batches of one shape."""
     train, model = recipe.train, recipe.model
     query = torch.empty(0, model.head_width, dtype=torch_dtype(precision), device=world.device)
     traceable = choose_kernel(query, model.attention_dropout) == "varlen" and not train.rdrop
-    traceable = traceable and model.positions != "relative"  # which no such kernel has
+    traceable = traceable and model.positions != "relative"  # needs padded rows
     return train.compile and train.shapes != "packed" and world.size == 1 and traceable
 
 
 def has_fixed_shapes(recipe: Recipe, world: World, precision: ComputeType) -> bool:
-    """Whether all micro-batches have one shape."""
+    """Return whether all micro-batches have one shape."""
     match recipe.train.shapes:
         case "auto":
             return is_one_graph(recipe, world, precision)
@@ -47,6 +46,6 @@ def has_fixed_shapes(recipe: Recipe, world: World, precision: ComputeType) -> bo
 
 
 def compile_layers(model: Transformer) -> None:
-    """Compile layer by layer, for micro-batches of any size."""
+    """Compile each layer for micro-batches of any size."""
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.compile(dynamic=True)

@@ -1,4 +1,4 @@
-"""Memory that is freed comes back without the system: counted by its page faults."""
+"""Reuse of freed memory, measured by page faults."""
 
 import platform
 import resource
@@ -35,14 +35,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def _faults(keep: str) -> int:
-    """Pages that the system had to give after the first round."""
+    """Page faults after the first round."""
     program = [sys.executable, "-c", PROGRAM.replace("KEEP", keep)]
     return int(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep memory")
-def test_memory_is_kept() -> None:
+def test_freed_memory_is_reused() -> None:
     pages_of_a_round = BLOCKS * BYTES // resource.getpagesize()
     assert _faults("keep_freed_memory()") < pages_of_a_round // 100
     # Without it, each round's pages come anew: the count above could have failed.

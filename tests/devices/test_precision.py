@@ -1,4 +1,4 @@
-"""Which precision a device gets, with made-up GPUs; how its features are found; and the compiler, which asks once."""
+"""Precision and features of simulated devices, in eager and compiled code."""
 
 import pytest
 import torch
@@ -25,22 +25,22 @@ V100, T4, A100, H100 = (7, 0), (7, 5), (8, 0), (9, 0)
         (H100, "fp16", "fp16"),
     ],
 )
-def test_auto_is_bf16_where_a_gpu_multiplies_it(
+def test_auto_is_bf16_if_native(
     capability: Capability, name: Precision, chosen: ComputeType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "device_features", lambda device: DeviceFeatures("cuda", capability))
     assert choose_precision(name, GPU) == chosen
 
 
-def test_emulated_bf16_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch says of a T4 that it supports bf16, by emulation."""
+def test_emulated_bf16_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch reports emulated bf16 of a T4 as supported."""
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation=True: including_emulation)
     monkeypatch.setattr(precision, "device_features", lambda device: DeviceFeatures("cuda", T4))
     with pytest.raises(UserError, match=r"^[^\n]*compute capability 7\.5[^\n]*; [^\n]*; choose fp16 or fp32$"):
         choose_precision("bf16", GPU)
 
 
-def test_a_gpu_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_features_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[torch.device] = []
 
     def capability(device: torch.device) -> Capability:
@@ -54,8 +54,8 @@ def test_a_gpu_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_features(torch.device("cpu")).kind == "cpu"
 
 
-def test_a_compiled_step_takes_the_features_as_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What asks the GPU cannot be traced; the graph must stay whole all the same."""
+def test_device_features_are_constants_of_a_compiled_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Querying a GPU cannot be traced; the graph must not break."""
 
     def untraceable(device: torch.device) -> DeviceFeatures:
         torch._dynamo.graph_break()

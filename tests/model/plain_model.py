@@ -1,4 +1,4 @@
-"""The equations of the model and its variants in float64, for one sentence pair, a head and a query at a time."""
+"""Equations of the model and its variants in float64, for one sentence pair, head and query."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from nmt.model.transformer import Transformer
 
 
 class PlainModel:
-    """A `Transformer` in float64 without dropout, of whose code only the weights are used."""
+    """A reimplementation with the parameters of a `Transformer` in float64, without dropout."""
 
     def __init__(self, model: Transformer) -> None:
         self.recipe = model.recipe

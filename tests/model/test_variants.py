@@ -1,4 +1,4 @@
-"""Each variant of the architecture against its equations in float64: packed, step by step, and prepacked."""
+"""Variants of the architecture, compared with their equations in float64: packed, stepwise and prepacked."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def test_packed_sentences_equal_the_equations(variant: dict[str, object]) -> Non
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("is_captured", [False, True], ids=["cache", "buffers"])
 def test_steps_of_search_equal_the_equations(variant: dict[str, object], is_captured: bool) -> None:
-    """Hypotheses change their places at each step; a sentence leaves."""
+    """Hypotheses are reordered at each step, and a sentence leaves."""
     model = double_model(tiny(**variant)).eval().requires_grad_(False)
     if is_captured and not can_capture(model):
         pytest.skip("steps with relative positions are not recorded")
@@ -70,7 +70,7 @@ def test_steps_of_search_equal_the_equations(variant: dict[str, object], is_capt
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize(("kind", "tolerance"), [(PrepackedLinear, 1e-4), (QuantizedLinear, 0.5)])
-def test_prepacked_weights_give_the_same(
+def test_prepacked_weights_give_the_same_outputs(
     variant: dict[str, object], kind: type[PrepackedLinear], tolerance: float
 ) -> None:
     if kind is QuantizedLinear and not supports_int8(torch.device("cpu")):
@@ -81,8 +81,8 @@ def test_prepacked_weights_give_the_same(
     torch.testing.assert_close(prepack(model, kind).logits(model(src, tgt)), expected, rtol=0.0, atol=tolerance)
 
 
-def test_default_options_give_the_weights_and_numbers_that_they_always_gave() -> None:
-    """Computed before there were variants."""
+def test_default_options_give_the_same_parameters_and_outputs_as_ever() -> None:
+    """Values computed before the variants existed."""
     model = double_model(tiny())
     sizes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
     layer = {
@@ -127,7 +127,7 @@ def test_default_options_give_the_weights_and_numbers_that_they_always_gave() ->
     )
 
 
-def test_the_two_matrices_of_a_gate_are_initialized_each_by_itself() -> None:
+def test_gate_matrices_are_initialized_separately() -> None:
     weight = (
         Transformer(tiny(d_model=256, d_ff=512, activation="swiglu"), VOCAB, VOCAB)
         .encoder.layers[0]

@@ -13,7 +13,7 @@ TINY_VOCAB = 40
 
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A token store whose target is the source backwards: 240 training and 20 development pairs."""
+    """A token store whose targets are reversed sources: 240 training and 20 validation pairs."""
     directory = tmp_path_factory.mktemp("tiny-data")
     random = np.random.Generator(np.random.PCG64(7))
     sizes: tuple[tuple[Split, int], ...] = (("train", 240), ("valid", 20))

@@ -46,7 +46,7 @@ def metrics(recipe: Recipe, name: str) -> list[float]:
 
 
 def final_files(recipe: Recipe) -> dict[str, bytes]:
-    """Weights, optimiser state and, where there is one, moving average of the last checkpoint."""
+    """Return parameters, optimizer state and EMA, if any, of the last checkpoint."""
     last = list_checkpoints(recipe.directory)[-1]
     return {path.name: path.read_bytes() for path in last.glob("*.safetensors")}
 
@@ -58,7 +58,7 @@ def without_dropout(recipe: Recipe, run_dir: Path, **changes: Any) -> Recipe:
 
 
 def train_as_rank(recipe: Recipe, data: Path, stderr: Path, variables: dict[str, str]) -> None:
-    """Train as one process of several; it ends as the command line does: see nmt.cli.main."""
+    """Train as one rank and exit as the command line does, see nmt.cli.main."""
     os.environ.update(variables)
     os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     try:
@@ -70,7 +70,7 @@ def train_as_rank(recipe: Recipe, data: Path, stderr: Path, variables: dict[str,
 
 
 def start_processes(recipe: Recipe, data: Path, errors: Sequence[Path], **variables: str) -> list[ForkServerProcess]:
-    """Start one process for each file of `errors`, which takes its stderr."""
+    """Start one process per file of `errors`, which receives its stderr."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -84,7 +84,7 @@ def start_processes(recipe: Recipe, data: Path, errors: Sequence[Path], **variab
 
 
 def train_in_processes(recipe: Recipe, data: Path, count: int) -> str:
-    """Train in that many processes; returns what they said."""
+    """Train in `count` processes; return their stderr."""
     recipe.directory.mkdir(parents=True, exist_ok=True)
     errors = [recipe.directory / f"{rank}.err" for rank in range(count)]
     processes = start_processes(recipe, data, errors)

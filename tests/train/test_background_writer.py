@@ -1,4 +1,4 @@
-"""Writing in the background: in order, one at a time, and no failure goes unheard."""
+"""Background writing: order, one write at a time, and exceptions."""
 
 import threading
 
@@ -8,7 +8,7 @@ from nmt.recipe import UserError
 from nmt.train.background_writer import BackgroundWriter
 
 
-def test_writes_follow_each_other_and_are_finished_at_the_end() -> None:
+def test_writes_are_ordered_and_finished() -> None:
     done: list[int] = []
     gate = threading.Event()
 
@@ -25,7 +25,7 @@ def test_writes_follow_each_other_and_are_finished_at_the_end() -> None:
     assert done == [1, 2]
 
 
-def test_what_fails_is_raised_by_the_next_call() -> None:
+def test_the_next_call_raises_the_exception_of_a_write() -> None:
     def fail() -> None:
         raise UserError("the disk is full")
 
@@ -38,7 +38,7 @@ def test_what_fails_is_raised_by_the_next_call() -> None:
     writer.wait()  # said once
 
 
-def test_another_error_is_not_hidden_by_one_of_the_writer() -> None:
+def test_an_error_in_the_block_is_not_hidden_by_one_of_the_writer() -> None:
     def fail() -> None:
         raise UserError("the disk is full")
 

@@ -1,4 +1,4 @@
-"""Micro-batches over processes and over resumes: equal shares, the same training, sizes that change, one checkpoint."""
+"""Micro-batches across processes and resumes: load balance, equal results, changed sizes, one checkpoint."""
 
 import shutil
 from dataclasses import asdict, dataclass
@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 def test_one_and_two_processes_with_the_same_split_give_the_same_losses(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
 ) -> None:
-    """Dropout too, which is drawn for each micro-batch."""
+    """With dropout, which is seeded per micro-batch."""
     one = with_train(tiny_recipe, run_dir=tmp_path / "one", max_steps=12, micro_batches=4)
     train_tiny(one, tiny_data)
     two = with_train(tiny_recipe, run_dir=tmp_path / "two", max_steps=12, micro_batches=4)
@@ -70,7 +70,7 @@ def test_without_dropout_any_number_of_processes_gives_the_same_losses(
 
 
 @pytest.mark.slow
-def test_processes_without_a_pair_make_a_pass_that_does_not_count(
+def test_processes_without_a_pair_run_a_pass_with_zero_weight(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
 ) -> None:
     """Updates of one or two pairs on three processes."""
@@ -83,7 +83,7 @@ def test_processes_without_a_pair_make_a_pass_that_does_not_count(
     assert "warning: padding and waiting take" in said
 
 
-def test_how_updates_are_split_is_said_once(
+def test_micro_batching_is_logged_once(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train_tiny(tiny_recipe, tiny_data)
@@ -93,19 +93,17 @@ def test_how_updates_are_split_is_said_once(
 
 
 @pytest.mark.parametrize(("wanted", "processes", "multiple"), [("auto", 1, 1), ("auto", 6, 6), (8, 1, 8), (8, 4, 8)])
-def test_what_the_number_of_micro_batches_is_a_multiple_of(
-    tiny_recipe: Recipe, wanted: Any, processes: int, multiple: int
-) -> None:
+def test_micro_batch_multiple(tiny_recipe: Recipe, wanted: Any, processes: int, multiple: int) -> None:
     recipe = with_train(tiny_recipe, micro_batches=wanted)
     assert micro_batch_multiple(recipe, World(0, processes, CPU)) == multiple
 
 
-def test_a_split_that_processes_cannot_share_evenly_is_refused(tiny_recipe: Recipe) -> None:
+def test_micro_batches_must_be_divisible_by_the_world_size(tiny_recipe: Recipe) -> None:
     with pytest.raises(UserError, match=r"micro_batches is 8 with 3 processes; .* multiple of 3; set it to 9 or"):
         micro_batch_multiple(with_train(tiny_recipe, micro_batches=8), World(0, 3, CPU))
 
 
-def test_constant_tables_are_not_broadcast_before_each_pass(tiny_recipe: Recipe, tmp_path: Path) -> None:
+def test_ddp_does_not_broadcast_buffers(tiny_recipe: Recipe, tmp_path: Path) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
     try:
         model = Transformer(tiny_recipe.model, 40, 40)
@@ -121,14 +119,14 @@ def test_constant_tables_are_not_broadcast_before_each_pass(tiny_recipe: Recipe,
 
 
 def half_a_run(recipe: Recipe, data: Path, steps: int = 6) -> None:
-    """Train to the end, then remove what came after some step."""
+    """Train to the end, then remove the checkpoints after a step."""
     train_tiny(recipe, data)
     for directory in list_checkpoints(recipe.directory)[steps // 6 :]:
         shutil.rmtree(directory)
 
 
 @pytest.mark.slow
-def test_a_smaller_micro_batch_counts_on_resume_and_is_said(
+def test_a_smaller_micro_batch_on_resume_is_used_and_logged(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = without_dropout(tiny_recipe, tmp_path / "whole", micro_batch_tokens=150)
@@ -136,10 +134,10 @@ def test_a_smaller_micro_batch_counts_on_resume_and_is_said(
     parts = without_dropout(tiny_recipe, tmp_path / "parts", micro_batch_tokens=150)
     half_a_run(parts, tiny_data)
     capsys.readouterr()
-    position = train_tiny(with_train(parts, micro_batch_tokens=40), tiny_data)
+    state = train_tiny(with_train(parts, micro_batch_tokens=40), tiny_data)
     assert "train.micro_batch_tokens is now 40, was 150; dropout masks differ" in capsys.readouterr().err
-    assert position.micro_batch_tokens == 40
-    assert position.workload["micro_batches"] > 3
+    assert state.micro_batch_tokens == 40
+    assert state.workload["micro_batches"] > 3
     assert metrics(parts, "train/loss") == pytest.approx(metrics(whole, "train/loss"), rel=1e-6)
     capsys.readouterr()
     train_tiny(with_train(parts, micro_batch_tokens=40), tiny_data)
@@ -147,21 +145,19 @@ def test_a_smaller_micro_batch_counts_on_resume_and_is_said(
 
 
 @pytest.mark.slow
-def test_a_budget_found_for_one_number_of_processes_is_found_again_for_another(
-    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
-) -> None:
+def test_another_world_size_determines_the_budget_again(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     options = {"micro_batch_tokens": "auto", "batch_tokens": 2_000, "max_steps": 3, "schedule": "constant"}
     recipe = without_dropout(tiny_recipe, tmp_path / "run", **options)
     assert train_tiny(recipe, tiny_data).micro_batch_tokens > 1_000
     longer = with_train(recipe, max_steps=6)
     train_in_processes(longer, tiny_data, 3)
-    position = TrainState.load(list_checkpoints(recipe.directory)[-1])
-    assert (position.processes, position.step) == (3, 6)
-    assert position.micro_batch_tokens < 1_000
+    state = TrainState.load(list_checkpoints(recipe.directory)[-1])
+    assert (state.processes, state.step) == (3, 6)
+    assert state.micro_batch_tokens < 1_000
 
 
 @pytest.mark.slow
-def test_updates_of_another_size_continue_the_epoch_where_it_was(
+def test_resuming_with_another_update_size_continues_the_epoch(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each pair of the epoch is shown once, though updates have another size from the middle of it on."""
@@ -187,10 +183,10 @@ def test_updates_of_another_size_continue_the_epoch_where_it_was(
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_counts_no_pairs_refuses_updates_of_another_size(
+def test_checkpoints_without_a_pair_count_need_the_same_update_size(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as an earlier version has written."""
+    """Written by an earlier version."""
     save = asdict
 
     def without_pairs(value: Any) -> dict[str, Any]:
@@ -209,7 +205,7 @@ def test_a_checkpoint_that_counts_no_pairs_refuses_updates_of_another_size(
 
 @dataclass(frozen=True)
 class SecondRank(World):
-    """A process that is text something by a first one, which is not there."""
+    """Rank 1 with a simulated rank 0."""
 
     text: str = ""
 
@@ -217,9 +213,7 @@ class SecondRank(World):
         return self.text
 
 
-def test_all_processes_take_the_checkpoint_that_the_first_one_names(
-    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
-) -> None:
+def test_all_processes_use_the_checkpoint_of_rank_0(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     train_tiny(tiny_recipe, tiny_data)
     run = tiny_recipe.directory
     second = list_checkpoints(run)[1]
@@ -240,7 +234,7 @@ def test_all_processes_take_the_checkpoint_that_the_first_one_names(
         choose_checkpoint(elsewhere, other)
 
 
-def test_only_the_first_process_sets_a_corrupt_checkpoint_aside(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_only_rank_0_renames_a_corrupt_checkpoint(tiny_recipe: Recipe, tiny_data: Path) -> None:
     train_tiny(tiny_recipe, tiny_data)
     run = tiny_recipe.directory
     last = list_checkpoints(run)[-1]
@@ -257,9 +251,7 @@ def test_only_the_first_process_sets_a_corrupt_checkpoint_aside(tiny_recipe: Rec
 # --- What is measured and kept ----------------------------------------------------------------------------------------
 
 
-def test_each_of_the_n_best_is_kept_though_it_was_not_the_best_at_its_time(
-    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_n_best_checkpoints_are_kept(tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation losses 3, 1, 2, 4, ...: the second best comes after the best."""
     losses = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0])
 
@@ -269,16 +261,16 @@ def test_each_of_the_n_best_is_kept_though_it_was_not_the_best_at_its_time(
     monkeypatch.setattr(trainer_module, "validate", made_up)
     options: dict[str, Any] = {"validate_every": 2, "save_every": 12, "keep_last": 1, "keep_best": 2}
     recipe = with_train(tiny_recipe, max_steps=12, average_count=1, **options)
-    position = train_tiny(recipe, tiny_data)
-    assert position.best_steps(2) == [4, 6]
+    state = train_tiny(recipe, tiny_data)
+    assert state.best_steps(2) == [4, 6]
     steps = [int(path.name.removeprefix("step-")) for path in list_checkpoints(recipe.directory)]
     assert steps == [4, 6, 12]
 
 
-def test_a_skipped_update_leaves_the_others_of_its_interval_their_loss(
+def test_a_skipped_update_does_not_count_in_the_logged_loss(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss of the skipped one is NaN, and its tokens count as work but not as learned from."""
+    """Its loss is NaN; its tokens count for the speed only."""
     options = {"max_steps": 3, "log_every": 3, "learning_rate": 1e-9, "validate_every": 3, "save_every": 3}
     plain = without_dropout(tiny_recipe, tmp_path / "plain", **(options | {"log_every": 1}))
     train_tiny(plain, tiny_data)
@@ -297,15 +289,15 @@ def test_a_skipped_update_leaves_the_others_of_its_interval_their_loss(
     monkeypatch.setattr(update_module.Updater, "_accumulate_gradients", spoiled)
     monkeypatch.setattr(update_module.Updater, "_clip_gradients", clip)
     recipe = without_dropout(tiny_recipe, tmp_path / "skipping", **options)
-    position = train_tiny(recipe, tiny_data)
-    assert position.skipped == 1
+    state = train_tiny(recipe, tiny_data)
+    assert state.skipped == 1
     (loss,) = metrics(recipe, "train/loss")
     assert min(first, third) < loss < max(first, third)
     assert metrics(recipe, "train/perplexity")[0] > 1
 
 
 class CountMatmuls(TorchDispatchMode):
-    """Counts products of matrices."""
+    """Counts matmuls."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -316,7 +308,7 @@ class CountMatmuls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_without_gradients_the_output_layer_is_multiplied_once() -> None:
+def test_evaluation_computes_one_output_matmul() -> None:
     weight = nn.Parameter(torch.randn(40, 8))
     hidden, labels = torch.randn(9, 8), torch.arange(9)
     counts = []

@@ -1,4 +1,4 @@
-"""What a command looks at before it works: test sets, metrics, the prepared text, the model to start from."""
+"""Checks before training: test sets, metrics, prepared text, start model."""
 
 import json
 import shutil
@@ -75,7 +75,7 @@ def recipe(tmp_path: Path) -> Path:
         ("second reference", "news.en has 3 sentences and"),
     ],
 )
-def test_a_test_set_that_cannot_be_scored_ends_a_run_before_it_begins(
+def test_a_test_set_that_cannot_be_scored_is_an_early_error(
     change: str, message: str, recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     options = [f"run_dir={tmp_path / 'run'}"]
@@ -166,7 +166,7 @@ def test_one_process_of_a_machine_verifies(recipe: Path, tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("command", ["run", "train"])
 @pytest.mark.parametrize("option", ["tgt_lang=ja", "evaluate.tokenize=ja-mecab"])
-def test_validation_bleu_that_cannot_be_counted_ends_a_run_before_it_begins(
+def test_validation_bleu_without_its_tokenizer_is_an_early_error(
     command: str, option: str, recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     bleu = ("train.validate_bleu_every=2", "data.test={}", option)
@@ -231,7 +231,7 @@ def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path:
     assert not (tmp_path / "other").exists()
 
 
-def test_checkpoints_that_the_disk_cannot_hold_end_a_run_before_it_begins(
+def test_too_little_disk_space_is_an_early_error(
     recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = load_recipe(recipe, [f"run_dir={tmp_path / 'run'}"])

@@ -1,4 +1,4 @@
-"""Which runs get one graph of model and loss, and which micro-batches of one shape."""
+"""Conditions for one compiled graph and for micro-batches of one shape."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None
         ({}, {"d_model": 96, "num_heads": 8}, False, False),  # heads of 12
     ],
 )
-def test_what_a_gpu_gets(
+def test_compilation_on_a_gpu(
     train: dict[str, Any], model: dict[str, Any], one_graph: bool, fixed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_gpu(monkeypatch, (9, 0))
@@ -60,7 +60,7 @@ def test_what_a_gpu_gets(
 
 
 @pytest.mark.parametrize(("capability", "one_graph"), [((7, 5), False), ((8, 0), True)])
-def test_an_older_gpu_gets_no_single_graph(
+def test_an_older_gpu_compiles_layers(
     capability: tuple[int, int], one_graph: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_gpu(monkeypatch, capability)

@@ -1,4 +1,4 @@
-"""The step of a GPU, proved on a CPU: padding changes nothing, and one graph does for all batches."""
+"""The compiled step, tested on a CPU: padding changes nothing, and one graph serves all batches."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -36,7 +36,7 @@ def one_graph_for_all() -> Iterator[None]:
 
 
 def fixed_and_packed(updates: int = 3) -> tuple[BatchShape, list[tuple[Batch, Batch]]]:
-    """Batches of one shape, and the same as they were before: of various numbers and lengths of sentences."""
+    """Return batches padded to one shape, and the same batches without padding."""
     random = np.random.Generator(np.random.PCG64(4))
     src_lengths, tgt_lengths = random.integers(0, 9, 60), random.integers(0, 9, 60)
     shape = UpdateStatistics.from_lengths(src_lengths, tgt_lengths, batch_tokens=120).shape(60)
@@ -71,7 +71,7 @@ def loss_and_gradients(loss: TrainingLoss, batch: Batch) -> list[Tensor]:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk_bytes", [1, 4 * 128 * 64, 4 * 128 * 128, 1 << 30])
-def test_rows_of_padding_do_not_count_and_the_others_equal_torch(smoothing: float, chunk_bytes: int) -> None:
+def test_padding_is_ignored_and_other_rows_equal_torch(smoothing: float, chunk_bytes: int) -> None:
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(200, 16, dtype=torch.float64, generator=generator, requires_grad=True)
     weight = torch.randn(101, 16, dtype=torch.float64, generator=generator, requires_grad=True)
@@ -91,7 +91,7 @@ def test_rows_of_padding_do_not_count_and_the_others_equal_torch(smoothing: floa
     torch.testing.assert_close(results[0], results[2], rtol=1e-12, atol=1e-13)
 
 
-def test_logits_that_overflow_a_sum_of_exponentials_stay_finite() -> None:
+def test_large_logits_do_not_overflow() -> None:
     hidden = torch.tensor([[1e4], [-1e4], [1e4]], requires_grad=True)
     weight = torch.tensor([[0.0], [1.0], [-1.0]], requires_grad=True)
     loss, nll = compilable_cross_entropy(hidden, weight, torch.tensor([1, 2, PAD_ID]), 0.1, 1)
@@ -102,7 +102,7 @@ def test_logits_that_overflow_a_sum_of_exponentials_stay_finite() -> None:
     assert weight.grad is not None and torch.isfinite(weight.grad).all()
 
 
-def test_in_bf16_it_is_about_as_exact_as_the_other_loss() -> None:
+def test_bf16_precision_is_that_of_the_eager_loss() -> None:
     torch.manual_seed(0)
     weight = (torch.randn(1_000, 64) / 8).requires_grad_()
     hidden = (3 * torch.randn(200, 64)).bfloat16().requires_grad_()
@@ -122,8 +122,8 @@ def test_in_bf16_it_is_about_as_exact_as_the_other_loss() -> None:
     assert all(new < 1.5 * old < 0.02 for old, new in zip(*errors, strict=True)), errors
 
 
-def test_a_batch_of_fixed_shape_gives_the_loss_and_gradients_of_its_pairs() -> None:
-    """By the path of a CPU too, which looks at what counts alone."""
+def test_padding_to_a_shape_changes_neither_loss_nor_gradients() -> None:
+    """On the eager path, which skips padding."""
     loss = build()
     for fixed, packed in fixed_and_packed()[1]:
         torch.testing.assert_close(
@@ -132,8 +132,8 @@ def test_a_batch_of_fixed_shape_gives_the_loss_and_gradients_of_its_pairs() -> N
 
 
 @pytest.mark.parametrize("kernel", ["matmul", "sdpa", "masked"])
-def test_padding_of_sources_alone_has_no_say(kernel: Kernel) -> None:
-    """Where the targets fill their side, the padding of the other has nobody who looks at it."""
+def test_source_padding_without_target_padding_is_ignored(kernel: Kernel) -> None:
+    """No query attends to padding sources if the target side is full."""
     loss = build()
     loss.model.use_kernel(kernel)
     src = PackedSequences.from_lists([[5, 6, 7, EOS_ID]] * 5)
@@ -153,9 +153,7 @@ def test_padding_of_sources_alone_has_no_say(kernel: Kernel) -> None:
     ids=["post", "pre", "bias"],
 )
 @pytest.mark.parametrize("recompute", [False, True])
-def test_one_graph_gives_the_loss_and_gradients_of_all_batches(
-    options: dict[str, Any], recompute: bool, one_graph_for_all: None
-) -> None:
+def test_one_graph_computes_all_batches(options: dict[str, Any], recompute: bool, one_graph_for_all: None) -> None:
     plain, traced = build(**options), build(**options)
     traced.model.use_kernel("masked")
     traced.model.use_activation_checkpointing(recompute)
@@ -187,7 +185,7 @@ def test_one_graph_with_dropout_in_bf16(one_graph_for_all: None, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_each_level_of_dropout_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_dropout_level_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (attention, dropout):
         monkeypatch.setattr(module, "dropout", F.dropout)
     torch._dynamo.reset()
@@ -213,7 +211,7 @@ def test_each_level_of_dropout_is_compiled_once(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_validation_and_other_shapes_do_not_meet_the_graph(one_graph_for_all: None) -> None:
+def test_validation_and_other_shapes_do_not_use_the_graph(one_graph_for_all: None) -> None:
     loss, plain = build(), build()
     loss.model.use_kernel("masked")
     loss.compile_step(backend="eager")

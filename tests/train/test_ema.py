@@ -1,4 +1,4 @@
-"""The moving average against its formula in float64, and the exchange with the weights."""
+"""The EMA, compared with its formula in float64, and swapping it with the parameters."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_average_follows_its_formula() -> None:
         torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-6, atol=1e-6)
 
 
-def test_weights_come_back_to_the_bit_after_the_exchange() -> None:
+def test_parameters_are_restored_bit_for_bit() -> None:
     model = nn.Linear(4, 4)
     average = ExponentialMovingAverage(model, decay=0.9)
     with torch.no_grad():

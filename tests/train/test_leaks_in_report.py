@@ -1,4 +1,4 @@
-"""The first page of a report says what of its test sets is in the training text, and how the rest scores."""
+"""Reports list leaked test sentences and score the others separately."""
 
 import json
 import shutil

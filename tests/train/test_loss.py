@@ -1,4 +1,4 @@
-"""The loss against torch's own, against the published tables of other systems, and by finite differences."""
+"""The loss, compared with torch, published tables of other systems, and finite differences."""
 
 import json
 import math
@@ -54,7 +54,7 @@ def test_extreme_logits_stay_finite() -> None:
         assert tensor.grad is not None and torch.isfinite(tensor.grad).all()
 
 
-def test_under_bf16_autocast_the_loss_is_close_and_gradients_have_the_weights_dtype() -> None:
+def test_bf16_autocast_keeps_float32_gradients() -> None:
     torch.manual_seed(2)
     hidden, weight = torch.randn(50, 32, requires_grad=True), torch.randn(100, 32, requires_grad=True)
     labels = torch.randint(0, 100, (50,))
@@ -76,7 +76,7 @@ def load_vectors(name: str) -> dict[str, Any]:
 
 
 def loss_of_log_probs(log_probs: torch.Tensor, labels: torch.Tensor, smoothing: float) -> float:
-    """Our loss where the logits are given: the identity matrix as the output projection."""
+    """Compute the loss of given logits, with the identity matrix as output projection."""
     loss, _ = linear_cross_entropy(log_probs, torch.eye(log_probs.shape[1], dtype=log_probs.dtype), labels, smoothing)
     return loss.item()
 
@@ -116,7 +116,7 @@ def test_sockeye_cross_entropy_and_gradient() -> None:
     torch.testing.assert_close(logits.grad, wanted, rtol=1e-6, atol=1e-7)
 
 
-def test_training_loss_is_the_models_and_its_gradient_passes_finite_differences() -> None:
+def test_training_loss_and_gradient_by_finite_differences() -> None:
     torch.manual_seed(0)
     recipe = ModelRecipe(d_model=8, d_ff=12, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, dropout=0.0)
     model = Transformer(recipe, 11, 11).double()
@@ -154,7 +154,7 @@ def test_training_loss_is_the_models_and_its_gradient_passes_finite_differences(
 
 
 def rdrop_by_autograd(first: Tensor, second: Tensor, labels: Tensor, smoothing: float, rdrop: float) -> Tensor:
-    """The paper's formula, halved, in torch's own functions on whole logits."""
+    """Half of the paper's formula, by torch functions on all logits."""
     cross_entropies = [
         F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum") for logits in (first, second)
     ]
@@ -187,7 +187,7 @@ def test_rdrop_and_its_gradients_equal_autograd_in_float64(
         torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
 
 
-def test_rdrop_in_bf16_is_as_exact_as_its_eight_bits() -> None:
+def test_rdrop_has_bf16_precision() -> None:
     torch.manual_seed(2)
     hidden, weight = torch.randn(2, 50, 32, requires_grad=True), torch.randn(100, 32, requires_grad=True)
     labels = torch.randint(0, 100, (50,))
@@ -210,7 +210,7 @@ def test_rdrop_of_two_equal_passes_is_plain_cross_entropy() -> None:
     torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-13)
 
 
-def test_rdrop_stays_finite_where_the_passes_contradict_each_other() -> None:
+def test_rdrop_of_contradicting_passes_is_finite() -> None:
     hidden = torch.tensor([[[1e4]], [[-1e4]]], requires_grad=True)
     weight = torch.tensor([[1.0], [0.0], [-1.0]], requires_grad=True)
     loss, _ = linear_rdrop(hidden, weight, torch.tensor([0]), 0.0, 1.0)
@@ -220,7 +220,7 @@ def test_rdrop_stays_finite_where_the_passes_contradict_each_other() -> None:
         assert tensor.grad is not None and torch.isfinite(tensor.grad).all()
 
 
-def test_rdrop_under_bf16_autocast_is_close_and_gradients_have_the_weights_dtype() -> None:
+def test_rdrop_with_bf16_autocast_keeps_float32_gradients() -> None:
     torch.manual_seed(5)
     hidden, weight = torch.randn(2, 50, 32, requires_grad=True), torch.randn(100, 32, requires_grad=True)
     labels = torch.randint(0, 100, (50,))
@@ -233,7 +233,7 @@ def test_rdrop_under_bf16_autocast_is_close_and_gradients_have_the_weights_dtype
         assert (mine - other).norm() < 0.02 * other.norm()
 
 
-def test_rdrop_trains_on_two_passes_with_other_dropout_that_follow_from_the_seed() -> None:
+def test_rdrop_uses_two_passes_with_seeded_dropout() -> None:
     torch.manual_seed(0)
     recipe = ModelRecipe(d_model=8, d_ff=12, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, dropout=0.3)
     model = Transformer(recipe, 11, 11).double()
@@ -262,7 +262,7 @@ def test_rdrop_trains_on_two_passes_with_other_dropout_that_follow_from_the_seed
 
 
 @pytest.mark.parametrize("rdrop", [0.0, 2.0])
-def test_what_rounding_adds_does_not_count(rdrop: float) -> None:
+def test_padding_to_a_multiple_does_not_change_the_loss(rdrop: float) -> None:
     recipe = ModelRecipe(num_encoder_layers=2, num_decoder_layers=2, d_model=16, d_ff=24, num_heads=2, dropout=0.0)
     torch.manual_seed(3)
     model = Transformer(recipe, 40, 40).double()
@@ -282,7 +282,7 @@ def test_what_rounding_adds_does_not_count(rdrop: float) -> None:
 
 
 @pytest.mark.parametrize("rdrop", [0.0, 5.0])
-def test_a_bias_of_the_output_layer_counts_and_learns(rdrop: float) -> None:
+def test_output_bias_has_loss_and_gradient(rdrop: float) -> None:
     torch.manual_seed(8)
     sizes: dict[str, Any] = {"d_model": 8, "d_ff": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
     sizes |= {"dropout": 0.0, "tied_embeddings": "decoder", "output_bias": True}

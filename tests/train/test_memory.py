@@ -1,4 +1,4 @@
-"""What the heaviest step needs: against whole plans, memory that is counted exactly, and machines made up."""
+"""Memory of the largest step, compared with whole plans, exact counts and simulated machines."""
 
 import multiprocessing
 import tempfile
@@ -43,7 +43,7 @@ MB = 1 << 20
 
 
 def corpus(pairs: int, seed: int = 1, longest: int = 60) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths like those of text: many short sentences, few long ones, sides that go together."""
+    """Realistic lengths: many short sentences, few long ones, correlated sides."""
     random = np.random.default_rng(seed)
     src = np.minimum(random.lognormal(2.2, 0.6, pairs).astype(np.int64) + 1, longest)
     tgt = np.clip((src * random.normal(1.1, 0.2, pairs)).astype(np.int64), 1, longest)
@@ -58,7 +58,7 @@ def plan_of(src: np.ndarray, tgt: np.ndarray, budget: int, batch_tokens: int = 9
 
 
 @pytest.mark.parametrize("budget", [200, 700, 2_000, 20_000])
-def test_no_micro_batch_of_any_epoch_is_much_heavier(budget: int) -> None:
+def test_heaviest_shape_is_a_bound_for_all_epochs(budget: int) -> None:
     src, tgt = corpus(20_000, longest=150)
     src[77], tgt[77] = 150, 2  # the one pair of its kind
     worst = heaviest_shape(plan_of(src, tgt, budget))
@@ -75,7 +75,7 @@ def test_no_micro_batch_of_any_epoch_is_much_heavier(budget: int) -> None:
     assert heaviest / 1.1 < worst.attention_size() < heaviest * 2
 
 
-def test_a_long_source_among_short_targets_is_reckoned_with_wherever_it_stands() -> None:
+def test_a_long_source_with_a_short_target_is_considered() -> None:
     src, tgt = np.full(20_000, 5), np.full(20_000, 5)
     plan = plan_of(src, tgt, 300, batch_tokens=600)
     src[plan.order[-500]] = 90
@@ -85,7 +85,7 @@ def test_a_long_source_among_short_targets_is_reckoned_with_wherever_it_stands()
     assert worst.num_sentences == 1 + (300 - 91) // 6 + 1
 
 
-def test_one_update_of_one_long_pair_is_its_own_worst() -> None:
+def test_heaviest_shape_of_a_single_pair() -> None:
     worst = heaviest_shape(plan_of(np.array([30]), np.array([20]), 10))
     assert worst == MicroBatchShape(1, 10, 31, 21)
     batch = worst.batch()
@@ -93,7 +93,7 @@ def test_one_update_of_one_long_pair_is_its_own_worst() -> None:
 
 
 @pytest.mark.parametrize(("sentences", "tokens"), [(1, 40), (2, 41), (7, 100), (40, 100), (99, 138)])
-def test_a_batch_has_the_shape_it_was_made_of(sentences: int, tokens: int) -> None:
+def test_a_trial_batch_has_its_shape(sentences: int, tokens: int) -> None:
     batch = MicroBatchShape(sentences, tokens, src_longest=40, tgt_longest=25).batch()
     for side, longest in ((batch.src, 40), (batch.tgt, 25)):
         assert side.num_sentences == sentences
@@ -104,7 +104,7 @@ def test_a_batch_has_the_shape_it_was_made_of(sentences: int, tokens: int) -> No
     assert batch.tgt_tokens == batch.tgt.total
 
 
-def test_part_of_a_batch_holds_the_longest_pair_and_its_share_of_the_others() -> None:
+def test_part_of_a_trial_batch_includes_the_longest_pair() -> None:
     shape = MicroBatchShape(101, 540, src_longest=40, tgt_longest=20)
     part = shape.batch(part=21)
     assert (part.num_sentences, part.src.total, part.tgt.total) == (21, 40 + 500 // 5, 20 + 520 // 5)
@@ -115,7 +115,7 @@ def test_part_of_a_batch_holds_the_longest_pair_and_its_share_of_the_others() ->
 
 
 def in_fresh_process(function: Callable[[], Any]) -> Any:
-    """What a function of this module returns in a new process, whose heap holds nothing that other tests have freed."""
+    """Run a function of this module in a new process, without memory freed by other tests."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function).result(120)
 
@@ -132,7 +132,7 @@ def two_peaks() -> list[int]:
 
 
 @pytest.mark.slow
-def test_the_peak_is_seen_though_it_passes_and_once_more_at_the_second_time() -> None:
+def test_peak_memory_is_repeatable() -> None:
     assert all(60 * MB < peak < 80 * MB for peak in in_fresh_process(two_peaks))
 
 
@@ -181,7 +181,7 @@ GROUPS_V1 = {"proc/self/cgroup": "5:cpu:/x\n4:cpu,memory:/outside/of/the/contain
     ],
     ids=["no /proc", "machine", "unlimited group", "parent group", "group of version 1"],
 )
-def test_available_memory_is_the_least_of_machine_and_control_groups(
+def test_available_memory_is_the_minimum_of_machine_and_control_groups(
     files: dict[str, object], left: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
@@ -191,12 +191,12 @@ def test_available_memory_is_the_least_of_machine_and_control_groups(
     assert available_memory(CPU, root) == (left // 2 if left else None)
 
 
-def test_this_machine_has_some_memory_left() -> None:
+def test_available_memory_of_this_machine() -> None:
     left = available_memory(CPU)
     assert left is None or MB < left < 1 << 50
 
 
-def test_moments_are_to_come_until_the_first_update_and_never_for_frozen_weights() -> None:
+def test_missing_moments_before_and_after_the_first_update() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(10, 5), torch.nn.Linear(5, 3))
     model[1].requires_grad_(False)
     optimizer = torch.optim.Adam(model.parameters())
@@ -212,7 +212,7 @@ def test_moments_are_to_come_until_the_first_update_and_never_for_frozen_weights
 
 
 def kept_memory(run: Callable[[], None], device: torch.device) -> int:
-    """Bytes of all that the graph of `run` holds: a measure without noise, of which memory is a multiple."""
+    """Return the bytes saved for the backward pass of `run`, a measure without noise."""
     storages: dict[int, Tensor] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -225,21 +225,21 @@ def kept_memory(run: Callable[[], None], device: torch.device) -> int:
 
 
 class OthersSayTheSame(World):
-    """This process and others on machines like its own."""
+    """A world of identical machines."""
 
     def max(self, value: int) -> int:
         return value
 
 
 class OtherHasLess(World):
-    """This process and another, which refuses everything above 512."""
+    """A world whose other rank rejects more than 512 tokens."""
 
     def max(self, value: int) -> int:
         return 1 if value >= 0 else max(value, -512)
 
 
 def probe_with(available: float | None, **changes: Any) -> MemoryProbe:
-    """A probe of a small model on a machine that has so many bytes left."""
+    """A probe of a small model with `available` bytes."""
     torch.manual_seed(1)
     recipe = ModelRecipe(d_model=16, d_ff=32, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, max_positions=64)
     probe = MemoryProbe(
@@ -256,20 +256,20 @@ def probe_with(available: float | None, **changes: Any) -> MemoryProbe:
 
 @cache
 def need(budget: int) -> int:
-    """Bytes that the heaviest step of a budget keeps, by running it."""
+    """Return the bytes saved by the largest step under a budget."""
     probe = probe_with(None)
     batch = heaviest_shape(replace(probe.plan, micro_batch_tokens=budget)).batch()
     return kept_memory(lambda: probe.loss.train()(batch)[0].backward(), CPU)
 
 
 @pytest.mark.parametrize("budget", [130, 1_000, 4_000])
-def test_a_budget_is_refused_where_its_heaviest_step_does_not_fit(budget: int) -> None:
+def test_require_rejects_a_budget_that_does_not_fit(budget: int) -> None:
     probe_with(need(budget) * 1.05).require(budget)
     with pytest.raises(UserError, match=f"train.micro_batch_tokens={budget} exceeds|with a sentence of 61 tokens"):
         probe_with(need(budget) * 0.95).require(budget)
 
 
-def test_where_all_micro_batches_have_one_shape_that_is_what_is_tried() -> None:
+def test_a_fixed_shape_is_tried_as_it_is() -> None:
     shape = BatchShape(src_tokens=904, tgt_tokens=1_000, num_sentences=60, max_length=61)
     batch = MicroBatchShape.from_batch_shape(shape).batch()
     assert (batch.src.total, batch.tgt.total, batch.src.num_sentences) == (1_000, 1_000, 60)
@@ -281,13 +281,13 @@ def test_where_all_micro_batches_have_one_shape_that_is_what_is_tried() -> None:
         replace(probe, available=lambda device: int(needed * 0.95)).require(1_000)
 
 
-def test_what_is_allocated_later_counts() -> None:
+def test_reserved_memory_counts() -> None:
     probe_with(need(1_000) * 1.05 + 10_000, reserve=10_000).require(1_000)
     with pytest.raises(UserError, match="exceeds the memory"):
         probe_with(need(1_000) * 1.05 + 10_000, reserve=10_000 + need(1_000) // 9).require(1_000)
 
 
-def test_the_refusal_names_the_largest_budget_that_fits_with_a_margin() -> None:
+def test_the_error_names_the_largest_budget_that_fits() -> None:
     with pytest.raises(UserError) as refusal:
         probe_with(need(1_280) / 0.9 * 1.02).require(4_000)
     assert str(refusal.value) == (
@@ -303,13 +303,13 @@ def test_the_refusal_names_the_largest_budget_that_fits_with_a_margin() -> None:
 
 
 @pytest.mark.parametrize("best", [256, 768, 2_304, 3_840])
-def test_auto_takes_the_largest_that_fits_with_a_margin(best: int) -> None:
+def test_auto_selects_the_largest_budget_with_a_margin(best: int) -> None:
     probe = probe_with(need(best) / 0.9 * 1.02)
     assert fit_micro_batch("auto", 61, probe) == best
     assert fit_micro_batch(200, 61, probe) == 200
 
 
-def test_auto_keeps_to_what_is_fast_to_what_an_update_has_and_to_the_longest_sentence() -> None:
+def test_limits_of_auto() -> None:
     assert probe_with(1e12).largest_budget(61) == LARGEST_ON_CPU == 4_096
     assert probe_with(1e12, plan=plan_of(*corpus(5_000), budget=0, batch_tokens=1_000)).largest_budget(61) == 1_024
     eight: dict[str, Any] = {"world": OthersSayTheSame(0, 8, CPU)}
@@ -320,7 +320,7 @@ def test_auto_keeps_to_what_is_fast_to_what_an_update_has_and_to_the_longest_sen
         probe_with(need(1_280), **eight).largest_budget(1_500)
 
 
-def test_where_the_system_does_not_say_nothing_is_refused() -> None:
+def test_unknown_memory_rejects_nothing() -> None:
     probe_with(None).require(10_000_000)
     assert probe_with(None).largest_budget(61) == LARGEST_ON_CPU
 
@@ -339,7 +339,7 @@ def test_a_step_that_runs_out_of_memory_does_not_fit() -> None:
     assert max(ran) > need(700)
 
 
-def test_on_a_cpu_only_small_steps_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_runs_only_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "_SAMPLE_TOKENS", 300)
     sizes: list[int] = []
 
@@ -353,7 +353,7 @@ def test_on_a_cpu_only_small_steps_are_run(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def peak_of_a_save() -> tuple[int, int]:
-    """What a real checkpoint of 13 million weights, moments and a moving average takes, and what is reserved for it."""
+    """Return the memory of writing a checkpoint of 13 million parameters with EMA, and its reserve."""
     recipe = ModelRecipe(d_model=256, d_ff=1024, num_heads=4, num_encoder_layers=6, num_decoder_layers=6)
     model = Transformer(recipe, 2_000, 2_000)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
@@ -373,13 +373,13 @@ def peak_of_a_save() -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_a_save_takes_no_more_memory_than_is_reserved_for_it() -> None:
+def test_writing_a_checkpoint_needs_less_than_the_reserve() -> None:
     taken, reserved = in_fresh_process(peak_of_a_save)
     assert 0.6 * reserved < taken < 1.05 * reserved
     assert checkpoint_copy_bytes(torch.nn.Linear(9, 9), 1, torch.device("cuda", 0)) == 0
 
 
-def test_all_processes_agree_on_the_one_with_the_least_memory() -> None:
+def test_all_processes_use_the_minimum_memory() -> None:
     world = OtherHasLess(0, 2, CPU)
     assert probe_with(1e12, world=world).largest_budget(61) == 512
     with pytest.raises(UserError, match="must be at most 512;"):
@@ -387,7 +387,7 @@ def test_all_processes_agree_on_the_one_with_the_least_memory() -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_trying_leaves_no_trace(training: bool) -> None:
+def test_trial_steps_change_no_state(training: bool) -> None:
     probe = probe_with(need(2_000), measure=peak_memory)
     probe.loss.train(training)
     before = {name: tensor.clone() for name, tensor in probe.loss.state_dict().items()}
@@ -402,7 +402,7 @@ def test_trying_leaves_no_trace(training: bool) -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_step_itself_is_run() -> None:
+def test_a_gpu_runs_the_full_step() -> None:
     device = torch.device("cuda", 0)
     probe = replace(probe_with(0, world=World(0, 1, device), measure=peak_memory), available=available_memory)
     probe.loss.to(device)

@@ -1,4 +1,4 @@
-"""A run keeps its text and has one writer: changed corpora, two commands at a time, and what they leave behind."""
+"""Protection of a run: changed corpora, tokenizers and languages, and concurrent commands."""
 
 import json
 import multiprocessing
@@ -80,7 +80,7 @@ def files_of(run: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("command", ["train", "prepare"])
-def test_a_changed_corpus_under_a_run_is_refused_and_nothing_is_changed(
+def test_a_changed_corpus_is_rejected_without_changing_files(
     command: str, recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     run = tmp_path / "run"
@@ -96,7 +96,7 @@ def test_a_changed_corpus_under_a_run_is_refused_and_nothing_is_changed(
     assert nmt("train", recipe, f"run_dir={run}", "train.max_steps=8")[0] == 0
 
 
-def test_another_language_under_a_run_is_refused_by_its_name(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_another_language_is_rejected(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
     status, _, err = nmt("train", recipe, f"run_dir={run}", "src_lang=fr", "tgt_lang=it")
@@ -104,9 +104,7 @@ def test_another_language_under_a_run_is_refused_by_its_name(recipe: Path, tmp_p
     assert "holds a run with another recipe: src_lang is fr, was en; tgt_lang is it, was de; " in err
 
 
-def test_another_tokenizer_under_a_run_is_refused_though_the_prepared_text_was_deleted(
-    recipe: Path, tmp_path: Path, nmt: Nmt
-) -> None:
+def test_another_tokenizer_is_rejected_without_prepared_text(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
     shutil.rmtree(run / "data")
@@ -119,7 +117,7 @@ def test_another_tokenizer_under_a_run_is_refused_though_the_prepared_text_was_d
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "manifest.json"])
-def test_a_damaged_tokenizer_in_a_checkpoint_is_no_other_tokenizer(
+def test_a_damaged_tokenizer_in_a_checkpoint_is_not_a_mismatch(
     name: str, recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     run = tmp_path / "run"
@@ -134,9 +132,7 @@ def test_a_damaged_tokenizer_in_a_checkpoint_is_no_other_tokenizer(
     assert "set aside as corrupt-step-00000004" in err
 
 
-def test_other_text_of_the_same_tokenizer_is_found_by_what_the_checkpoint_knows(
-    recipe: Path, tmp_path: Path, nmt: Nmt
-) -> None:
+def test_another_text_with_the_same_tokenizer_is_rejected(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     first, run = tmp_path / "first", tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={first}")[0] == 0
     taken = f"tokenizer.start_from={first}"
@@ -145,7 +141,7 @@ def test_other_text_of_the_same_tokenizer_is_found_by_what_the_checkpoint_knows(
     write_text(tmp_path, "train", 300, 260)
     status, _, err = nmt("train", recipe, f"run_dir={run}", taken, "train.max_steps=8")
     assert status != 0
-    assert "not the one that the checkpoint knows" in err
+    assert "not that of the checkpoint" in err
 
 
 def test_other_validation_text_does_not_end_a_run(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
@@ -180,18 +176,14 @@ def holder(tmp_path: Path) -> Iterator[BaseProcess]:
 
 
 @pytest.mark.parametrize("command", ["train", "run", "prepare"])
-def test_a_run_that_another_process_writes_to_is_left_alone(
-    command: str, recipe: Path, tmp_path: Path, holder: BaseProcess, nmt: Nmt
-) -> None:
+def test_a_locked_run_is_rejected(command: str, recipe: Path, tmp_path: Path, holder: BaseProcess, nmt: Nmt) -> None:
     status, _, err = nmt(command, recipe, f"run_dir={tmp_path / 'run'}")
     assert status == 1
     assert f"is in use by process {holder.pid} on " in err and "choose another name" in err
     assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK_FILE]
 
 
-def test_the_lock_of_a_killed_process_is_taken_over(
-    recipe: Path, tmp_path: Path, holder: BaseProcess, nmt: Nmt
-) -> None:
+def test_the_lock_of_a_killed_process_is_released(recipe: Path, tmp_path: Path, holder: BaseProcess, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert holder.pid is not None
     os.kill(holder.pid, signal.SIGKILL)
@@ -201,8 +193,8 @@ def test_the_lock_of_a_killed_process_is_taken_over(
     assert not (run / LOCK_FILE).exists()
 
 
-def test_a_holder_that_names_itself_late_is_still_named(tmp_path: Path) -> None:
-    """Two commands that start together: one has the lock, but has not yet written who it is."""
+def test_a_holder_that_writes_its_name_late_is_named(tmp_path: Path) -> None:
+    """One of two concurrent commands has the lock, but has not written its name yet."""
     holds = "import fcntl, sys, time\nfile = open(sys.argv[1], 'a+')\nfcntl.lockf(file, fcntl.LOCK_EX)\n"
     holds += "print(flush=True)\ntime.sleep(0.3)\nfile.write('process 7')\nfile.flush()\ntime.sleep(30)\n"
     command = [sys.executable, "-c", holds, str(tmp_path / LOCK_FILE)]
@@ -231,22 +223,22 @@ def test_children_do_not_hold_the_lock(tmp_path: Path) -> None:
         os.waitpid(forked, 0)
 
 
-def test_what_fails_leaves_no_empty_folder(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_errors_leave_no_empty_directory(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "train.de").unlink()
     status, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'runs' / 'new'}")
     assert status != 0 and "train.de" in err
     assert not (tmp_path / "runs" / "new").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"), run_lock(tmp_path / "file" / "run"):
         pass
 
 
 @pytest.mark.slow
-def test_two_commands_at_a_time_leave_one_run(recipe: Path, tmp_path: Path) -> None:
-    """One ends well; the other is told of it, or comes late and finds nothing to do."""
+def test_concurrent_commands_make_one_run(recipe: Path, tmp_path: Path) -> None:
+    """One trains; the other reports the lock, or finds the run complete."""
     command = [sys.executable, "-m", "nmt", "train", str(recipe), f"run_dir={tmp_path / 'run'}", "train.max_steps=40"]
     both = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate(timeout=120)[1] for process in both]

@@ -1,4 +1,4 @@
-"""Adam against its definition written out, and its state through a save by name."""
+"""Adam, compared with its definition, and saving its state by name."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def quadratic_steps(recipe: TrainRecipe, steps: int, rate: float) -> tuple[nn.Li
     return layer, optimizer
 
 
-def test_adam_is_the_papers_adam() -> None:
+def test_adam_follows_the_paper() -> None:
     """Kingma and Ba 2015, algorithm 1, with the betas and the epsilon of Vaswani et al. 2017, section 5.3."""
     recipe = TrainRecipe()
     assert recipe.adam_betas == (0.9, 0.98)
@@ -37,7 +37,7 @@ def test_adam_is_the_papers_adam() -> None:
     torch.testing.assert_close(layer.weight.detach(), w, rtol=1e-12, atol=1e-12)
 
 
-def test_adamw_decays_matrices_and_spares_biases() -> None:
+def test_adamw_decays_matrices_only() -> None:
     plain, _ = quadratic_steps(TrainRecipe(optimizer="adamw"), 1, 0.01)
     decayed, _ = quadratic_steps(TrainRecipe(optimizer="adamw", weight_decay=0.5), 1, 0.01)
     torch.manual_seed(0)
@@ -46,7 +46,7 @@ def test_adamw_decays_matrices_and_spares_biases() -> None:
     assert torch.equal(plain.bias, decayed.bias)
 
 
-def test_state_by_name_goes_into_a_fresh_optimizer() -> None:
+def test_named_state_loads_into_a_new_optimizer() -> None:
     layer, optimizer = quadratic_steps(TrainRecipe(), 3, 0.01)
     saved = optimizer_tensors(optimizer, layer)
     assert {"exp_avg/weight", "exp_avg_sq/bias", "step/weight"} <= saved.keys()
@@ -57,7 +57,7 @@ def test_state_by_name_goes_into_a_fresh_optimizer() -> None:
     assert all(torch.equal(saved[name], again[name]) for name in saved)
 
 
-def test_state_of_another_model_is_refused() -> None:
+def test_state_of_another_model_is_rejected() -> None:
     layer, optimizer = quadratic_steps(TrainRecipe(), 1, 0.01)
     saved = optimizer_tensors(optimizer, layer)
     other = nn.Linear(4, 2)

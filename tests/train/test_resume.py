@@ -1,4 +1,4 @@
-"""What is said and refused when a run resumes with other options, and how a run starts from a model."""
+"""Resuming with changed options, and starting from a model: messages and errors."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from tests.train.run_tiny import metrics, train_tiny, with_train
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
-def test_more_steps_behind_the_end_of_a_schedule_are_refused_unless_it_begins_again(
+def test_extending_a_finished_schedule_needs_a_restart(
     schedule: str, tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended = with_train(tiny_recipe, schedule=schedule, max_steps=12, warmup_steps=2)
@@ -37,9 +37,7 @@ def test_more_steps_behind_the_end_of_a_schedule_are_refused_unless_it_begins_ag
     assert rates[12:] == pytest.approx(rates[:12])  # the whole schedule once more
 
 
-def test_each_changed_option_is_said_with_both_values(
-    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changed_options_are_logged(tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=6)
     train_tiny(recipe, tiny_data)
     capsys.readouterr()
@@ -51,7 +49,7 @@ def test_each_changed_option_is_said_with_both_values(
     assert "weight_decay" not in said
 
 
-def test_changed_options_are_carried_from_checkpoint_to_checkpoint(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_checkpoints_keep_changed_options(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=6)
     train_tiny(recipe, tiny_data)
     longer = with_train(recipe, max_steps=12, clip_norm=1.0)
@@ -60,12 +58,12 @@ def test_changed_options_are_carried_from_checkpoint_to_checkpoint(tiny_recipe: 
     train_tiny(longer, tiny_data)
     first = [Change(6, "train.max_steps", 6, 12), Change(6, "train.clip_norm", 0.0, 1.0)]
     assert TrainState.load(list_checkpoints(recipe.directory)[-1]).changes == first
-    position = train_tiny(with_train(longer, max_steps=18), tiny_data)
-    assert position.changes == [*first, Change(12, "train.max_steps", 12, 18)]
-    assert TrainState.load(list_checkpoints(recipe.directory)[-1]).changes == position.changes
+    state = train_tiny(with_train(longer, max_steps=18), tiny_data)
+    assert state.changes == [*first, Change(12, "train.max_steps", 12, 18)]
+    assert TrainState.load(list_checkpoints(recipe.directory)[-1]).changes == state.changes
 
 
-def test_options_that_training_never_used_are_no_change_of_it(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_unused_options_are_not_recorded_as_changes(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=6)
     train_tiny(recipe, tiny_data)
     assert train_tiny(with_train(recipe, log_every=3), tiny_data).changes == []
@@ -74,7 +72,7 @@ def test_options_that_training_never_used_are_no_change_of_it(tiny_recipe: Recip
     assert train_tiny(wider, tiny_data).changes == [Change(6, "train.max_steps", 6, 12)]
 
 
-def test_a_checkpoint_that_knows_of_no_changes_still_loads(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_checkpoints_without_changes_load(tiny_recipe: Recipe, tiny_data: Path) -> None:
     train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
     newest = list_checkpoints(tiny_recipe.directory)[-1]
     state = json.loads((newest / "state.json").read_text())
@@ -82,21 +80,21 @@ def test_a_checkpoint_that_knows_of_no_changes_still_loads(tiny_recipe: Recipe, 
     assert TrainState.read(state, newest).changes == []
 
 
-def test_another_validation_text_forgets_the_best_and_says_so(
+def test_another_validation_text_discards_scores(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=18, keep_last=1, average_count=1)
     train_tiny(recipe, tiny_data, valid_identity="a" * 64)
     capsys.readouterr()
     longer = with_train(recipe, max_steps=30, learning_rate=1.0)
-    position = train_tiny(longer, tiny_data, valid_identity="b" * 64)
+    state = train_tiny(longer, tiny_data, valid_identity="b" * 64)
     assert capsys.readouterr().err.count("the validation text changed: earlier scores are not comparable; ") == 1
-    assert list(position.scores) == ["18", "24", "30"] and position.best_step == 18
-    assert Change(18, "validation text (SHA-256)", "a" * 12, "b" * 12) in position.changes
+    assert list(state.scores) == ["18", "24", "30"] and state.best_step == 18
+    assert Change(18, "validation text (SHA-256)", "a" * 12, "b" * 12) in state.changes
     assert [checkpoint.name for checkpoint in list_checkpoints(recipe.directory)] == ["step-00000018", "step-00000030"]
     assert metrics(longer, "valid/scored_from") == [18, 18, 18]
     capsys.readouterr()
-    assert train_tiny(longer, tiny_data, valid_identity="b" * 64).changes == position.changes
+    assert train_tiny(longer, tiny_data, valid_identity="b" * 64).changes == state.changes
     assert "validation text" not in capsys.readouterr().err
 
 
@@ -108,7 +106,7 @@ def test_another_validation_text_forgets_the_best_and_says_so(
         ({}, {"best_metric": "bleu", "validate_bleu_every": 6}, "train.best_metric"),
     ],
 )
-def test_options_that_scores_depend_on_forget_the_best(
+def test_options_of_scores_discard_scores(
     before: dict[str, Any],
     then: dict[str, Any],
     option: str,
@@ -119,34 +117,34 @@ def test_options_that_scores_depend_on_forget_the_best(
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=12)
     train_tiny(with_train(recipe, **before), tiny_data)
     capsys.readouterr()
-    position = train_tiny(with_train(recipe, **then, max_steps=18), tiny_data)
+    state = train_tiny(with_train(recipe, **then, max_steps=18), tiny_data)
     assert (
         f"{option} changed: earlier scores are not comparable; discarding the best (update 12)"
         in capsys.readouterr().err
     )
-    assert list(position.scores) == ["12", "18"] and position.scored_from == 12
+    assert list(state.scores) == ["12", "18"] and state.scored_from == 12
 
 
-def test_search_options_forget_scores_where_these_are_of_bleu(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_search_options_discard_bleu_scores(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=6, validate_bleu_every=6)
     for metric, scored_from in (("loss", 0), ("bleu", 6)):
         run_dir = tiny_recipe.directory / metric
         train_tiny(with_train(recipe, run_dir, best_metric=metric), tiny_data)
         tree = with_train(recipe, run_dir, best_metric=metric, max_steps=12).model_dump(mode="json", exclude_none=True)
         tree["decode"]["beam_size"] = 2
-        position = train_tiny(Recipe.model_validate(tree), tiny_data)
-        assert position.scored_from == scored_from
-        assert (Change(6, "decode.beam_size", 4, 2) in position.changes) == (metric == "bleu")
+        state = train_tiny(Recipe.model_validate(tree), tiny_data)
+        assert state.scored_from == scored_from
+        assert (Change(6, "decode.beam_size", 4, 2) in state.changes) == (metric == "bleu")
 
 
-def test_a_finished_run_refuses_another_metric_of_the_best(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_a_finished_run_rejects_another_best_metric(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, max_steps=6)
     train_tiny(recipe, tiny_data)
     with pytest.raises(UserError, match=r"train\.best_metric is 'bleu', was 'loss': no update used this value"):
         train_tiny(with_train(recipe, best_metric="bleu", validate_bleu_every=6), tiny_data)
 
 
-def test_a_finished_run_names_the_limit_that_it_reached(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_a_finished_run_names_the_limit(tiny_recipe: Recipe, tiny_data: Path) -> None:
     short = with_train(tiny_recipe, max_steps=12, max_minutes=1e-6, log_every=6)
     assert train_tiny(short, tiny_data).step == 6
     with pytest.raises(UserError, match=r"max_steps is 24, was 12: .* raise train\.max_minutes to continue training"):
@@ -156,7 +154,7 @@ def test_a_finished_run_names_the_limit_that_it_reached(tiny_recipe: Recipe, tin
 
 
 @pytest.mark.parametrize("average", ["last", "ema"])
-def test_the_model_of_a_run_searches_as_its_report_was_scored(
+def test_the_model_has_the_search_options_of_the_report(
     average: str, tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = with_train(tiny_recipe, max_steps=6, average=average, ema_decay=0.9, average_count=1)
@@ -178,14 +176,14 @@ def test_patience_restarts_on_another_validation_text(tiny_recipe: Recipe, tiny_
     assert train_tiny(recipe, tiny_data, valid_identity="b").step > stopped
 
 
-def test_a_finished_run_is_measured_on_another_validation_text(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_a_finished_run_validates_on_another_text(tiny_recipe: Recipe, tiny_data: Path) -> None:
     train_tiny(tiny_recipe, tiny_data, valid_identity="a")
-    position = train_tiny(tiny_recipe, tiny_data, valid_identity="b")
-    assert list(position.scores) == ["24"] and position.best_validation["valid/nll"] > 0
-    assert TrainState.load(list_checkpoints(tiny_recipe.directory)[-1]) == position
+    state = train_tiny(tiny_recipe, tiny_data, valid_identity="b")
+    assert list(state.scores) == ["24"] and state.best_validation["valid/nll"] > 0
+    assert TrainState.load(list_checkpoints(tiny_recipe.directory)[-1]) == state
 
 
-def test_scores_of_unknown_text_hold_while_the_recipe_names_the_same(
+def test_scores_without_a_text_identity_are_kept(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun = train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)  # as an earlier version: it knows no identity
@@ -197,7 +195,7 @@ def test_scores_of_unknown_text_hold_while_the_recipe_names_the_same(
     assert train_tiny(Recipe.model_validate(tree), tiny_data, valid_identity="a").scored_from == 6
 
 
-def test_an_unchanged_recipe_says_nothing_of_changes(
+def test_an_unchanged_recipe_logs_no_changes(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train_tiny(tiny_recipe, tiny_data)
@@ -216,7 +214,7 @@ def test_the_schedule_counts_from_its_start(tiny_recipe: Recipe) -> None:
         assert rates == [learning_rate(whole, 16, step) for step in range(1, 31)]
 
 
-def test_the_weights_that_training_starts_from_are_measured_first(
+def test_the_start_model_is_validated_first(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train_tiny(tiny_recipe, tiny_data)
@@ -224,11 +222,11 @@ def test_the_weights_that_training_starts_from_are_measured_first(
     small = {"max_steps": 2, "validate_every": 2, "save_every": 2, "start_from": str(tiny_recipe.directory)}
     tuned = with_train(tiny_recipe, run_dir=tmp_path / "tuned", **small)
     capsys.readouterr()
-    position = train_tiny(tuned, tiny_data)
+    state = train_tiny(tuned, tiny_data)
     assert "initial weights: " in capsys.readouterr().err
     entries = [json.loads(line) for line in (tuned.directory / "metrics.jsonl").read_text().splitlines()]
     assert entries[0]["step"] == 0 and entries[0]["valid/nll"] == pytest.approx(last, rel=1e-6)
-    assert set(position.scores) == {"2"}  # no checkpoint holds those of step 0
+    assert set(state.scores) == {"2"}  # no checkpoint holds those of step 0
     shutil.rmtree(tuned.directory / "checkpoints")
     train_tiny(tuned, tiny_data)  # killed before its first checkpoint: it is noted once
     assert [
@@ -236,23 +234,23 @@ def test_the_weights_that_training_starts_from_are_measured_first(
     ] == [entry["step"] for entry in entries]
 
 
-def test_loss_and_nll_go_by_their_names_and_the_best_step_is_noted(tiny_recipe: Recipe, tiny_data: Path) -> None:
-    position = train_tiny(tiny_recipe, tiny_data)
+def test_logged_metric_names_and_best_step(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    state = train_tiny(tiny_recipe, tiny_data)
     for kind in ("train", "valid"):
         nlls, perplexities = metrics(tiny_recipe, f"{kind}/nll"), metrics(tiny_recipe, f"{kind}/perplexity")
         assert perplexities == pytest.approx([math.exp(nll) for nll in nlls])
         assert nlls != metrics(tiny_recipe, f"{kind}/loss")  # which is smoothed
-    assert metrics(tiny_recipe, "valid/best_step")[-1] == position.best_step
+    assert metrics(tiny_recipe, "valid/best_step")[-1] == state.best_step
 
 
-def test_a_perplexity_beyond_all_numbers_is_no_best(
+def test_infinite_perplexity_is_never_the_best(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def diverged(*_: object) -> Any:
         return type("Validation", (), {"loss": 800.0, "nll": 810.0, "perplexity": math.inf})
 
     monkeypatch.setattr(trainer_module, "validate", diverged)
-    position = train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
-    assert position.best_step == 0 and position.best_validation == {}
+    state = train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
+    assert state.best_step == 0 and state.best_validation == {}
     said = capsys.readouterr().err
     assert "perplexity inf" in said and "(best)" not in said

@@ -1,4 +1,4 @@
-"""Schedules against the paper's formula, its published figures, and other systems' tables."""
+"""Schedules, compared with the paper and with published tables of other systems."""
 
 import math
 
@@ -23,7 +23,7 @@ def test_the_papers_schedule_peaks_at_warmup_with_the_papers_rate() -> None:
 
 
 @pytest.mark.parametrize("warmup", [1, 20])
-def test_sockeyes_inverse_square_root_is_the_papers_without_the_width(warmup: int) -> None:
+def test_sockeye_inverse_sqrt_schedule(warmup: int) -> None:
     for step in range(1, 11):
         wanted = min(step**-0.5, step * warmup**-1.5)
         assert learning_rate(recipe(warmup_steps=warmup), 1, step) == pytest.approx(wanted, rel=1e-12)
@@ -37,7 +37,7 @@ def test_every_other_schedule_warms_up_linearly_to_its_peak(name: str) -> None:
     )
 
 
-def test_decays_pass_through_their_known_points() -> None:
+def test_values_of_decays() -> None:
     def rate(name: str, step: int, **more: object) -> float:
         return learning_rate(
             recipe(schedule=name, learning_rate=1.0, warmup_steps=10, max_steps=110, **more), 512, step
@@ -57,7 +57,7 @@ def test_no_warmup_starts_at_the_peak() -> None:
     assert learning_rate(recipe(schedule="linear", learning_rate=1.0, warmup_steps=0, max_steps=11), 8, 1) == 1.0
 
 
-def test_dropout_is_full_from_the_start_or_rises_by_quarters() -> None:
+def test_dropout_scale() -> None:
     assert [dropout_scale(recipe(), step) for step in (1, 2, 100_000)] == [1.0, 1.0, 1.0]
     ramp = recipe(dropout_ramp_steps=8)
     shares = [dropout_scale(ramp, step) for step in range(1, 11)]

@@ -1,4 +1,4 @@
-"""Whole runs on a tiny corpus: resume to the bit, any number of processes, signals, what is logged and kept."""
+"""Whole runs on a tiny corpus: resuming, world sizes, signals, metrics and checkpoints."""
 
 import errno
 import os
@@ -42,7 +42,7 @@ from tests.train.run_tiny import RUN_TINY, final_files, metrics, train_tiny, wit
 
 
 @pytest.mark.slow
-def test_the_model_learns_and_everything_is_noted(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_the_model_learns_and_logs_metrics(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, max_steps=150, validate_every=50, save_every=50)
     state = train_tiny(recipe, tiny_data)
     losses = metrics(recipe, "train/loss")
@@ -62,8 +62,8 @@ def test_the_model_learns_and_everything_is_noted(tiny_recipe: Recipe, tiny_data
     assert any((recipe.directory / "tensorboard").iterdir())
 
 
-def test_one_update_equals_plain_torch_on_one_big_padded_free_batch(tiny_recipe: Recipe, tiny_data: Path) -> None:
-    """Accumulation over micro-batches, normalisation by all tokens, Adam and the schedule, done over in a few lines."""
+def test_one_update_equals_plain_torch(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    """Accumulation over micro-batches, normalization by all tokens, Adam and the schedule, in a few lines."""
     tree = tiny_recipe.model_dump(mode="json", exclude_none=True)
     tree["model"]["dropout"] = 0.0
     recipe = with_train(Recipe.model_validate(tree), max_steps=3, validate_every=3, save_every=3)
@@ -143,7 +143,7 @@ def test_micro_batches_of_one_shape_train_the_same_model(
 def test_a_step_compiled_as_one_graph_trains_the_same_model(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a GPU does, but for the kernel of attention and the compiler behind the graph; validation stays outside."""
+    """As on a GPU, with another attention kernel and compiler backend; validation is not compiled."""
     packed = without_dropout(tiny_recipe, tmp_path / "packed")
     train_tiny(packed, tiny_data)
 
@@ -189,7 +189,7 @@ def test_stop_and_resume_gives_the_same_bits(
 
 
 @pytest.mark.slow
-def test_training_begins_without_dropout_where_it_rises(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
+def test_a_dropout_ramp_starts_at_zero(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     plain = without_dropout(tiny_recipe, tmp_path / "plain")
     rising = with_train(tiny_recipe, run_dir=tmp_path / "rising", dropout_ramp_steps=24)
     for recipe in (plain, rising):
@@ -206,7 +206,7 @@ def test_a_second_start_of_a_finished_run_does_nothing(tiny_recipe: Recipe, tiny
     assert (tiny_recipe.directory / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_run_is_not_continued_with_another_recipe(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_resuming_with_another_recipe_is_rejected(tiny_recipe: Recipe, tiny_data: Path) -> None:
     train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
     tree = tiny_recipe.model_dump(mode="json", exclude_none=True)
     tree["model"]["d_ff"], tree["seed"] = 64, 5
@@ -215,7 +215,7 @@ def test_a_run_is_not_continued_with_another_recipe(tiny_recipe: Recipe, tiny_da
 
 
 @pytest.mark.slow
-def test_a_run_whose_options_cannot_be_read_is_not_continued(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_resuming_with_an_unreadable_recipe_is_rejected(tiny_recipe: Recipe, tiny_data: Path) -> None:
     train_tiny(tiny_recipe, tiny_data)
     for checkpoint in list_checkpoints(tiny_recipe.directory):
         (checkpoint / "recipe.toml").write_text("[model]\nlayers = 3\n")
@@ -223,7 +223,7 @@ def test_a_run_whose_options_cannot_be_read_is_not_continued(tiny_recipe: Recipe
         require_same_run(tiny_recipe)
 
 
-def test_sigterm_saves_and_exits_143_and_the_run_goes_on(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_sigterm_saves_and_the_run_resumes(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, max_steps=100_000, save_every=100_000, validate_every=100_000, schedule="constant")
     recipe.directory.mkdir(parents=True)
     path = recipe.directory / "given.toml"
@@ -256,7 +256,7 @@ def test_epoch_limit_ends_at_the_end_of_an_epoch(tiny_recipe: Recipe, tiny_data:
 
 
 @pytest.mark.slow
-def test_old_checkpoints_go_and_the_best_stays(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_old_checkpoints_are_removed_except_the_best(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, keep_last=2, average_count=2, keep_best=1, learning_rate=0.5, warmup_steps=0)
     state = train_tiny(recipe, tiny_data)
     steps = [int(path.name.removeprefix("step-")) for path in list_checkpoints(recipe.directory)]
@@ -283,7 +283,7 @@ def test_an_update_without_finite_gradient_changes_nothing(
 
 
 @pytest.mark.slow
-def test_a_corrupt_checkpoint_is_set_aside_and_the_one_before_is_used(
+def test_a_corrupt_checkpoint_falls_back_to_the_previous_one(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train_tiny(tiny_recipe, tiny_data)
@@ -298,10 +298,8 @@ def test_a_corrupt_checkpoint_is_set_aside_and_the_one_before_is_used(
 
 
 @pytest.mark.slow
-def test_metrics_between_two_checkpoints_are_as_if_nothing_had_happened(
-    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
-) -> None:
-    """A line of metrics sums over updates before and after the stop."""
+def test_resuming_keeps_running_metrics(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
+    """A log line covers updates before and after the stop."""
     whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", log_every=8, max_steps=16)
     train_tiny(whole, tiny_data)
     parts = with_train(tiny_recipe, run_dir=tmp_path / "parts", log_every=8, max_steps=16)
@@ -315,10 +313,8 @@ def test_metrics_between_two_checkpoints_are_as_if_nothing_had_happened(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["loss", "decoding"])
-def test_a_stop_during_validation_is_prompt_and_loses_nothing(
-    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, moment: str
-) -> None:
-    """The step is saved without its validation, and the next start makes up for it."""
+def test_a_stop_during_validation_is_prompt(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, moment: str) -> None:
+    """The step is saved without validation, which the next start runs."""
     asked = [0]
 
     def translate(_model: Transformer, between: Callable[[], None]) -> ValidationBleu:
@@ -345,7 +341,7 @@ def test_a_stop_during_validation_is_prompt_and_loses_nothing(
 
 @contextmanager
 def monkeypatched_validation(asked: list[int], at_loss: bool) -> Iterator[None]:
-    """Where wanted, the first validation meets a SIGTERM in its midst."""
+    """Optionally, send SIGTERM during the first validation."""
 
     def validate_with_signal(*arguments: Any) -> Validation:
         if not asked[0]:
@@ -359,7 +355,7 @@ def monkeypatched_validation(asked: list[int], at_loss: bool) -> Iterator[None]:
         yield
 
 
-def test_a_full_disk_in_the_background_ends_the_run_and_keeps_what_was_saved(
+def test_a_full_disk_ends_the_run_and_keeps_checkpoints(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = sealed.write_synced
@@ -377,7 +373,7 @@ def test_a_full_disk_in_the_background_ends_the_run_and_keeps_what_was_saved(
 
 
 @pytest.mark.slow
-def test_moving_average_is_validated_and_saved(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
+def test_the_ema_is_validated_and_saved(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     recipe = with_train(tiny_recipe, ema_decay=0.9, average="ema")
     state = train_tiny(recipe, tiny_data)
     averaged = metrics(recipe, "valid/average_loss")
@@ -395,9 +391,7 @@ def test_moving_average_is_validated_and_saved(tiny_recipe: Recipe, tiny_data: P
 
 
 @pytest.mark.slow
-def test_fine_tuning_begins_with_the_weights_of_another_run(
-    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
-) -> None:
+def test_fine_tuning_starts_from_another_run(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     train_tiny(tiny_recipe, tiny_data)
     start = list_checkpoints(tiny_recipe.directory)[-1]
     small = {"max_steps": 1, "validate_every": 1, "save_every": 1, "start_from": str(start)}
@@ -422,14 +416,14 @@ def test_fine_tuning_begins_with_the_weights_of_another_run(
         ({"start_from": "nowhere"}, "nowhere does not exist"),
     ],
 )
-def test_what_cannot_be_started_from_is_said(
+def test_invalid_start_models_are_rejected(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         train_tiny(with_train(tiny_recipe, run_dir=tmp_path / "new", **changes), tiny_data)
 
 
-def test_weights_of_another_architecture_are_refused_even_where_their_sizes_are_the_same(
+def test_another_architecture_with_equal_shapes_is_rejected(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
 ) -> None:
     train_tiny(with_train(tiny_recipe, max_steps=1, validate_every=1, save_every=1), tiny_data)

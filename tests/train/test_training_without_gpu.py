@@ -54,7 +54,7 @@ def make_loss(recipe: Recipe, vocab: int = VOCAB) -> TrainingLoss:
 
 
 def make_updates(recipe: Recipe, updater: Updater, fixed: bool, steps: int = 2) -> list[UpdateResult]:
-    """Of two micro-batches each, as the loader gives them."""
+    """Each has two micro-batches."""
     _, batches = fixed_and_packed()
     results = []
     for step in range(1, steps + 1):
@@ -80,7 +80,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
-def test_nothing_of_an_update_waits(name: str) -> None:
+def test_an_update_does_not_synchronize(name: str) -> None:
     recipe = make_recipe(*OPTIONS[name])
     with fake_cuda() as mode:
         loss = make_loss(recipe)
@@ -95,8 +95,8 @@ def test_nothing_of_an_update_waits(name: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_nothing_of_an_update_of_one_shape_waits(precision: str) -> None:
-    """What is compiled there, step by step: tests/train/test_update.py compiles it, on fake tensors of the host."""
+def test_an_update_of_one_shape_does_not_synchronize(precision: str) -> None:
+    """Runs the compiled code eagerly; tests/train/test_update.py compiles it on fake CPU tensors."""
     recipe = make_recipe({}, {"precision": precision})
     with fake_cuda() as mode:
         loss = make_loss(recipe)
@@ -106,7 +106,7 @@ def test_nothing_of_an_update_of_one_shape_waits(precision: str) -> None:
     assert not mode.synchronizations
 
 
-def test_the_moving_average_waits_for_nothing() -> None:
+def test_the_ema_does_not_synchronize() -> None:
     recipe = make_recipe({}, {})
     with fake_cuda() as mode:
         loss = make_loss(recipe)
@@ -118,7 +118,7 @@ def test_the_moving_average_waits_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_validation_waits_once_in_the_end(precision: Any, tiny_data: Path) -> None:
+def test_validation_synchronizes_once(precision: Any, tiny_data: Path) -> None:
     recipe = make_recipe({}, {"precision": precision})
     store = PairStore(tiny_data, "valid")
     with fake_cuda({VALIDATION: lambda sums: [3.0, 2.0, 1.0]}) as mode:
@@ -129,7 +129,7 @@ def test_validation_waits_once_in_the_end(precision: Any, tiny_data: Path) -> No
     assert mode.synchronizations == {VALIDATION: 1}
 
 
-def test_a_wait_in_an_update_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_synchronization_in_an_update_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     clip = Updater._clip_gradients
 
     def look(self: Updater) -> torch.Tensor:
@@ -143,7 +143,7 @@ def test_a_wait_in_an_update_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         make_updates(recipe, Updater(recipe, WORLD, make_loss(recipe)), fixed=False)
 
 
-def test_an_update_on_two_devices_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixed_devices_in_an_update_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = make_recipe({}, {})
     monkeypatch.setattr(Batch, "to", lambda self, device: self)
     with fake_cuda(), pytest.raises(AssertionError, match="gets device tensors and a host tensor"):

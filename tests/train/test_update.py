@@ -1,4 +1,4 @@
-"""An update asks nothing of the device: it is made on tensors that have no contents."""
+"""An update without synchronization: it runs on fake tensors without contents."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ RECIPE: dict[str, Any] = {
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same kernel of attention, whose operation says what it gives without a GPU, the same dropout and rows."""
+    """Use the attention kernel, dropout and row count of a GPU."""
     for name, value in varlen_kernel().items():
         monkeypatch.setattr(attention, name, value, raising=False)
     for module in (attention, dropout):
@@ -53,9 +53,7 @@ def without_contents(batch: Batch, mode: FakeTensorMode) -> Batch:
 @pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("options", [{}, {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 0}])
-def test_nothing_of_an_update_waits_for_the_device(
-    compiled: bool, options: dict[str, object], as_on_a_gpu: None
-) -> None:
+def test_an_update_does_not_synchronize(compiled: bool, options: dict[str, object], as_on_a_gpu: None) -> None:
     recipe = Recipe.model_validate(RECIPE | {"train": RECIPE["train"] | options})
     _, batches = fixed_and_packed()
     torch._dynamo.reset()

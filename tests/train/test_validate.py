@@ -1,4 +1,4 @@
-"""Validation loss against a direct computation; precision and signals as the trainer uses them."""
+"""Validation loss, compared with a direct computation; precision; signals."""
 
 import os
 import signal
@@ -42,12 +42,12 @@ def test_validation_is_the_mean_over_all_tokens_without_dropout(
     assert found.perplexity == pytest.approx(torch.tensor(found.nll).exp().item(), rel=1e-5)
 
 
-def test_a_hopeless_model_has_an_infinite_perplexity_and_no_overflow() -> None:
+def test_perplexity_does_not_overflow() -> None:
     assert Validation(loss=1e9, nll=1e9).perplexity == float("inf")
     assert Validation(loss=600.0, nll=600.0).perplexity < float("inf")
 
 
-def test_precision_is_chosen_by_what_the_processor_has() -> None:
+def test_precision_follows_the_processor() -> None:
     native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     assert choose_precision("auto", CPU) == ("bf16" if native else "fp32")
     assert choose_precision("fp32", CPU) == "fp32"
@@ -59,7 +59,7 @@ def test_precision_is_chosen_by_what_the_processor_has() -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)])
-def test_a_signal_is_noted_and_handlers_come_back(number: signal.Signals, status: int) -> None:
+def test_a_signal_is_recorded_and_handlers_are_restored(number: signal.Signals, status: int) -> None:
     before = signal.getsignal(number)
     with stop_requests() as request:
         assert request.status == 0
