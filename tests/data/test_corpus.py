@@ -501,10 +501,10 @@ def test_trees_on_one_or_several_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "place"),
+    ("lines", "where"),
     [(["(S (NN a))", "dog"], "line 2"), (["(S (NN a))", "", "(S", "(NN b)"], "line 3"), (["(S (NN a)))"], "line 1")],
 )
-def test_malformed_tree(tmp_path: Path, lines: list[str], place: str) -> None:
+def test_malformed_tree(tmp_path: Path, lines: list[str], where: str) -> None:
     write(tmp_path / "trees", lines)
-    with pytest.raises(UserError, match=rf"trees, {place}: .*; expected a tree such as \(S \(NP \(NN dog\)\)"):
+    with pytest.raises(UserError, match=rf"trees, {where}: .*; expected a tree such as \(S \(NP \(NN dog\)\)"):
         read(TreesCorpus(path="trees"), tmp_path)

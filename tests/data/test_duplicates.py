@@ -34,9 +34,9 @@ def test_files_are_removed_on_failure(tmp_path: Path) -> None:
 
 @given(st.integers(0, 40), st.sets(st.integers(0, 39)), st.integers(0, 40), st.integers(0, 40))
 def test_bitmap(length: int, cleared: set[int], start: int, stop: int) -> None:
-    cleared = {place for place in cleared if place < length}
+    cleared = {index for index in cleared if index < length}
     bitmap = Bitmap(length)
     bitmap.clear(np.array(sorted(cleared), dtype=np.int64))
-    expected = [place not in cleared for place in range(length)]
+    expected = [index not in cleared for index in range(length)]
     assert bitmap[start : max(start, stop)].tolist() == expected[start : max(start, stop)]
     assert bitmap.num_kept == sum(expected)

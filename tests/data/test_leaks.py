@@ -46,17 +46,17 @@ def varied(line: str, rng: random.Random) -> str:
             words = changed.strip(".").split(" ")
             changed = " ".join(word + rng.choice(["", "", "", *PUNCTUATION]) for word in words)
         if rng.random() < 0.5:
-            places = [place for place, character in enumerate(changed) if character == " "]
-            place = rng.choice(places) if places else 0
-            changed = changed[:place] + "".join(rng.choices(SPACES, k=rng.randint(0, 3))) + changed[place + 1 :]
+            spaces = [position for position, character in enumerate(changed) if character == " "]
+            position = rng.choice(spaces) if spaces else 0
+            changed = changed[:position] + "".join(rng.choices(SPACES, k=rng.randint(0, 3))) + changed[position + 1 :]
     return changed
 
 
 def found_in(sets: Sequence[SearchedSet], *corpora: Sequence[tuple[str, str]]) -> LeakFinder:
     finder = LeakFinder(sets)
-    for place, corpus in enumerate(corpora):
+    for position, corpus in enumerate(corpora):
         for start in range(0, len(corpus), 1_000):
-            finder.add(place, corpus[start : start + 1_000])
+            finder.add(position, corpus[start : start + 1_000])
     return finder
 
 
@@ -68,8 +68,9 @@ def test_finds_exactly_the_500_planted_sentences() -> None:
     exact, near = dict.fromkeys(range(0, 1_000, 4)), dict.fromkeys(range(1, 1_000, 4))
     for line in (*exact, *near):
         src, tgt = test[line] if line in exact else (varied(side, rng) for side in test[line])
-        place = rng.randrange(len(train))
-        train[place:place] = [{0: (src, tgt), 1: (src, train[place][1]), 2: (train[place][0], tgt)}[line // 4 % 3]]
+        position = rng.randrange(len(train))
+        occurrences = {0: (src, tgt), 1: (src, train[position][1]), 2: (train[position][0], tgt)}
+        train.insert(position, occurrences[line // 4 % 3])
     (result,) = found_in([SearchedSet("t", [src for src, _ in test], [[tgt for _, tgt in test]])], train).leaks()
     exactly = {leak.line - 1 for leak in result.leaks if leak.kind == "exact"}
     nearly = {leak.line - 1 for leak in result.leaks if leak.kind == "near"}
@@ -193,7 +194,7 @@ def write_corpora(folder: Path) -> dict[str, tuple[str, list[str]]]:
 
 @pytest.mark.parametrize("kind", ["text", "sgm", "tsv", "jsonl"])
 def test_leak_locations(kind: str, tmp_path: Path) -> None:
-    train, places = write_corpora(tmp_path)[kind]
+    train, locations = write_corpora(tmp_path)[kind]
     recipe = recipe_for(tmp_path, train)
     finder = LeakFinder(searched_sets(recipe))
     search_training_text(recipe, finder)
@@ -204,7 +205,9 @@ def test_leak_locations(kind: str, tmp_path: Path) -> None:
         (1, "both", "exact", 1),
         (2, "reference", "near", 1),
     ]
-    assert [describe_location(leak, recipe.data) for leak in test.leaks] == [f"{tmp_path}/{place}" for place in places]
+    assert [describe_location(leak, recipe.data) for leak in test.leaks] == [
+        f"{tmp_path}/{position}" for position in locations
+    ]
 
 
 def test_toy_test_set_has_no_leaks() -> None:

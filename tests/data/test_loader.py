@@ -41,7 +41,7 @@ def test_batches_have_bos_and_eos(data: tuple[PairStore, Sentences, Sentences]) 
         assert batch.tgt.to_lists() == [[BOS_ID, *tgt[i]] for i in ids]
         assert batch.labels.tolist() == [token for i in ids for token in (*tgt[i], EOS_ID)]
         assert batch.labels.dtype == batch.src.tokens.dtype == torch.int64
-        assert batch.src.positions.tolist() == [place for i in ids for place in range(len(src[i]) + 1)]
+        assert batch.src.positions.tolist() == [position for i in ids for position in range(len(src[i]) + 1)]
 
 
 def pairs_of(update: Update) -> list[tuple[list[int], list[int]]]:
@@ -109,11 +109,11 @@ def test_resume_from_any_position(data: tuple[PairStore, Sentences, Sentences]) 
     with TrainingBatches(store, RECIPE, seed=3) as batches:
         updates = list(islice(batches, 20))
     whole, places = [as_values(update) for update in updates], [DataPosition(), *(update.next for update in updates)]
-    assert {place.epoch for place in places} >= {0, 1}
+    assert {position.epoch for position in places} >= {0, 1}
     for start in (0, 1, 7, 13):
         # Checkpoints of early versions have no pair count.
-        for place in (places[start], replace(places[start], pair=0)):
-            with TrainingBatches(store, RECIPE, seed=3, start=place) as batches:
+        for position in (places[start], replace(places[start], pair=0)):
+            with TrainingBatches(store, RECIPE, seed=3, start=position) as batches:
                 assert [as_values(update) for update in islice(batches, 5)] == whole[start : start + 5]
 
 

@@ -65,8 +65,8 @@ def recipe_for(folder: Path, *corpora: str, run: str = "run", options: tuple[str
     for corpus in corpora or ("news", "web", "talks"):
         name, _, rest = corpus.partition(",")
         sections.append(f"{{kind='text', src='{name}.en', tgt='{name}.de'{',' * bool(rest)}{rest}}}")
-    places = [f"run_dir='{folder / run}'", f"data.root='{folder}'", f"data.train=[{', '.join(sections)}]"]
-    return parse_recipe(RECIPE, [*places, *options])
+    required = [f"run_dir='{folder / run}'", f"data.root='{folder}'", f"data.train=[{', '.join(sections)}]"]
+    return parse_recipe(RECIPE, [*required, *options])
 
 
 def stored(prepared: Prepared, split: Any = "train") -> list[tuple[list[int], list[int]]]:
@@ -120,9 +120,9 @@ def test_tag_counts_as_a_token(folder: Path, tokenizers: dict[bool, Tokenizers])
     write_text(
         folder, "web", [(longest, "a"), (long, "b"), ("c", long), ("\u2581", "kein Text"), *sentence_pairs(0, 9)]
     )
-    taking = (f"tokenizer.start_from='{write_model(folder / 'base', tokenizers[True])}'",)
-    plain = prepare(recipe_for(folder, "web", run="plain", options=taking)).report["train"]
-    tagged = prepare(recipe_for(folder, "web,tag='<web>'", run="tagged", options=taking))
+    reuse = (f"tokenizer.start_from='{write_model(folder / 'base', tokenizers[True])}'",)
+    plain = prepare(recipe_for(folder, "web", run="plain", options=reuse)).report["train"]
+    tagged = prepare(recipe_for(folder, "web,tag='<web>'", run="tagged", options=reuse))
     report = tagged.report["train"]
     assert (plain["drops"]["too many tokens"], report["drops"]["too many tokens"]) == (0, 1)
     assert (plain["drops"]["empty"], report["drops"]["empty"]) == (1, 1)  # a tag alone is an empty sentence
@@ -217,8 +217,8 @@ def test_mixture_of_a_recipe(folder: Path) -> None:
     assert prepared.mixture(plain) == Mixture((30, 20, 10), (30, 20, 10))
     weighted = recipe_for(folder, "news,weight=0.5", "web", "talks,weight=2.0")
     assert prepared.mixture(weighted) == Mixture((30, 20, 10), (16, 22, 22))  # 15 to 20 to 20
-    levelled = recipe_for(folder, options=("data.temperature=1e9",))
-    assert prepared.mixture(levelled) == Mixture((30, 20, 10), (20, 20, 20))
+    leveled = recipe_for(folder, options=("data.temperature=1e9",))
+    assert prepared.mixture(leveled) == Mixture((30, 20, 10), (20, 20, 20))
 
 
 def letters(alphabet: str, count: int) -> Pairs:
@@ -289,10 +289,10 @@ def test_weights_invalidate_a_trained_tokenizer(folder: Path) -> None:
 
 
 def test_weights_do_not_invalidate_a_reused_tokenizer(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
-    taking = (f"tokenizer.start_from='{write_model(folder / 'base', tokenizers[True])}'",)
-    directory = prepare(recipe_for(folder, options=taking)).directory
+    reuse = (f"tokenizer.start_from='{write_model(folder / 'base', tokenizers[True])}'",)
+    directory = prepare(recipe_for(folder, options=reuse)).directory
     before = modified(directory)
-    prepare(recipe_for(folder, "news,weight=3.0", "web", "talks", options=(*taking, "data.temperature=5.0")))
+    prepare(recipe_for(folder, "news,weight=3.0", "web", "talks", options=(*reuse, "data.temperature=5.0")))
     assert modified(directory) == before
 
 
@@ -358,13 +358,13 @@ def write_model(directory: Path, tokenizers: Tokenizers) -> Path:
 
 
 @pytest.mark.parametrize("joint", [True, False])
-@pytest.mark.parametrize("place", ["", "model", "checkpoints/step-00000010"])
+@pytest.mark.parametrize("subdirectory", ["", "model", "checkpoints/step-00000010"])
 @pytest.mark.parametrize("option", ["tokenizer", "train"])
 def test_reused_tokenizer_is_identical(
-    option: str, place: str, joint: bool, folder: Path, tokenizers: dict[bool, Tokenizers]
+    option: str, subdirectory: str, joint: bool, folder: Path, tokenizers: dict[bool, Tokenizers]
 ) -> None:
-    write_model(folder / "base" / place, tokenizers[joint])
-    if place.startswith("checkpoints"):
+    write_model(folder / "base" / subdirectory, tokenizers[joint])
+    if subdirectory.startswith("checkpoints"):
         write_model(folder / "base" / "checkpoints" / "step-00000009", tokenizers[not joint])
     prepared = prepare(recipe_for(folder, options=(f"{option}.start_from='{folder / 'base'}'",)))
     files = {path.name: path.read_bytes() for path in prepared.directory.glob("tokenizer*")}
@@ -379,8 +379,8 @@ def test_another_reused_tokenizer_invalidates_the_prepared_text(
     folder: Path, tokenizers: dict[bool, Tokenizers], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_model(folder / "base", tokenizers[True])
-    taking = (f"train.start_from='{folder / 'base'}'",)
-    prepared = prepare(recipe_for(folder, options=taking))
+    reuse = (f"train.start_from='{folder / 'base'}'",)
+    prepared = prepare(recipe_for(folder, options=reuse))
     directory, first = prepared.directory, contents(prepared.directory)
     assert str(folder) not in (directory / "prepare.json").read_text()
 
@@ -390,12 +390,12 @@ def test_another_reused_tokenizer_invalidates_the_prepared_text(
     prepare(recipe_for(folder, options=moved))
     assert directory.stat().st_mtime_ns == made
 
-    prepare(recipe_for(folder, options=taking))  # the model no longer exists
+    prepare(recipe_for(folder, options=reuse))  # the model no longer exists
     assert directory.stat().st_mtime_ns == made
     assert "base no longer exists" in capsys.readouterr().err
 
     write_model(folder / "base", tokenizers[False])
-    assert not prepare(recipe_for(folder, options=taking)).tokenizers.joint
+    assert not prepare(recipe_for(folder, options=reuse)).tokenizers.joint
     assert contents(directory) != first
     assert prepare(recipe_for(folder)).tokenizers.src.vocab_size == 310
     prepare(recipe_for(folder, options=moved))
@@ -406,14 +406,14 @@ def test_tags_of_a_reused_tokenizer(
     folder: Path, tokenizers: dict[bool, Tokenizers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_model(folder / "base", tokenizers[True])
-    taking = (f"train.start_from='{folder / 'base'}'",)
-    recipe = recipe_for(folder, "news,tag='<web>'", run="known", options=taking)
+    reuse = (f"train.start_from='{folder / 'base'}'",)
+    recipe = recipe_for(folder, "news,tag='<web>'", run="known", options=reuse)
     tag = tag_ids(recipe.data.train, tokenizers[True].src)[0]
     assert all(src[0] == tag for src, _ in stored(prepare(recipe)))
     monkeypatch.setattr("nmt.data.prepare.clean_corpora", None)  # fails before cleaning
     for unknown in ("<news>", "<0x41>"):
         one_line_error(
-            recipe_for(folder, "talks", f"news,tag='{unknown}'", run="unknown", options=taking),
+            recipe_for(folder, "talks", f"news,tag='{unknown}'", run="unknown", options=reuse),
             rf"data\.train\.1\.tag is {unknown}, .* it must be one of its user symbols",
         )
 

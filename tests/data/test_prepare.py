@@ -81,8 +81,8 @@ def write_corpus(folder: Path, train: list[tuple[str, str]], valid: list[tuple[s
 
 
 def recipe_for(folder: Path, name: str = "run", *overrides: str) -> Recipe:
-    places = [f"run_dir='{folder / name}'", f"data.root='{folder / 'text'}'"]
-    return parse_recipe(RECIPE, list({one.partition("=")[0]: one for one in (*places, *overrides)}.values()))
+    positions = [f"run_dir='{folder / name}'", f"data.root='{folder / 'text'}'"]
+    return parse_recipe(RECIPE, list({one.partition("=")[0]: one for one in (*positions, *overrides)}.values()))
 
 
 @pytest.fixture
@@ -100,11 +100,14 @@ def test_store_has_the_clean_pairs_in_order(folder: Path) -> None:
     store = PairStore(prepared.directory, "train")
     expected = [*sentence_pairs(200), ("twice", "doppelt"), ("twice", "zweimal")]
     assert len(store) == len(expected)
-    for side, tokenizer, place in ((store.src, prepared.tokenizers.src, 0), (store.tgt, prepared.tokenizers.tgt, 1)):
+    for side, tokenizer, number in (
+        (store.src, prepared.tokenizers.src, 0),
+        (store.tgt, prepared.tokenizers.tgt, 1),
+    ):
         for i, pair in enumerate(expected):
             ids = side.gather(np.array([i]))[0]
-            assert tokenizer.decode(ids.tolist()) == pair[place]
-            assert ids.tolist() == tokenizer.encode(pair[place])
+            assert tokenizer.decode(ids.tolist()) == pair[number]
+            assert ids.tolist() == tokenizer.encode(pair[number])
 
 
 def test_report_counts(folder: Path) -> None:
@@ -147,9 +150,9 @@ def test_validation_text_is_unmodified(folder: Path) -> None:
 
 
 def test_output_is_independent_of_the_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    shutil.copytree(folder / "text", elsewhere / "text")  # keeps modification times
-    first, second = (contents(prepare(recipe_for(place)).directory) for place in (folder, elsewhere))
+    other_folder = tmp_path_factory.mktemp("other_folder")
+    shutil.copytree(folder / "text", other_folder / "text")  # keeps modification times
+    first, second = (contents(prepare(recipe_for(root)).directory) for root in (folder, other_folder))
     assert {name for name in first if first[name] != second[name]} == {"stamps.json"}  # which holds paths
 
 
@@ -300,9 +303,9 @@ def test_tokenizer_sample_is_even(folder: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(preparation, "train_tokenizers", spy)
     write_corpus(folder / "text", sentence_pairs(200), sentence_pairs(5))
     prepare(recipe_for(folder, "run", "tokenizer.training_pairs=50"))
-    places = [sentence_pairs(200).index(pair) for pair in samples[0]]
-    assert len(places) == 50
-    assert set(np.diff(places)) == {4}
+    positions = [sentence_pairs(200).index(pair) for pair in samples[0]]
+    assert len(positions) == 50
+    assert set(np.diff(positions)) == {4}
 
 
 # --- Errors ---

@@ -84,14 +84,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def recipe_for(folder: Path, run: str, given: Tokenizers | None, *options: str) -> Recipe:
-    places = [f"run_dir='{folder / run}'", f"data.root='{folder}'"]
+    required = [f"run_dir='{folder / run}'", f"data.root='{folder}'"]
     if given is None:
-        places += ["tokenizer.vocab_size=330"]
+        required += ["tokenizer.vocab_size=330"]
     else:
         write_directory(folder / f"{run} model", {"model.toml": b"", "model.safetensors": b"weights", **given.files()})
-        places += [f"tokenizer.start_from='{folder / f'{run} model'}'"]
-        places += [] if given.joint else ["model.tied_embeddings='none'"]
-    return parse_recipe(RECIPE, [*places, *options])
+        required += [f"tokenizer.start_from='{folder / f'{run} model'}'"]
+        required += [] if given.joint else ["model.tied_embeddings='none'"]
+    return parse_recipe(RECIPE, [*required, *options])
 
 
 def stored(prepared: Prepared) -> list[tuple[list[int], list[int]]]:

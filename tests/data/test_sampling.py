@@ -530,13 +530,13 @@ def test_every_epoch_has_every_pair_within_the_budget(corpus: Path, sample: Samp
 def test_resume_from_any_position(corpus: Path, sample: Sample) -> None:
     with batches_of(corpus, sample(corpus)) as batches:
         updates = list(islice(batches, 70))
-    whole, places = [as_values(update) for update in updates], [DataPosition(), *(update.next for update in updates)]
+    whole, positions = [as_values(update) for update in updates], [DataPosition(), *(update.next for update in updates)]
     second_epoch = [update[0] for update in whole].index(1)
     assert whole[-1][0] >= 2
     for start in (0, 3, second_epoch - 1, second_epoch, 60):
         if start != second_epoch:  # with and without the files of the first run
             shutil.rmtree(corpus / "epochs")
-        with batches_of(corpus, sample(corpus), start=places[start]) as batches:
+        with batches_of(corpus, sample(corpus), start=positions[start]) as batches:
             assert [as_values(update) for update in islice(batches, 8)] == whole[start : start + 8]
 
 
@@ -544,10 +544,10 @@ def test_ranks_share_sampled_epochs(bpe_corpus: Path, sample: Sample) -> None:
     with batches_of(bpe_corpus, sample(bpe_corpus), multiple=2) as batches:
         alone = [as_values(update) for update in islice(batches, 20)]
     shutil.rmtree(bpe_corpus / "epochs")
-    places = [{"rank": rank, "world_size": 2} for rank in range(2)]
+    positions = [{"rank": rank, "world_size": 2} for rank in range(2)]
     with (
-        batches_of(bpe_corpus, sample(bpe_corpus), **places[0]) as first,
-        batches_of(bpe_corpus, sample(bpe_corpus, is_builder=False), **places[1]) as second,
+        batches_of(bpe_corpus, sample(bpe_corpus), **positions[0]) as first,
+        batches_of(bpe_corpus, sample(bpe_corpus, is_builder=False), **positions[1]) as second,
     ):
         for whole in alone:
             parts = [as_values(next(batches)) for batches in (first, second)]

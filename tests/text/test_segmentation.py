@@ -78,10 +78,10 @@ def test_text_is_unchanged(tokenizer: Tokenizer) -> None:
     batch += [[], *([tag, *ids] for ids in batch), []]
     changed = 0
     for alpha in (0.0, 0.1, 0.5, 0.95):
-        drawn = resegment(tokenizer.vocabulary(), alpha, batch)
-        assert [surface(tokenizer, ids) for ids in drawn] == [surface(tokenizer, ids) for ids in batch]
-        assert list(map(tokenizer.decode, drawn)) == list(map(tokenizer.decode, batch))
-        changed += sum(new != old for new, old in zip(drawn, batch, strict=True))
+        sampled = resegment(tokenizer.vocabulary(), alpha, batch)
+        assert [surface(tokenizer, ids) for ids in sampled] == [surface(tokenizer, ids) for ids in batch]
+        assert list(map(tokenizer.decode, sampled)) == list(map(tokenizer.decode, batch))
+        changed += sum(new != old for new, old in zip(sampled, batch, strict=True))
     assert changed > len(batch)
 
 
@@ -91,8 +91,8 @@ def test_text_is_unchanged(tokenizer: Tokenizer) -> None:
 def test_arbitrary_text_is_unchanged(tokenizers: dict[str, Tokenizer], texts: list[str], seed: int) -> None:
     for tokenizer in tokenizers.values():
         batch = [tokenizer.encode(normalize(text, "NFC")) for text in texts]
-        drawn = resegment(tokenizer.vocabulary(), 0.3, batch, seed)
-        assert [surface(tokenizer, ids) for ids in drawn] == [surface(tokenizer, ids) for ids in batch]
+        sampled = resegment(tokenizer.vocabulary(), 0.3, batch, seed)
+        assert [surface(tokenizer, ids) for ids in sampled] == [surface(tokenizer, ids) for ids in batch]
 
 
 def test_user_symbols_are_not_split(tokenizer: Tokenizer) -> None:
@@ -113,8 +113,8 @@ def test_deterministic_limit_matches_sentencepiece(tokenizers: dict[str, Tokeniz
     unigram = tokenizers["unigram"]
     scores = unigram.vocabulary().scores
     batch = [unigram.encode(text) for text in texts]
-    for best, drawn in zip(batch, resegment(unigram.vocabulary(), 1e5, batch), strict=True):
-        assert sum(scores[i] for i in drawn) == pytest.approx(sum(scores[i] for i in best), abs=1e-3)
+    for best, sampled in zip(batch, resegment(unigram.vocabulary(), 1e5, batch), strict=True):
+        assert sum(scores[i] for i in sampled) == pytest.approx(sum(scores[i] for i in best), abs=1e-3)
 
 
 def scores_of(vocabulary: Vocabulary) -> dict[str, float]:
@@ -180,13 +180,13 @@ def test_unigram_probabilities(word: str, alpha: float, tokenizer: Tokenizer) ->
         vocabulary, f"\u2581{word}", alpha
     )
     assert sum(expected.values()) == pytest.approx(1)
-    drawn = Counter(
+    sampled = Counter(
         tuple(tokenizer.pieces(ids)) for ids in resegment(vocabulary, alpha, [tokenizer.encode(word)] * count)
     )
-    assert drawn.keys() <= expected.keys()
+    assert sampled.keys() <= expected.keys()
     for segmentation, probability in expected.items():
         deviation = math.sqrt(probability * (1 - probability) / count)
-        assert drawn[segmentation] / count == pytest.approx(probability, abs=5 * deviation + 1 / count)
+        assert sampled[segmentation] / count == pytest.approx(probability, abs=5 * deviation + 1 / count)
 
 
 def test_token_count_matches_algorithm_1(tokenizers: dict[str, Tokenizer]) -> None:
@@ -208,13 +208,13 @@ def test_token_count_matches_sentencepiece(tokenizers: dict[str, Tokenizer]) -> 
 
 def test_same_generator_state_gives_same_sample(tokenizer: Tokenizer) -> None:
     batch = [tokenizer.encode(text) for text in sentences(100)]
-    drawn = [resegment(tokenizer.vocabulary(), 0.2, batch, seed) for seed in (1, 1, 2)]
-    assert drawn[0] == drawn[1] != drawn[2]
+    sampled = [resegment(tokenizer.vocabulary(), 0.2, batch, seed) for seed in (1, 1, 2)]
+    assert sampled[0] == sampled[1] != sampled[2]
 
 
 def test_equal_sentences_are_sampled_independently(tokenizer: Tokenizer) -> None:
-    drawn = resegment(tokenizer.vocabulary(), 0.2, [tokenizer.encode(" ".join(TEXT.split()))] * 50)
-    assert len({tuple(ids) for ids in drawn}) == 50
+    sampled = resegment(tokenizer.vocabulary(), 0.2, [tokenizer.encode(" ".join(TEXT.split()))] * 50)
+    assert len({tuple(ids) for ids in sampled}) == 50
 
 
 @pytest.mark.parametrize("batch", [[], [[]], [[], []]])
@@ -227,5 +227,5 @@ def test_piece_with_unknown_character_is_not_split(algorithm: Literal["bpe", "un
     pieces = ["<unk>", "a", "b", "ab", "bz", "z?"]
     vocabulary = Vocabulary(algorithm, pieces, [0.0, -1.5, -1.6, -1.0, -2.0, -5.0], [False, *[True] * 5])
     batch = [[3, 4, 5, 1, 2]] * 100
-    drawn = resegment(vocabulary, 0.5, batch)
-    assert {tuple(ids) for ids in drawn} == {(*a, 4, 5, *b) for a in ((3,), (1, 2)) for b in ((3,), (1, 2))}
+    sampled = resegment(vocabulary, 0.5, batch)
+    assert {tuple(ids) for ids in sampled} == {(*a, 4, 5, *b) for a in ((3,), (1, 2)) for b in ((3,), (1, 2))}
