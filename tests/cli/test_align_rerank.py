@@ -83,7 +83,7 @@ def test_align_prints_pharaoh_lines_within_the_words(folder: Path, nmt: Nmt) -> 
         assert (by_place == out) == equal
 
 
-def test_the_choice_is_said_used_and_saved(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_choose_logs_uses_and_saves_the_attention(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     command = ("align", folder / "forward", folder / "src", folder / "tgt", "--choose", folder / "src", folder / "tgt")
     for more in ((), ("--reverse-model", folder / "reverse")):
         model = tmp_path / f"model{len(more)}"
@@ -114,7 +114,7 @@ def test_translations_come_with_their_alignments(folder: Path, nmt: Nmt) -> None
     assert nmt("translate", both[0], folder / "src", *both[1:], "--with-alignments")[1] == out
 
 
-def test_a_map_is_drawn(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_plot_alignment(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
     command = ("plot", "alignment", folder / "forward", folder / "src", folder / "tgt", "-o", tmp_path / "map.png")
     assert nmt(*command, "--line", 3, "--each-layer")[:2] == (0, "")
@@ -127,7 +127,7 @@ def test_a_map_is_drawn(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert "has no line 9" in one_line(err)
 
 
-def test_wrong_input_of_align_is_one_line(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_invalid_input_of_align(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     model, src, tgt = folder / "forward", folder / "src", folder / "tgt"
     for arguments, expected, status in (
         ((src, folder / "one"), "has 1; they must match line by line", 1),
@@ -161,9 +161,7 @@ def nbest(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
-def test_tuned_weights_raise_the_score_and_do_the_same_again(
-    folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt, metric: str
-) -> None:
+def test_tune_and_apply_weights(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt, metric: str) -> None:
     models = ("--model", folder / "backwards", "--reverse-model", folder / "reverse")
     command = ("rerank", folder / "forward", folder / "src", nbest, *models)
     weights = tmp_path / "weights.toml"
@@ -185,9 +183,7 @@ def test_tuned_weights_raise_the_score_and_do_the_same_again(
     assert nmt(*command, "--weights", weights)[:2] == (0, tuned)
 
 
-def test_the_given_score_alone_keeps_the_order_and_a_model_alone_is_its_scorer(
-    folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt
-) -> None:
+def test_weights_of_a_single_feature(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "given.toml").write_text("[weights]\ngiven = 1.0\nlength = 0.0\nmodel = 0.0\n")
     command = ("rerank", folder / "forward", folder / "src", nbest, "--n-best", 9)
     assert nmt(*command, "--weights", tmp_path / "given.toml")[:2] == (0, nbest.read_text())

@@ -46,7 +46,7 @@ def test_what_it_shares_with_search_table_has_one_name(
     assert {names[0][meaning] for meaning in shared} == {names[1][meaning] for meaning in shared}
 
 
-def test_a_translation_that_depends_on_its_neighbours_is_found_and_shown(
+def test_batch_dependent_translation_is_reported(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def leaky(self: Translator, lines: list[str]) -> list[list[Translation]]:

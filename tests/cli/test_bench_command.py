@@ -54,7 +54,7 @@ def test_translation_is_measured(nmt: Nmt, tmp_path: Path) -> None:
         (("decode", "tiny", "--device", "tpu"), 1, "device 'tpu'"),
     ],
 )
-def test_wrong_input_is_one_line(nmt: Nmt, arguments: tuple[object, ...], status: int, words: str) -> None:
+def test_invalid_input_is_one_line(nmt: Nmt, arguments: tuple[object, ...], status: int, words: str) -> None:
     found, out, err = nmt("bench", *arguments)
     assert (found, out) == (status, "")
     assert words in " ".join(err.split())

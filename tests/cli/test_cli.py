@@ -112,7 +112,7 @@ def test_run_prints_the_report_and_leaves_every_file(run_dir: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_in_lower_case_takes_any_case_and_is_scored_without_regard_to_it(tmp_path: Path, nmt: Nmt) -> None:
+def test_lower_cased_run(tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     (tmp_path / "tiny.toml").write_text(TINY_RECIPE)
     options = ["tokenizer.lowercase=true", "train.max_steps=6", "train.validate_bleu_every=0", f"run_dir={run}"]
@@ -149,7 +149,7 @@ def test_translate_never_overwrites_its_input(run_dir: Path, tmp_path: Path, nmt
 
 
 @pytest.mark.slow
-def test_least_risk_chooses_among_as_many_as_the_recipe_says(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_mbr_uses_n_best_of_the_recipe(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     """What `nmt run` reports and `nmt translate` prints are the same."""
     risky = ["--set", "sampling=true", "--set", "mbr_metric=chrf"]
     model = tmp_path / "model"
@@ -224,7 +224,7 @@ def test_every_kind_of_line_comes_back_as_one_line_in_order(run_dir: Path) -> No
 
 
 @pytest.mark.slow
-def test_bad_utf8_on_standard_input_names_the_line_after_answering_those_before(run_dir: Path) -> None:
+def test_invalid_utf8_on_standard_input(run_dir: Path) -> None:
     command = [sys.executable, "-m", "nmt", "translate", str(run_dir), "--window", "1", "--engine", "torch"]
     done = subprocess.run(command, input=b"fine\n\xff\n", capture_output=True, cwd=ROOT, timeout=120)
     assert done.returncode == 1
@@ -232,9 +232,7 @@ def test_bad_utf8_on_standard_input_names_the_line_after_answering_those_before(
     assert "standard input, line 2" in one_line(done.stderr.decode())
 
 
-def test_translate_from_file_to_file_equals_python_and_a_last_line_may_lack_its_end(
-    run_dir: Path, tmp_path: Path, nmt: Nmt
-) -> None:
+def test_translate_file_equals_python(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\nA dog sees the house.")
     status, out, _ = nmt("translate", run_dir, tmp_path / "in.txt", "-o", tmp_path / "out.txt", "--engine", "torch")
     assert (status, out) == (0, "")
@@ -308,7 +306,7 @@ def test_search_can_be_steered(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert "decode.beam_groups" in one_line(err)
 
 
-def test_samples_repeat_with_the_seed_and_may_be_more_than_the_beam(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_samples_depend_on_the_seed(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\nA dog.\n")
     command = ("translate", run_dir, tmp_path / "in.txt", "--set", "sampling=true", "--n-best", 6, "--set", "top_p=0.9")
     status, first, _ = nmt(*command)
@@ -322,9 +320,7 @@ def test_samples_repeat_with_the_seed_and_may_be_more_than_the_beam(run_dir: Pat
     assert chosen.splitlines()[0] in drawn[:6] and chosen.splitlines()[1] in drawn[6:]
 
 
-def test_checkpoints_of_a_run_translate_together_and_output_can_be_compressed(
-    run_dir: Path, tmp_path: Path, nmt: Nmt
-) -> None:
+def test_ensemble_of_checkpoints_with_compressed_output(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
     first, *_, last = list_checkpoints(run_dir)
     status, together, _ = nmt("translate", first, tmp_path / "in.txt", "--ensemble", last, "--ensemble", first)
@@ -360,7 +356,7 @@ def test_score_gives_what_the_beam_gave(run_dir: Path, tmp_path: Path, nmt: Nmt)
 
 
 @pytest.mark.parametrize("command", ["prepare", "train", "run"])
-def test_another_recipe_is_refused_before_it_touches_the_run(run_dir: Path, nmt: Nmt, command: str) -> None:
+def test_changed_recipe_does_not_modify_the_run(run_dir: Path, nmt: Nmt, command: str) -> None:
     before = (run_dir / "data" / "prepare.json").read_bytes(), (run_dir / "recipe.toml").read_bytes()
     status, _, err = nmt(command, run_dir.parent / "tiny.toml", f"run_dir={run_dir}", "tokenizer.vocab_size=650")
     assert status == 1
@@ -437,7 +433,7 @@ def texts(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_sides_of_different_length_name_both_files_and_counts(texts: Path, nmt: Nmt) -> None:
+def test_sides_of_different_length(texts: Path, nmt: Nmt) -> None:
     with (texts / "train.en").open("a") as file:
         file.write("one more\n")
     status, _, err = nmt("prepare", texts / "recipe.toml")
@@ -525,9 +521,7 @@ def test_files_of_unequal_length_are_not_scored(tmp_path: Path, run_dir: Path, n
     assert "has 2 lines" in one_line(err)
 
 
-def test_a_sentence_longer_than_the_positions_is_refused_by_score_with_its_line(
-    run_dir: Path, tmp_path: Path, nmt: Nmt
-) -> None:
+def test_score_rejects_too_long_sentences(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "src").write_text("short\n" + "long " * 200 + "\n")
     (tmp_path / "tgt").write_text("kurz\nlang\n")
     status, _, err = nmt("score", run_dir, tmp_path / "src", tmp_path / "tgt")

@@ -95,7 +95,7 @@ def test_one_of_the_tests_can_be_left_out(texts: Path, nmt: Nmt) -> None:
     assert [only_trials.count("BLEU|"), only_bootstrap.count("BLEU|")] == [1, 1]
 
 
-def test_equal_outputs_are_not_called_significant(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_equal_outputs_are_not_significant(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "copy").write_bytes((texts / "good").read_bytes())
     _, out, err = nmt(
         "compare", "--ref", texts / "ref", texts / "good", tmp_path / "copy", "--metrics", "bleu", "--trials", 50

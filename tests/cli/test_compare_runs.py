@@ -95,7 +95,7 @@ def test_without_a_common_test_set_the_options_are_shown(runs: Path, nmt: Nmt) -
         (("a", "b", "-o", "a/metrics.jsonl"), "a/metrics.jsonl"),
     ],
 )
-def test_wrong_calls_are_one_line(runs: Path, nmt: Nmt, words: tuple[str, ...], reason: str) -> None:
+def test_invalid_calls(runs: Path, nmt: Nmt, words: tuple[str, ...], reason: str) -> None:
     status, out, err = nmt("compare", *words)
     assert status in (1, 2) and out == ""
     assert reason in one_line(err)

@@ -95,7 +95,7 @@ def shortlist(model: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_every_option_of_the_search_works_where_the_engine_is_not_given(translate: Nmt, shortlist: Path) -> None:
+def test_every_decode_option_with_engine_auto(translate: Nmt, shortlist: Path) -> None:
     assert CHOICES.keys() | {"ensemble_mean"} == DecodeRecipe.model_fields.keys()  # that needs --ensemble
     for name, (settings, expected) in CHOICES.items():
         given = [one.replace("LIST", f"'{shortlist}'") for one in settings]
@@ -116,13 +116,13 @@ def test_every_option_of_the_search_works_where_the_engine_is_not_given(translat
         ("--set", "ensemble_mean=log"),
     ],
 )
-def test_an_option_of_the_search_without_effect_is_refused(translate: Nmt, options: tuple[object, ...]) -> None:
+def test_decode_option_without_effect_is_an_error(translate: Nmt, options: tuple[object, ...]) -> None:
     status, out, err = translate(*options)
     assert (status, out) == (2, "")
     assert " has no effect without " in one_line(err)
 
 
-def test_what_is_no_option_of_the_search_decides_too(translate: Nmt, model: Path, text: Path) -> None:
+def test_engine_auto_considers_other_options(translate: Nmt, model: Path, text: Path) -> None:
     for options, expected in (
         (("--ensemble", model), SLOW + "CTranslate2 does not support ensemble"),
         (("--ensemble", model, "--set", "ensemble_mean=log"), SLOW + "CTranslate2 does not support ensemble"),
@@ -139,7 +139,7 @@ def test_what_is_no_option_of_the_search_decides_too(translate: Nmt, model: Path
         assert (status, expected in err.splitlines()[-1]) == (0, True), err
 
 
-def test_the_precision_of_torch_is_known_where_auto_is_given(model: Path) -> None:
+def test_precision_auto_of_torch(model: Path) -> None:
     """A part records it, so that a machine where `auto` is another one does not resume it."""
     for engine in (Engine.torch, Engine.auto):
         decode = DecodeRecipe(stop="exact")
@@ -164,7 +164,7 @@ def test_the_last_line_tells_model_device_engine_and_speed(translate: Nmt, model
     assert float(figures[2]) * (float(figures[1]) - 0.05) <= 3.0 <= float(figures[2]) * (float(figures[1]) + 0.06)
 
 
-def test_the_tokens_of_the_best_translations_are_counted(
+def test_speed_counts_tokens_of_the_best_translations(
     translate: Nmt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ticks = iter([10.0, 12.0])
@@ -179,7 +179,7 @@ def test_the_tokens_of_the_best_translations_are_counted(
     )
 
 
-def test_threads_are_those_of_the_engine(translate: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_of_each_engine(translate: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     torch_threads, load = Mock(), Mock(wraps=CTranslate2Translator.load)
     monkeypatch.setattr("torch.set_num_threads", torch_threads)
     monkeypatch.setattr(CTranslate2Translator, "load", load)
@@ -215,9 +215,7 @@ def test_a_conversion_that_fails_leaves_the_work_to_torch(
     assert f"for CTranslate2: {reason}; it needs a writable" in err.splitlines()[-1]
 
 
-def test_a_model_that_ctranslate2_cannot_hold_or_load_leaves_the_work_to_torch(
-    translate: Nmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_auto_falls_back_to_torch(translate: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(conversion, "unsupported_architecture", lambda *_: ["model.window is 4"])
         status, _, err = translate()
@@ -231,7 +229,7 @@ def test_a_model_that_ctranslate2_cannot_hold_or_load_leaves_the_work_to_torch(
     assert (status, said_last(err)) == (0, f"{SLOW}CTranslate2 failed: unsupported CPU")
 
 
-def test_a_model_where_nothing_can_be_written_is_left_to_torch(
+def test_engine_auto_uses_torch_for_a_read_only_model(
     translate: Nmt, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmt.cli.engines.can_cache", lambda *_: False)

@@ -130,7 +130,7 @@ def ende_bleu_tokens(path: Path) -> list[list[str]]:
     return [re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", line).split() for line in tokenized]
 
 
-def test_compound_split_bleu_equals_an_independent_count_on_three_systems(texts: Path, nmt: Nmt) -> None:
+def test_compound_split_bleu_equals_an_independent_implementation(texts: Path, nmt: Nmt) -> None:
     systems = [texts / name for name in SYSTEMS]
     metrics = "bleu,bleu-tokenized,bleu-compound-split"
     _, out, _ = nmt("evaluate", "--ref", texts / "ref", *systems, "--json", "--lang", "de", "--metrics", metrics)
@@ -141,7 +141,7 @@ def test_compound_split_bleu_equals_an_independent_count_on_three_systems(texts:
         assert "|smooth:none|compounds:split|" in split["signature"]
 
 
-def test_figures_of_both_kinds_stand_beside_each_other_under_their_names(texts: Path, nmt: Nmt) -> None:
+def test_sacrebleu_and_tokenized_metrics_together(texts: Path, nmt: Nmt) -> None:
     _, out, _ = nmt(
         "evaluate", "--ref", texts / "ref", texts / "good", "--lang", "de", "--metrics", "bleu,bleu-compound-split"
     )
@@ -169,7 +169,7 @@ def cached(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def test_a_test_set_of_sacrebleus_is_scored_as_sacrebleu_scores_it(texts: Path, cached: Path, nmt: Nmt) -> None:
+def test_sacrebleu_test_set(texts: Path, cached: Path, nmt: Nmt) -> None:
     named = ["--test-set", "wmt14/full", "--lang-pair", "en-de"]
     _, out, _ = nmt("evaluate", *named, texts / "fair", "--json", "--metrics", "bleu,bleu-compound-split")
     printed = sacrebleu_command("-t", "wmt14/full", "-l", "en-de", "-i", texts / "fair", SACREBLEU=str(cached))
@@ -193,7 +193,7 @@ def test_a_test_set_of_sacrebleus_is_scored_as_sacrebleu_scores_it(texts: Path, 
         ([], "give either --ref FILE or --test-set NAME"),
     ],
 )
-def test_a_test_set_that_cannot_be_had_is_one_line(
+def test_unavailable_test_set_is_an_error(
     texts: Path, cached: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, options: list[str], expected: str
 ) -> None:
     def fail(*args: object, **kwargs: object) -> None:
@@ -213,14 +213,14 @@ def test_a_test_set_that_cannot_be_had_is_one_line(
         (("-m", "chrf", "-f", "json"), ("--metrics", "chrf", "--format", "json")),
     ],
 )
-def test_sacrebleus_letters_mean_the_same(short: list[str], long: list[str], texts: Path, nmt: Nmt) -> None:
+def test_short_options_are_those_of_sacrebleu(short: list[str], long: list[str], texts: Path, nmt: Nmt) -> None:
     found = [nmt("evaluate", texts / "good", "--ref", texts / "ref", *options) for options in (short, long)]
     assert found[0] == found[1]
     assert found[0][0] == 0
     assert "test set 'wmt99'" in nmt("evaluate", texts / "good", "-t", "wmt99", "-l", "en-de")[2]
 
 
-def test_translations_that_are_all_empty_are_worth_a_warning(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_warning_for_empty_translations(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "nothing").write_text(" \n" * 66)
     status, out, err = nmt("evaluate", tmp_path / "nothing", "--ref", texts / "ref", "-m", "bleu")
     assert (status, err) == (0, f"warning: all lines of {tmp_path / 'nothing'} are empty; is it the right file?\n")
@@ -302,7 +302,7 @@ def test_lowercase_reaches_every_breakdown(texts: Path, lowered: Path, nmt: Nmt)
     assert json.loads(nmt(*plain, lowered, texts / "fair", "--differences", 9)[1])["second_ahead"]
 
 
-def test_translations_in_lower_case_get_a_hint(texts: Path, lowered: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_hint_for_lower_cased_translations(texts: Path, lowered: Path, tmp_path: Path, nmt: Nmt) -> None:
     plain = ("evaluate", "--ref", texts / "ref", lowered)
     status, _, err = nmt(*plain)
     assert status == 0
@@ -382,7 +382,7 @@ def test_comet_is_asked_in_its_own_program(texts: Path, comet: Path, nmt: Nmt) -
     assert table.splitlines()[2].split()[-1] == "0.7765"
 
 
-def test_comet_that_is_missing_fails_or_says_nothing_is_one_line(texts: Path, comet: Path, nmt: Nmt) -> None:
+def test_comet_errors(texts: Path, comet: Path, nmt: Nmt) -> None:
     scored = ("evaluate", "--ref", texts / "ref", texts / "good", "--comet")
     last = [nmt(*scored, comet.parent / "none", "--src", texts / "src")]
     comet.write_text("#!/bin/sh\necho broken >&2; exit 3\n")
@@ -407,7 +407,7 @@ def test_comet_that_is_missing_fails_or_says_nothing_is_one_line(texts: Path, co
 # --- Wrong input: one line each ---------------------------------------------------------------------------------------
 
 
-def test_wrong_input_is_one_line(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_invalid_input_is_one_line(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "short").write_text("a\nb\n")
     (tmp_path / "empty").write_text("")
     ref = ["--ref", texts / "ref"]
@@ -452,7 +452,7 @@ def test_wrong_input_is_one_line(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
         (["--lang", "German"], "--lang is 'German'; it must be an ISO 639 code"),
     ],
 )
-def test_an_option_without_effect_is_an_error(texts: Path, nmt: Nmt, options: list[object], expected: str) -> None:
+def test_option_without_effect_is_an_error(texts: Path, nmt: Nmt, options: list[object], expected: str) -> None:
     systems = ["--ref", texts / "ref", texts / "good", texts / "fair"]
     commands = ["evaluate"] if {"--resamples", "--differences"} & set(options) else ["evaluate", "compare"]
     for command in commands:
@@ -461,7 +461,7 @@ def test_an_option_without_effect_is_an_error(texts: Path, nmt: Nmt, options: li
         assert expected in one_line(err)
 
 
-def test_a_language_without_rules_of_its_own_is_said(texts: Path, nmt: Nmt) -> None:
+def test_warning_for_a_language_without_tokenizer_rules(texts: Path, nmt: Nmt) -> None:
     arguments = ["evaluate", "--ref", texts / "ref", texts / "good", "--lang"]
     assert "the tokenizers have no rules for da; generic rules are used" in nmt(*arguments, "da")[2]
     assert "no tokenizer has rules" not in nmt(*arguments, "de")[2]
@@ -485,7 +485,7 @@ def test_an_option_acts_on_breakdowns_too(texts: Path, nmt: Nmt, options: list[s
     assert out != other
 
 
-def test_a_translation_that_is_the_reference_is_worth_a_warning(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_warning_for_a_translation_equal_to_the_reference(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "copy").write_bytes((texts / "ref").read_bytes())
     status, out, err = nmt("evaluate", "--ref", texts / "ref", tmp_path / "copy", texts / "good", "--metrics", "bleu")
     assert status == 0

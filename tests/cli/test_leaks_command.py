@@ -97,7 +97,7 @@ def test_json_holds_everything(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     ]
 
 
-def test_options_replace_the_recipes_and_wrong_ones_are_one_line(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_overrides_of_a_recipe(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     _, out, _ = nmt("leaks", recipe, "data.test={}", "--format", "json")
     assert [found["name"] for found in json.loads(out)["sets"]] == ["data.valid.0"]
     (tmp_path / "first.de").write_text("Ein Baum.\n")

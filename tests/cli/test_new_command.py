@@ -51,9 +51,7 @@ def test_the_recipe_trains(tmp_path: Path, nmt: Nmt) -> None:
     assert status == 0, err
 
 
-def test_a_table_of_pairs_will_do_and_nothing_is_overwritten(
-    tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tsv_and_existing_output(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("pairs.tsv").write_text("a dog\tein Hund\n" * 20)
     command = ("new", "en", "de", "--tsv", "pairs.tsv", "--valid-tsv", "pairs.tsv")
@@ -66,7 +64,7 @@ def test_a_table_of_pairs_will_do_and_nothing_is_overwritten(
     assert one_line(err) == "en-de.toml already exists; -o must be a new file; give another name"
 
 
-def test_what_cannot_become_a_recipe_is_one_line(tmp_path: Path, nmt: Nmt) -> None:
+def test_invalid_input(tmp_path: Path, nmt: Nmt) -> None:
     given = options(tmp_path, 7)
     for arguments, expected in (
         (["en", "de", *given[:4]], "nmt new needs --valid-src and --valid-tgt, or --valid-tsv; give one or the other"),

@@ -1,4 +1,4 @@
-"""What the options that name an output do to what is there: inputs stay, and so does all that is no plain file."""
+"""Output options: inputs are not overwritten, and pipes and links are preserved."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ def commands(folder: Path) -> dict[str, tuple[object, ...]]:
         ("alignment", ["src", "ref"]),
     ],
 )
-def test_an_input_is_never_overwritten(folder: Path, nmt: Nmt, command: str, inputs: list[str]) -> None:
+def test_output_that_is_an_input_is_an_error(folder: Path, nmt: Nmt, command: str, inputs: list[str]) -> None:
     before = contents(folder)
     for name in inputs:
         link = folder / "link.png"
@@ -65,7 +65,7 @@ def test_an_input_is_never_overwritten(folder: Path, nmt: Nmt, command: str, inp
 
 
 @pytest.mark.parametrize("command", ["rerank", "bench", "curves", "alignment"])
-def test_what_cannot_be_a_file_shows_before_the_work(
+def test_invalid_output_is_reported_before_the_work(
     folder: Path, nmt: Nmt, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr("nmt.cli.plot.load_aligner")
@@ -88,7 +88,7 @@ def test_what_cannot_be_a_file_shows_before_the_work(
 
 
 @pytest.mark.parametrize("command", ["rerank", "bench", "curves", "alignment"])
-def test_a_pipe_is_written_through_and_a_link_stays(folder: Path, nmt: Nmt, command: str) -> None:
+def test_output_to_a_pipe_or_a_link(folder: Path, nmt: Nmt, command: str) -> None:
     ending = ".png" if command in ("curves", "alignment") else ""
     pipe, link, target = (folder / f"{name}{ending}" for name in ("pipe", "link", "target"))
     os.mkfifo(pipe)
@@ -123,14 +123,14 @@ def test_only_a_file_of_its_own_kind_is_replaced(folder: Path, nmt: Nmt, command
     assert (folder / "empty").read_text()
 
 
-def test_a_picture_needs_a_kind(folder: Path, nmt: Nmt) -> None:
+def test_plot_needs_an_extension(folder: Path, nmt: Nmt) -> None:
     status, _, err = nmt("plot", "curves", folder, "-o", folder / "curves")
     assert status == 1
     assert "the name needs an extension such as .png" in one_line(err)
     assert not list(folder.glob("curves*"))
 
 
-def test_new_directories_are_new(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_output_directory_is_an_error(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the work: not even a symbolic link without a target is replaced."""
     monkeypatch.delattr("nmt.export.marian.read_marian")
     monkeypatch.delattr("nmt.pipeline._choose_checkpoints")
@@ -152,7 +152,7 @@ def test_new_directories_are_new(folder: Path, nmt: Nmt, monkeypatch: pytest.Mon
     assert contents(folder) == before and (folder / "link").is_symlink()
 
 
-def test_what_is_no_input_may_be_replaced(tmp_path: Path) -> None:
+def test_existing_output_may_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("old")
     (tmp_path / "in").write_text("in")
     (tmp_path / "models").mkdir()

@@ -24,9 +24,7 @@ RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "quickstart.toml"
         (OSError(errno.EIO, "Input/output error"), "Input/output error; check the path"),
     ],
 )
-def test_what_the_system_refuses_is_one_line(
-    nmt: Nmt, monkeypatch: pytest.MonkeyPatch, error: OSError, expected: str
-) -> None:
+def test_os_errors_are_one_line(nmt: Nmt, monkeypatch: pytest.MonkeyPatch, error: OSError, expected: str) -> None:
     def refuse(recipe: object) -> None:
         raise error
 
@@ -50,7 +48,7 @@ def test_what_the_system_refuses_is_one_line(
         (["export", "x", "--to", "onnx", "-o", "y"], "'--to': 'onnx' is not one of 'ctranslate2', 'huggingface'; see"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(nmt: Nmt, arguments: list[str], expected: str) -> None:
+def test_usage_errors_are_one_line(nmt: Nmt, arguments: list[str], expected: str) -> None:
     status, out, err = nmt(*arguments)
     assert (status, out) == (2, "")
     assert expected in one_line(err)
@@ -112,7 +110,7 @@ def test_an_interrupt_is_one_line(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_loads_under_its_name_and_explains_itself(name: str, nmt: Nmt) -> None:
+def test_every_command_has_help(name: str, nmt: Nmt) -> None:
     status, out, err = nmt(name, "--help")
     assert (status, err) == (0, "")
     assert f"Usage: nmt {name}" in out
@@ -146,7 +144,7 @@ def test_the_help_shows_defaults_that_are_written_into_it(
         ("nmt train --", ["--seed", "--threads", "--help"]),
     ],
 )
-def test_the_shell_completes_commands_and_their_options_without_torch(words: str, expected: list[str]) -> None:
+def test_shell_completion_does_not_import_torch(words: str, expected: list[str]) -> None:
     program = (
         "import atexit, sys; from nmt import cli\natexit.register(lambda: print('torch' in sys.modules))\ncli.main()"
     )

@@ -31,9 +31,7 @@ def test_all_are_listed_and_each_can_be_copied(nmt: Nmt, tmp_path: Path) -> None
     assert out.read_text() == shown
 
 
-def test_a_name_calls_the_recipe_unless_a_file_has_it(
-    nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_takes_precedence_over_packaged_recipe(nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     status, out, err = nmt("config", "quickstart")
     assert status == 0 and 'name = "quickstart"' in out

@@ -132,7 +132,7 @@ def test_a_sweep_names_its_variants_itself(recipe: Path, nmt: Nmt) -> None:
 
 
 @pytest.mark.slow
-def test_sigterm_ends_all_processes_and_says_how_to_continue(recipe: Path) -> None:
+def test_sigterm_stops_all_processes(recipe: Path) -> None:
     command = ["repeat", str(recipe), "train.max_steps=1000000", "--seeds", "2", "--jobs", "2", "-o", "out"]
     process = subprocess.Popen(
         [sys.executable, "-m", "nmt", *command],

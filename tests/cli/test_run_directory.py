@@ -34,7 +34,7 @@ batch_tokens = 400
 
 
 @pytest.mark.parametrize("command", ["run", "train"])
-def test_a_recipe_in_the_run_directory_stays(
+def test_recipe_in_the_run_directory_is_not_overwritten(
     tmp_path: Path, nmt: Nmt, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -49,7 +49,7 @@ def test_lower_case_is_scored_without_regard_to_case(lowercase: bool, case: str)
     )
 
 
-def test_texts_of_different_length_are_refused(
+def test_texts_of_different_length(
     model: Path,
     texts: list[str],
     monkeypatch: pytest.MonkeyPatch,

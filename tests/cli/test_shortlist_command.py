@@ -98,7 +98,7 @@ def test_a_list_is_made_and_used(run: Path, tmp_path: Path, nmt: Nmt) -> None:
         assert status == 0, err
 
 
-def test_wrong_input_is_one_line(run: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_invalid_input_is_one_line(run: Path, tmp_path: Path, nmt: Nmt) -> None:
     source = tmp_path / "in.txt"
     for arguments, status, expected in (
         (("shortlist", tmp_path / "nowhere", "-o", tmp_path / "x"), 1, "has no complete prepared corpus"),

@@ -26,9 +26,7 @@ def sentences(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_ten_thousand_nasty_lines_through_file_pipe_and_python(
-    model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path
-) -> None:
+def test_nasty_lines_through_file_pipe_and_python(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     lines, options = nasty_lines(10_000, num_longest=2), ("--window", 500, "--beam-size", 1, "--precision", "fp32")
     (tmp_path / "in").write_bytes(as_bytes(lines))
     status, out, err = nmt("translate", model, tmp_path / "in", "-o", tmp_path / "out", *options)
@@ -50,9 +48,7 @@ def test_ten_thousand_nasty_lines_through_file_pipe_and_python(
     assert [best.text for best, *_ in streamed] == translations
 
 
-def test_a_line_at_a_pipe_is_answered_before_the_next_is_written(
-    model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path
-) -> None:
+def test_pipe_is_translated_line_by_line(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     answered: list[int] = []
 
     def write_and_wait(write: Write) -> None:
@@ -72,7 +68,7 @@ def test_a_line_at_a_pipe_is_answered_before_the_next_is_written(
 
 
 @pytest.mark.slow
-def test_a_line_is_answered_before_the_next_by_several_processes_too(
+def test_pipe_is_translated_line_by_line_by_several_processes(
     model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path
 ) -> None:
     def write_and_wait(write: Write) -> None:
@@ -105,9 +101,7 @@ def test_a_line_is_answered_before_the_next_by_several_processes_too(
     assert (tmp_path / "out.part").read_bytes().count(b"\n") == 1
 
 
-def test_what_stands_before_a_bad_line_is_kept_and_gone_on_with(
-    model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path
-) -> None:
+def test_resume_after_an_invalid_line(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     lines = [json.dumps({"text": text}) for text in SENTENCES]
     command = ("translate", model, "-o", tmp_path / "out.jsonl.gz", "--input-format", "jsonl")
     pipe_in(lambda write: write(as_bytes([*lines[:13], '{"text"', *lines[14:]])))
@@ -175,7 +169,7 @@ def test_formats_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, t
         ("in.txt", b"a\n", ("--restart",), "--restart cannot restart standard output"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_before_any_work(
+def test_invalid_input_is_reported_before_translation(
     model: Path, nmt: Nmt, tmp_path: Path, name: str, content: bytes, options: tuple[object, ...], expected: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -218,7 +212,7 @@ def test_what_is_wrong_is_said_in_one_line_before_any_work(
         ("in.txt", ("--threads", 1, "--processes", 1), "--threads and --processes are mutually exclusive"),
     ],
 )
-def test_an_option_without_effect_is_an_error(
+def test_option_without_effect_is_an_error(
     model: Path, nmt: Nmt, tmp_path: Path, name: str, options: tuple[object, ...], expected: str
 ) -> None:
     (tmp_path / name).write_text("a dog\n")
@@ -284,7 +278,7 @@ def test_bad_bytes_can_be_replaced(model: Path, nmt: Nmt, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["out.txt", "out.txt.gz", "out.jsonl.gz", "out.tsv"])
-def test_after_any_interruption_the_same_text_comes_out(
+def test_resume_after_interruption_gives_the_same_output(
     model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None], name: str
 ) -> None:
     def text(path: Path) -> bytes:
@@ -320,7 +314,7 @@ def test_after_any_interruption_the_same_text_comes_out(
         out.unlink()
 
 
-def test_only_what_made_a_part_goes_on_with_it(
+def test_resume_requires_the_same_origin(
     model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:
     other = tmp_path / "other"
@@ -387,7 +381,7 @@ def test_several_processes_write_the_same_bytes(model: Path, nmt: Nmt, tmp_path:
     assert "lines were too long" in err
 
 
-def test_a_tag_stands_before_the_source_and_before_each_of_its_parts(model: Path, nmt: Nmt, sentences: Path) -> None:
+def test_tag_is_prepended_to_each_part_of_a_long_line(model: Path, nmt: Nmt, sentences: Path) -> None:
     plain, tagged, other = (
         nmt("translate", model, "--engine", "torch", sentences, *options)[1]
         for options in ((), ("--tag", "<web>"), ("--set", "tag=<news>"))
@@ -414,9 +408,7 @@ def test_a_redirected_file_is_read_to_its_end(
         assert PipeLines(os.dup(file.fileno()), "rest").wait(0.0)
 
 
-def test_score_finds_the_same_probabilities_with_the_same_tag(
-    model: Path, nmt: Nmt, sentences: Path, tmp_path: Path
-) -> None:
+def test_score_with_a_tag(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
     (tmp_path / "tgt").write_text("a red cat\n" * len(SENTENCES))
     web = DecodeRecipe(beam_size=1, tag="<web>")
     forced = Translator.load(model, "cpu", "fp32", web).translate_n_best(SENTENCES, prefixes=["a red cat"] * 20)

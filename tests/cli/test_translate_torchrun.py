@@ -1,4 +1,4 @@
-"""A file translated by several processes as torchrun starts them: the same bytes, and no hanging when one is lost."""
+"""`nmt translate` in several processes under torchrun: the same output, and no hangs if a process dies."""
 
 import multiprocessing
 import os
@@ -74,7 +74,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 
 @pytest.mark.slow
-def test_any_number_of_processes_writes_the_same_bytes_also_after_an_interruption(
+def test_output_does_not_depend_on_the_number_of_processes(
     model: Path, nmt: Nmt, start: Start, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(205, num_longest=1)))
@@ -94,7 +94,7 @@ def test_any_number_of_processes_writes_the_same_bytes_also_after_an_interruptio
 
 
 @pytest.mark.slow
-def test_a_lost_process_ends_the_job_and_what_is_done_stays(model: Path, start: Start, tmp_path: Path) -> None:
+def test_killed_process_ends_the_job(model: Path, start: Start, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(20_000, num_longest=0)))
     job = start(2, "translate", model, tmp_path / "in", "-o", tmp_path / "out", "--window", 1, "--device", "cpu")
     part, deadline = tmp_path / "out.part", time.monotonic() + 60
@@ -112,7 +112,7 @@ def test_a_lost_process_ends_the_job_and_what_is_done_stays(model: Path, start: 
 
 
 @pytest.mark.slow
-def test_processes_with_ctranslate2_write_the_same_bytes(model: Path, nmt: Nmt, start: Start, tmp_path: Path) -> None:
+def test_ctranslate2_output_with_several_processes(model: Path, nmt: Nmt, start: Start, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(205, num_longest=1)))
     command = ("translate", model, tmp_path / "in", "--window", 20, "--device", "cpu", "--engine", "ctranslate2", "-o")
@@ -124,9 +124,7 @@ def test_processes_with_ctranslate2_write_the_same_bytes(model: Path, nmt: Nmt, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
-def test_a_reader_that_goes_ends_all_processes_in_silence(
-    model: Path, start: Start, tmp_path: Path, engine: str
-) -> None:
+def test_closed_output_pipe_ends_all_processes(model: Path, start: Start, tmp_path: Path, engine: str) -> None:
     if engine == "ctranslate2":
         pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(20_000, num_longest=0)))
@@ -141,7 +139,7 @@ def test_a_reader_that_goes_ends_all_processes_in_silence(
 
 
 @pytest.mark.slow
-def test_what_only_one_process_can_do_is_refused(model: Path, start: Start, tmp_path: Path) -> None:
+def test_single_process_features_under_torchrun_are_errors(model: Path, start: Start, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("a dog\n")
     jobs = {
         "standard input cannot be read by 2 processes": start(2, "translate", model, "--device", "cpu"),
