@@ -51,21 +51,19 @@ class DataRecipe(Section):
     """Processes that clean and encode text; 0 is one per CPU core."""
 
     @model_validator(mode="after")
-    def _only_tests_have_several_references(self) -> DataRecipe:
-        for split, corpora in (("train", self.train), ("valid", self.valid)):
-            for index, corpus in enumerate(corpora):
-                if isinstance(corpus, TextCorpus | SgmCorpus) and isinstance(corpus.tgt, tuple):
-                    raise ValueError(
-                        f"data.{split}.{index}.tgt is a list of {len(corpus.tgt)}; only test sets have several "
-                        "references; give one file"
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _only_training_is_mixed(self) -> DataRecipe:
-        others = {f"data.valid.{index}": corpus for index, corpus in enumerate(self.valid)}
-        others |= {f"data.test.{name}": corpus for name, corpus in self.test.items()}
-        for name, corpus in others.items():
+    def _corpus_options_fit_the_split(self) -> DataRecipe:
+        train = {f"data.train.{index}": corpus for index, corpus in enumerate(self.train)}
+        valid = {f"data.valid.{index}": corpus for index, corpus in enumerate(self.valid)}
+        test = {f"data.test.{name}": corpus for name, corpus in self.test.items()}
+        for name, corpus in (train | valid).items():
+            if isinstance(corpus, TextCorpus | SgmCorpus) and isinstance(corpus.tgt, tuple):
+                raise ValueError(
+                    f"{name}.tgt is a list of {len(corpus.tgt)}; only test sets have several references; give one file"
+                )
+            for option in ("label_column", "label_field"):
+                if getattr(corpus, option, None) is not None:
+                    raise ValueError(f"{name}.{option} has no effect; only test sets have labels; remove it")
+        for name, corpus in (valid | test).items():
             if corpus.weight != 1.0:
                 raise ValueError(f"{name}.weight has no effect; only training corpora have one; remove it")
             if corpus.tag is not None:
@@ -73,17 +71,6 @@ class DataRecipe(Section):
                     f"{name}.tag has no effect; only training corpora have one; remove it, and set decode.tag to "
                     "translate with a tag"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _only_tests_have_labels(self) -> DataRecipe:
-        for split, corpora in (("train", self.train), ("valid", self.valid)):
-            for index, corpus in enumerate(corpora):
-                for option in ("label_column", "label_field"):
-                    if getattr(corpus, option, None) is not None:
-                        raise ValueError(
-                            f"data.{split}.{index}.{option} has no effect; only test sets have labels; remove it"
-                        )
         return self
 
 
