@@ -159,10 +159,10 @@ def test_flipped_bits_and_truncations_are_detected(tmp_path: Path) -> None:
     for file in sorted(directory.iterdir()):
         content = file.read_bytes()
         for _ in range(15):
-            place = int(torch.randint(len(content), (), generator=generator))
+            index = int(torch.randint(len(content), (), generator=generator))
             flipped = bytearray(content)
-            flipped[place] ^= 1 << int(torch.randint(8, (), generator=generator))
-            for damaged in (bytes(flipped), content[:place]):
+            flipped[index] ^= 1 << int(torch.randint(8, (), generator=generator))
+            for damaged in (bytes(flipped), content[:index]):
                 file.write_bytes(damaged)
                 with pytest.raises(CorruptError):
                     verify_directory(directory)
@@ -338,11 +338,11 @@ def test_averages_match_fairseq(tmp_path: Path) -> None:
         pytest.skip("the folder of test vectors beside the project is absent")
     table = json.loads((VECTORS / "fairseq_average.json").read_text())
     kinds = {"a_f64": torch.float64, "b_f32": torch.float32, "c_i32": torch.int32}
-    places = [
+    directories = [
         seal_tensors(tmp_path / key, {name: torch.tensor(table[key][name], dtype=kinds[name]) for name in kinds})
         for key in ("m0", "m1")
     ]
-    mean = average_tensors(places)
+    mean = average_tensors(directories)
     assert mean["a_f64"].tolist() == table["avg"]["a_f64"]
     assert mean["b_f32"].tolist() == table["avg"]["b_f32"]
     assert mean["c_i32"].tolist() == table["avg"]["c_i32_trunc"]
@@ -350,6 +350,6 @@ def test_averages_match_fairseq(tmp_path: Path) -> None:
 
 
 def test_models_of_different_shape_cannot_be_averaged(tmp_path: Path) -> None:
-    places = [seal_tensors(tmp_path / str(size), {"w": torch.zeros(size)}) for size in (2, 3)]
+    directories = [seal_tensors(tmp_path / str(size), {"w": torch.zeros(size)}) for size in (2, 3)]
     with pytest.raises(UserError, match="one shape"):
-        average_tensors(places)
+        average_tensors(directories)

@@ -117,18 +117,18 @@ def test_other_code_passes(name: str, context: Callable[[], object]) -> None:
 
 
 def test_the_error_names_the_line_of_nmt() -> None:
-    place = r"nmt/packing/packed\.py:\d+ \(packing/packed\.py:PackedSequences\.to_lists\)"
-    with fake_cuda(), pytest.raises(SynchronizationError, match=place):
+    function = r"nmt/packing/packed\.py:\d+ \(packing/packed\.py:PackedSequences\.to_lists\)"
+    with fake_cuda(), pytest.raises(SynchronizationError, match=function):
         tokens = torch.zeros(4, dtype=torch.int64, device=CUDA)
         PackedSequences(tokens, tokens, tokens, np.array([4]), 4).to_lists()
 
 
 def test_allowed_synchronizations_are_counted_and_return_the_given_values() -> None:
-    place = "packing/packed.py:PackedSequences.to_lists"
-    with fake_cuda({place: lambda tensor: [7] * len(tensor)}) as mode:
+    function = "packing/packed.py:PackedSequences.to_lists"
+    with fake_cuda({function: lambda tensor: [7] * len(tensor)}) as mode:
         tokens, ends = torch.zeros(4, device=CUDA), torch.zeros(2, device=CUDA)
         assert PackedSequences(tokens, tokens, ends, np.array([4]), 4).to_lists() == [[7, 7, 7, 7]]
-    assert mode.synchronizations == {place: 1}
+    assert mode.synchronizations == {function: 1}
 
 
 def test_a_non_blocking_copy_must_be_synchronized() -> None:

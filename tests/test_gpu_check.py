@@ -227,10 +227,10 @@ def test_success_needs_a_measured_check_and_no_failure() -> None:
 
 
 def test_every_gpu_goal_is_a_stage_with_a_valid_command() -> None:
-    wanted = [goal for goal in GOALS if "-gpu-" in goal.name]
-    assert list(GPU_GOALS) == wanted and len(wanted) >= 8
-    assert [stage.name for stage in STAGES if stage.name.startswith("speed:")] == [f"speed:{g.name}" for g in wanted]
-    for goal in wanted:
+    expected = [goal for goal in GOALS if "-gpu-" in goal.name]
+    assert list(GPU_GOALS) == expected and len(expected) >= 8
+    assert [stage.name for stage in STAGES if stage.name.startswith("speed:")] == [f"speed:{g.name}" for g in expected]
+    for goal in expected:
         peer = other_system(goal)
         if peer is not None:
             options = bench_parser().parse_args(goal.command.split()[1:])
@@ -241,12 +241,12 @@ def test_every_gpu_goal_is_a_stage_with_a_valid_command() -> None:
 
 
 def test_missing_and_outdated_packages_are_found() -> None:
-    wanted = packages.requirements()
-    assert {"torch", "sacremoses", "tomli-w", "pytest", "hypothesis"} <= {one.name for one in wanted}
-    assert packages.missing(wanted, packages.installed()) == []
+    required = packages.requirements()
+    assert {"torch", "sacremoses", "tomli-w", "pytest", "hypothesis"} <= {one.name for one in required}
+    assert packages.missing(required, packages.installed()) == []
     present = {**packages.installed(), "typer": "0.9.4"}
     del present["sacremoses"]
-    lacking = packages.missing(wanted, present)
+    lacking = packages.missing(required, present)
     assert [str(one) for one in lacking] == ["sacremoses>=0.1.1", "typer>=0.29"]
     own, peers = packages.download_commands(lacking)
     assert own.startswith("python3 -m pip download --only-binary=:all: ")
@@ -298,8 +298,8 @@ def test_wheels_of_missing_packages_are_installed_but_never_torch(tmp_path: Path
         ("nvidia_x", "1"),
     ):
         write_wheel(wheels, name, version)
-    wanted = [packages.Requirement.parse(text) for text in ("missing-one>=2.0", "old-one>=3.0", "there>=1.0")]
-    assert packages.install(wheels, target, wanted, {"old-one": "1.0", "there": "1.5"}) is None
+    required = [packages.Requirement.parse(text) for text in ("missing-one>=2.0", "old-one>=3.0", "there>=1.0")]
+    assert packages.install(wheels, target, required, {"old-one": "1.0", "there": "1.5"}) is None
     assert packages.installed([str(target)]) == {"missing-one": "2.0", "old-one": "3.0"}
     (wheels / "bad-1.0-py3-none-any.whl").write_text("no zip")
-    assert packages.install(wheels, target, wanted, {"old-one": "1.0"}) is not None
+    assert packages.install(wheels, target, required, {"old-one": "1.0"}) is not None

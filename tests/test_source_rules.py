@@ -98,7 +98,7 @@ def imports_go_down(module: Module) -> Iterator[str]:
         return
     for target in imports(module.tree):
         if target.startswith("."):
-            yield f"{module.name} imports {target}: write the whole name, so that the layer shows"
+            yield f"{module.name} imports {target}: write the full module name, which shows the layer"
             continue
         package = (target + ".nmt").split(".")[1]
         if package not in LAYER_OF:
@@ -142,7 +142,7 @@ def undocumented(owner: ast.Module | ast.ClassDef, name: str) -> Iterator[str]:
 def modules_have_telling_names(module: Module) -> Iterator[str]:
     for part in module.name.split("."):
         if part.strip("_") in VAGUE_NAMES:
-            yield f"{module.name}: {part!r} does not say what is inside"
+            yield f"{module.name}: {part!r} is not a descriptive name"
 
 
 def nothing_is_pickled_or_evaluated(module: Module) -> Iterator[str]:

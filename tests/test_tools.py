@@ -58,21 +58,21 @@ def test_constraints_are_exact_and_sorted() -> None:
 def test_constraints_satisfy_every_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"].values()
-    wanted = [*project["project"]["dependencies"], *(name for extra in extras for name in extra)]
+    required = [*project["project"]["dependencies"], *(name for extra in extras for name in extra)]
     pinned = {canonicalize_name(name): version for name, version in PINNED.items()}
-    for requirement in map(Requirement, [*wanted, *project["build-system"]["requires"]]):
+    for requirement in map(Requirement, [*required, *project["build-system"]["requires"]]):
         assert pinned[canonicalize_name(requirement.name)] in requirement.specifier
 
 
 def test_the_oldest_constraints_are_the_lower_bounds() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [
+    required = [
         *project["dependencies"],
         *(name for extra in project["optional-dependencies"].values() for name in extra),
     ]
     lines = (ROOT / "tools/constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
     pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
-    bounds = {one.name: str(one.specifier).removeprefix(">=") for one in map(Requirement, wanted)}
+    bounds = {one.name: str(one.specifier).removeprefix(">=") for one in map(Requirement, required)}
     for name in bounds.keys() - {"torch", "mypy", "ruff"}:  # torch: see the file; mypy and ruff are not tested
         assert pinned[name] in (bounds[name], f"{bounds[name]}.0", f"{bounds[name]}.0.0"), name
 

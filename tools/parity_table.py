@@ -25,22 +25,24 @@ Translate = Callable[[Sequence[str]], list[str]]
 
 
 def main() -> None:
-    """Print one row for each way to translate."""
-    parser = argparse.ArgumentParser(prog="tools/parity", description="Share of equal translations, BLEU and time.")
+    """Print one row per program and search."""
+    parser = argparse.ArgumentParser(
+        prog="tools/parity", description="Compare translations of a model and its exports."
+    )
     parser.add_argument("model", type=Path, help="model directory")
-    parser.add_argument("src", type=Path, help="text to translate, one sentence a line")
-    parser.add_argument("ref", type=Path, help="its reference")
-    parser.add_argument("--beam-size", type=int, default=5, help="beam, besides greedy search (5)")
+    parser.add_argument("src", type=Path, help="text to translate, one sentence per line")
+    parser.add_argument("ref", type=Path, help="reference translations")
+    parser.add_argument("--beam-size", type=int, default=5, help="beam size, in addition to greedy search (5)")
     parser.add_argument("--length-alpha", type=float, default=1.0, help="exponent of the length penalty n^alpha (1)")
-    parser.add_argument("--lines", type=int, default=1000, help="so many lines of the text (1000)")
-    parser.add_argument("--hf-lines", type=int, default=200, help="and so many for transformers, which is slow (200)")
-    given = parser.parse_args()
-    src, ref = (list(read_lines(path))[: given.lines] for path in (given.src, given.ref))
+    parser.add_argument("--lines", type=int, default=1000, help="lines of the text to translate (1000)")
+    parser.add_argument("--hf-lines", type=int, default=200, help="lines for transformers, which is slow (200)")
+    options = parser.parse_args()
+    src, ref = (list(read_lines(path))[: options.lines] for path in (options.src, options.ref))
     row(f"{'search':<10}{'program':<24}{'lines':>6}{'equal':>9}{'BLEU':>9}{'seconds':>9}")
-    for beam_size in (1, given.beam_size):
-        decode = DecodeRecipe(beam_size=beam_size, length_penalty="power", length_alpha=given.length_alpha)
+    for beam_size in (1, options.beam_size):
+        decode = DecodeRecipe(beam_size=beam_size, length_penalty="power", length_alpha=options.length_alpha)
         decode = decode.all_given()  # the other programs do not use the model's defaults
-        compare(given.model, src, ref, decode, given.hf_lines)
+        compare(options.model, src, ref, decode, options.hf_lines)
 
 
 def compare(model: Path, src: list[str], ref: list[str], decode: DecodeRecipe, hf_lines: int) -> None:

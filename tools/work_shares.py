@@ -55,8 +55,8 @@ def table(recipe: Recipe, text: TrainingData, numbers: Sequence[int]) -> Iterato
     yield "|---|---|---|---|---|"
     for number in numbers:
         work = workload(recipe, text, number)
-        shares = f"{work.useful:.1%} | {work.slowest:.4f} | {work.efficiency:.1%}"
-        yield f"| {number} | {work.micro_batches:.2f} | {shares} |"
+        fractions = f"{work.useful:.1%} | {work.slowest:.4f} | {work.efficiency:.1%}"
+        yield f"| {number} | {work.micro_batches:.2f} | {fractions} |"
 
 
 def lengths_of(recipe: Recipe, given: Path | None, scratch: Path) -> tuple[PairStore, str]:

@@ -89,7 +89,7 @@ def test_captured_steps_equal_eager_steps(options: SearchOptions, gpu: torch.dev
     captured = CapturedModel(model, recorder)
     for count in (7, 3, 7):
         src = sources(count, 9, gpu, seed=count)
-        prefixes = [[5, 9] if place % 3 == 0 else [] for place in range(count)]
+        prefixes = [[5, 9] if i % 3 == 0 else [] for i in range(count)]
         assert_same(beam_search(captured, src, options, prefixes), beam_search(model, src, options, prefixes))
     assert recorder.recorded
     assert recorder.refused == (recorder.recorded if gpu.type == "cpu" else 0), "every step can be captured"

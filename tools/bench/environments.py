@@ -1,6 +1,6 @@
 """One virtual environment per system, with pinned versions.
 
-torch is installed first and pinned exactly, so that every system gets the same build.
+torch is installed first and pinned exactly, to give every system the same build.
 """
 
 from __future__ import annotations
