@@ -130,7 +130,7 @@ def leak_table(sets: Mapping[str, LeakCounts]) -> Table:
 
 def leak_list_table(rows: Sequence[tuple[str, ...]]) -> Table:
     """List each leak: sentence, leaked side, match, first location, number of pairs and both texts."""
-    header = ("sentence", "found", "how", "first place in the training text", "pairs", "test text", "training text")
+    header = ("sentence", "found", "how", "first location in the training text", "pairs", "test text", "training text")
     return Table(title="", columns="llllrpp", header=header, rows=tuple(rows))
 
 

@@ -81,8 +81,8 @@ def test_dropout_has_its_full_rate(small_spec: ModelSpec, small_store: PairStore
     spec = replace(small_spec, recipe=changed(small_spec.recipe, dropout_ramp_steps=1_000))
     with TrainingBench(spec, ALONE, small_store) as bench:
         bench.run(1)
-        shares = {module.share for module in bench.trainer.model.modules() if isinstance(module, dropout.Dropout)}
-    assert shares == {1.0}
+        scales = {module.scale for module in bench.trainer.model.modules() if isinstance(module, dropout.Dropout)}
+    assert scales == {1.0}
 
 
 class Clock:
