@@ -193,6 +193,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     inputs = read_inputs(recipe)
     workers = data.workers or (1 if num_pairs is not None and num_pairs < _MIN_PAIRS_FOR_PROCESSES else num_cores())
 
+    # Read and clean.
     chunks = read_chunks(data.train, options, on_read)
     text = clean_corpora(
         chunks,
@@ -204,6 +205,8 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
         total=num_pairs,
     )
     _require_pairs(text.kept.num_kept, text, text.drops)
+
+    # Tokenize, encode and store.
     tokenizers = tokenizers or _train_tokenizers(recipe, text, directory)
     tags = tag_ids(data.train, tokenizers.src)
     pair_format = PairFormat(1, data.max_tokens, tags, data.reverse_target)
@@ -214,6 +217,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     _require_pairs(train.pairs.total(), text, drops)
     valid = _encode_valid(recipe, directory, tokenizers)
     text.path.unlink()
+
     report: dict[str, Any] = {
         "format": FORMAT,
         "recipe": preparation_options(recipe),
