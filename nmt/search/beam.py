@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,7 @@ from nmt.special_ids import BOS_ID, EOS_ID
 _IMPOSSIBLE = float("-inf")
 
 
-@dataclass(frozen=True)
-class Extensions:
+class Extensions(NamedTuple):
     """Extensions of hypotheses by one token, best first; all fields (..., count).
 
     log_probs:       of the extended hypothesis, float32
@@ -41,12 +40,8 @@ class Extensions:
         """Return the best `count` that do not end; if there are fewer, impossible ones fill the rest."""
         is_end = self.tokens == EOS_ID
         order = is_end.int().argsort(dim=-1, stable=True)[..., :count]
-        return Extensions(
-            log_probs=self.log_probs.masked_fill(is_end, _IMPOSSIBLE).gather(-1, order),
-            parents=self.parents.gather(-1, order),
-            tokens=self.tokens.gather(-1, order),
-            token_log_probs=self.token_log_probs.gather(-1, order),
-        )
+        possible = self._replace(log_probs=self.log_probs.masked_fill(is_end, _IMPOSSIBLE))
+        return Extensions(*(part.gather(-1, order) for part in possible))
 
 
 @dataclass

@@ -50,12 +50,7 @@ class Ranker:
                 counts.scatter_add_(1, live.tokens, (live.log_probs > _IMPOSSIBLE).to(counts.dtype))
                 group_rank = group_rank - self._diversity * counts[:, None]
             groups.append(_best_of_group(beam, group, log_probs[:, group], group_rank))
-        return Extensions(
-            log_probs=torch.stack([group.log_probs for group in groups], dim=1),
-            parents=torch.stack([group.parents for group in groups], dim=1),
-            tokens=torch.stack([group.tokens for group in groups], dim=1),
-            token_log_probs=torch.stack([group.token_log_probs for group in groups], dim=1),
-        )
+        return Extensions(*(torch.stack(parts, dim=1) for parts in zip(*groups, strict=True)))
 
     def scores(self, beam: Beam, best: Extensions) -> Tensor:
         """Score of each extension if it ends, (batch, groups, count)."""
