@@ -89,7 +89,7 @@ class Service:
 
     @property
     def requires_key(self) -> bool:
-        """Whether requests need an API key."""
+        """Return whether requests need an API key."""
         return self._api_keys is not None
 
     def model(self, name: str | None) -> ServedModel:
