@@ -8,8 +8,8 @@ import sys
 import pytest
 
 ROUNDS, BLOCKS, BYTES = 5, 8, 8 << 20
-# The C library is asked itself: torch puts tensors on multiples of 64 bytes, so that where the first of them lie
-# differs from process to process, and with it how many rounds it takes until they fit where others were.
+# Calls the C library directly: torch aligns tensors to 64 bytes, which varies the address of the first block and
+# the number of rounds until blocks are reused.
 PROGRAM = f"""
 import ctypes, resource
 from nmt.devices.allocator import keep_freed_memory
@@ -41,9 +41,9 @@ def _faults(keep: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep memory")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="requires glibc")
 def test_freed_memory_is_reused() -> None:
     pages_of_a_round = BLOCKS * BYTES // resource.getpagesize()
     assert _faults("keep_freed_memory()") < pages_of_a_round // 100
-    # Without it, each round's pages come anew: the count above could have failed.
+    # Without the option, every round faults again: the count above can fail.
     assert _faults("") > (ROUNDS - 1) * pages_of_a_round // 2

@@ -90,9 +90,9 @@ def train_in_processes(recipe: Recipe, data: Path, count: int) -> str:
     processes = start_processes(recipe, data, errors)
     for process in processes:
         process.join(180)
-    said = "".join(error.read_text() for error in errors)
-    assert [process.exitcode for process in processes] == [0] * count, said
-    return said
+    messages = "".join(error.read_text() for error in errors)
+    assert [process.exitcode for process in processes] == [0] * count, messages
+    return messages
 
 
 def train_under_torchrun(recipe: Recipe, data: Path, processes: int) -> None:

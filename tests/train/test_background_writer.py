@@ -35,7 +35,7 @@ def test_the_next_call_raises_the_exception_of_a_write() -> None:
     writer.submit(fail)
     with pytest.raises(UserError):
         writer.wait()
-    writer.wait()  # said once
+    writer.wait()  # raised once
 
 
 def test_an_error_in_the_block_is_not_hidden_by_one_of_the_writer() -> None:

@@ -267,10 +267,10 @@ def test_a_finished_run_is_not_reported_with_options_that_no_update_used(
     run = tmp_path / "run"
     assert nmt("run", recipe, f"run_dir={run}")[0] == 0
     report = (run / "report.md").read_text()
-    for option, said in (("train.learning_rate=0.5", "is 0.5, was 0.01"), ("train.max_steps=1", "is 1, was 2")):
+    for option, message in (("train.learning_rate=0.5", "is 0.5, was 0.01"), ("train.max_steps=1", "is 1, was 2")):
         status, _, err = nmt("run", recipe, f"run_dir={run}", option)
         assert status == 1
-        assert said in err.splitlines()[-1]
+        assert message in err.splitlines()[-1]
         assert (run / "report.md").read_text() == report
     assert nmt("run", recipe, f"run_dir={run}", "decode.beam_size=2", "train.keep_last=4")[0] == 0
     assert nmt("run", recipe, f"run_dir={run}", "train.learning_rate=0.02", "train.max_steps=3")[0] == 0

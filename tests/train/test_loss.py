@@ -112,8 +112,8 @@ def test_sockeye_cross_entropy_and_gradient() -> None:
     mean = loss / len(rows)
     mean.backward()
     assert mean.item() == pytest.approx(table["loss_mean_nonpad"], abs=1e-12)
-    wanted = torch.tensor(table["grad"], dtype=torch.float64)[rows]
-    torch.testing.assert_close(logits.grad, wanted, rtol=1e-6, atol=1e-7)
+    expected = torch.tensor(table["grad"], dtype=torch.float64)[rows]
+    torch.testing.assert_close(logits.grad, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_training_loss_and_gradient_by_finite_differences() -> None:

@@ -241,8 +241,8 @@ def test_concurrent_commands_make_one_run(recipe: Path, tmp_path: Path) -> None:
     """One trains; the other reports the lock, or finds the run complete."""
     command = [sys.executable, "-m", "nmt", "train", str(recipe), f"run_dir={tmp_path / 'run'}", "train.max_steps=40"]
     both = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=120)[1] for process in both]
-    assert sorted(process.returncode for process in both) in ([0, 0], [0, 1]), said
-    assert sum("is in use by process" in text or "training is complete" in text for text in said) == 1
+    messages = [process.communicate(timeout=120)[1] for process in both]
+    assert sorted(process.returncode for process in both) in ([0, 0], [0, 1]), messages
+    assert sum("is in use by process" in text or "training is complete" in text for text in messages) == 1
     steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert len(steps) == len({*steps}) + steps.count(40) - 1

@@ -30,9 +30,9 @@ def test_extending_a_finished_schedule_needs_a_restart(
     capsys.readouterr()
     again = with_train(ended, max_steps=24, schedule_start=12)
     assert train_tiny(again, tiny_data).step == 24
-    said = capsys.readouterr().err
-    assert "train.max_steps is 24, was 12; train.schedule_start is 12, was 0" in said
-    assert "the learning rate of update 13 is 0.0015; it was 0 at update 12" in said
+    messages = capsys.readouterr().err
+    assert "train.max_steps is 24, was 12; train.schedule_start is 12, was 0" in messages
+    assert "the learning rate of update 13 is 0.0015; it was 0 at update 12" in messages
     rates = metrics(again, "train/learning_rate")
     assert rates[12:] == pytest.approx(rates[:12])  # the whole schedule once more
 
@@ -42,11 +42,11 @@ def test_changed_options_are_logged(tiny_recipe: Recipe, tiny_data: Path, capsys
     train_tiny(recipe, tiny_data)
     capsys.readouterr()
     train_tiny(with_train(recipe, max_steps=9, learning_rate=0.01, clip_norm=1.0, log_every=3), tiny_data)
-    said = capsys.readouterr().err
+    messages = capsys.readouterr().err
     for changed in ("max_steps is 9, was 6", "learning_rate is 0.01, was 0.003", "clip_norm is 1.0, was 0.0"):
-        assert f"train.{changed}" in said
-    assert "the learning rate of update 7 is 0.01; it was 0.003 at update 6" in said
-    assert "weight_decay" not in said
+        assert f"train.{changed}" in messages
+    assert "the learning rate of update 7 is 0.01; it was 0.003 at update 6" in messages
+    assert "weight_decay" not in messages
 
 
 def test_checkpoints_keep_changed_options(tiny_recipe: Recipe, tiny_data: Path) -> None:
@@ -202,8 +202,8 @@ def test_an_unchanged_recipe_logs_no_changes(
     shutil.rmtree(list_checkpoints(tiny_recipe.directory)[-1])
     capsys.readouterr()
     train_tiny(tiny_recipe, tiny_data)
-    said = capsys.readouterr().err
-    assert "changed options" not in said and "learning rate" not in said
+    messages = capsys.readouterr().err
+    assert "changed options" not in messages and "learning rate" not in messages
 
 
 def test_the_schedule_counts_from_its_start(tiny_recipe: Recipe) -> None:
@@ -252,5 +252,5 @@ def test_infinite_perplexity_is_never_the_best(
     monkeypatch.setattr(trainer_module, "validate", diverged)
     state = train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
     assert state.best_step == 0 and state.best_validation == {}
-    said = capsys.readouterr().err
-    assert "perplexity inf" in said and "(best)" not in said
+    messages = capsys.readouterr().err
+    assert "perplexity inf" in messages and "(best)" not in messages

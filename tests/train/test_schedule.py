@@ -25,8 +25,8 @@ def test_the_papers_schedule_peaks_at_warmup_with_the_papers_rate() -> None:
 @pytest.mark.parametrize("warmup", [1, 20])
 def test_sockeye_inverse_sqrt_schedule(warmup: int) -> None:
     for step in range(1, 11):
-        wanted = min(step**-0.5, step * warmup**-1.5)
-        assert learning_rate(recipe(warmup_steps=warmup), 1, step) == pytest.approx(wanted, rel=1e-12)
+        expected = min(step**-0.5, step * warmup**-1.5)
+        assert learning_rate(recipe(warmup_steps=warmup), 1, step) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["inverse-sqrt", "cosine", "linear", "constant"])

@@ -276,8 +276,9 @@ def test_an_update_without_finite_gradient_changes_nothing(
     assert all(torch.equal(saved[name], parameter) for name, parameter in fresh.items())
     optimizer = read_tensors(list_checkpoints(recipe.directory)[-1] / "optimizer.safetensors")
     assert all(not tensor.any() for tensor in optimizer.values())  # neither moments nor step counts have moved
-    said = capsys.readouterr().err
-    assert re.search(r"skipped epoch 0, update 0: the gradient is not finite; pairs (\d+, ){7}\d+ and \d+ more\n", said)
+    messages = capsys.readouterr().err
+    warning = r"skipped epoch 0, update 0: the gradient is not finite; pairs (\d+, ){7}\d+ and \d+ more\n"
+    assert re.search(warning, messages)
     with pytest.raises(UserError, match="20 consecutive updates"):
         train_tiny(with_train(recipe, max_steps=100), tiny_data)
 
