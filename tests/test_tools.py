@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import parity_table
 import pytest
 import work_shares
 from packaging.requirements import Requirement
@@ -42,6 +43,14 @@ def test_scripts_are_executable_strict_bash(script: str) -> None:
     assert text.startswith("#!/usr/bin/env bash\n")
     assert "\nset -euo pipefail\n" in text
     subprocess.run(["bash", "-n", path], check=True)
+
+
+def test_parity_reports_a_missing_file_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["parity", "model", str(tmp_path / "src"), str(tmp_path / "ref")])
+    assert parity_table.main() == 1
+    assert capsys.readouterr().err.startswith(f"parity: cannot read {tmp_path / 'src'}: ")
 
 
 def test_continuous_integration_runs_tools_test() -> None:

@@ -18,14 +18,14 @@ from nmt.decode.translator import Translator
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.parity import load_huggingface
-from nmt.recipe import DecodeRecipe
+from nmt.recipe import DecodeRecipe, UserError
 from nmt.text.lines import read_lines
 
 Translate = Callable[[Sequence[str]], list[str]]
 
 
-def main() -> None:
-    """Print one row per program and search."""
+def main() -> int:
+    """Print one row per program and search; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="tools/parity", description="Compare translations of a model and its exports."
     )
@@ -37,12 +37,17 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=1000, help="lines of the text to translate (1000)")
     parser.add_argument("--hf-lines", type=int, default=200, help="lines for transformers, which is slow (200)")
     options = parser.parse_args()
-    src, ref = (list(read_lines(path))[: options.lines] for path in (options.src, options.ref))
-    row(f"{'search':<10}{'program':<24}{'lines':>6}{'equal':>9}{'BLEU':>9}{'seconds':>9}")
-    for beam_size in (1, options.beam_size):
-        decode = DecodeRecipe(beam_size=beam_size, length_penalty="power", length_alpha=options.length_alpha)
-        decode = decode.all_given()  # the other programs do not use the model's defaults
-        compare(options.model, src, ref, decode, options.hf_lines)
+    try:
+        src, ref = (list(read_lines(path))[: options.lines] for path in (options.src, options.ref))
+        row(f"{'search':<10}{'program':<24}{'lines':>6}{'equal':>9}{'BLEU':>9}{'seconds':>9}")
+        for beam_size in (1, options.beam_size):
+            decode = DecodeRecipe(beam_size=beam_size, length_penalty="power", length_alpha=options.length_alpha)
+            decode = decode.all_given()  # the other programs do not use the model's defaults
+            compare(options.model, src, ref, decode, options.hf_lines)
+    except UserError as error:
+        sys.stderr.write(f"parity: {error}\n")
+        return 1
+    return 0
 
 
 def compare(model: Path, src: list[str], ref: list[str], decode: DecodeRecipe, hf_lines: int) -> None:
@@ -112,4 +117,4 @@ def show(
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
