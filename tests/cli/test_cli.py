@@ -167,7 +167,7 @@ def test_mbr_uses_n_best_of_the_recipe(run_dir: Path, tmp_path: Path, nmt: Nmt) 
     status, plain, _ = nmt("translate", model, text, "--set", "mbr_metric=none", "--set", "sampling=false")
     assert status == 0 and len(plain.splitlines()) == 2
     status, _, err = nmt("translate", run_dir, text, "--set", "mbr_metric=chrf")
-    assert status == 1 and "n_best is 1, which leaves nothing to choose from" in one_line(err)
+    assert status == 1 and "n_best must be at least 2" in one_line(err)
 
 
 def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
