@@ -6,23 +6,19 @@ text begin, because SentencePiece may normalize it again (imported models do). T
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import accumulate
 
 from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.subword_file import SPACE, spell
 
 Links = list[tuple[int, int]]
-
-# SentencePiece's space, and its byte fallback piece.
-_SPACE = "\u2581"
-_BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 def words_as_given(line: str, form: UnicodeForm) -> list[int]:
     """Return the word of the original line for each visible character of its normalized form."""
     words = enumerate(line.split())
-    return [index for index, word in words for _ in "".join(normalize(word, form).replace(_SPACE, " ").split())]
+    return [index for index, word in words for _ in "".join(normalize(word, form).replace(SPACE, " ").split())]
 
 
 def words_as_printed(text: str) -> list[int]:
@@ -37,7 +33,7 @@ def words_of_starts(text: str, starts: Sequence[int], words: Sequence[int]) -> l
 
     starts: index in `text` where each token begins, see `Tokenizer.encode_with_starts`; words: see `words_as_given`
     """
-    visible = [0, *accumulate(not (character.isspace() or character == _SPACE) for character in text)]
+    visible = [0, *accumulate(not (character.isspace() or character == SPACE) for character in text)]
     return [words[visible[start]] if visible[start] < len(words) else None for start in starts]
 
 
@@ -46,7 +42,7 @@ def words_of_pieces(pieces: Sequence[str], words: Sequence[int]) -> list[int | N
 
     A lone space belongs to the next word, or to none at the end of the line.
     """
-    spelled = [_spell(piece) for piece in pieces]
+    spelled = [spell(piece) for piece in pieces]
     visible_before: list[int] = []  # for each byte, the number of visible characters before its character
     visible = 0
     # An invalid byte counts as one character, as in SentencePiece's decoder.
@@ -60,11 +56,6 @@ def words_of_pieces(pieces: Sequence[str], words: Sequence[int]) -> list[int | N
         found.append(words[first] if first < len(words) else None)
         start += len(part)
     return found
-
-
-def _spell(piece: str) -> bytes:
-    byte = _BYTE.fullmatch(piece)
-    return bytes.fromhex(byte[1]) if byte else piece.replace(_SPACE, " ").encode()
 
 
 def link_words(attended: Sequence[int], src_words: Sequence[int | None], tgt_words: Sequence[int | None]) -> Links:

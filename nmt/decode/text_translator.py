@@ -12,30 +12,40 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
-from nmt.decode.translation import Translation, join_ranks
+from nmt.decode.translation import Attention, Translation, join_ranks
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.search.hypothesis import Hypothesis, in_reading_order
 from nmt.search.limits import num_required_tokens
 from nmt.search.options import SearchOptions
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
 from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.spelling import Spelling
 from nmt.text.splitting import Part, Phrase, assign_phrases, split_line
+from nmt.text.subword_file import SPACE, spell
 from nmt.text.tokenizer import Tokenizers
 
 # All line breaks of `str.splitlines`, which readers of the output may split at, and tabs.
 _BREAKS = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
+_RIGHT_TO_LEFT = "the model decodes from right to left; prefixes need a left-to-right model"
+_PREFIX_FIELDS = ("prefix", "partial_word", "alternatives")
+
 
 class Task(NamedTuple):
-    """Token ids of a source sentence, of the prefix of its translation and of its required phrases."""
+    """Token ids of a source sentence, of the prefix of its translation and of its required phrases.
+
+    partial: bytes that the translation has after the prefix, see `nmt.search.partial_word`
+    """
 
     sentence: list[int]
     prefix: list[int]
     required: list[list[int]]
+    partial: bytes = b""
 
 
 class TextTranslator(ABC):
@@ -126,6 +136,8 @@ class TextTranslator(ABC):
         n_best: int | None = None,
         prefixes: Sequence[str] | None = None,
         required: Sequence[Sequence[str]] | None = None,
+        *,
+        partial_word: bool = False,
     ) -> list[list[Translation]]:
         """Return the `n_best` best translations of each line, by default as many as the recipe says, best first.
 
@@ -133,10 +145,12 @@ class TextTranslator(ABC):
         its parts, and its score is their mean. The first part gets the prefix; `assign_phrases` assigns required
         phrases to parts; all other constraints apply to each part separately.
 
+        partial_word: whether the last word of a prefix may be incomplete; a prefix with a space at its end is complete
+
         Raises UserError if `n_best` exceeds the beam size, if no translation satisfies the constraints, if the model
         returns NaN, or if the number of prefixes or required phrases is not that of lines.
         """
-        return self.start_translation(lines, n_best, prefixes, required)()
+        return self.start_translation(lines, n_best, prefixes, required, partial_word=partial_word)()
 
     def start_translation(
         self,
@@ -144,6 +158,8 @@ class TextTranslator(ABC):
         n_best: int | None = None,
         prefixes: Sequence[str] | None = None,
         required: Sequence[Sequence[str]] | None = None,
+        *,
+        partial_word: bool = False,
     ) -> Callable[[], list[list[Translation]]]:
         """Start a translation and return a function that waits for the results of `translate_n_best`.
 
@@ -156,7 +172,9 @@ class TextTranslator(ABC):
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
         parts_of_lines = [self._split(line) for line in lines]
         constraints = zip(
-            self._encode_prefixes(prefixes, len(lines)), self._encode_required(required, len(lines)), strict=True
+            self._encode_prefixes(prefixes, len(lines), partial_word=partial_word),
+            self._encode_required(required, len(lines)),
+            strict=True,
         )
         tasks = [
             task
@@ -171,6 +189,45 @@ class TextTranslator(ABC):
             return [self._combine([next(read) for _ in parts]) for parts in parts_of_lines]
 
         return finish
+
+    @property
+    def unsupported(self) -> dict[str, str]:
+        """What this engine or model does not support, with the reason; by name, as in requests of `nmt serve`."""
+        return dict.fromkeys(_PREFIX_FIELDS, _RIGHT_TO_LEFT) if self._reverse_target else {}
+
+    def alternatives(self, line: str, prefix: str, count: int, *, partial_word: bool = False) -> list[Translation]:
+        """Return the best translation for each of the `count` most probable tokens after a prefix.
+
+        The most probable token comes first. Translations with the same text count once. Raises UserError if the model
+        decodes from right to left.
+        """
+        if self._reverse_target:
+            raise UserError(f"{_RIGHT_TO_LEFT}; use one for alternatives")
+        parts = self._split(line)
+        if not parts:
+            return self.translate_n_best([line], 1)[0]
+        options = replace(self._options, n_best=1)
+        (encoded,) = self._encode_prefixes([prefix], 1, partial_word=partial_word)
+        (required,) = self._encode_required(None, 1)
+        first, *others = self._tasks(parts, encoded, required, options)
+        branches = [
+            first._replace(prefix=[*first.prefix, token], partial=self._spelling.rest(first.partial, token))
+            for token in self._next_tokens(first, count)
+        ]
+        found = self._search([*branches, *others], options)
+        possible, of_others = [own for own in found[: len(branches)] if own], found[len(branches) :]
+        found = [*possible, *of_others]
+        parts_of_lines = [parts[:1] for _ in possible] + [[part] for part in parts[1:]]
+        read = self._align([line] * len(found), parts_of_lines, found, [self._read(own) for own in found])
+        distinct: dict[str, Translation] = {}
+        for own in read[: len(possible)]:
+            (joined,) = self._combine([own, *read[len(possible) :]])
+            distinct.setdefault(joined.text, joined)
+        return list(distinct.values())
+
+    def attention(self, line: str, translation: Translation) -> Attention:
+        """Return the attention weights for a translation of a line; raises UserError if the engine has none."""
+        raise UserError("this engine has no attention weights; they need torch; use --engine torch")
 
     def stream(
         self,
@@ -206,10 +263,15 @@ class TextTranslator(ABC):
         return split_line(text, self._tokenizers.src.encode, limit)
 
     def _tasks(
-        self, parts: Sequence[Part], prefix: list[int], required: list[list[int]], options: SearchOptions
+        self,
+        parts: Sequence[Part],
+        prefix: tuple[list[int], bytes],
+        required: list[list[int]],
+        options: SearchOptions,
     ) -> list[Task]:
         """Return the tasks of a line. options: of the searches that assign required phrases to parts."""
-        tasks = [Task(part.tokens, prefix if i == 0 else [], []) for i, part in enumerate(parts)]
+        tasks = [Task(part.tokens, [], []) for part in parts]
+        tasks[:1] = [task._replace(prefix=prefix[0], partial=prefix[1]) for task in tasks[:1]]
         phrases = [tuple(phrase) for phrase in required if phrase]
         if len(tasks) < 2 or not phrases:
             return [task._replace(required=required) for task in tasks]
@@ -244,20 +306,33 @@ class TextTranslator(ABC):
         tokens = self._tokenizers.tgt.encode(normalize(phrase, self._unicode_form))
         return tokens[::-1] if self._reverse_target else tokens
 
-    def _encode_prefixes(self, prefixes: Sequence[str] | None, num_lines: int) -> list[list[int]]:
-        """Tokenize prefixes, truncated to the maximum output length."""
+    def _encode_prefixes(
+        self, prefixes: Sequence[str] | None, num_lines: int, *, partial_word: bool
+    ) -> list[tuple[list[int], bytes]]:
+        """Return the tokens of prefixes, truncated to the maximum output length, and the bytes of partial words."""
         if prefixes is None:
-            return [[] for _ in range(num_lines)]
+            return [([], b"") for _ in range(num_lines)]
         if self._reverse_target and any(prefixes):
-            raise UserError(
-                "the model decodes from right to left; prefixes need a left-to-right model; remove the prefixes"
-            )
+            raise UserError(f"{_RIGHT_TO_LEFT}; remove the prefixes")
         if len(prefixes) != num_lines:
             raise UserError(
                 f"got {len(prefixes)} prefixes for {num_lines} lines; expected one per line; add empty ones"
             )
-        max_tokens = self._options.max_tokens
-        return [self._encode_phrase(prefix)[:max_tokens] if prefix else [] for prefix in prefixes]
+        encode, max_tokens = self._encode_partial if partial_word else self._encode_complete, self._options.max_tokens
+        encoded = [encode(prefix) if prefix.strip() else ([], b"") for prefix in prefixes]
+        return [(tokens[:max_tokens], partial) for tokens, partial in encoded]
+
+    def _encode_complete(self, prefix: str) -> tuple[list[int], bytes]:
+        return self._encode_phrase(prefix), b""
+
+    def _encode_partial(self, prefix: str) -> tuple[list[int], bytes]:
+        """Return the tokens of the complete words of a prefix, and the bytes after them."""
+        tokens = self._encode_phrase(prefix)
+        if prefix[-1].isspace():
+            return tokens, b" "
+        pieces = self._tokenizers.tgt.pieces(tokens)
+        start = max((i for i, piece in enumerate(pieces) if piece.startswith(SPACE)), default=0)
+        return tokens[:start], b"".join(map(spell, pieces[start:]))
 
     def _encode_required(self, required: Sequence[Sequence[str]] | None, num_lines: int) -> list[list[list[int]]]:
         """Tokenize the required phrases of each line and of the recipe."""
@@ -281,6 +356,14 @@ class TextTranslator(ABC):
                     f"{max_tokens}; require fewer"
                 )
         return encoded
+
+    @cached_property
+    def _spelling(self) -> Spelling:
+        return Spelling(self._tokenizers.tgt.spelled())
+
+    @abstractmethod
+    def _next_tokens(self, task: Task, count: int) -> list[int]:
+        """Return the `count` most probable tokens after the prefix of a task, EOS excluded, best first."""
 
     @abstractmethod
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:

@@ -28,6 +28,19 @@ class Translation:
     alignment: list[tuple[int, int]] | None = None
 
 
+@dataclass(frozen=True)
+class Attention:
+    """Attention of the decoder where it predicts each target token.
+
+    source, target: pieces; EOS is the last source piece
+    weights:        by layer, head, target token and source token; they sum to 1 over the source
+    """
+
+    source: list[str]
+    target: list[str]
+    weights: list[list[list[list[float]]]]
+
+
 def join_parts(parts: Sequence[Translation]) -> Translation:
     """Concatenate one translation of each part of a line. Log-probabilities are summed; the score is the mean."""
     text, first_words = join_texts([part.text for part in parts])

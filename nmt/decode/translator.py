@@ -14,7 +14,7 @@ from nmt.alignment.attention import AttendingModel, ChosenAttention, WordAligner
 from nmt.checkpoint import load_model
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.text_translator import Task, TextTranslator
-from nmt.decode.translation import Translation
+from nmt.decode.translation import Attention, Translation
 from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.precision import SearchPrecision, choose_precision, torch_dtype
 from nmt.devices.transfer import to_device
@@ -27,16 +27,20 @@ from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.search.batches import Batching, choose_batch_tokens, continuous_batches, static_batches
 from nmt.search.beam_search import StepModel, beam_search
+from nmt.search.constraints import ANY_TOKEN
 from nmt.search.ensemble import Ensemble, is_refillable
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
+from nmt.search.partial_word import PartialWordModel
 from nmt.search.restricted import restrict
 from nmt.search.sampling import SamplingOptions, sample
-from nmt.special_ids import EOS_ID
+from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
 from nmt.text.clean import UnicodeForm
 from nmt.text.splitting import Part
 from nmt.text.tokenizer import Tokenizers
+
+_ATTENTION_DECIMALS = 4
 
 
 class Translator(TextTranslator):
@@ -82,6 +86,7 @@ class Translator(TextTranslator):
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
         super()._set_decode(decode)
+        self._decode = decode
         self._preferred = sorted({token for phrase, value in self._options.bias if value > 0 for token in phrase})
         self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, self._tokenizers)
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
@@ -153,7 +158,8 @@ class Translator(TextTranslator):
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search in batches of sentences of similar length; see `nmt.search.batches`."""
         lengths = [len(self._tag) + len(task.sentence) + 1 for task in tasks]
-        refillable = self._sampling is None and self._shortlist is None and is_refillable(self._model)
+        is_plain = self._shortlist is None and not any(task.partial for task in tasks)
+        refillable = self._sampling is None and is_plain and is_refillable(self._model)
 
         def search(ids: list[int], batch_size: int, found: dict[int, list[Hypothesis]]) -> None:
             finished: dict[int, list[Hypothesis]] = {}
@@ -170,7 +176,8 @@ class Translator(TextTranslator):
         """Search sentences, `batch_size` at a time; `finished` receives the hypotheses of each by its index."""
         model = self._model_for(tasks)
         src = PackedSequences.from_lists([[*self._tag, *task.sentence, EOS_ID] for task in tasks]).to(self._device)
-        prefixes = [task.prefix for task in tasks]
+        # A partial word has at most as many tokens as bytes.
+        prefixes = [[*task.prefix, *[ANY_TOKEN] * len(task.partial)][: options.max_tokens] for task in tasks]
         if self._sampling is not None:
             found = sample(model, src, options, self._sampling, prefixes, finished)
         else:
@@ -178,12 +185,45 @@ class Translator(TextTranslator):
         finished.update(enumerate(found))
 
     def _model_for(self, tasks: Sequence[Task]) -> StepModel[Any]:
-        """Return the model, restricted to the candidates of these sentences if there is a shortlist."""
-        if self._shortlist is None:
-            return self._model
-        needed = [chain(task.prefix, *task.required, self._preferred) for task in tasks]
-        candidates = self._shortlist.candidates([task.sentence for task in tasks], needed)
-        return restrict(self._model, to_device(candidates, self._device))
+        """Return the model, restricted to a shortlist and to partial words of these sentences if there are any."""
+        model = self._model
+        if self._shortlist is not None:
+            spelling = [self._spelling.agreeing(task.partial) if task.partial else [] for task in tasks]
+            needed = [
+                chain(task.prefix, own, *task.required, self._preferred)
+                for task, own in zip(tasks, spelling, strict=True)
+            ]
+            candidates = self._shortlist.candidates([task.sentence for task in tasks], needed)
+            model = restrict(model, to_device(candidates, self._device))
+        if any(task.partial for task in tasks):
+            prefixes, texts = [task.prefix for task in tasks], [task.partial for task in tasks]
+            model = PartialWordModel(model, self._spelling, prefixes, texts)
+        return model
+
+    @torch.inference_mode()
+    def _next_tokens(self, task: Task, count: int) -> list[int]:
+        """See `TextTranslator._next_tokens`."""
+        model = self._model_for([task])
+        src = PackedSequences.from_lists([[*self._tag, *task.sentence, EOS_ID]]).to(self._device)
+        state = model.start(src, 1)
+        same = torch.zeros(1, 1, dtype=torch.int64, device=self._device)
+        for token in (BOS_ID, *task.prefix):
+            log_probs = model.step(same + token, state)[0, 0]  # (vocab,)
+            state.reorder(same)
+        log_probs[: EOS_ID + 1] = float("-inf")
+        best = log_probs.topk(min(count, len(log_probs)))
+        found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return [token for token, log_prob in found if log_prob > float("-inf")]
+
+    def attention(self, line: str, translation: Translation) -> Attention:
+        """See `TextTranslator.attention`."""
+        parts = self._split(line)
+        if len(parts) > 1:
+            raise UserError("the line is split; attention needs a line that fits the model; send one sentence")
+        source, target = parts[0].tokens if parts else [], self._tokenizers.tgt.ids(translation.pieces)
+        (both_places,) = self._make_aligner(self._decode).maps([(source, target)])
+        pieces = [*self._tokenizers.src.pieces(source), "</s>"]
+        return Attention(pieces, translation.pieces, both_places[0].round(_ATTENTION_DECIMALS).tolist())
 
     def _make_aligner(self, decode: DecodeRecipe) -> WordAligner:
         """Align words by the attention of the model, or of the first ensemble member."""

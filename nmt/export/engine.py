@@ -54,6 +54,8 @@ BATCH_TOKENS = 384
 NO_PENALTY = 1e-12
 """Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis."""
 
+_NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes within a word; use --engine torch"
+
 # n^(0.8 alpha) is proportional to ((5 + n) / 6)^alpha within a few percent for 10 to 100 tokens.
 _GNMT_EXPONENT = 0.8
 # Outputs rarely reach limits this much longer than the source, so sentences need not be grouped by them.
@@ -130,6 +132,22 @@ class CTranslate2Engine:
             return [_rank(outputs[i], options) for i in range(len(tasks))]
 
         return finish
+
+    def next_tokens(self, task: Task, count: int) -> list[int]:
+        """Return the `count` most probable tokens after the prefix of a task, EOS excluded, best first."""
+        with engine_errors():
+            (result,) = self._translator.translate_batch(
+                [[self._src_pieces[token] for token in task.sentence]],
+                target_prefix=[[self._tgt_pieces[token] for token in task.prefix]],
+                beam_size=1,
+                num_hypotheses=count,
+                return_alternatives=True,
+                max_decoding_length=len(task.prefix) + 1,
+                min_decoding_length=len(task.prefix) + 1,
+                max_input_length=0,
+                disable_unk=True,
+            )
+        return [self._tgt_ids[hypothesis[len(task.prefix)]] for hypothesis in result.hypotheses]
 
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], batch_tokens: int) -> list[list[float]]:
         """Return the log-probabilities of each target's tokens and EOS; pairs have no special tokens."""
@@ -392,10 +410,24 @@ class CTranslate2Translator(TextTranslator):
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         return self._start_search(tasks, options)()
 
+    @property
+    def unsupported(self) -> dict[str, str]:
+        """See `TextTranslator.unsupported`."""
+        own = ("required", "partial_word", "alignments", "attention")
+        return super().unsupported | dict.fromkeys(own, "CTranslate2 does not support it; use --engine torch")
+
+    def _next_tokens(self, task: Task, count: int) -> list[int]:
+        """See `TextTranslator._next_tokens`."""
+        if task.partial:
+            raise UserError(_NO_PARTIAL_WORDS)
+        return self._engine.next_tokens(task._replace(sentence=[*self._tag, *task.sentence]), count)
+
     def _start_search(self, tasks: Sequence[Task], options: SearchOptions) -> Callable[[], list[list[Hypothesis]]]:
         """Start a search of all tasks, which CTranslate2 batches itself."""
         if any(task.required for task in tasks):
             raise UserError("--engine ctranslate2 does not support required phrases; omit them or use --engine torch")
+        if any(task.partial for task in tasks):
+            raise UserError(_NO_PARTIAL_WORDS)
         tagged = [task._replace(sentence=[*self._tag, *task.sentence]) for task in tasks]
         finish = self._engine.start_search(tagged, options, self._batch_tokens, scores=self._scores)
         return lambda: [[self._in_reading_order(hypothesis) for hypothesis in hypotheses] for hypotheses in finish()]

@@ -110,7 +110,7 @@ def beam_search(
     if the model returns only -inf and NaN.
 
     src: sentences that end with EOS, on the model's device
-    prefixes: token ids that each translation begins with
+    prefixes: token ids that each translation begins with, or ANY_TOKEN where any is possible
     required: phrases, as token ids, that each translation contains
     batch_size: sentences searched at a time, by default all; fewer than all need a `RefillableModel`
     finished: receives the translations of each sentence, by its index, as soon as it is done; they remain after errors

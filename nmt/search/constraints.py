@@ -20,6 +20,9 @@ from nmt.search.limits import output_limits
 from nmt.search.options import SearchOptions
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
+ANY_TOKEN = -1
+"""In prefixes: a token that is not forced, but counts for the maximum length."""
+
 _IMPOSSIBLE = float("-inf")
 
 # All lower ids are special tokens, which no output contains.
@@ -48,7 +51,7 @@ class Constraints:
         self.limits, self._shortest = output_limits(options, src_tokens, self._prefixes, required)
         self.device_limits, self._device_shortest = to_device(self.limits, device), to_device(self._shortest, device)
         width = 1 + max(map(len, self._prefixes))
-        padded = [[*prefix, *[-1] * (width - len(prefix))] for prefix in self._prefixes]
+        padded = [[*prefix, *[ANY_TOKEN] * (width - len(prefix))] for prefix in self._prefixes]
         self._device_prefixes = to_device(np.array(padded, dtype=np.int64), device)
         words = [sequence[0] for sequence in options.forbidden if len(sequence) == 1]
         phrases = tuple(sequence for sequence in options.forbidden if len(sequence) > 1)

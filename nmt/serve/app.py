@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from time import monotonic
 from typing import Any
 
@@ -20,7 +21,7 @@ from nmt.serve.messages import (
     request_schema,
 )
 from nmt.serve.metrics import CONTENT_TYPE
-from nmt.serve.models import Line, Pair, RequestOptions, ServedModel
+from nmt.serve.models import Line, Pair, RequestOptions, ServedModel, Translated
 from nmt.serve.service import Service
 
 _SERVED_WHILE_DRAINING = ("/health", "/metrics")
@@ -117,14 +118,23 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
             length_alpha=body.length_alpha,
             tag=body.tag,
             forbid=tuple(body.forbidden),
+            partial_word=body.partial_word,
+            alternatives=body.alternatives,
             alignments=body.alignments,
             scores=body.scores,
         )
         lines = [Line(text, body.prefix if text.strip() else "", tuple(body.required)) for text in texts]
+        if body.attention and (len(texts) != 1 or body.stream):
+            raise HTTPException(400, "attention needs a request with one text and without stream; send one")
         if body.stream:
             return await stream_events(_line_events(service.stream(request, model, options, lines), options))
         n_best_lists = await service.translate(request, model, options, lines)
         translations = [[_fields(translation, options) for translation in n_best] for n_best in n_best_lists]
+        if body.attention:
+            pairs = [Translated(texts[0], translation) for translation in n_best_lists[0]]
+            found = await service.process(request, texts, lambda: model.batcher.submit(Translated, pairs))
+            for fields, attention in zip(translations[0], found, strict=True):
+                fields["attention"] = asdict(attention)
         return JsonLine({"model": model.name, "translations": translations})
 
     @app.post("/v1/score", openapi_extra=request_schema(ScoreRequest))
@@ -134,7 +144,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         model = service.model(body.model)
         pairs = [Pair(*pair, number) for number, pair in enumerate(body.pairs, start=1)]
         texts = [f"{pair.source}{pair.target}" for pair in pairs]
-        results = await service.process(request, texts, lambda: model.batcher.submit(None, pairs))
+        results = await service.process(request, texts, lambda: model.batcher.submit(Pair, pairs))
         scores = [
             {"log_prob": result.log_prob, "tokens": result.pieces, "token_log_probs": result.token_log_probs}
             for result in results
@@ -152,10 +162,13 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
                 "engine": model.description,
                 "beam_size": model.decode.beam_size,
                 "length_alpha": model.decode.length_alpha,
+                "unsupported": model.unsupported,
             }
             for model in service.models.values()
         ]
-        return JsonLine({"models": descriptions})
+        limits = {"bytes": service.limits.body_bytes, **asdict(service.limits)}
+        del limits["body_bytes"]
+        return JsonLine({"models": descriptions, "limits": limits, "requires_key": service.requires_key})
 
 
 async def _line_events(chunks: AsyncIterator[list[list[Translation]]], options: RequestOptions) -> AsyncIterator[Event]:

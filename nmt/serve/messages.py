@@ -64,10 +64,13 @@ class TranslateRequest(NativeRequest):
     beam_size: int | None = Field(default=None, ge=1, le=_MAX_BEAM_SIZE)
     length_alpha: float | None = Field(default=None, ge=0.0, le=10.0)
     prefix: Text = ""
+    partial_word: bool = False
+    alternatives: bool = False
     required: Phrases = []
     forbidden: Phrases = []
     tag: Text | None = None
     alignments: bool = False
+    attention: bool = False
     scores: bool = False
     stream: bool = False
 

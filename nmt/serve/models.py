@@ -25,6 +25,8 @@ class RequestOptions:
     """Search options of a request, added to those of the model. Lines with equal options share batches.
 
     beam_size, length_alpha: None for those of the model
+    partial_word: whether prefixes may end within a word
+    alternatives: whether the n_best translations differ in the first token after the prefix
     """
 
     n_best: int = 1
@@ -32,6 +34,8 @@ class RequestOptions:
     length_alpha: float | None = None
     tag: str | None = None
     forbid: tuple[str, ...] = ()
+    partial_word: bool = False
+    alternatives: bool = False
     alignments: bool = False
     scores: bool = False
 
@@ -52,12 +56,20 @@ class Pair(NamedTuple):
     number: int
 
 
+class Translated(NamedTuple):
+    """A line and a translation, to compute attention for."""
+
+    line: str
+    translation: Translation
+
+
 class ServedModel:
     """A model, its queue, and its worker thread, the only one that calls the model.
 
     languages:   source and target
     description: engine and precision
-    batcher:     accepts lines with their RequestOptions as the group, and pairs to score with the group None
+    batcher:     accepts lines with their RequestOptions as the group, and pairs to score or to compute attention for
+                 with their class as the group
     """
 
     def __init__(
@@ -77,20 +89,37 @@ class ServedModel:
         self._translator_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._make_translator)
         self.batcher = Batcher(self._process, batching)
 
-    def _process(self, options: RequestOptions | None, items: list[Any]) -> Sequence[object]:
-        return self._score(items) if options is None else self._translate(options, items)
+    @property
+    def unsupported(self) -> dict[str, str]:
+        """Fields of requests that the engine or the model does not support, with the reason."""
+        return self._translator.unsupported
+
+    def _process(self, group: RequestOptions | type[Pair] | type[Translated], items: list[Any]) -> Sequence[object]:
+        if group is Pair:
+            return self._score(items)
+        if group is Translated:
+            return [self._translator.attention(*item) for item in items]
+        assert isinstance(group, RequestOptions)
+        return self._translate(group, items)
 
     def _translate(self, options: RequestOptions, lines: Sequence[Line]) -> list[list[Translation]]:
-        n_best_lists = self._translator_for(options).translate_n_best(
+        translator = self._translator_for(options)
+        if options.alternatives:
+            return [
+                translator.alternatives(line.text, line.prefix, options.n_best, partial_word=options.partial_word)
+                for line in lines
+            ]
+        n_best_lists = translator.translate_n_best(
             [line.text for line in lines],
             prefixes=[line.prefix for line in lines],
             required=[line.required for line in lines],
+            partial_word=options.partial_word,
         )
         return [translations[: options.n_best] for translations in n_best_lists]
 
     def _make_translator(self, options: RequestOptions) -> TextTranslator:
         changes = {
-            "n_best": max(options.n_best, self.decode.n_best),
+            "n_best": max(1 if options.alternatives else options.n_best, self.decode.n_best),
             "beam_size": options.beam_size or self.decode.beam_size,
             "length_alpha": self.decode.length_alpha if options.length_alpha is None else options.length_alpha,
             "tag": self.decode.tag if options.tag is None else options.tag,

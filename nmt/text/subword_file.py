@@ -7,6 +7,7 @@ sentencepiece_model.proto and sentencepiece.proto.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ Algorithm = Literal["bpe", "unigram"]
 
 SPACE = "\u2581"
 """The character for a space in pieces."""
+
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST = 1, 2, 3, 4
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_KIND = 1, 2, 3
@@ -48,6 +51,12 @@ class Piece:
     text: str
     score: float = 0.0
     kind: PieceKind = PieceKind.ordinary
+
+
+def spell(piece: str) -> bytes:
+    """Return the UTF-8 bytes that a piece adds to a text: those of its characters, or the one of a byte piece."""
+    byte = _BYTE.fullmatch(piece)
+    return bytes.fromhex(byte[1]) if byte else piece.replace(SPACE, " ").encode()
 
 
 def read_algorithm(model: bytes) -> Algorithm | None:

@@ -31,6 +31,7 @@ from nmt.text.subword_file import (
     read_algorithm,
     read_encoded,
     read_pieces,
+    spell,
     without_rule_file,
 )
 
@@ -111,6 +112,18 @@ class Tokenizer:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the written form of each token, `▁` for the space before a word."""
         return [self._processor.id_to_piece(int(i) if 0 <= i < self.vocab_size else UNK_ID) for i in ids]
+
+    def ids(self, pieces: Iterable[str]) -> list[int]:
+        """Return the token ids of pieces; inverse of `pieces`."""
+        return [self._processor.piece_to_id(piece) for piece in pieces]
+
+    def spelled(self) -> list[bytes]:
+        """Return the bytes that each token adds to a text, by token id; none for special tokens and user symbols."""
+        spelled = [(piece.kind, spell(piece.text)) for piece in read_pieces(self.model)]
+        return [
+            text if kind == PieceKind.ordinary or (kind == PieceKind.byte and text != b" ") else b""
+            for kind, text in spelled
+        ]
 
     def lowercases(self) -> bool:
         """Return whether the model lowercases text."""

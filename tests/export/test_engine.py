@@ -110,6 +110,14 @@ def test_constraints_are_satisfied(model: Path, lines: list[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("prefix", ["", "Der alte"])
+def test_alternatives_match(model: Path, lines: list[str], prefix: str) -> None:
+    ours, theirs = load_both(model)
+    pairs = [[engine.alternatives(line, prefix, 3) for engine in (ours, theirs)] for line in lines[:10]]
+    same = [[one.pieces for one in expected] == [one.pieces for one in actual] for expected, actual in pairs]
+    assert sum(same) >= 9  # rounding may decide between two tokens or translations
+
+
 def test_scores_are_log_probabilities_including_a_prefix(model: Path, copies: list[Path], lines: list[str]) -> None:
     options: dict[str, object] = {"beam_size": 4, "length_penalty": "none"}
     ours, theirs = load_both(model, **options)

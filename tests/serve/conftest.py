@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from fastapi.testclient import TestClient
@@ -35,6 +35,8 @@ class EchoTranslator:
         self.may_run.set()
         self.batches: list[list[str]] = []
         self.decode_options: list[DecodeRecipe] = []
+
+    unsupported: ClassVar[dict[str, str]] = {}
 
     def with_decode(self, decode: DecodeRecipe, *, scores: bool = True) -> "EchoTranslator":
         self.decode_options.append(decode)

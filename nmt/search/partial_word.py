@@ -1,0 +1,87 @@
+"""Prefixes that end within a word: search that spells given bytes with any tokens.
+
+The complete words of a prefix such as "Wie geh" are forced tokens, see `nmt.search.constraints`. Its last word is not,
+because the tokens of "geht" need not begin with those of "geh". A token is possible if it agrees with the bytes that
+are still to be spelled: it begins with them, or they begin with it. All possible tokens keep their log-probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from nmt.packing.packed import PackedSequences
+from nmt.search.beam_search import StepModel, StepState
+from nmt.text.spelling import Spelling
+
+
+@dataclass
+class PartialWordState:
+    """State of the model.
+
+    starts: (batch,) number of forced tokens before the partial word
+    rests:  (batch, beam) bytes that each hypothesis must still spell
+    steps:  so far
+    """
+
+    inner: StepState
+    starts: list[int]
+    rests: list[list[bytes]]
+    steps: int = 0
+
+    def reorder(self, beam_index: Tensor) -> None:
+        """See `StepState.reorder`."""
+        self.inner.reorder(beam_index)
+        if self.is_open:
+            self.rests = [[own[j] for j in index] for own, index in zip(self.rests, beam_index.tolist(), strict=True)]
+
+    def keep(self, sentence_index: Tensor) -> None:
+        """See `StepState.keep`."""
+        self.inner.keep(sentence_index)
+        kept = sentence_index.tolist()
+        self.starts, self.rests = [self.starts[row] for row in kept], [self.rests[row] for row in kept]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a hypothesis must still spell something."""
+        return any(map(any, self.rests))
+
+
+class PartialWordModel:
+    """A model for the search of one batch, whose outputs spell given bytes after their prefix."""
+
+    def __init__(
+        self, model: StepModel[Any], spelling: Spelling, prefixes: Sequence[Sequence[int]], texts: Sequence[bytes]
+    ) -> None:
+        """prefixes, texts: the forced tokens of each sentence, and the bytes after them; empty for no constraint."""
+        self._model, self._spelling = model, spelling
+        self._starts, self._texts = [len(prefix) for prefix in prefixes], texts
+
+    def start(self, src: PackedSequences, beam_size: int) -> PartialWordState:
+        """See `StepModel.start`."""
+        rests = [[text] * beam_size for text in self._texts]
+        return PartialWordState(self._model.start(src, beam_size), list(self._starts), rests)
+
+    def step(self, tokens: Tensor, state: PartialWordState) -> Tensor:
+        """See `StepModel.step`."""
+        log_probs = self._model.step(tokens, state.inner)
+        if state.is_open:
+            for row, (start, last) in enumerate(zip(state.starts, tokens.tolist(), strict=True)):
+                if state.steps > start:
+                    state.rests[row] = list(map(self._spelling.rest, state.rests[row], last))
+                if state.steps >= start:
+                    for hypothesis, rest in enumerate(state.rests[row]):
+                        self._constrain(log_probs[row, hypothesis], rest)
+        state.steps += 1
+        return log_probs
+
+    def _constrain(self, log_probs: Tensor, rest: bytes) -> None:
+        """Make tokens that do not agree with `rest` impossible, in place. log_probs: (vocab,)"""
+        if rest:
+            possible = self._spelling.agreeing(rest)
+            kept = log_probs[possible]
+            log_probs.fill_(float("-inf"))
+            log_probs[possible] = kept

@@ -1,0 +1,120 @@
+"""Translations that begin with a partial word, alternatives after a prefix, and attention."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nmt.checkpoint import load_model
+from nmt.decode.translator import Translator
+from nmt.packing.packed import PackedSequences
+from nmt.recipe import DecodeRecipe, UserError
+from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.text.tokenizer import Tokenizers
+from tests.cli.conftest import model as model
+from tests.cli.nasty_lines import sentence
+
+SEARCH = DecodeRecipe(beam_size=3, max_extra_tokens=20)
+
+
+@pytest.fixture(scope="module")
+def translator(model: Path) -> Translator:
+    return Translator.load(model, "cpu", "fp32", SEARCH)
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[str]:
+    rng = random.Random(5)
+    return [sentence(rng) for _ in range(4)]
+
+
+@pytest.mark.parametrize("prefix", ["t", "the ca", "the cat ", "Zebr", "über", "the , a", "日本", "a  b"])
+def test_translations_begin_with_a_partial_word(translator: Translator, lines: list[str], prefix: str) -> None:
+    for translations in translator.translate_n_best(lines, 2, [prefix] * len(lines), partial_word=True):
+        for translation in translations:
+            start = " ".join(prefix.split()) + (" " if prefix.endswith(" ") else "")
+            assert f"{translation.text} ".startswith(start)
+
+
+class Reference:
+    """The model by teacher forcing."""
+
+    def __init__(self, path: Path) -> None:
+        self.model = load_model(path, torch.device("cpu")).model
+        self.tokenizer = Tokenizers.load(path).tgt
+
+    def pack(self, line: str, target: list[int]) -> tuple[PackedSequences, PackedSequences]:
+        source = self.tokenizer.encode(line)
+        return PackedSequences.from_lists([[*source, EOS_ID]]), PackedSequences.from_lists([[BOS_ID, *target]])
+
+    @torch.inference_mode()
+    def log_probs(self, line: str, target: list[int]) -> torch.Tensor:
+        """Return log-probabilities after each target token, (target tokens + 1, vocab)."""
+        return self.model.logits(self.model.forward(*self.pack(line, target))).log_softmax(dim=-1)
+
+    @torch.inference_mode()
+    def attention(self, line: str, target: list[int]) -> list[torch.Tensor]:
+        return [layer[0, :, : len(target)] for layer in self.model.cross_attention(*self.pack(line, target))]
+
+
+@pytest.fixture(scope="module")
+def reference(model: Path) -> Reference:
+    return Reference(model)
+
+
+@pytest.mark.parametrize("prefix", ["", "the cat", "quickly, 3.14 ü"])
+def test_alternatives_begin_with_the_most_probable_tokens(
+    translator: Translator, reference: Reference, lines: list[str], prefix: str
+) -> None:
+    for line in lines:
+        start = reference.tokenizer.encode(prefix)
+        next_log_probs = reference.log_probs(line, start)[-1].clone()
+        next_log_probs[: EOS_ID + 1] = -torch.inf
+        found = translator.alternatives(line, prefix, 5)
+        expected = reference.tokenizer.pieces(next_log_probs.topk(5).indices.tolist())
+        assert 1 <= len(found) == len({translation.text for translation in found})
+        order = [expected.index(translation.pieces[len(start)]) for translation in found]
+        assert order == sorted(order)
+        for translation in found:
+            ids = reference.tokenizer.ids(translation.pieces)
+            steps = reference.log_probs(line, ids).gather(1, torch.tensor([[*ids, EOS_ID]]).T)
+            assert ids[: len(start)] == start
+            assert translation.log_prob == pytest.approx(steps.sum().item(), abs=1e-4)
+
+
+@pytest.mark.parametrize(("prefix", "count"), [("the c", 1), ("t", 2), ("the ", 4)])
+def test_alternatives_complete_a_partial_word(
+    translator: Translator, lines: list[str], prefix: str, count: int
+) -> None:
+    found = translator.alternatives(lines[0], prefix, 4, partial_word=True)
+    assert len({translation.text for translation in found}) == len(found) >= count
+    assert all(translation.text.startswith(prefix) for translation in found)
+
+
+def test_alternatives_of_empty_and_of_split_lines(translator: Translator) -> None:
+    assert [translation.text for translation in translator.alternatives(" ", "", 3)] == [""]
+    line = "the cat sees a dog. " * 20
+    first, *others = translator.alternatives(line, "", 3)
+    assert others
+    assert first.text == translator.translate([line])[0]
+    assert all(translation.text.split()[-1:] == first.text.split()[-1:] for translation in others)
+
+
+def test_attention_is_that_of_the_decoder(translator: Translator, reference: Reference, lines: list[str]) -> None:
+    for line in [*lines, ""]:
+        ((translation,),) = translator.translate_n_best([line], 1)
+        attention = translator.attention(line, translation)
+        assert attention.target == translation.pieces
+        assert attention.source == [*reference.tokenizer.pieces(reference.tokenizer.encode(line)), "</s>"]
+        expected = reference.attention(line, reference.tokenizer.ids(translation.pieces))
+        for layer, weights in zip(expected, attention.weights, strict=True):
+            assert np.array(weights).reshape(layer.shape) == pytest.approx(layer.numpy(), abs=1e-4)
+
+
+def test_attention_of_a_split_line_is_an_error(translator: Translator) -> None:
+    line = "the cat sees a dog. " * 20
+    ((translation,),) = translator.translate_n_best([line], 1)
+    with pytest.raises(UserError, match="the line is split"):
+        translator.attention(line, translation)

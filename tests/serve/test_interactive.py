@@ -1,0 +1,106 @@
+"""Fields of /v1/translate for interactive clients: partial words, alternatives, attention, and what is unsupported."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from nmt.decode.translator import Translator
+from nmt.export.engine import CTranslate2Translator
+from nmt.serve.app import build_app
+from nmt.serve.batching import BatchingOptions
+from nmt.serve.models import ServedModel
+from nmt.serve.service import ApiKeys, Limits, Service
+from nmt.storage.model_metadata import read_model_metadata
+from tests.serve.conftest import LANGUAGES, MakeService, no_scorer
+
+LINE = "The cat sees a dog."
+SEARCH = {"max_length_ratio": 9.0, "max_extra_tokens": 20}
+
+
+@pytest.fixture
+def long_client(model: Path, translator: Translator) -> Any:
+    """A client of a service whose translations may be long."""
+    decode = read_model_metadata(model).decode.model_copy(update=SEARCH)
+    served = ServedModel("en-de", LANGUAGES, decode, translator, no_scorer, BatchingOptions(), "torch, fp32")
+    with TestClient(build_app(Service([served], Limits()))) as client:
+        yield client
+    served.batcher.close()
+
+
+@pytest.fixture
+def long(model: Path, translator: Translator) -> Translator:
+    return translator.with_decode(read_model_metadata(model).decode.model_copy(update=SEARCH))
+
+
+def test_a_partial_word_is_completed(long_client: TestClient, long: Translator) -> None:
+    body = {"text": LINE, "prefix": "the ca", "partial_word": True}
+    ((translation,),) = long_client.post("/v1/translate", json=body).json()["translations"]
+    assert translation["text"].startswith("the ca")
+    assert [translation["text"]] == [
+        best.text for (best,) in long.translate_n_best([LINE], 1, ["the ca"], partial_word=True)
+    ]
+
+
+def test_alternatives_differ_after_the_prefix(long_client: TestClient, long: Translator) -> None:
+    body = {"text": LINE, "prefix": "the", "alternatives": True, "n_best": 6, "scores": True}
+    (found,) = long_client.post("/v1/translate", json=body).json()["translations"]
+    expected = long.alternatives(LINE, "the", 6)
+    assert len(found) > 2  # more than the beam
+    assert [one["text"] for one in found] == [one.text for one in expected]
+    assert [one["log_prob"] for one in found] == pytest.approx([one.log_prob for one in expected])
+
+
+def test_attention_of_each_translation(client: TestClient, translator: Translator) -> None:
+    body = {"text": LINE, "n_best": 2, "attention": True}
+    (found,) = client.post("/v1/translate", json=body).json()["translations"]
+    for fields, translation in zip(found, translator.translate_n_best([LINE], 2)[0], strict=True):
+        assert fields["attention"] == asdict(translator.attention(LINE, translation))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"text": [LINE, LINE], "attention": True}, "attention needs a request with one text"),
+        ({"text": LINE, "attention": True, "stream": True}, "attention needs a request with one text"),
+        ({"text": "the cat sees a dog. " * 20, "attention": True}, "the line is split"),
+        ({"text": LINE, "attention": "much"}, "attention: "),
+    ],
+)
+def test_invalid_requests(client: TestClient, fields: dict[str, Any], message: str) -> None:
+    response = client.post("/v1/translate", json=fields)
+    assert (response.status_code, response.json()["error"][: len(message)]) == (400, message)
+
+
+def test_models_list_limits_and_keys(client: TestClient, echo_service: MakeService, tmp_path: Path) -> None:
+    listed = client.get("/v1/models").json()
+    assert listed["limits"] == {"bytes": 20_000, "characters": 2_000, "lines": 20, "seconds": 60.0}
+    assert listed["models"][0]["unsupported"] == {}
+    assert listed["requires_key"] is False
+    (tmp_path / "keys").write_text("good\n", encoding="utf-8")
+    with_keys = TestClient(build_app(echo_service(Limits(), ApiKeys(tmp_path / "keys"))))
+    assert with_keys.get("/v1/models").json()["requires_key"] is True
+
+
+def test_what_ctranslate2_does_not_support_is_listed_and_refused(model: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    engine = CTranslate2Translator.load(model, "cpu", "fp32")
+    decode = read_model_metadata(model).decode
+    served = ServedModel("en-de", LANGUAGES, decode, engine, no_scorer, BatchingOptions(), "ctranslate2, fp32")
+    client = TestClient(build_app(Service([served], Limits())))
+    values = {
+        "required": ["cat"],
+        "partial_word": True,
+        "alignments": True,
+        "attention": True,
+    }
+    assert set(client.get("/v1/models").json()["models"][0]["unsupported"]) == set(values)
+    for field, value in values.items():
+        response = client.post("/v1/translate", json={"text": LINE, "prefix": "th", field: value})
+        assert response.status_code == 400, field
+        assert "use --engine torch" in response.json()["error"]
+    alternatives = {"text": LINE, "prefix": "the", "alternatives": True, "n_best": 3}
+    assert len(client.post("/v1/translate", json=alternatives).json()["translations"][0]) > 1
+    served.batcher.close()
