@@ -112,17 +112,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         texts = [body.text] if isinstance(body.text, str) else body.text
         if any("\n" in text for text in texts):
             raise HTTPException(400, "a text contains a line feed; send a list with one line per text")
-        options = RequestOptions(
-            n_best=body.n_best,
-            beam_size=body.beam_size,
-            length_alpha=body.length_alpha,
-            tag=body.tag,
-            forbid=tuple(body.forbidden),
-            partial_word=body.partial_word,
-            alternatives=body.alternatives,
-            alignments=body.alignments,
-            scores=body.scores,
-        )
+        options = _request_options(body)
         lines = [Line(text, body.prefix if text.strip() else "", tuple(body.required)) for text in texts]
         if body.attention and (len(texts) != 1 or body.stream):
             raise HTTPException(400, "attention needs a request with one text and without stream; send one")
@@ -152,23 +142,38 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         return JsonLine({"model": model.name, "scores": scores})
 
     @app.get("/v1/models")
-    async def models() -> Response:
-        """List the models."""
-        descriptions = [
-            {
-                "name": model.name,
-                "source": model.languages[0],
-                "target": model.languages[1],
-                "engine": model.description,
-                "beam_size": model.decode.beam_size,
-                "length_alpha": model.decode.length_alpha,
-                "unsupported": model.unsupported,
-            }
-            for model in service.models.values()
-        ]
-        limits = {"bytes": service.limits.body_bytes, **asdict(service.limits)}
-        del limits["body_bytes"]
-        return JsonLine({"models": descriptions, "limits": limits, "requires_key": service.requires_key})
+    async def list_models() -> Response:
+        """List the models and the limits of requests."""
+        limits = asdict(service.limits)
+        limits["bytes"] = limits.pop("body_bytes")
+        models = [_describe(model) for model in service.models.values()]
+        return JsonLine({"models": models, "limits": limits, "requires_key": service.requires_key})
+
+
+def _describe(model: ServedModel) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "source": model.languages[0],
+        "target": model.languages[1],
+        "engine": model.description,
+        "beam_size": model.decode.beam_size,
+        "length_alpha": model.decode.length_alpha,
+        "unsupported": model.unsupported,
+    }
+
+
+def _request_options(body: TranslateRequest) -> RequestOptions:
+    return RequestOptions(
+        n_best=body.n_best,
+        beam_size=body.beam_size,
+        length_alpha=body.length_alpha,
+        tag=body.tag,
+        forbid=tuple(body.forbidden),
+        partial_word=body.partial_word,
+        alternatives=body.alternatives,
+        alignments=body.alignments,
+        scores=body.scores,
+    )
 
 
 async def _line_events(chunks: AsyncIterator[list[list[Translation]]], options: RequestOptions) -> AsyncIterator[Event]:
