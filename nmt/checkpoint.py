@@ -45,17 +45,17 @@ class LoadedModel:
     """A model from a directory, in evaluation mode on its device."""
 
     model: Transformer
-    facts: ModelMetadata
+    metadata: ModelMetadata
     directory: Path
 
 
 def model_files(
-    model_recipe: ModelRecipe, tensors: Tensors, tokenizer_files: Mapping[str, bytes], facts: ModelMetadata
+    model_recipe: ModelRecipe, tensors: Tensors, tokenizer_files: Mapping[str, bytes], metadata: ModelMetadata
 ) -> dict[str, bytes | Callable[[], bytes]]:
     """Return the files of a model directory for `write_directory`; `tensors` from `model_tensors`."""
     return {
         "model.safetensors": lambda: save(dict(tensors)),
-        "model.toml": model_toml(model_recipe, facts).encode(),
+        "model.toml": model_toml(model_recipe, metadata).encode(),
         **tokenizer_files,
     }
 
@@ -69,11 +69,11 @@ def load_model(path: Path, device: torch.device) -> LoadedModel:
     """
     directory = find_model(path)
     verify_directory(directory)
-    model_recipe, facts = read_model_toml(directory / "model.toml")
+    model_recipe, metadata = read_model_toml(directory / "model.toml")
     with device:
-        model = Transformer(model_recipe, facts.src_vocab_size, facts.tgt_vocab_size)
+        model = Transformer(model_recipe, metadata.src_vocab_size, metadata.tgt_vocab_size)
     load_tensors(model, read_tensors(directory / "model.safetensors"))
-    return LoadedModel(model.eval(), facts, directory)
+    return LoadedModel(model.eval(), metadata, directory)
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -265,9 +265,9 @@ def _write_derived(
     model: Path, tensors: Tensors, origin: dict[str, Any], out: Path, decode: DecodeRecipe | None = None
 ) -> None:
     """Write a model directory like `model` with other parameters or search options, and their origin."""
-    model_recipe, facts = read_model_toml(model / "model.toml")
+    model_recipe, metadata = read_model_toml(model / "model.toml")
     tokenizer = {path.name: path.read_bytes() for path in sorted(model.glob("tokenizer*.model"))}
-    derived = replace(facts, origin={**facts.origin, **origin}, decode=decode or facts.decode)
+    derived = replace(metadata, origin={**metadata.origin, **origin}, decode=decode or metadata.decode)
     write_directory(out, model_files(model_recipe, tensors, tokenizer, derived))
 
 

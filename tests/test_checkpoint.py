@@ -39,13 +39,13 @@ from nmt.train.state import TrainState
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
 CPU = torch.device("cpu")
 TINY = ModelRecipe(d_model=8, d_ff=12, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, max_positions=16)
-FACTS = ModelMetadata("en", "de", 11, 11, "NFC", DecodeRecipe(beam_size=3), {"recipe": "tiny", "step": 7})
+METADATA = ModelMetadata("en", "de", 11, 11, "NFC", DecodeRecipe(beam_size=3), {"recipe": "tiny", "step": 7})
 
 
 def write_model(directory: Path, seed: int) -> Transformer:
     torch.manual_seed(seed)
     model = Transformer(TINY, 11, 11).eval()
-    write_directory(directory, model_files(TINY, model_tensors(model), {"tokenizer.model": b"pieces"}, FACTS))
+    write_directory(directory, model_files(TINY, model_tensors(model), {"tokenizer.model": b"pieces"}, METADATA))
     return model
 
 
@@ -53,7 +53,7 @@ def write_run(run: Path, steps: list[int]) -> None:
     for step in steps:
         torch.manual_seed(step)
         model = Transformer(TINY, 11, 11)
-        files = model_files(TINY, model_tensors(model), {"tokenizer.model": b"pieces"}, FACTS)
+        files = model_files(TINY, model_tensors(model), {"tokenizer.model": b"pieces"}, METADATA)
         state = Checkpoint(model_tensors(model), {"exp_avg/x": torch.ones(3)}, {}, {"step": step})
         save_checkpoint(run, step, state, files, "name = 'x'\n")
 
@@ -66,12 +66,12 @@ def test_a_loaded_model_equals_the_saved_one(tmp_path: Path, tying: str) -> None
     torch.manual_seed(1)
     recipe = TINY.model_copy(update={"tied_embeddings": tying})
     model = Transformer(recipe, 11, 11).eval()
-    write_directory(tmp_path / "m", model_files(recipe, model_tensors(model), {"tokenizer.model": b"t"}, FACTS))
+    write_directory(tmp_path / "m", model_files(recipe, model_tensors(model), {"tokenizer.model": b"t"}, METADATA))
     loaded = load_model(tmp_path / "m", CPU)
     src, tgt = PackedSequences.from_lists([[4, 5, 3]]), PackedSequences.from_lists([[2, 6]])
     assert torch.equal(loaded.model(src, tgt), model(src, tgt))
     assert loaded.model.num_parameters() == model.num_parameters()
-    assert loaded.facts == FACTS
+    assert loaded.metadata == METADATA
     assert (tmp_path / "m" / "tokenizer.model").read_bytes() == b"t"
 
 
@@ -86,7 +86,7 @@ def test_a_model_with_a_removed_option_loads(
     assert old != files["model.toml"]
     write_directory(tmp_path / "old", files | {"model.toml": old})
     for _ in range(2):
-        assert load_model(tmp_path / "old", CPU).facts == FACTS
+        assert load_model(tmp_path / "old", CPU).metadata == METADATA
     lines = [line for line in capfd.readouterr().err.splitlines() if "coverage_penalty" in line]
     assert len(lines) == said, "it is said once, and only where the option had an effect"
 
@@ -98,7 +98,7 @@ def test_a_model_with_renamed_options_loads(tmp_path: Path) -> None:
     text = (tmp_path / "new" / "model.toml").read_text()
     path.write_text(text.replace("alignment_at", "alignment_place").replace("mbr_metric", "bayes_risk"))
     assert path.read_text() != text
-    assert read_model_metadata(path.parent) == FACTS
+    assert read_model_metadata(path.parent) == METADATA
 
 
 def test_find_model_takes_a_model_a_checkpoint_or_a_run(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_the_average_is_a_model_with_mean_weights(tmp_path: Path) -> None:
     for name, parameter in loaded.model.named_parameters():
         parts = torch.stack([dict(model.named_parameters())[name].detach().double() for model in models])
         torch.testing.assert_close(parameter.detach().double(), parts.mean(0), rtol=1e-7, atol=1e-9)
-    assert loaded.facts.origin["averaged"] == ["m1", "m2", "m3"]
+    assert loaded.metadata.origin["averaged"] == ["m1", "m2", "m3"]
     assert (tmp_path / "mean" / "tokenizer.model").read_bytes() == b"pieces"
 
 

@@ -3,11 +3,11 @@
 A second forward pass reads the complete translation (teacher forcing). Each target token is linked to the source token
 with the highest attention, EOS excluded. Two words are linked if any of their tokens are.
 
-A target token can be aligned at two positions: where the decoder predicts it (`output`), and one position later, where
-the decoder reads it (`input`). The best layer and place depend on the model. With `output` it is usually the
-second-to-last layer (Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models"). With
-`input`, where the decoder has seen the token, a lower layer of a deep decoder is better still (Shift-Att of Chen et al.
-2020, "Accurate Word Alignment Induction from Neural Machine Translation"). In a shallow decoder, that position already
+The attention of two decoder positions can align a target token: the position that predicts it (`output`), and the next
+one, which reads it (`input`). The best layer and position depend on the model. With `output` the second-to-last layer
+is usually best (Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models"). With `input` a
+lower layer of a deep decoder aligns better still, because the decoder has seen the token (Shift-Att of Chen et al.
+2020, "Accurate Word Alignment Induction from Neural Machine Translation"). In a shallow decoder that position already
 attends to the next token. `nmt.alignment.choice` selects both.
 """
 
@@ -38,11 +38,12 @@ from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 # Token ids of a source and its translation, without BOS and EOS, in reading order.
 TokenPair = tuple[Sequence[int], Sequence[int]]
-# (places, layers, heads, tgt_tokens, src_tokens + 1): attention weights of each target token over the source and EOS,
-# for the places of `_PLACES`.
+# Decoder position whose attention aligns a target token: the one that predicts it, or the one that reads it.
+AlignmentAt = Literal["output", "input"]
+POSITIONS: tuple[AlignmentAt, ...] = ("output", "input")
+# (positions, layers, heads, tgt_tokens, src_tokens + 1): attention of each target token to the source and EOS, for each
+# of `POSITIONS`.
 AttentionMap = NDArray[np.floating[Any]]
-Place = Literal["output", "input"]
-_PLACES: tuple[Place, ...] = ("output", "input")
 
 
 class AttendingModel(Protocol):
@@ -62,12 +63,12 @@ class ChosenAttention:
 
     layer: of the decoder, from 0
     heads: to average, from 0; empty: all
-    place: position of the decoder: where a target token is its output, or its input
+    at:    decoder position that aligns a target token
     """
 
     layer: int
     heads: tuple[int, ...] = ()
-    place: Place = "output"
+    at: AlignmentAt = "output"
 
     @classmethod
     def from_recipe(cls, decode: DecodeRecipe, model: ModelRecipe) -> ChosenAttention:
@@ -84,15 +85,18 @@ class ChosenAttention:
         return cls(layer, decode.alignment_heads, decode.alignment_at)
 
     def weights(self, layer_map: AttentionMap) -> AttentionMap:
-        """Average the heads of a layer: (places, heads, tgt_tokens, src_tokens + 1) -> (tgt_tokens, src_tokens + 1)."""
-        heads = layer_map[_PLACES.index(self.place)]
+        """Return the mean of the heads, (tgt_tokens, src_tokens + 1).
+
+        layer_map: (positions, heads, tgt_tokens, src_tokens + 1)
+        """
+        heads = layer_map[POSITIONS.index(self.at)]
         mean: AttentionMap = (heads[list(self.heads)] if self.heads else heads).mean(axis=0)
         return mean
 
     def attended(self, layer_map: AttentionMap) -> list[int]:
         """Return the source token of each target token, empty for an empty source. layer_map: see `weights`."""
-        source_tokens = self.weights(layer_map)[:, :-1]
-        attended: list[int] = source_tokens.argmax(axis=1).tolist() if source_tokens.shape[1] else []
+        weights = self.weights(layer_map)[:, :-1]  # without EOS
+        attended: list[int] = weights.argmax(axis=1).tolist() if weights.shape[1] else []
         return attended
 
 
@@ -104,13 +108,12 @@ def attention_maps(
     first, end = (0, None) if only_layer is None else (only_layer, only_layer + 1)
     src = PackedSequences.from_lists([[*source, EOS_ID] for source, _ in pairs]).to(device)
     tgt = PackedSequences.from_lists([[BOS_ID, *target] for _, target in pairs]).to(device)
-    found = islice(model.cross_attention(src, tgt), first, end)
-    # (layers, num_sentences, heads, tgt_len, src_len)
-    weights = torch.stack([weight.cpu() for weight in found]).numpy()
+    by_layer = [weights.cpu() for weights in islice(model.cross_attention(src, tgt), first, end)]
+    weights = torch.stack(by_layer).numpy()  # (layers, num_sentences, heads, tgt_len, src_len)
     maps = []
-    for number, (source, target) in enumerate(pairs):
-        one = weights[:, number, :, : len(target) + 1, : len(source) + 1]
-        maps.append(np.stack([one[:, :, :-1], one[:, :, 1:]]))  # output, input
+    for sentence, (source, target) in enumerate(pairs):
+        own = weights[:, sentence, :, : len(target) + 1, : len(source) + 1]
+        maps.append(np.stack([own[:, :, :-1], own[:, :, 1:]]))  # output, input
     return maps
 
 
@@ -149,17 +152,17 @@ class WordAligner:
         """
         torch_device = choose_device(device)
         loaded = load_model(Path(path), torch_device)
-        options = loaded.facts.decode if decode is None else decode.over(loaded.facts.decode)
+        options = loaded.metadata.decode if decode is None else decode.over(loaded.metadata.decode)
         tokenizers = Tokenizers.load(loaded.directory)
         return cls(
             loaded.model,
             tokenizers,
             ChosenAttention.from_recipe(options, loaded.model.recipe),
-            unicode_form=cast(UnicodeForm, loaded.facts.unicode_form),
+            unicode_form=cast(UnicodeForm, loaded.metadata.unicode_form),
             device=torch_device,
             batch_tokens=choose_batch_tokens(options, torch_device, [(loaded.model.recipe, tokenizers.tgt.vocab_size)]),
             tag=() if options.tag is None else [tokenizers.src.tag_id(options.tag)],
-            reverse_target=loaded.facts.reverse_target,
+            reverse_target=loaded.metadata.reverse_target,
         )
 
     def align(self, sources: Sequence[str], targets: Sequence[str], first_line: int = 1) -> list[Links]:
@@ -191,7 +194,7 @@ class WordAligner:
         return max(map(len, pair)) <= self._limit
 
     def words(self, source: str, target: str) -> tuple[list[int | None], list[int | None]]:
-        """Return the word, as given, of each source token and of each target token."""
+        """Return the index of the word of each source token and of each target token; words as given."""
         return self._words(self.tokenizers.src, source), self._words(self.tokenizers.tgt, target)
 
     def _words(self, tokenizer: Tokenizer, line: str) -> list[int | None]:
@@ -208,10 +211,10 @@ class WordAligner:
         """Return the links between the words of each line and those of the translations of its parts.
 
         parts_of_lines: the parts of each line, in order
-        outputs: token ids and text of the translations of each part, for the parts of all lines in turn
+        outputs: token ids and text of each translation of each part; parts of all lines in order
         """
         parts = [part for parts in parts_of_lines for part in parts]
-        pairs = [(part.tokens, tokens) for part, found in zip(parts, outputs, strict=True) for tokens, _ in found]
+        pairs = [(part.tokens, tokens) for part, own in zip(parts, outputs, strict=True) for tokens, _ in own]
         attended = iter(self.attended(pairs))
         words = [
             words
@@ -222,32 +225,32 @@ class WordAligner:
         return [
             [
                 link_words(next(attended), src_words, words_of_pieces(tgt.pieces(tokens), words_as_printed(text)))
-                for tokens, text in found
+                for tokens, text in own
             ]
-            for src_words, found in zip(words, outputs, strict=True)
+            for src_words, own in zip(words, outputs, strict=True)
         ]
 
     def _words_of_parts(self, line: str, parts: Sequence[Part]) -> list[list[int | None]]:
         """Return the word of the line for each token of each part."""
-        text, given = normalize(line, self.unicode_form), words_as_given(line, self.unicode_form)
-        found = []
+        text, spans = normalize(line, self.unicode_form), words_as_given(line, self.unicode_form)
+        words = []
         for part in parts:
             _, starts = self.tokenizers.src.encode_with_starts(part.text)
             starts = [part.start + start for start in starts[: len(part.tokens)]]
-            found.append(words_of_starts(text, starts, given))
-        return found
+            words.append(words_of_starts(text, starts, spans))
+        return words
 
     def attended(self, pairs: Sequence[TokenPair]) -> list[list[int]]:
         """Return the source token of each target token of each pair."""
-        found: list[list[int]] = [[] for _ in pairs]
+        attended: list[list[int]] = [[] for _ in pairs]
         for index, layers in self._maps(pairs, self.attention.layer):
-            found[index] = self.attention.attended(layers[:, 0])
-        return found
+            attended[index] = self.attention.attended(layers[:, 0])
+        return attended
 
     def maps(self, pairs: Sequence[TokenPair]) -> list[AttentionMap]:
         """Return the map of all layers and heads for each pair."""
-        found = dict(self._maps(pairs))
-        return [found[index] for index in range(len(pairs))]
+        maps = dict(self._maps(pairs))
+        return [maps[index] for index in range(len(pairs))]
 
     def _maps(self, pairs: Sequence[TokenPair], only_layer: int | None = None) -> Iterator[tuple[int, AttentionMap]]:
         """Yield index and map of each pair, in batches of similar length."""

@@ -1,7 +1,7 @@
 """Choose the attention that aligns best on validation text; no gold alignments are required.
 
-Each decoder layer and alignment place is rated by its agreement with a reference. Given a reverse model, the references
-are all of its layers and places, as in Chen et al. 2020, who choose the pair of layers with the lowest alignment error
+Each decoder layer and position is rated by its agreement with a reference. With a reverse model, the references are all
+of its layers and positions, as in Chen et al. 2020, who choose the pair of layers with the lowest alignment error
 rate between the two models. Otherwise the reference is a statistical aligner trained on the validation text. Heads of
 each layer are then selected greedily while the agreement grows.
 """
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
-from nmt.alignment.attention import AttentionMap, ChosenAttention, Place, TokenPair, WordAligner
+from nmt.alignment.attention import POSITIONS, AttentionMap, ChosenAttention, TokenPair, WordAligner
 from nmt.alignment.lexical import agreed_links
 from nmt.alignment.words import link_words
 from nmt.recipe import UserError
@@ -27,9 +26,9 @@ LinkSet = set[tuple[int, int]]
 class AttentionChoice:
     """The attention that aligns best.
 
-    attention: layer, heads and place
+    attention: layer, heads and position
     agreement: F1 of its links and those of the reference, 0 to 1
-    by_layer:  agreement of the mean of all heads, for each layer and place
+    by_layer:  agreement of the mean of all heads, for each layer and position
     """
 
     attention: ChosenAttention
@@ -40,7 +39,7 @@ class AttentionChoice:
 def choose_attention(
     aligner: WordAligner, sources: Sequence[str], targets: Sequence[str], reverse: WordAligner | None = None
 ) -> AttentionChoice:
-    """Choose the layer, heads and place of the aligner's model with the highest agreement on validation text.
+    """Choose the layer, heads and position of the aligner's model with the highest agreement on validation text.
 
     Raises UserError if no pair has text on both sides and fits the models.
 
@@ -56,11 +55,11 @@ def choose_attention(
     maps = aligner.maps([line.pair for line in compared])
 
     def rate(attention: ChosenAttention) -> float:
-        found = [line.links(attention, one) for line, one in zip(compared, maps, strict=True)]
-        return max(agreement(found, links) for links in references)
+        links = [line.links(attention, own) for line, own in zip(compared, maps, strict=True)]
+        return max(agreement(links, reference) for reference in references)
 
     _, num_layers, num_heads, *_ = maps[0].shape
-    layers = [ChosenAttention(layer, (), place) for place in get_args(Place) for layer in range(num_layers)]
+    layers = [ChosenAttention(layer, (), position) for position in POSITIONS for layer in range(num_layers)]
     by_layer = {layer: rate(layer) for layer in layers}
     candidates = dict(by_layer)
     for layer in layers:
@@ -69,10 +68,10 @@ def choose_attention(
     return AttentionChoice(best, candidates[best], by_layer)
 
 
-def agreement(found: Sequence[LinkSet], others: Sequence[LinkSet]) -> float:
-    """2 |A and B| / (|A| + |B|) over all pairs: 1 minus the alignment error rate between them (Och and Ney 2003)."""
-    shared = sum(len(one & other) for one, other in zip(found, others, strict=True))
-    return 2 * shared / max(sum(map(len, found)) + sum(map(len, others)), 1)
+def agreement(links: Sequence[LinkSet], others: Sequence[LinkSet]) -> float:
+    """Return 2 |A and B| / (|A| + |B|) over all pairs: 1 minus the alignment error rate (Och and Ney 2003)."""
+    shared = sum(len(one & other) for one, other in zip(links, others, strict=True))
+    return 2 * shared / max(sum(map(len, links)) + sum(map(len, others)), 1)
 
 
 def _select_heads(
@@ -127,10 +126,10 @@ def _statistical_links(lines: Sequence[_Line], count: int) -> list[LinkSet]:
 
 
 def _reverse_links(reverse: WordAligner, compared: Sequence[_Line]) -> list[list[LinkSet]]:
-    """Return the source-to-target word links of each place and layer of a reverse model."""
+    """Return the source-to-target word links of each position and layer of a reverse model."""
     lines = _usable_lines(reverse, [line.target for line in compared], [line.source for line in compared])
     maps: list[AttentionMap] = reverse.maps([line.pair for line in lines])
-    attentions = [ChosenAttention(layer, (), place) for place in get_args(Place) for layer in range(maps[0].shape[1])]
+    attentions = [ChosenAttention(layer, (), position) for position in POSITIONS for layer in range(maps[0].shape[1])]
     return [
         [
             {(source, target) for target, source in line.links(attention, one)}

@@ -86,7 +86,7 @@ class Lexicon:
 
 
 def _estimate(read: Callable[[], Iterable[_Cells]], vocab: int) -> Lexicon:
-    """EM from a uniform start; `read` returns the same cells each time."""
+    """Run EM from uniform probabilities; `read` returns the same cells each time."""
     keys = np.zeros(0, dtype=np.int64)
     for cells in read():
         keys = _union(keys, cells.keys)
@@ -111,7 +111,7 @@ def _union(first: Ints, second: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class _Cells:
-    """All (source token or null, target token) cells of some pairs, grouped by target token.
+    """All cells (source token or null, target token) of some pairs, grouped by target token.
 
     source: (cells,) position of the source token, -1 for null
     prior:  (cells,) probability of that position

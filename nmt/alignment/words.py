@@ -1,7 +1,7 @@
 """Map tokens to words, and token links to word links. Words are separated by white space.
 
 Words and tokens are matched by counting visible (non-space) characters. The tokenizer reports where the tokens of given
-text begin, because SentencePiece may normalize it again (imported models do). The pieces of an output spell its text.
+text begin, because SentencePiece may normalize it again, as in imported models. The pieces of an output spell its text.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ Links = list[tuple[int, int]]
 
 
 def words_as_given(line: str, form: UnicodeForm) -> list[int]:
-    """Return the word of the original line for each visible character of its normalized form."""
+    """Return the index of the word in the original line for each visible character of its normalized form."""
     words = enumerate(line.split())
     return [index for index, word in words for _ in "".join(normalize(word, form).replace(SPACE, " ").split())]
 
 
 def words_as_printed(text: str) -> list[int]:
-    """Return the word of each visible character of a text."""
+    """Return the index of the word of each visible character of a text."""
     return [index for index, word in enumerate(text.split()) for _ in word]
 
 
 def words_of_starts(text: str, starts: Sequence[int], words: Sequence[int]) -> list[int | None]:
-    """Return the word of each token of a normalized line.
+    """Return the index of the word of each token of a normalized line.
 
     A token that begins with a space belongs to the next word, or to none at the end of the line.
 
@@ -38,7 +38,7 @@ def words_of_starts(text: str, starts: Sequence[int], words: Sequence[int]) -> l
 
 
 def words_of_pieces(pieces: Sequence[str], words: Sequence[int]) -> list[int | None]:
-    """Return the word of each piece of an output, given the word of each visible character.
+    """Return the index of the word of each piece of an output. words: index for each visible character.
 
     A lone space belongs to the next word, or to none at the end of the line.
     """
@@ -49,13 +49,13 @@ def words_of_pieces(pieces: Sequence[str], words: Sequence[int]) -> list[int | N
     for character in b"".join(spelled).decode("utf-8", "surrogateescape"):
         visible_before += [visible] * len(character.encode("utf-8", "surrogateescape"))
         visible += not character.isspace()
-    found: list[int | None] = []
+    indices: list[int | None] = []
     start = 0
     for part in spelled:
         first = visible_before[start] if part else visible
-        found.append(words[first] if first < len(words) else None)
+        indices.append(words[first] if first < len(words) else None)
         start += len(part)
-    return found
+    return indices
 
 
 def link_words(attended: Sequence[int], src_words: Sequence[int | None], tgt_words: Sequence[int | None]) -> Links:

@@ -55,7 +55,7 @@ def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | 
     elif path.exists():
         loaded = load_model(path, torch.device("cpu"))
         recipe = _parse(loaded.model.recipe.model_dump(mode="json", exclude_none=True), {}, overrides)
-        src_size, tgt_size = loaded.facts.src_vocab_size, loaded.facts.tgt_vocab_size
+        src_size, tgt_size = loaded.metadata.src_vocab_size, loaded.metadata.tgt_vocab_size
     else:
         raise UserError(
             f"unknown model {name!r}; it must be {', '.join(PUBLISHED)}, a recipe (.toml) or a model directory"

@@ -24,7 +24,7 @@ def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) 
     src, tgt = tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, src, tgt)
-    facts = ModelMetadata(
+    metadata = ModelMetadata(
         src_lang=recipe.src_lang,
         tgt_lang=recipe.tgt_lang,
         src_vocab_size=src,
@@ -34,7 +34,7 @@ def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) 
         origin={"random": recipe.seed},
         max_tokens=recipe.data.max_tokens,
     )
-    write_directory(directory, model_files(model.recipe, model_tensors(model), tokenizers.files(), facts))
+    write_directory(directory, model_files(model.recipe, model_tensors(model), tokenizers.files(), metadata))
 
 
 def number_tokenizers(vocab_size: int) -> Tokenizers:

@@ -92,13 +92,13 @@ def align(
         reverse = None if reverse_model is None else WordAligner.load(reverse_model, device)
         choice = choose_attention(aligner, *read_pairs(*choose), reverse)
         aligner.attention = choice.attention
-        by_layer = ", ".join(f"{one.place} {one.layer}: {score:.3f}" for one, score in choice.by_layer.items())
+        by_layer = ", ".join(f"{one.at} {one.layer}: {score:.3f}" for one, score in choice.by_layer.items())
         say(f"agreement by position and layer, all heads: {by_layer}")
         say(f"best agreement {choice.agreement:.3f}: {_as_options(aligner)}")
     if save_model is not None:
         chosen = aligner.attention
         settings = [f"alignment_layer={chosen.layer}", f"alignment_heads={list(chosen.heads)}"]
-        settings.append(f"alignment_at={chosen.place}")
+        settings.append(f"alignment_at={chosen.at}")
         write_with_decode(directory, override_decode(read_model_metadata(directory).decode, settings), save_model)
     with progress("aligning", len(sources), "pairs") as bar:
         for start in range(0, len(sources), ALIGNING_WINDOW):
@@ -125,4 +125,4 @@ def _as_options(aligner: WordAligner) -> str:
     """Return the attention as options of this command."""
     heads = ",".join(map(str, aligner.attention.heads))
     layer = f"--layer {aligner.attention.layer}"
-    return " ".join([layer, *([f"--heads {heads}"] if heads else []), f"--place {aligner.attention.place}"])
+    return " ".join([layer, *([f"--heads {heads}"] if heads else []), f"--place {aligner.attention.at}"])

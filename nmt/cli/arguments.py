@@ -77,8 +77,8 @@ class Engine(StrEnum):
 
 def languages(model: Path) -> tuple[str, str]:
     """Return the source and target language of a model."""
-    facts = read_model_metadata(find_model(model))
-    return facts.src_lang, facts.tgt_lang
+    metadata = read_model_metadata(find_model(model))
+    return metadata.src_lang, metadata.tgt_lang
 
 
 def require_languages(option: str, model: Path, expected: tuple[str, str]) -> None:

@@ -32,20 +32,24 @@ def info(
     """Describe a model: architecture, training, scores, files and engines; verify the SHA-256 of each file."""
     directory = find_model(model)
     files = verify_directory(directory)
-    recipe, facts, report = read_model_recipe(directory), read_model_metadata(directory), find_report(directory)
+    recipe, metadata, report = read_model_recipe(directory), read_model_metadata(directory), find_report(directory)
     tests = (report or {}).get("tests", [])
     found = {
         "model": str(directory),
-        "languages": {"src": facts.src_lang, "tgt": facts.tgt_lang},
+        "languages": {"src": metadata.src_lang, "tgt": metadata.tgt_lang},
         "architecture": recipe.model_dump(mode="json"),
         "parameters": _count_parameters(directory / "model.safetensors"),
-        "vocabulary": {"src": facts.src_vocab_size, "tgt": facts.tgt_vocab_size, "joint": "tokenizer.model" in files},
-        "max_tokens": facts.max_tokens,
-        "training": _training(directory, facts, report),
+        "vocabulary": {
+            "src": metadata.src_vocab_size,
+            "tgt": metadata.tgt_vocab_size,
+            "joint": "tokenizer.model" in files,
+        },
+        "max_tokens": metadata.max_tokens,
+        "training": _training(directory, metadata, report),
         "scores": [{"test_set": test["name"], **score} for test in tests for score in test["scores"]],
         "files": {name: {"bytes": size, "sha256": digest} for name, (size, digest) in files.items()},
         "conversions": {path.name: _size(path) for path in sorted(directory.glob("ctranslate2-*"))},
-        "engines": _engines(recipe, facts),
+        "engines": _engines(recipe, metadata),
     }
     typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else "\n".join(_lines(found, recipe)))
 
@@ -60,9 +64,9 @@ def _count_parameters(path: Path) -> int:
         raise CorruptError(f"{path} is not a readable safetensors file; copy it again") from error
 
 
-def _training(directory: Path, facts: ModelMetadata, report: Mapping[str, Any] | None) -> dict[str, Any]:
+def _training(directory: Path, metadata: ModelMetadata, report: Mapping[str, Any] | None) -> dict[str, Any]:
     """Collect training metadata from the checkpoint of the weights, or else from the report; None if unknown."""
-    origin = facts.origin
+    origin = metadata.origin
     averaged = origin.get("averaged", [])
     newest = averaged[-1] if averaged else origin.get("moving_average")
     checkpoint = directory if newest is None else directory.resolve().parent / "checkpoints" / str(newest)
@@ -78,9 +82,9 @@ def _training(directory: Path, facts: ModelMetadata, report: Mapping[str, Any] |
     return told | {name: training.get(name) for name in ("epochs", "tgt_tokens", "seconds")}
 
 
-def _engines(recipe: ModelRecipe, facts: ModelMetadata) -> dict[str, Any]:
+def _engines(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:
     """Return the precisions of each engine for this model on a CPU, or why the engine cannot run it."""
-    own = facts.decode.model_copy(update={"alignments": False})  # as in `nmt translate`
+    own = metadata.decode.model_copy(update={"alignments": False})  # as in `nmt translate`
     if not is_installed("ctranslate2"):
         ctranslate2: list[str] | str = "not installed"
     elif reasons := [

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
 from nmt.cli.arguments import (
     Device,
@@ -23,9 +25,9 @@ from nmt.cli.arguments import (
     require_same_length,
 )
 from nmt.decode.scoring import Scorer
+from nmt.evaluate.sentence_counts import sentence_counts
 from nmt.logs import progress, say
 from nmt.recipe import UserError
-from nmt.rerank.corpus_counts import sentence_counts
 from nmt.rerank.mert import TuningSet, tune
 from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
 from nmt.rerank.rerank import (
@@ -143,8 +145,9 @@ def _tune(
     seed: int,
 ) -> tuple[Floats, dict[str, object]]:
     """Return the tuned weights and notes about the tuning."""
+    scorer = BLEU() if metric is TuningMetric.bleu else CHRF()
     counts = [
-        sentence_counts(metric.value, [candidate.text for candidate in candidates], reference)
+        sentence_counts(scorer, [candidate.text for candidate in candidates], [[reference] * len(candidates)])
         for candidates, reference in zip(lists, references, strict=True)
     ]
     tuning_set = TuningSet.from_lists(values, counts, metric.value)

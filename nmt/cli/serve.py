@@ -103,14 +103,14 @@ def _load(
     engine: Engine,
 ) -> ServedModel:
     """Load a model; its own search options are the defaults of requests."""
-    facts = read_model_metadata(find_model(path))
-    own = {"alignments": False} | ({"n_best": 1} if facts.decode.mbr_metric == "none" else {})
-    decode = override_decode(facts.decode.model_copy(update=own), settings)
+    metadata = read_model_metadata(find_model(path))
+    own = {"alignments": False} | ({"n_best": 1} if metadata.decode.mbr_metric == "none" else {})
+    decode = override_decode(metadata.decode.model_copy(update=own), settings)
     load = partial(load_translator, [path], device, decode, processes, True)
     chosen = choose_engine(engine, precision, device, decode, [path], load, required=False)
     return ServedModel(
         name,
-        (facts.src_lang, facts.tgt_lang),
+        (metadata.src_lang, metadata.tgt_lang),
         decode,
         load(chosen),
         partial(load_scorer, path, device, decode.tag),

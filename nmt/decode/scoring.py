@@ -74,10 +74,10 @@ class Scorer:
     def __init__(self, loaded: LoadedModel, tokenizers: Tokenizers, device: torch.device) -> None:
         """device: that of the model."""
         self._model, self._tokenizers, self._device = loaded.model, tokenizers, device
-        self._unicode_form = cast(UnicodeForm, loaded.facts.unicode_form)
+        self._unicode_form = cast(UnicodeForm, loaded.metadata.unicode_form)
         self._limit = loaded.model.recipe.max_positions - 1
-        self._reverse_target = loaded.facts.reverse_target
-        tag = loaded.facts.decode.tag
+        self._reverse_target = loaded.metadata.reverse_target
+        tag = loaded.metadata.decode.tag
         self._tag = [] if tag is None else [tokenizers.src.tag_id(tag)]
 
     @classmethod
@@ -89,8 +89,8 @@ class Scorer:
         torch_device = choose_device(device)
         loaded = load_model(Path(path), torch_device)
         if tag is not None:
-            decode = loaded.facts.decode.model_copy(update={"tag": tag})
-            loaded = replace(loaded, facts=replace(loaded.facts, decode=decode))
+            decode = loaded.metadata.decode.model_copy(update={"tag": tag})
+            loaded = replace(loaded, metadata=replace(loaded.metadata, decode=decode))
         return cls(loaded, Tokenizers.load(loaded.directory), torch_device)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], first_line: int = 1) -> list[TextScore]:

@@ -122,7 +122,7 @@ class Translator(TextTranslator):
             raise ValueError(f"precision must be one of {', '.join(get_args(SearchPrecision))}, got {precision!r}")
         torch_device = choose_device(device)
         loaded = [load_model(Path(one), torch_device) for one in (path, *ensemble)]
-        first, facts = loaded[0], loaded[0].facts
+        first, metadata = loaded[0], loaded[0].metadata
         tokenizers = Tokenizers.load(first.directory)
         for other in loaded[1:]:
             if Tokenizers.load(other.directory).files() != tokenizers.files():
@@ -130,12 +130,12 @@ class Translator(TextTranslator):
                     f"{other.directory} and {first.directory} have different tokenizers; ensemble members must share "
                     "them; train with the same tokenizer (tokenizer.start_from)"
                 )
-            if other.facts.reverse_target != facts.reverse_target:
+            if other.metadata.reverse_target != metadata.reverse_target:
                 raise UserError(
                     f"{other.directory} and {first.directory} decode in opposite directions; ensemble members must "
                     "decode in the same; rerank the n-best list of one with the other instead (nmt rerank)"
                 )
-        options = facts.decode if decode is None else decode.over(facts.decode)
+        options = metadata.decode if decode is None else decode.over(metadata.decode)
         num_parameters = sum(one.model.num_parameters() for one in loaded)
         models = [_prepacked(one.model, precision, torch_device) for one in loaded]
         is_captured = torch_device.type == "cuda" and all(map(can_capture, models))
@@ -145,10 +145,10 @@ class Translator(TextTranslator):
             tokenizers,
             options,
             max_positions=min(model.recipe.max_positions for model in models),
-            unicode_form=cast(UnicodeForm, facts.unicode_form),
+            unicode_form=cast(UnicodeForm, metadata.unicode_form),
             device=torch_device,
-            reverse_target=facts.reverse_target,
-            max_tokens=min(one.facts.max_tokens for one in loaded),
+            reverse_target=metadata.reverse_target,
+            max_tokens=min(one.metadata.max_tokens for one in loaded),
         )
         translator.num_parameters = num_parameters
         if torch_device.type == "cpu":

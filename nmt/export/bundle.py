@@ -65,7 +65,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
                 )
             notes.append(f"Parity check passed: {parity.summary}.")
         if options.target == "ctranslate2":
-            usage = ctranslate2_usage(loaded.facts, tokenizers, out, options.repository)
+            usage = ctranslate2_usage(loaded.metadata, tokenizers, out, options.repository)
         else:
             usage = huggingface_usage(read_json(folder / "generation_config.json"), options.repository or str(out))
         card = Card(options.target, options.license, usage, tuple(notes))
@@ -90,10 +90,10 @@ def _convert(
 ) -> tuple[Mapping[str, bytes], list[str]]:
     """Return the files of the export, and notes on what it does not preserve."""
     if options.target == "ctranslate2":
-        files = ctranslate2_files(loaded.model, tokenizers, options.quantization, loaded.facts)
-        notes = [f"CTranslate2 does not support {name}." for name in lost_by_ctranslate2(loaded.facts.decode)]
+        files = ctranslate2_files(loaded.model, tokenizers, options.quantization, loaded.metadata)
+        notes = [f"CTranslate2 does not support {name}." for name in lost_by_ctranslate2(loaded.metadata.decode)]
         return files, [f"Weights are stored as {options.quantization}.", *notes]
-    files, lost = huggingface_files(loaded.model, tokenizers, loaded.facts)
+    files, lost = huggingface_files(loaded.model, tokenizers, loaded.metadata)
     return files, [f"generation_config.json cannot express {name}." for name in lost]
 
 

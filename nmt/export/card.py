@@ -34,7 +34,7 @@ class Card:
 
 def write_card(loaded: LoadedModel, card: Card) -> str:
     """Return the text of README.md."""
-    metadata, report = loaded.facts, find_report(loaded.directory)
+    metadata, report = loaded.metadata, find_report(loaded.directory)
     src_lang, tgt_lang, form = metadata.src_lang, metadata.tgt_lang, metadata.unicode_form
     lowercases = Tokenizers.load(loaded.directory).tgt.lowercases()
     lines = [

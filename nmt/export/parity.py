@@ -95,8 +95,8 @@ class _Reference:
 
     def __init__(self, loaded: LoadedModel, tokenizers: Tokenizers, lines: Sequence[str], model: Transformer) -> None:
         self.model = model
-        form = cast(UnicodeForm, loaded.facts.unicode_form)
-        max_tokens = min(loaded.facts.max_tokens, model.recipe.max_positions - 1)
+        form = cast(UnicodeForm, loaded.metadata.unicode_form)
+        max_tokens = min(loaded.metadata.max_tokens, model.recipe.max_positions - 1)
         encoded = {text: tokenizers.src.encode(text) for text in (normalize(line, form) for line in lines)}
         self.lines = [text for text, tokens in encoded.items() if 0 < len(tokens) <= max_tokens]
         if not self.lines:

@@ -143,8 +143,8 @@ class StaticState:
         mask.index_copy_(0, self.rows, own)
 
     @torch.inference_mode()
-    def keep(self, sentence_index: Tensor) -> None:
-        """See `DecoderState.keep`. Buffers do not move."""
+    def select(self, sentence_index: Tensor) -> None:
+        """See `DecoderState.select`. Buffers do not move."""
         self.rows = self.rows.index_select(0, sentence_index)
 
 

@@ -57,7 +57,7 @@ class KeyValueCache:
         behind = [0] * (self.stored.shape[3] - self.length)
         return torch.tensor([step - self._steps[-1] for step in self._steps] + behind, device=self.stored.device)
 
-    def keep(self, sentences: Tensor) -> None:
+    def select(self, sentences: Tensor) -> None:
         """Select sentences (n,), in this order."""
         self.stored = self.stored.index_select(1, sentences)
 
@@ -127,10 +127,10 @@ class DecoderState:
         """Let hypothesis j of sentence b continue hypothesis `beam_index[b, j]`; beam_index: (batch, beam)."""
         self.mask = self.mask.gather(2, beam_index[:, None, :, None].expand_as(self.mask))
 
-    def keep(self, sentence_index: Tensor) -> None:
+    def select(self, sentence_index: Tensor) -> None:
         """Select sentences (n,), in this order."""
         self.memory_mask = self.memory_mask.index_select(0, sentence_index)
         self.mask = self.mask.index_select(0, sentence_index)
         for layer in self.layers:
-            layer.cache.keep(sentence_index)
+            layer.cache.select(sentence_index)
             layer.memory = layer.memory.index_select(1, sentence_index)

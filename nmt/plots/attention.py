@@ -66,4 +66,4 @@ def draw_attention(src: Sequence[str], tgt: Sequence[str], panels: Sequence[Pane
 
 def _title(chosen: ChosenAttention) -> str:
     heads = "all heads" if not chosen.heads else f"heads {', '.join(map(str, chosen.heads))}"
-    return f"layer {chosen.layer}, {heads}, by {chosen.place}"
+    return f"layer {chosen.layer}, {heads}, by {chosen.at}"

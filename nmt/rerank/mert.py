@@ -3,8 +3,8 @@
 Along a line in weight space the score of each candidate is a linear function, and the best candidate changes only where
 these lines cross on their upper envelope. The exact optimum on the line is found by evaluating every interval between
 the crossings of all sentences (Och 2003, "Minimum Error Rate Training in Statistical Machine Translation", section 5).
-The search starts from given and from random weights. It moves along the axes and random directions, each time to the
-best point of all lines, until the score stops improving.
+The search starts from the given weights and from random ones. It moves along the axes and random directions, each time
+to the best point on any of these lines, until the score stops improving.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def tune(lists: TuningSet, start: Floats, *, restarts: int = 10, seed: int = 1) 
     spread = lists.features[lists.exists].std(axis=0)
     spread = np.where(spread > 0, spread, 1.0)
     scaled = TuningSet(lists.features / spread, lists.counts, lists.exists, lists.metric)
-    found = []
+    optima = []
     for number in range(restarts + 1):  # separate generators: more restarts do not change the first ones
         random = np.random.Generator(np.random.PCG64((seed, number)))
-        found.append(_climb(scaled, random.normal(size=len(start)) if number else start * spread, random))
-    best, score = max(found, key=lambda one: one[1])
+        optima.append(_climb(scaled, random.normal(size=len(start)) if number else start * spread, random))
+    best, score = max(optima, key=lambda optimum: optimum[1])
     weights = best / spread
     return weights / np.abs(weights).sum(), score
 
@@ -96,7 +96,7 @@ def search_line(lists: TuningSet, weights: Floats, direction: Floats) -> tuple[f
         return 0.0, float(score_of_counts(lists.metric, totals[0]))
     scores = score_of_counts(lists.metric, totals)
     is_wide = np.diff(crossings) > _ROUNDING * np.maximum(1.0, np.abs(crossings[1:]))
-    scores[1:-1][~is_wide] = -np.inf  # no step lies between simultaneous crossings
+    scores[1:-1][~is_wide] = -np.inf  # there is no step between simultaneous crossings
     steps = np.concatenate([crossings[:1] - 1, (crossings[:-1] + crossings[1:]) / 2, crossings[-1:] + 1])
     best = int(scores.argmax())
     return float(steps[best]), float(scores[best])

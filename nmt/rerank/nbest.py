@@ -1,6 +1,6 @@
 """N-best lists as text: line number, score and translation, separated by tabs.
 
-Lines are numbered from 1, as everywhere in this program. Moses numbers them from 0.
+Lines are numbered from 1, as in all commands. Moses numbers them from 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Candidate:
 
 
 def read_n_best(lines: Iterable[str], where: str) -> list[list[Candidate]]:
-    """Parse the output of `nmt translate --n-best`: the candidates of each line, in file order.
+    """Parse the output of `nmt translate --n-best`; return the candidates of each line, in file order.
 
     Further columns, such as alignments, are ignored. Raises UserError for a malformed line and for line numbers that
     are not consecutive from 1.
@@ -29,17 +29,16 @@ def read_n_best(lines: Iterable[str], where: str) -> list[list[Candidate]]:
     where: name of the file in error messages
     """
     lists: list[list[Candidate]] = []
-    for position, line in enumerate(lines, start=1):
-        number, score, text = _columns(line, f"{where}, line {position}")
-        if position == 1 and number == 0:
+    for row, line in enumerate(lines, start=1):
+        number, score, text = _columns(line, f"{where}, line {row}")
+        if row == 1 and number == 0:
             raise UserError(f"{where} numbers lines from 0, as Moses does; expected 1; add 1 to each number")
         if number == len(lists) + 1:
             lists.append([])
         elif number != len(lists) or not lists:
             expected = f"{len(lists)} or {len(lists) + 1}" if lists else "1"
             raise UserError(
-                f"{where}, line {position}, has number {number}; expected {expected}; "
-                "keep the order of the translations"
+                f"{where}, line {row}, has number {number}; expected {expected}; keep the order of the translations"
             )
         lists[-1].append(Candidate(text, score))
     return lists

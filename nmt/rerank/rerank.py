@@ -1,8 +1,8 @@
 """Reranking of n-best lists by several models.
 
-The score of a candidate is a weighted sum of features: its given score, its length, and its log-probability by each
-model. Models may be left-to-right, right-to-left (Liu et al. 2016, "Agreement on Target-bidirectional Neural Machine
-Translation") or reverse, from target to source.
+The score of a candidate is a weighted sum of features: its score in the list, its length, and its log-probability under
+each model. Models may be left-to-right, right-to-left (Liu et al. 2016, "Agreement on Target-bidirectional Neural
+Machine Translation") or reverse, from target to source.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FeatureModel:
     """A model that scores candidates.
 
     name:    of its feature
-    reverse: whether it translates from target to source and scores the source given the candidate
+    reverse: whether it translates from target to source; it then scores the source given the candidate
     """
 
     name: str
@@ -70,9 +70,9 @@ def features(
     The length is in words. If a line or one of its candidates is too long for a model, that feature is 0 for the line.
     `progress` is called with the number of candidates that a model has scored.
     """
-    given = [candidate.score for candidate in chain.from_iterable(lists)]
+    scores = [candidate.score for candidate in chain.from_iterable(lists)]
     lengths = [float(len(candidate.text.split())) for candidate in chain.from_iterable(lists)]
-    columns = [given, lengths, *(_log_probs(model, sources, lists, progress) for model in models)]
+    columns = [scores, lengths, *(_log_probs(model, sources, lists, progress) for model in models)]
     return np.split(np.array(columns).T, np.cumsum([len(candidates) for candidates in lists])[:-1])
 
 
@@ -92,24 +92,24 @@ def _log_probs(
     progress: Callable[[int], None],
 ) -> list[float]:
     """Return the log-probability of every candidate, concatenated over lines."""
-    found: list[float] = []
+    scores: list[float] = []
     pending: list[tuple[int, str, str]] = []
 
     def score_pending() -> None:
         log_probs = model.log_probs([source for _, source, _ in pending], [text for _, _, text in pending])
         for (index, _, _), log_prob in zip(pending, log_probs, strict=True):
-            found[index] = log_prob
+            scores[index] = log_prob
         pending.clear()
 
     for source, candidates in zip(sources, lists, strict=True):
         if all(model.fits(source, candidate.text) for candidate in candidates):
-            pending += [(len(found) + i, source, candidate.text) for i, candidate in enumerate(candidates)]
-        found += [0.0] * len(candidates)
+            pending += [(len(scores) + i, source, candidate.text) for i, candidate in enumerate(candidates)]
+        scores += [0.0] * len(candidates)  # replaced by `score_pending`
         if len(pending) >= _BATCH_PAIRS:
             score_pending()
         progress(len(candidates))
     score_pending()
-    return found
+    return scores
 
 
 def save_weights(path: Path, weights: Mapping[str, float], notes: Mapping[str, object]) -> None:
@@ -120,17 +120,17 @@ def save_weights(path: Path, weights: Mapping[str, float], notes: Mapping[str, o
 def load_weights(path: Path, names: Sequence[str]) -> Floats:
     """Read the weights of the named features; UserError unless the file has exactly these."""
     try:
-        weights = tomllib.loads(path.read_text(encoding="utf-8"))["weights"]
-        found = {str(name): float(value) for name, value in weights.items()}
-        if not all(map(math.isfinite, found.values())):
+        table = tomllib.loads(path.read_text(encoding="utf-8"))["weights"]
+        weights = {str(name): float(value) for name, value in table.items()}
+        if not all(map(math.isfinite, weights.values())):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} has no weights; expected TOML with a table [weights] of numbers; create it with "
             "--tune --save-weights"
         ) from error
-    if found.keys() != set(names):
+    if weights.keys() != set(names):
         raise UserError(
-            f"{path} has weights for {', '.join(found)}; expected {', '.join(names)}; use the models of the tuning"
+            f"{path} has weights for {', '.join(weights)}; expected {', '.join(names)}; use the models of the tuning"
         )
-    return np.array([found[name] for name in names])
+    return np.array([weights[name] for name in names])

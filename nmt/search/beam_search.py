@@ -62,8 +62,8 @@ class StepState(Protocol):
     def reorder(self, beam_index: Tensor) -> None:
         """Make hypothesis j of sentence b continue hypothesis `beam_index[b, j]`; (batch, beam) int64."""
 
-    def keep(self, sentence_index: Tensor) -> None:
-        """Select sentences, in this order; (kept,) int64, empty only directly before a refill."""
+    def select(self, sentence_index: Tensor) -> None:
+        """Select sentences, in this order; (selected,) int64, empty only directly before a refill."""
 
 
 State = TypeVar("State", bound=StepState)
@@ -147,7 +147,7 @@ def beam_search(
                 return [results[sentence] for sentence in range(src.num_sentences)]
             index = to_device(active, device)
             beam = beam.select(active, index)
-            state.keep(index)
+            state.select(index)
             if new:
                 assert isinstance(model, RefillableModel), "this model does not support continuous batching"
                 model.refill(src.select(new), state, max(beam.sentences.lengths, default=0))

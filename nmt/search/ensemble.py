@@ -27,10 +27,10 @@ class EnsembleState:
         for member in self.members:
             member.reorder(beam_index)
 
-    def keep(self, sentence_index: Tensor) -> None:
-        """See `StepState.keep`."""
+    def select(self, sentence_index: Tensor) -> None:
+        """See `StepState.select`."""
         for member in self.members:
-            member.keep(sentence_index)
+            member.select(sentence_index)
 
 
 def is_refillable(model: StepModel[Any] | None) -> bool:

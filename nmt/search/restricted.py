@@ -69,9 +69,9 @@ class RestrictedState:
         """See `StepState.reorder`."""
         self.inner.reorder(beam_index)
 
-    def keep(self, sentence_index: Tensor) -> None:
-        """See `StepState.keep`."""
-        self.inner.keep(sentence_index)
+    def select(self, sentence_index: Tensor) -> None:
+        """See `StepState.select`."""
+        self.inner.select(sentence_index)
         self.candidates = self.candidates.index_select(0, sentence_index)
         if self.union is None:
             return

@@ -89,7 +89,7 @@ def sample(
             if not active:
                 break
             index = to_device(active, device)
-            state.keep(index)
+            state.select(index)
             samples, tokens = samples.select(active, index), tokens[index]
     return [results.get(sentence, []) for sentence in range(src.num_sentences)]
 

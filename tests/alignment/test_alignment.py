@@ -133,7 +133,7 @@ def test_options_choose_the_attention() -> None:
     assert chosen() == ChosenAttention(4)
     assert chosen(layers=1) == ChosenAttention(0)
     assert chosen(alignment_layer=5, alignment_heads=(0, 7)) == ChosenAttention(5, (0, 7), "output")
-    assert chosen(alignment_at="input").place == "input"
+    assert chosen(alignment_at="input").at == "input"
     with pytest.raises(UserError, match=r"alignment_layer must be between 0 and 5 \(the last decoder layer\), got 6"):
         chosen(alignment_layer=6)
     with pytest.raises(UserError, match="alignment_heads must be between 0 and 7, got 8"):
@@ -150,7 +150,7 @@ class CopyState:
     def reorder(self, beam_index: Tensor) -> None:
         pass
 
-    def keep(self, sentence_index: Tensor) -> None:
+    def select(self, sentence_index: Tensor) -> None:
         self.sentences = [self.sentences[i] for i in sentence_index.tolist()]
 
 

@@ -39,8 +39,8 @@ def test_random_model_loads_and_is_reproducible(tmp_path: Path) -> None:
     write_random_model(tmp_path / "a", recipe, number_tokenizers(40))
     write_random_model(tmp_path / "b", recipe, number_tokenizers(40))
     one, again = (load_model(tmp_path / name, torch.device("cpu")) for name in "ab")
-    assert one.facts == again.facts
-    assert one.facts.decode.beam_size == 3
+    assert one.metadata == again.metadata
+    assert one.metadata.decode.beam_size == 3
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), again.model.parameters(), strict=True))
 
 

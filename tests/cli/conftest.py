@@ -88,8 +88,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for parameter in network.parameters():
             parameter.mul_(2.0)
     decode = DecodeRecipe(beam_size=2, max_extra_tokens=2, max_length_ratio=0.2, batch_tokens=8_192)
-    facts = ModelMetadata("en", "de", vocab, vocab, "NFC", decode)
-    files = model_files(architecture, model_tensors(network), tokenizers.files(), facts)
+    metadata = ModelMetadata("en", "de", vocab, vocab, "NFC", decode)
+    files = model_files(architecture, model_tensors(network), tokenizers.files(), metadata)
     write_directory(folder / "model", files)
     return folder / "model"
 

@@ -37,8 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(1.5)
-        facts = ModelMetadata(src, tgt, 320, 320, "NFC", decode, reverse_target=reverse_target)
-        files = model_files(recipe, model_tensors(model), Tokenizers(tokenizer, tokenizer).files(), facts)
+        metadata = ModelMetadata(src, tgt, 320, 320, "NFC", decode, reverse_target=reverse_target)
+        files = model_files(recipe, model_tensors(model), Tokenizers(tokenizer, tokenizer).files(), metadata)
         write_directory(folder / name, files)
     for name, text in {"src": SOURCES, "tgt": TARGETS, "ref": TARGETS, "one": ["a cat"]}.items():
         (folder / name).write_text("".join(f"{line}\n" for line in text))

@@ -33,8 +33,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = ModelRecipe.model_validate(sizes)
     model = Transformer(recipe, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     decode = DecodeRecipe(beam_size=1, max_extra_tokens=5)
-    facts = ModelMetadata("en", "de", tokenizers.src.vocab_size, tokenizers.tgt.vocab_size, "NFC", decode)
-    write_directory(folder / "model", model_files(recipe, model_tensors(model), tokenizers.files(), facts))
+    metadata = ModelMetadata("en", "de", tokenizers.src.vocab_size, tokenizers.tgt.vocab_size, "NFC", decode)
+    write_directory(folder / "model", model_files(recipe, model_tensors(model), tokenizers.files(), metadata))
     return folder / "model"
 
 

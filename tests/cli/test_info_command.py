@@ -34,8 +34,8 @@ def run(model: Path, tmp_path: Path) -> Path:
     loaded = load_model(model, torch.device("cpu"))
     tensors, tokenizers = model_tensors(loaded.model), Tokenizers.load(model)
     for step in (10, 20):
-        facts = replace(loaded.facts, origin={"recipe": "quick", "seed": 7, "step": step})
-        files = model_files(loaded.model.recipe, tensors, tokenizers.files(), facts)
+        metadata = replace(loaded.metadata, origin={"recipe": "quick", "seed": 7, "step": step})
+        files = model_files(loaded.model.recipe, tensors, tokenizers.files(), metadata)
         save_checkpoint(tmp_path / "run", step, Checkpoint(tensors, tensors, {}, {**STATE, "step": step}), files, "")
     average_checkpoints(sorted((tmp_path / "run" / "checkpoints").iterdir()), tmp_path / "run" / "model")
     (tmp_path / "run" / "report.json").write_text(json.dumps(REPORT))

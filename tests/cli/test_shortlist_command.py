@@ -53,9 +53,9 @@ def run(tmp_path: Path, nmt: Nmt) -> Path:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
-    facts = ModelMetadata("en", "de", 600, 600, "NFC", DecodeRecipe(max_extra_tokens=3))
+    metadata = ModelMetadata("en", "de", 600, 600, "NFC", DecodeRecipe(max_extra_tokens=3))
     tokenizers = Tokenizers.load(run / "data")
-    write_directory(run / "model", model_files(architecture, model_tensors(model), tokenizers.files(), facts))
+    write_directory(run / "model", model_files(architecture, model_tensors(model), tokenizers.files(), metadata))
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
     return run
 

@@ -37,8 +37,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         for parameter in model.parameters():
             parameter.mul_(1.5)
     for reverse in (False, True):
-        facts = ModelMetadata("en", "de", 320, 320, "NFC", DECODE, reverse_target=reverse)
-        files = model_files(recipe, model_tensors(model), Tokenizers(tokenizer, tokenizer).files(), facts)
+        metadata = ModelMetadata("en", "de", 320, 320, "NFC", DECODE, reverse_target=reverse)
+        files = model_files(recipe, model_tensors(model), Tokenizers(tokenizer, tokenizer).files(), metadata)
         write_directory(folder / str(reverse), files)
     return folder / "False", folder / "True"
 

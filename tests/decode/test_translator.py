@@ -111,7 +111,7 @@ class CopyState:
     def reorder(self, beam_index: Tensor) -> None:
         pass
 
-    def keep(self, sentence_index: Tensor) -> None:
+    def select(self, sentence_index: Tensor) -> None:
         self.sentences = [self.sentences[i] for i in sentence_index.tolist()]
 
 
@@ -531,9 +531,9 @@ def model_directory(tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFac
         for parameter in model.parameters():
             parameter.mul_(1.5)
     decode = DecodeRecipe(beam_size=2, n_best=2, max_extra_tokens=4)
-    facts = ModelMetadata("en", "de", vocab, vocab, "NFC", decode, max_tokens=30)
+    metadata = ModelMetadata("en", "de", vocab, vocab, "NFC", decode, max_tokens=30)
     directory = tmp_path_factory.mktemp("run") / "model"
-    write_directory(directory, model_files(recipe, model_tensors(model), tokenizers.files(), facts))
+    write_directory(directory, model_files(recipe, model_tensors(model), tokenizers.files(), metadata))
     return directory
 
 

@@ -27,7 +27,7 @@ def perturbed_copies(model: Path, folder: Path) -> list[Path]:
             for name, weight in load_file(loaded.directory / "model.safetensors").items()
         }
         copies.append(folder / f"perturbed-{number}")
-        write_directory(copies[-1], model_files(loaded.model.recipe, tensors, tokenizers.files(), loaded.facts))
+        write_directory(copies[-1], model_files(loaded.model.recipe, tensors, tokenizers.files(), loaded.metadata))
     return copies
 
 

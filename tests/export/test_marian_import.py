@@ -97,7 +97,7 @@ def expected_translations(directory: Path, lines: list[str], length: int) -> lis
 def test_translations_match_transformers(marian: Path, lines: list[str], tmp_path: Path) -> None:
     import_marian(marian, tmp_path / "model")
     loaded = load_model(tmp_path / "model", torch.device("cpu"))
-    assert (loaded.facts.src_lang, loaded.facts.tgt_lang) == ("en", "de")
+    assert (loaded.metadata.src_lang, loaded.metadata.tgt_lang) == ("en", "de")
     assert (loaded.model.recipe.activation, loaded.model.recipe.output_bias) == ("swish", True)
     texts = [*lines, "☃ unknown ☃☃", "ßo", ">>deu<< The dog", "ﬁne ½"]
     ours = Translator.load(tmp_path / "model", "cpu", "fp32", GREEDY).translate_n_best(texts)
@@ -166,8 +166,8 @@ def test_import_of_an_export_round_trips(
     weights = load_file(model / "model.safetensors")
     assert weights.keys() == (imported := load_file(tmp_path / "back" / "model.safetensors")).keys()
     assert all(torch.equal(weight, imported[name]) for name, weight in weights.items())
-    assert after.facts.decode.beam_size == before.facts.decode.beam_size
-    assert (after.facts.src_lang, after.facts.tgt_lang, after.facts.unicode_form) == ("en", "de", "NFC")
+    assert after.metadata.decode.beam_size == before.metadata.decode.beam_size
+    assert (after.metadata.src_lang, after.metadata.tgt_lang, after.metadata.unicode_form) == ("en", "de", "NFC")
 
 
 # --- Invalid input ----------------------------------------------------------------------------------------------------

@@ -101,8 +101,8 @@ def test_steps_equal_the_transformers(seed: int, sentences: int, beam: int, step
             if left > 1 and rng.random() < 0.3:
                 rows = torch.tensor(rng.sample(range(left), k=rng.randint(1, left - 1)))
                 left = len(rows)
-                own.keep(rows)
-                recorded.keep(rows)
+                own.select(rows)
+                recorded.select(rows)
             beam_index = torch.tensor([[rng.randrange(beam) for _ in range(beam)] for _ in range(left)])
             own.reorder(beam_index)
             recorded.reorder(beam_index)
@@ -135,7 +135,7 @@ def test_idle_rows_do_not_affect_others(value: float) -> None:
         assert torch.equal(*pair) and pair[0].isfinite().all()
         if step == 10:
             for state in states:
-                state.keep(rows)
+                state.select(rows)
         tokens = draw_tokens(rng, len(pair[0]) if step != 10 else 3, beam)
 
 
@@ -181,7 +181,7 @@ def test_a_shape_is_captured_once_and_keeps_its_addresses() -> None:
             if number:  # the first search has allocated memory for all later shapes
                 assert known.setdefault(state.step.shape, addresses(state)) == addresses(state)
             if step == 20 and count > 2:
-                state.keep(torch.tensor([2, 0]))
+                state.select(torch.tensor([2, 0]))
         if number == 0:
             grown = recorder.forgotten
     assert recorder.forgotten == grown == 2, "memory grows only if a search needs more than all before"
@@ -203,7 +203,7 @@ def test_a_search_does_not_synchronize(monkeypatch: pytest.MonkeyPatch) -> None:
     for step in range(40):
         found = captured.step(torch.zeros(len(state.rows), beam, dtype=torch.int64, device=device), state)
         if step == 9:
-            state.keep(torch.zeros(2, dtype=torch.int64, device=device))
+            state.select(torch.zeros(2, dtype=torch.int64, device=device))
         state.reorder(torch.zeros(len(state.rows), beam, dtype=torch.int64, device=device))
     assert len(recorder.recorded) > 1
     assert found.is_meta and found.shape == (2, beam, VOCAB)

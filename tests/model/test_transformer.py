@@ -213,7 +213,7 @@ def test_state_after_reordering_and_selecting() -> None:
         histories = histories.gather(1, beam_index[..., None].expand_as(histories))
         if step in (1, 40):
             keep = torch.tensor([2, 0])[: len(live) - 1] if step == 1 else torch.tensor([1])
-            state.keep(keep)
+            state.select(keep)
             histories, live = histories[keep], [live[i] for i in keep.tolist()]
         new = torch.randint(4, VOCAB, (len(live), beam, 1), generator=generator)
         histories = torch.cat([histories, new], dim=2)

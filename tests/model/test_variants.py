@@ -60,7 +60,7 @@ def test_steps_of_search_equal_the_equations(variant: dict[str, object], is_capt
         )
         if step == 3:
             kept = torch.tensor([3, 0, 2])
-            state.keep(kept)
+            state.select(kept)
             histories, live = histories[kept], [live[i] for i in kept.tolist()]
         beam_index = torch.randint(0, beam, (len(live), beam), generator=generator)
         state.reorder(beam_index)

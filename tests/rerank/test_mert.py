@@ -4,11 +4,19 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
-from nmt.rerank.corpus_counts import CorpusMetric, sentence_counts
+from nmt.evaluate.sentence_counts import sentence_counts
+from nmt.rerank.corpus_counts import CorpusMetric, Counts
 from nmt.rerank.mert import Floats, TuningSet, search_line, tune
 
 WORDS = np.array(["a", "b", "c", "d", "e", "f"])
+
+
+def counts_of(metric: CorpusMetric, texts: list[str], reference: str) -> Counts:
+    """The counts of candidates of one reference."""
+    return sentence_counts(BLEU() if metric == "bleu" else CHRF(), texts, [[reference] * len(texts)])
 
 
 def random_lists(seed: int, metric: CorpusMetric, whole_numbers: bool = False) -> TuningSet:
@@ -18,7 +26,7 @@ def random_lists(seed: int, metric: CorpusMetric, whole_numbers: bool = False) -
     for _ in range(6):
         size = random.integers(1, 6)
         texts = [" ".join(random.choice(WORDS, random.integers(1, 9))) for _ in range(size)]
-        counts.append(sentence_counts(metric, texts, " ".join(random.choice(WORDS, 6))))
+        counts.append(counts_of(metric, texts, " ".join(random.choice(WORDS, 6))))
         values = random.integers(-3, 4, (size, 3)).astype(float) if whole_numbers else random.normal(size=(size, 3))
         features.append(values)
     return TuningSet.from_lists(features, counts, metric)
@@ -27,13 +35,12 @@ def random_lists(seed: int, metric: CorpusMetric, whole_numbers: bool = False) -
 def best_by_trying(lists: TuningSet, weights: Floats, direction: Floats) -> float:
     """The highest score over all intervals between crossings of any two candidates."""
     offsets, slopes = lists.features @ weights, lists.features @ direction
-    places = set()
+    crossings = set()
     for row in range(len(offsets)):
-        there = np.flatnonzero(lists.exists[row])
-        for i, j in combinations(there, 2):
+        for i, j in combinations(np.flatnonzero(lists.exists[row]), 2):
             if slopes[row, i] != slopes[row, j]:
-                places.add((offsets[row, i] - offsets[row, j]) / (slopes[row, j] - slopes[row, i]))
-    ordered = sorted(places) or [0.0]
+                crossings.add((offsets[row, i] - offsets[row, j]) / (slopes[row, j] - slopes[row, i]))
+    ordered = sorted(crossings) or [0.0]
     steps = [ordered[0] - 1, *((a + b) / 2 for a, b in pairwise(ordered) if b - a > 1e-7)]
     return max(lists.score(weights + step * direction) for step in [*steps, ordered[-1] + 1])
 
@@ -71,9 +78,9 @@ def test_tuning_finds_the_informative_feature() -> None:
         texts = [" ".join(random.choice(WORDS, 9)) for _ in range(4)]
         right = random.integers(4)
         texts[right] = reference
-        counts.append(sentence_counts("bleu", texts, reference))
+        counts.append(counts_of("bleu", texts, reference))
         values = random.normal(size=(4, 3))
-        values[:, 1] = [0.001 * (place == right) for place in range(4)]
+        values[:, 1] = [0.001 * (index == right) for index in range(4)]
         features.append(values)
     lists = TuningSet.from_lists(features, counts, "bleu")
     start = np.array([1.0, 0.0, 0.0])
@@ -96,7 +103,7 @@ def test_tuning_improves_and_is_deterministic() -> None:
 
 
 def test_equal_features_and_single_candidates() -> None:
-    counts = [sentence_counts("bleu", ["a b", "a c"], "a b"), sentence_counts("bleu", ["a"], "a")]
+    counts = [counts_of("bleu", ["a b", "a c"], "a b"), counts_of("bleu", ["a"], "a")]
     lists = TuningSet.from_lists([np.ones((2, 2)), np.ones((1, 2))], counts, "bleu")
     weights, score = tune(lists, np.array([1.0, 0.0]))
     assert score == lists.score(np.array([1.0, 0.0]))

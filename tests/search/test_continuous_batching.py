@@ -50,7 +50,7 @@ class RefillableTableModel(TableModel):
 
 
 class RefillableState(PrefixState):
-    def keep(self, sentence_index: torch.Tensor) -> None:
+    def select(self, sentence_index: torch.Tensor) -> None:
         kept = sentence_index.tolist()
         assert len(kept) < len(self.sources)
         self.sources = [self.sources[i] for i in kept]
@@ -196,7 +196,7 @@ def test_steps_equal_those_of_single_sentences(seed: int, beam: int, steps: int,
             staying = sorted(rng.sample(range(len(alone)), k=rng.randint(0, len(alone))))
             src = draw_sources(rng, rng.randint(1, 6), longest=rng.choice((3, 40)))
             num_new = src.num_sentences
-            state.keep(torch.tensor(staying, dtype=torch.int64))
+            state.select(torch.tensor(staying, dtype=torch.int64))
             alone = [alone[row] for row in staying]
             captured.refill(src, state, max((own.length for own in alone), default=0))
             alone += [model.start(src.select([i]), beam) for i in range(num_new)]
@@ -217,7 +217,7 @@ def test_stale_slots_do_not_affect_new_sentences() -> None:
         state = captured.start(src, 2)
         with torch.inference_mode():
             captured.step(torch.full((3, 2), BOS_ID), state)
-            state.keep(torch.tensor([1]))
+            state.select(torch.tensor([1]))
             if spoiled:
                 buffers = state.step.buffers
                 for part in [*(part for layer in buffers.layers for part in (layer.cache.stored, layer.memory))]:

@@ -159,10 +159,10 @@ def test_the_projection_shrinks_with_the_batch() -> None:
     everywhere = torch.full((4, 2), BOS_ID)
     first = restricted.step(everywhere, state)
     assert gathered == [8]
-    state.keep(torch.tensor([0, 1, 3]))
+    state.select(torch.tensor([0, 1, 3]))
     second = restricted.step(everywhere[:3], state)
     assert gathered == [8]
-    state.keep(torch.tensor([2, 0]))
+    state.select(torch.tensor([2, 0]))
     third = restricted.step(everywhere[:2], state)
     assert gathered == [8, 4]
     for log_probs, own in ((first, candidates), (second, candidates[[0, 1, 3]]), (third, candidates[[3, 0]])):

@@ -57,7 +57,7 @@ class PrefixState:
         places = beam_index.tolist()
         self.prefixes = [[row[j] for j in order] for row, order in zip(self.prefixes, places, strict=True)]
 
-    def keep(self, sentence_index: Tensor) -> None:
+    def select(self, sentence_index: Tensor) -> None:
         kept = sentence_index.tolist()
         assert 0 < len(kept) < len(self.sources), "keep is for a batch that shrinks"
         self.sources = [self.sources[i] for i in kept]
@@ -419,7 +419,7 @@ class SlotTableState:
     def reorder(self, beam_index: Tensor) -> None:
         pass
 
-    def keep(self, sentence_index: Tensor) -> None:
+    def select(self, sentence_index: Tensor) -> None:
         self.sentences = self.sentences[sentence_index]
 
 

@@ -110,7 +110,7 @@ def train_under_torchrun(recipe: Recipe, data: Path, processes: int) -> None:
 def train_tiny(
     recipe: Recipe, data: Path, vocab: int = 40, translate: TranslateValidation | None = None, valid_identity: str = ""
 ) -> TrainState:
-    facts = ModelMetadata("en", "de", vocab, vocab, "NFC", recipe.decode, {})
+    metadata = ModelMetadata("en", "de", vocab, vocab, "NFC", recipe.decode, {})
     with start_world(recipe.train.device) as world:
         torch.manual_seed(recipe.seed)
         trainer = Trainer(
@@ -118,7 +118,7 @@ def train_tiny(
             world,
             Transformer(recipe.model, vocab, vocab),
             TrainingData(PairStore(data, "train"), PairStore(data, "valid"), valid_identity=valid_identity),
-            lambda tensors, step: model_files(recipe.model, tensors, {"tokenizer.model": b"none"}, facts),
+            lambda tensors, step: model_files(recipe.model, tensors, {"tokenizer.model": b"none"}, metadata),
             translate,
         )
         return trainer.run()
