@@ -38,9 +38,9 @@ class PartialWordState:
         if self.is_open:
             self.rests = [[own[j] for j in index] for own, index in zip(self.rests, beam_index.tolist(), strict=True)]
 
-    def keep(self, sentence_index: Tensor) -> None:
-        """See `StepState.keep`."""
-        self.inner.keep(sentence_index)
+    def select(self, sentence_index: Tensor) -> None:
+        """See `StepState.select`."""
+        self.inner.select(sentence_index)
         kept = sentence_index.tolist()
         self.starts, self.rests = [self.starts[row] for row in kept], [self.rests[row] for row in kept]
 
