@@ -100,9 +100,9 @@ def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Pat
     """Write an averaged model of a run; return the averaged checkpoints.
 
     kind: `last` averages the newest `count` checkpoints, `best` those with the best validation results; `ema` is
-        the moving average at the newest checkpoint
+        the EMA at the newest checkpoint
 
-    Raises UserError if `out` exists, for too few checkpoints and without a moving average.
+    Raises UserError if `out` exists, for too few checkpoints and without an EMA.
     """
     require_new(out)
     chosen = _choose_checkpoints(run_dir, kind, count)
@@ -121,6 +121,11 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
         scores = TrainState.load(candidates[-1]).scores
         steps = {path: str(checkpoint_step(path)) for path in candidates if str(checkpoint_step(path)) in scores}
         candidates = sorted(steps, key=lambda path: scores[steps[path]])
+        if not candidates:
+            raise UserError(
+                f"{run_dir} has no validated checkpoint; the average of the best needs one; lower "
+                "train.validate_every and train more, or average the last checkpoints"
+            )
     if len(candidates) < number and not accept_fewer:
         raise UserError(
             f"cannot average {number} checkpoints: {run_dir} has {len(candidates)} {noun}; average fewer, or raise "
@@ -391,9 +396,16 @@ def _update_model(recipe: Recipe) -> list[Path]:
     target = Path(os.path.realpath(out))  # keeps a symbolic link
     shutil.rmtree(target, ignore_errors=True)
     _write_average(chosen, kind, target, recipe.decode)
-    what = "the moving average at" if kind == "ema" else f"the average of {len(names)} checkpoints, {names[0]} to"
-    say(f"{out} is {what} {names[-1]}")
+    say(f"{out} is {_describe_average(kind, names)}")
     return chosen
+
+
+def _describe_average(kind: AverageKind, names: Sequence[str]) -> str:
+    if kind == "ema":
+        return f"the EMA at {names[-1]}"
+    if len(names) == 1:
+        return f"checkpoint {names[0]}"
+    return f"the average of {len(names)} checkpoints, {names[0]} to {names[-1]}"
 
 
 def _translate_and_score(

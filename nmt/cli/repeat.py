@@ -62,14 +62,14 @@ def repeat(
             f"{folder} is a run, whose report would be lost; -o must be a folder of its own; name another"
         )
     runs = sweep.runs(folder)
-    if list_runs:
-        for run in runs:
-            state = "complete" if is_complete(run) else ""
-            typer.echo("\t".join((str(run.number), run.name, state, shlex.join(["nmt", *command(run)]))))
-        return
     if only is not None and only > len(runs):
         raise CommandError(f"--only {only}: there are {counted(len(runs), 'run')}; give a number that --list shows")
     chosen = runs if only is None else [runs[only - 1]]
+    if list_runs:
+        for run in chosen:
+            state = "complete" if is_complete(run) else ""
+            typer.echo("\t".join((str(run.number), run.name, state, shlex.join(["nmt", *command(run)]))))
+        return
     failed = prepare_data(chosen) if prepare_only else execute(chosen, jobs)
     if failed:
         raise UserError(

@@ -55,7 +55,7 @@ class TextTranslator(ABC):
     translation. A line too long for the model is split at sentence ends, and its parts are translated separately. Apart
     from rounding, the translation of a line does not depend on other lines. Not thread-safe.
 
-    lines_cut: number of lines that were too long and were split so far
+    lines_split: number of lines that were too long and were split so far
     """
 
     _shows_scores = True
@@ -77,7 +77,7 @@ class TextTranslator(ABC):
                         sentences are poor
         reverse_target: whether the model decodes from right to left; text is in reading order in any case
         """
-        self.lines_cut = 0
+        self.lines_split = 0
         self._tokenizers = tokenizers
         self._unicode_form = unicode_form
         self._reverse_target = reverse_target
@@ -104,8 +104,8 @@ class TextTranslator(ABC):
         self._samples = decode.sampling
         self._aligns = decode.alignments
         # Imported lazily: sacreBLEU takes longer to import than a short text to translate.
-        self._risk: Any = None if decode.mbr_metric == "none" else import_module("nmt.decode.bayes_risk")
-        self._utility = None if self._risk is None else self._risk.sentence_utility(decode.mbr_metric)
+        self._mbr: Any = None if decode.mbr_metric == "none" else import_module("nmt.decode.mbr")
+        self._utility = None if self._mbr is None else self._mbr.sentence_utility(decode.mbr_metric)
         self._tag = [] if decode.tag is None else [self._tokenizers.src.tag_id(decode.tag)]
 
     @property
@@ -259,7 +259,7 @@ class TextTranslator(ABC):
         tokens = self._tokenizers.src.encode(text)
         if len(tokens) <= limit:
             return [Part(text, 0, tokens)] if tokens else []
-        self.lines_cut += 1
+        self.lines_split += 1
         return split_line(text, self._tokenizers.src.encode, limit)
 
     def _tasks(
@@ -294,8 +294,8 @@ class TextTranslator(ABC):
             return translations
         weights = [1.0] * len(translations)
         if not self._samples:
-            weights = self._risk.relative_probabilities([translation.log_prob for translation in translations])
-        utilities = self._risk.expected_utilities(
+            weights = self._mbr.relative_probabilities([translation.log_prob for translation in translations])
+        utilities = self._mbr.expected_utilities(
             [translation.text for translation in translations], weights, self._utility
         )
         scored = [replace(one, score=utility) for one, utility in zip(translations, utilities, strict=True)]

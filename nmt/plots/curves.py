@@ -47,20 +47,20 @@ _QUALITY_ROW = (
         (
             _Curve("train/loss", "training", GRAY),
             _Curve("valid/loss", "validation", BLUE, "o"),
-            _Curve("valid/average_loss", "validation, moving average", GREEN, "s"),
+            _Curve("valid/average_loss", "validation, EMA", GREEN, "s"),
         ),
     ),
     _Panel(
         "Perplexity of a validation token",
         (
             _Curve("valid/perplexity", "weights", BLUE, "o"),
-            _Curve("valid/average_perplexity", "moving average", GREEN, "s"),
+            _Curve("valid/average_perplexity", "EMA", GREEN, "s"),
         ),
         "lowest",
     ),
     _Panel(
         "BLEU of validation translations",
-        (_Curve("valid/bleu", "weights", BLUE, "o"), _Curve("valid/average_bleu", "moving average", GREEN, "s")),
+        (_Curve("valid/bleu", "weights", BLUE, "o"), _Curve("valid/average_bleu", "EMA", GREEN, "s")),
         "highest",
         from_zero=True,
     ),

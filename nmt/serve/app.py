@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from time import monotonic
 from typing import Any
@@ -110,8 +110,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         body = await service.read_body(request, TranslateRequest)
         model = service.model(body.model)
         texts = [body.text] if isinstance(body.text, str) else body.text
-        if any("\n" in text for text in texts):
-            raise HTTPException(400, "a text contains a line feed; send a list with one line per text")
+        _require_single_lines(texts)
         options = _request_options(body)
         lines = [Line(text, body.prefix if text.strip() else "", tuple(body.required)) for text in texts]
         if body.attention and (len(texts) != 1 or body.stream):
@@ -132,6 +131,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         """Return the log-probabilities of given translations and of their tokens."""
         body = await service.read_body(request, ScoreRequest)
         model = service.model(body.model)
+        _require_single_lines([text for pair in body.pairs for text in pair])
         pairs = [Pair(*pair, number) for number, pair in enumerate(body.pairs, start=1)]
         texts = [f"{pair.source}{pair.target}" for pair in pairs]
         results = await service.process(request, texts, lambda: model.batcher.submit(Pair, pairs))
@@ -174,6 +174,12 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
         alignments=body.alignments,
         scores=body.scores,
     )
+
+
+def _require_single_lines(texts: Sequence[str]) -> None:
+    """Raise HTTPException if a text has several lines."""
+    if any("\n" in text for text in texts):
+        raise HTTPException(400, "a text contains a line feed; send each line as a separate text")
 
 
 async def _line_events(chunks: AsyncIterator[list[list[Translation]]], options: RequestOptions) -> AsyncIterator[Event]:

@@ -41,12 +41,12 @@ class WindowTranslator:
 
     def start(self, window: list[Record]) -> Callable[[], TranslatedWindow]:
         """Start translating a window; the returned function waits for the result."""
-        split_before = self.translator.lines_cut
+        split_before = self.translator.lines_split
         prefixes = [record.prefix for record in window]
         required = [record.required for record in window]
         texts = [record.text or "" for record in window]
         finish = self.translator.start_translation(texts, prefixes=prefixes, required=required)
-        lines_split = self.translator.lines_cut - split_before
+        lines_split = self.translator.lines_split - split_before
 
         def result() -> TranslatedWindow:
             n_best_lists = finish()

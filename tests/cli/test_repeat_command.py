@@ -84,6 +84,7 @@ def test_variants_are_run_on_the_same_text_and_compared(
         ["2", "d_ff=64, seed 1", "complete"],
     ]
     assert listed[0].endswith("nmt run tiny.toml model.d_ff=32 seed=1 run_dir=out/d_ff=32/seed-1")
+    assert nmt("repeat", *options, "--list", "--only", 2)[1].splitlines() == listed[1:2]
 
 
 @pytest.mark.slow
@@ -99,6 +100,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_made(recipe: Path, nmt: Nm
     ("options", "reason"),
     [
         (("--vary", "model.num_head=1"), "variant num_head=1: "),
+        (("--only", 9, "--list"), "--only 9: there are 3 runs; give a number that --list shows"),
         (("--only", 9), "--only 9: there are 3 runs; give a number that --list shows"),
         (("--seeds", 0), "--seeds"),
         (("--vary", "seed=1,2"), "--vary seed is not possible; each variant has the same seeds; give --seeds N"),

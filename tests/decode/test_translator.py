@@ -191,7 +191,7 @@ def test_lines_keep_their_order(tokenizers: Tokenizers, max_positions: int) -> N
         else:
             cut += 1
             assert out.replace(" ", "") == expected.replace(" ", "")
-    assert translator.lines_cut == cut > 5
+    assert translator.lines_split == cut > 5
 
 
 def test_empty_lines_skip_the_model(tokenizers: Tokenizers) -> None:
@@ -353,7 +353,7 @@ def test_score_of_a_split_line(tokenizers: Tokenizers) -> None:
     translator = make_translator(model, tokenizers, max_positions=limit + 1, beam_size=3)
     [joined] = translator.translate_n_best([f"{first} {second}"], n_best=3)
     parts = translator.translate_n_best([first, second], n_best=3)
-    assert translator.lines_cut == 1
+    assert translator.lines_split == 1
     assert len(joined) == 3
     assert joined[0].text == f"{first} {second}"
     for rank, translation in enumerate(joined):
@@ -469,10 +469,10 @@ def cut_in_two(tokenizers: Tokenizers, **decode: Any) -> Translator:
 def test_lines_longer_than_training_sentences_are_split(tokenizers: Tokenizers) -> None:
     translator = cut_in_two(tokenizers)
     assert translator.translate([f"{FIRST} {SECOND}", FIRST]) == [f"{FIRST} {SECOND}", FIRST]
-    assert translator.lines_cut == 1
+    assert translator.lines_split == 1
     usual = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers)
     assert usual.translate([f"{FIRST} {SECOND}"]) == [f"{FIRST} {SECOND}"]
-    assert usual.lines_cut == 0
+    assert usual.lines_split == 0
 
 
 def test_the_first_part_of_a_split_line_gets_the_prefix(tokenizers: Tokenizers) -> None:
@@ -582,7 +582,7 @@ def test_load_splits_at_the_models_max_tokens(model_directory: Path, tokenizers:
     line = " ".join(text_lines(9))
     translator = Translator.load(model_directory, device="cpu")
     translator.translate([line, "the cat"])
-    assert translator.lines_cut == 1
+    assert translator.lines_split == 1
     parts = [part.tokens for part in translator._split(line)]
     assert len(parts) > 1 and all(len(tokens) <= 30 for tokens in parts)
     assert list(chain(*parts)) == tokenizers.src.encode(line)

@@ -154,7 +154,7 @@ def test_unusual_lines_keep_their_order(model: Path) -> None:
     assert len(texts) == len(lines)
     assert texts[0] == texts[-1] != ""
     assert texts[1] == ""
-    assert theirs.lines_cut == 1
+    assert theirs.lines_split == 1
     assert all("\n" not in text for text in texts)
 
 

@@ -190,6 +190,7 @@ INVALID_REQUESTS: list[tuple[str, str | dict[str, Any] | bytes, int, str]] = [
     (V, {"text": "a", "forbidden": ["a"] * 101}, 400, "forbidden: "),
     (V, {"text": "a", "forbidden": "a"}, 400, "forbidden: "),
     (V, {"text": "a", "model": "de-en"}, 400, "model 'de-en' is not served; choose one of en-de"),
+    (S, {"pairs": [["a", "b"], ["a", "b\n"]]}, 400, "a text contains a line feed"),
     (S, {"pairs": [["a"]]}, 400, "pairs.0.1: Field required"),
     (S, {"pairs": [["a", "b"], ["a", "x" * 300]]}, 400, "pair 2 exceeds the model's maximum length"),
 ]

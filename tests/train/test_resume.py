@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,34 @@ def test_the_model_has_the_search_options_of_the_report(
     capsys.readouterr()
     pipeline._update_model(changed)
     assert "is up to date" in capsys.readouterr().err
+
+
+def test_the_best_checkpoints_need_a_validation(
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = with_train(tiny_recipe, max_steps=6, average="best", average_count=1)
+    state = train_tiny(recipe, tiny_data)
+    assert state.scores
+    monkeypatch.setattr(TrainState, "load", lambda path: replace(state, scores={}))
+    with pytest.raises(UserError, match="has no validated checkpoint; the average of the best needs one"):
+        pipeline._update_model(recipe)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"average_count": 1}, "model is checkpoint step-00000006"),
+        ({"average_count": 2}, "model is the average of 2 checkpoints, step-00000003 to step-00000006"),
+        ({"average": "ema", "ema_decay": 0.9}, "model is the EMA at step-00000006"),
+    ],
+)
+def test_the_model_is_described(
+    options: dict[str, Any], expected: str, tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = with_train(tiny_recipe, max_steps=6, save_every=3, keep_last=2, **options)
+    train_tiny(recipe, tiny_data)
+    pipeline._update_model(recipe)
+    assert expected in capsys.readouterr().err.replace("\n", "")
 
 
 def test_patience_restarts_on_another_validation_text(tiny_recipe: Recipe, tiny_data: Path) -> None:

@@ -9,7 +9,7 @@ import sacrebleu
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nmt.decode.bayes_risk import expected_utilities, relative_probabilities, sentence_utility
+from nmt.decode.mbr import expected_utilities, relative_probabilities, sentence_utility
 from tests.search.test_search import vectors
 
 
