@@ -20,12 +20,12 @@ from typing import Any, NamedTuple, Self
 from nmt.decode.translation import Attention, Translation, join_ranks
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.search.hypothesis import Hypothesis, in_reading_order
-from nmt.search.limits import num_required_tokens
+from nmt.search.limits import distinct_requirements, num_required_tokens
 from nmt.search.options import SearchOptions
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.spelling import Spelling
-from nmt.text.splitting import Part, Phrase, assign_phrases, split_line
+from nmt.text.splitting import Alternatives, Part, assign_phrases, split_line
 from nmt.text.subword_file import SPACE, spell
 from nmt.text.tokenizer import Tokenizers
 
@@ -36,15 +36,19 @@ _RIGHT_TO_LEFT = "the model decodes from right to left; prefixes need a left-to-
 _PREFIX_FIELDS = ("prefix", "partial_word", "alternatives")
 
 
+Required = str | Sequence[str]
+"""A phrase that a translation must contain, or alternatives of which it must contain one."""
+
+
 class Task(NamedTuple):
-    """Token ids of a source sentence, of the prefix of its translation and of its required phrases.
+    """Token ids of a source sentence, the prefix of its translation, and required phrases with their alternatives.
 
     partial: bytes that the translation has after the prefix, see `nmt.search.partial_word`
     """
 
     sentence: list[int]
     prefix: list[int]
-    required: list[list[int]]
+    required: list[list[list[int]]]
     partial: bytes = b""
 
 
@@ -117,7 +121,7 @@ class TextTranslator(ABC):
         self,
         lines: Sequence[str],
         prefixes: Sequence[str] | None = None,
-        required: Sequence[Sequence[str]] | None = None,
+        required: Sequence[Sequence[Required]] | None = None,
     ) -> list[str]:
         """Return the best translation of each line, in order; "" for a line of white space.
 
@@ -125,7 +129,8 @@ class TextTranslator(ABC):
 
         lines:    sorted into batches together; use `stream` for more than fit in memory
         prefixes: text that each translation begins with, such as a user's input to complete; "" for none
-        required: words and phrases that each translation contains, such as glossary terms, in addition to the recipe's
+        required: words and phrases that each translation contains, in addition to the recipe's; a tuple has
+                  alternatives, such as inflected forms, of which it contains one
         """
         n_best = 1 if self._utility is None else None  # MBR needs all candidates
         return [translations[0].text for translations in self.translate_n_best(lines, n_best, prefixes, required)]
@@ -135,7 +140,7 @@ class TextTranslator(ABC):
         lines: Sequence[str],
         n_best: int | None = None,
         prefixes: Sequence[str] | None = None,
-        required: Sequence[Sequence[str]] | None = None,
+        required: Sequence[Sequence[Required]] | None = None,
         *,
         partial_word: bool = False,
     ) -> list[list[Translation]]:
@@ -157,7 +162,7 @@ class TextTranslator(ABC):
         lines: Sequence[str],
         n_best: int | None = None,
         prefixes: Sequence[str] | None = None,
-        required: Sequence[Sequence[str]] | None = None,
+        required: Sequence[Sequence[Required]] | None = None,
         *,
         partial_word: bool = False,
     ) -> Callable[[], list[list[Translation]]]:
@@ -234,7 +239,7 @@ class TextTranslator(ABC):
         lines: Iterable[str],
         window: int,
         prefixes: Iterable[str] | None = None,
-        required: Iterable[Sequence[str]] | None = None,
+        required: Iterable[Sequence[Required]] | None = None,
     ) -> Iterator[list[Translation]]:
         """Translate a stream: yield `translate_n_best` of each line, in order, with `window` lines in memory at a time.
 
@@ -266,24 +271,24 @@ class TextTranslator(ABC):
         self,
         parts: Sequence[Part],
         prefix: tuple[list[int], bytes],
-        required: list[list[int]],
+        required: list[list[list[int]]],
         options: SearchOptions,
     ) -> list[Task]:
         """Return the tasks of a line. options: of the searches that assign required phrases to parts."""
         tasks = [Task(part.tokens, [], []) for part in parts]
         tasks[:1] = [task._replace(prefix=prefix[0], partial=prefix[1]) for task in tasks[:1]]
-        phrases = [tuple(phrase) for phrase in required if phrase]
+        phrases = distinct_requirements(required)
         if len(tasks) < 2 or not phrases:
             return [task._replace(required=required) for task in tasks]
 
-        def search(pairs: list[tuple[int, Phrase]]) -> list[float]:
-            found = self._search([tasks[i]._replace(required=[[*phrase]]) for i, phrase in pairs], options)
+        def search(pairs: list[tuple[int, Alternatives]]) -> list[float]:
+            found = self._search([tasks[i]._replace(required=_as_lists([one])) for i, one in pairs], options)
             return [best[0].log_prob if best else -math.inf for best in found]
 
         free = [best[0] if best else Hypothesis([], 0.0, -math.inf, []) for best in self._search(tasks, options)]
         outputs = [tuple(best.tokens[::-1] if self._reverse_target else best.tokens) for best in free]
         assigned = assign_phrases(phrases, outputs, [best.log_prob for best in free], search)
-        return [task._replace(required=[[*one] for one in own]) for task, own in zip(tasks, assigned, strict=True)]
+        return [task._replace(required=_as_lists(own)) for task, own in zip(tasks, assigned, strict=True)]
 
     def _combine(self, parts: Sequence[list[Translation]]) -> list[Translation]:
         """Return the translations of a line from those of its parts, best first; MBR replaces scores by utilities."""
@@ -305,6 +310,9 @@ class TextTranslator(ABC):
         """Tokenize part of an output, in the model's order."""
         tokens = self._tokenizers.tgt.encode(normalize(phrase, self._unicode_form))
         return tokens[::-1] if self._reverse_target else tokens
+
+    def _encode_forms(self, required: Required) -> list[list[int]]:
+        return [self._encode_phrase(phrase) for phrase in _forms(required)]
 
     def _encode_prefixes(
         self, prefixes: Sequence[str] | None, num_lines: int, *, partial_word: bool
@@ -334,7 +342,9 @@ class TextTranslator(ABC):
         start = max((i for i, piece in enumerate(pieces) if piece.startswith(SPACE)), default=0)
         return tokens[:start], b"".join(map(spell, pieces[start:]))
 
-    def _encode_required(self, required: Sequence[Sequence[str]] | None, num_lines: int) -> list[list[list[int]]]:
+    def _encode_required(
+        self, required: Sequence[Sequence[Required]] | None, num_lines: int
+    ) -> list[list[list[list[int]]]]:
         """Tokenize the required phrases of each line and of the recipe."""
         if required is None:
             required = [()] * num_lines
@@ -347,10 +357,10 @@ class TextTranslator(ABC):
                 "sampling does not support required phrases; they need beam search; set decode.sampling to false"
             )
         max_tokens = self._options.max_tokens
-        encoded = [[self._encode_phrase(phrase) for phrase in (*self._require, *phrases)] for phrases in required]
+        encoded = [[self._encode_forms(one) for one in (*self._require, *phrases)] for phrases in required]
         for phrases, tokens in zip(required, encoded, strict=True):
             if max_tokens is not None and num_required_tokens(tokens) > max_tokens:
-                shown = ", ".join(repr(phrase) for phrase in (*self._require, *phrases))
+                shown = ", ".join(" or ".join(map(repr, _forms(one))) for one in (*self._require, *phrases))
                 raise UserError(
                     f"the required phrases {shown} have {num_required_tokens(tokens)} tokens; an output has at most "
                     f"{max_tokens}; require fewer"
@@ -407,6 +417,15 @@ class TextTranslator(ABC):
             )
             for hypothesis in hypotheses
         ]
+
+
+def _forms(required: Required) -> Sequence[str]:
+    """Return the alternatives of a required phrase."""
+    return [required] if isinstance(required, str) else required
+
+
+def _as_lists(required: Sequence[Alternatives]) -> list[list[list[int]]]:
+    return [[[*phrase] for phrase in phrases] for phrases in required]
 
 
 def _require_list(name: str, given: object) -> None:

@@ -190,7 +190,7 @@ class Translator(TextTranslator):
         if self._shortlist is not None:
             spelling = [self._spelling.agreeing(task.partial) if task.partial else [] for task in tasks]
             needed = [
-                chain(task.prefix, own, *task.required, self._preferred)
+                chain(task.prefix, own, *chain.from_iterable(task.required), self._preferred)
                 for task, own in zip(tasks, spelling, strict=True)
             ]
             candidates = self._shortlist.candidates([task.sentence for task in tasks], needed)

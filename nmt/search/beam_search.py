@@ -47,6 +47,7 @@ from nmt.search.batched import split_rows
 from nmt.search.beam import Beam
 from nmt.search.constraints import Constraints
 from nmt.search.hypothesis import Hypothesis
+from nmt.search.limits import Requirement
 from nmt.search.options import SearchOptions
 from nmt.search.ranking import Ranker
 from nmt.search.required import RequiredPhrases
@@ -100,7 +101,7 @@ def beam_search(
     src: PackedSequences,
     options: SearchOptions,
     prefixes: Sequence[Sequence[int]] | None = None,
-    required: Sequence[Sequence[Sequence[int]]] | None = None,
+    required: Sequence[Sequence[Requirement]] | None = None,
     batch_size: int | None = None,
     finished: dict[int, list[Hypothesis]] | None = None,
 ) -> list[list[Hypothesis]]:
@@ -111,7 +112,7 @@ def beam_search(
 
     src: sentences that end with EOS, on the model's device
     prefixes: token ids that each translation begins with, or ANY_TOKEN where any is possible
-    required: phrases, as token ids, that each translation contains
+    required: requirements, as token ids: lists of phrases of which each translation contains one
     batch_size: sentences searched at a time, by default all; fewer than all need a `RefillableModel`
     finished: receives the translations of each sentence, by its index, as soon as it is done; they remain after errors
     """

@@ -16,7 +16,7 @@ from nmt.devices.transfer import to_device
 from nmt.packing.packed import PackedSequences
 from nmt.search.batched import ActiveSentences
 from nmt.search.forbidden import forbidden_phrases
-from nmt.search.limits import output_limits
+from nmt.search.limits import Requirement, output_limits
 from nmt.search.options import SearchOptions
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
@@ -41,7 +41,7 @@ class Constraints:
         options: SearchOptions,
         src: PackedSequences,
         prefixes: Sequence[Sequence[int]] | None = None,
-        required: Sequence[Sequence[Sequence[int]]] | None = None,
+        required: Sequence[Sequence[Requirement]] | None = None,
     ) -> None:
         """src: source sentences that end with EOS; prefixes, required: see `beam_search`."""
         device = src.tokens.device

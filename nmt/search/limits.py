@@ -7,21 +7,24 @@ from collections.abc import Sequence
 
 from nmt.search.options import SearchOptions
 
+Requirement = Sequence[Sequence[int]]
+"""Alternative phrases, as token ids; an output must contain one of them."""
+
 
 def output_limits(
     options: SearchOptions,
     src_tokens: Sequence[int],
     prefixes: Sequence[Sequence[int]],
-    required: Sequence[Sequence[Sequence[int]]] | None = None,
+    required: Sequence[Sequence[Requirement]] | None = None,
 ) -> tuple[list[int], list[int]]:
     """Return the maximum length of each output, EOS included, and its minimum length, EOS excluded.
 
     src_tokens: (num_sentences,) number of source tokens, EOS excluded; prefixes: token ids that each output begins
-    with; required: phrases that each output contains, which may raise its limit
+    with; required: requirements of each output, which may raise its limit
     """
     limits = [
-        1 + max(_longest(tokens, options), len(prefix), _needed(phrases, prefix, options))
-        for tokens, prefix, phrases in zip(src_tokens, prefixes, required or [()] * len(src_tokens), strict=True)
+        1 + max(_longest(tokens, options), len(prefix), _needed(own, prefix, options))
+        for tokens, prefix, own in zip(src_tokens, prefixes, required or [()] * len(src_tokens), strict=True)
     ]
     shortest = [
         min(limit - 1, max(options.min_tokens, math.floor(_times(options.min_length_ratio, tokens))))
@@ -30,9 +33,15 @@ def output_limits(
     return limits, shortest
 
 
-def num_required_tokens(phrases: Sequence[Sequence[int]]) -> int:
-    """Return a number of tokens that suffices for an output with all phrases: the sum over distinct phrases."""
-    return sum(map(len, {tuple(phrase) for phrase in phrases}))
+def num_required_tokens(required: Sequence[Requirement]) -> int:
+    """Return a number of tokens that suffices for an output: the sum of the shortest phrase of each requirement."""
+    return sum(min(map(len, phrases)) for phrases in distinct_requirements(required))
+
+
+def distinct_requirements(required: Sequence[Requirement]) -> list[tuple[tuple[int, ...], ...]]:
+    """Return the different requirements with their different phrases, sorted, without empty ones."""
+    nonempty = ({tuple(phrase) for phrase in phrases if phrase} for phrases in required)
+    return sorted({tuple(sorted(phrases)) for phrases in nonempty if phrases})
 
 
 def _longest(src_tokens: int, options: SearchOptions) -> int:
@@ -48,7 +57,7 @@ def _times(ratio: float, tokens: int) -> float:
     return round(ratio * tokens, 6)
 
 
-def _needed(required: Sequence[Sequence[int]], prefix: Sequence[int], options: SearchOptions) -> int:
-    """Return the length of an output with its prefix and all required phrases, at most `max_tokens`."""
+def _needed(required: Sequence[Requirement], prefix: Sequence[int], options: SearchOptions) -> int:
+    """Return the length of an output with its prefix that meets all requirements, at most `max_tokens`."""
     needed = len(prefix) + num_required_tokens(required)
     return needed if options.max_tokens is None else min(needed, options.max_tokens)

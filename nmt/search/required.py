@@ -1,14 +1,16 @@
 """Positive lexical constraints: dynamic beam allocation (Post and Vilar 2018) with an Aho-Corasick automaton.
 
-An output contains a phrase if the tokens of the phrase are consecutive in it. Phrases may overlap or contain each
-other, and a phrase that is required twice needs to appear once. A hypothesis cannot end before it contains all of its
-phrases.
+A requirement is a list of alternative phrases, such as the inflected forms of a term; any one of them meets it. An
+output contains a phrase if the tokens of the phrase are consecutive in it. Phrases may overlap or contain each other,
+and a requirement that is given twice needs to be met once. A hypothesis cannot end before it meets all requirements.
 
 Hypotheses that contain more of their phrases are less probable and would lose their slots to hypotheses that postpone
 the phrases. The slots of the beam are therefore allocated to banks. A bank holds the hypotheses that miss the same
-number of tokens. The best of each bank gets a slot, then the second best of each, and so on, banks that miss fewest
-tokens first. Slots that a bank cannot fill go to the others. Every token that can continue a phrase is a candidate,
-however improbable. A beam with more slots than required tokens can keep every bank and places the phrases best.
+number of tokens, if the shortest alternatives follow, or first the rest of the phrase in progress. The best of each
+bank gets a slot, then the second best of each, and so on, banks that miss fewest tokens first. Slots that a bank cannot
+fill go to the others. Every token that can continue a phrase is a candidate, however improbable. The alternatives of a
+requirement compete by probability. A beam with more slots than required tokens can keep every bank and places the
+phrases best.
 
 If necessary, the maximum length grows until all phrases fit one after the other behind the prefix, but never beyond
 `max_tokens`. A hypothesis that has capacity for its missing tokens ranks before all others and always has such an
@@ -26,6 +28,7 @@ from torch import Tensor
 
 from nmt.devices.transfer import to_device
 from nmt.search.batched import Batched
+from nmt.search.limits import Requirement, distinct_requirements
 from nmt.search.phrases import PhraseMatcher
 from nmt.special_ids import EOS_ID, PAD_ID
 
@@ -35,9 +38,10 @@ class RequiredPhrases(Batched):
     """Progress of each live hypothesis in the phrases that its sentence requires.
 
     candidates: (batch, max_tokens) int64, distinct tokens of the phrases, padded with PAD_ID, which is never possible
-    phrases:    (batch, max_phrases) int64, their indices in the matcher, padded with that of the empty phrase
+    phrases:    (batch, requirements, alternatives) int64, their indices in the matcher; requirements are padded with
+                the empty phrase, alternatives by repetition
     nodes:      (batch, beam) int64, state of the matcher
-    met:        (batch, beam, max_phrases) bool, whether the hypothesis contains the phrase
+    met:        (batch, beam, requirements) bool, whether the hypothesis contains one of the alternatives
     """
 
     matcher: PhraseMatcher
@@ -48,27 +52,30 @@ class RequiredPhrases(Batched):
 
     @classmethod
     def start(
-        cls, required: Sequence[Sequence[Sequence[int]]] | None, beam_size: int, device: torch.device
+        cls, required: Sequence[Sequence[Requirement]] | None, beam_size: int, device: torch.device
     ) -> RequiredPhrases | None:
-        """required: token ids of the phrases of each sentence. Returns None if there are none."""
-        if required is None or not any(map(any, required)):
+        """required: requirements of each sentence. Returns None if there are none."""
+        by_sentence = [distinct_requirements(own) for own in required or ()]
+        if not any(by_sentence):
             return None
-        by_sentence = [sorted({tuple(phrase) for phrase in phrases if phrase}) for phrases in required]
-        distinct: list[tuple[int, ...]] = [(), *sorted({phrase for phrases in by_sentence for phrase in phrases})]
+        distinct = [(), *sorted({phrase for own in by_sentence for phrases in own for phrase in phrases})]
         matcher = PhraseMatcher(distinct, device)
         index = {phrase: i for i, phrase in enumerate(distinct)}
-        phrases = _pad([[index[phrase] for phrase in phrases] for phrases in by_sentence], index[()], device)
-        tokens = [sorted({token for phrase in phrases for token in phrase}) for phrases in by_sentence]
+        alternatives = max(len(phrases) for own in by_sentence for phrases in own)
+        padded = [[(phrases * alternatives)[:alternatives] for phrases in own] for own in by_sentence]
+        indices = [[index[phrase] for phrases in own for phrase in phrases] for own in padded]
+        phrases = _pad(indices, index[()], device).unflatten(1, (-1, alternatives))
+        tokens = [sorted({token for phrases in own for phrase in phrases for token in phrase}) for own in by_sentence]
         return cls(
             matcher=matcher,
             candidates=_pad(tokens, PAD_ID, device),
             phrases=phrases,
-            nodes=torch.zeros(len(required), beam_size, dtype=torch.int64, device=device),
-            met=(matcher.lengths[phrases] == 0)[:, None].repeat(1, beam_size, 1),
+            nodes=torch.zeros(len(by_sentence), beam_size, dtype=torch.int64, device=device),
+            met=(matcher.lengths[phrases] == 0).any(dim=2)[:, None].repeat(1, beam_size, 1),
         )
 
     def forbid_end(self, log_probs: Tensor) -> None:
-        """Make EOS impossible, in place, before all phrases are met. log_probs: (batch, beam, vocab)."""
+        """Make EOS impossible, in place, before all requirements are met. log_probs: (batch, beam, vocab)."""
         log_probs[:, :, EOS_ID].masked_fill_(~self.met.all(dim=2), float("-inf"))
 
     def add_candidates(self, tokens: Tensor) -> Tensor:
@@ -81,9 +88,11 @@ class RequiredPhrases(Batched):
         parents, tokens, is_possible: (batch, candidates), best first; capacity: (batch,) tokens that may follow
         """
         _, met, matched = self._extend(parents, tokens)
-        # Tokens to come if all phrases follow one after the other, beginning with the one in progress.
-        lengths = self.matcher.lengths[self.phrases][:, None].expand_as(matched)
-        missing = lengths.masked_fill(met, 0).sum(dim=2) - matched.masked_fill(met, 0).amax(dim=2)
+        # Tokens to come if the shortest alternatives follow one after the other, or first the phrase in progress.
+        lengths = self.matcher.lengths[self.phrases][:, None]  # (batch, 1, requirements, alternatives)
+        shortest = lengths.amin(dim=3)
+        saved = (shortest[..., None] - lengths + matched).amax(dim=3)  # by the phrase in progress; (batch, n, ...)
+        missing = shortest.expand_as(met).masked_fill(met, 0).sum(dim=2) - saved.masked_fill(met, 0).amax(dim=2)
         by_bank = missing.argsort(dim=1, stable=True)
         banks = missing.gather(1, by_bank)
         positions = torch.arange(banks.shape[1], device=banks.device).expand_as(banks)
@@ -100,11 +109,11 @@ class RequiredPhrases(Batched):
         return replace(self, nodes=nodes, met=met)
 
     def _extend(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return nodes (batch, n), met phrases and matched tokens of each phrase, both (batch, n, max_phrases)."""
+        """Return nodes (batch, n), met requirements, and matched tokens of each phrase (batch, n, ...)."""
         nodes = self.matcher.step(self.nodes.gather(1, parents), tokens)
-        matched = self.matcher.matched(nodes[:, :, None], self.phrases[:, None])
+        matched = self.matcher.matched(nodes[:, :, None, None], self.phrases[:, None])
         met = self.met.gather(1, parents[:, :, None].expand(-1, -1, self.met.shape[2]))
-        return nodes, met | (matched == self.matcher.lengths[self.phrases][:, None]), matched
+        return nodes, met | (matched == self.matcher.lengths[self.phrases][:, None]).any(dim=3), matched
 
 
 def _pad(rows: Sequence[Sequence[int]], filler: int, device: torch.device) -> Tensor:

@@ -23,6 +23,7 @@ _UNSPACED = (
 _CLOSING, _OPENING = "\"'\u2019\u201d)]", "\"'\u2018\u201c(["
 
 Phrase = tuple[int, ...]
+Alternatives = tuple[Phrase, ...]
 
 
 class Part(NamedTuple):
@@ -99,12 +100,12 @@ def _is_unspaced(character: str) -> bool:
 
 
 def assign_phrases(
-    phrases: Sequence[Phrase],
+    required: Sequence[Alternatives],
     outputs: Sequence[Phrase],
     log_probs: Sequence[float],
-    search: Callable[[list[tuple[int, Phrase]]], list[float]],
-) -> list[list[Phrase]]:
-    """Assign each required phrase of a line to one of its parts.
+    search: Callable[[list[tuple[int, Alternatives]]], list[float]],
+) -> list[list[Alternatives]]:
+    """Assign each required phrase of a line, given with its alternatives, to one of its parts.
 
     A phrase goes to a part whose unconstrained translation has it, else to the part that loses the least
     log-probability with it.
@@ -112,22 +113,22 @@ def assign_phrases(
     outputs, log_probs: unconstrained translation of each part
     search: returns the log-probability of the best translation for each (part index, required phrase), -inf if none
     """
-    assigned: list[list[Phrase]] = [[] for _ in outputs]
+    assigned: list[list[Alternatives]] = [[] for _ in outputs]
     missing = []
-    for phrase in dict.fromkeys(phrases):
-        part = next((index for index, output in enumerate(outputs) if _contains(output, phrase)), None)
+    for phrases in dict.fromkeys(required):
+        part = next((index for index, output in enumerate(outputs) if _contains_any(output, phrases)), None)
         if part is None:
-            missing.append(phrase)
+            missing.append(phrases)
         else:
-            assigned[part].append(phrase)
-    candidates = [(part, phrase) for phrase in missing for part in range(len(outputs))]
+            assigned[part].append(phrases)
+    candidates = [(part, phrases) for phrases in missing for part in range(len(outputs))]
     losses = iter([log_probs[part] - found for (part, _), found in zip(candidates, search(candidates), strict=True)])
-    for phrase in missing:
+    for phrases in missing:
         part_losses = [next(losses) for _ in outputs]
         comparable = [math.inf if math.isnan(loss) else loss for loss in part_losses]
-        assigned[comparable.index(min(comparable))].append(phrase)
+        assigned[comparable.index(min(comparable))].append(phrases)
     return assigned
 
 
-def _contains(output: Phrase, phrase: Phrase) -> bool:
-    return any(output[start : start + len(phrase)] == phrase for start in range(len(output) - len(phrase) + 1))
+def _contains_any(output: Phrase, phrases: Alternatives) -> bool:
+    return any(output[start : start + len(one)] == one for one in phrases for start in range(len(output)))

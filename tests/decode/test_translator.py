@@ -29,7 +29,7 @@ from nmt.special_ids import EOS_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, ModelMetadata
 from nmt.storage.sealed import write_directory
 from nmt.text.clean import normalize
-from nmt.text.splitting import assign_phrases, join_texts, split_text
+from nmt.text.splitting import Alternatives, assign_phrases, join_texts, split_text
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 CPU = torch.device("cpu")
@@ -503,18 +503,21 @@ def test_every_translation_of_a_split_line_has_the_required_phrases(tokenizers: 
 
 
 def test_a_phrase_is_assigned_to_the_most_probable_part() -> None:
-    log_probs = {(0, (7,)): -9.0, (1, (7,)): -8.5, (0, (8, 9)): -float("inf"), (1, (8, 9)): -30.0}
-    asked: list[tuple[int, tuple[int, ...]]] = []
+    one: Alternatives = ((7,),)
+    two: Alternatives = ((9, 9), (5, 6))
+    three: Alternatives = ((8, 9), (8,))
+    log_probs = {(0, one): -9.0, (1, one): -8.5, (0, three): -float("inf"), (1, three): -30.0}
+    asked: list[tuple[int, Alternatives]] = []
 
-    def search(pairs: list[tuple[int, tuple[int, ...]]]) -> list[float]:
+    def search(pairs: list[tuple[int, Alternatives]]) -> list[float]:
         asked.extend(pairs)
         return [log_probs[pair] for pair in pairs]
 
-    phrases, outputs = [(7,), (5, 6), (8, 9), (7,)], [(4, 5, 4, 6), (4, 5, 6)]
-    assert assign_phrases(phrases, outputs, [-2.0, -1.0], search) == [[(7,)], [(5, 6), (8, 9)]]
+    outputs = [(4, 5, 4, 6), (4, 5, 6)]
+    assert assign_phrases([one, two, three, one], outputs, [-2.0, -1.0], search) == [[one], [two, three]]
     assert asked == [*log_probs]
-    impossible = assign_phrases([(7,)], [(), ()], [-float("inf")] * 2, lambda pairs: [-float("inf")] * len(pairs))
-    assert impossible == [[(7,)], []], "the search of the line then says that no translation is possible"
+    impossible = assign_phrases([one], [(), ()], [-float("inf")] * 2, lambda pairs: [-float("inf")] * len(pairs))
+    assert impossible == [[one], []], "the search of the line then says that no translation is possible"
 
 
 # --- With a real model -----------------------------------------------------------------------------------------------

@@ -15,13 +15,16 @@ NEG_INF = float("-inf")
 
 @dataclass(frozen=True)
 class Task:
-    """One sentence with its options and constraints."""
+    """One sentence with its options and constraints.
+
+    required: lists of phrases of which the output contains one
+    """
 
     table: Table
     source: Prefix
     options: SearchOptions
     prefix: Prefix = ()
-    required: tuple[Prefix, ...] = ()
+    required: tuple[tuple[Prefix, ...], ...] = ()
 
     @property
     def longest(self) -> int:
@@ -30,7 +33,7 @@ class Task:
         longest = words + options.max_extra_tokens
         if options.max_length_ratio < math.inf:
             longest = min(longest, math.ceil(options.max_length_ratio * words))
-        needed = len(self.prefix) + sum(len(phrase) for phrase in set(self.required))
+        needed = len(self.prefix) + sum(min(map(len, phrases)) for phrases in set(map(frozenset, self.required)))
         if options.max_tokens is not None:
             longest, needed = min(longest, options.max_tokens), min(needed, options.max_tokens)
         return max(longest, needed, len(self.prefix))
@@ -45,13 +48,16 @@ class Task:
         if len(tokens) < len(self.prefix):
             return token == self.prefix[len(tokens)]
         if token == EOS_ID:
-            return len(tokens) >= self.shortest and all(count(phrase, tokens) for phrase in self.required)
+            return len(tokens) >= self.shortest and self.meets_all(tokens)
         if token < EOS_ID or len(tokens) == self.longest:
             return False
         grown, n = (*tokens, token), self.options.no_repeat_ngram
         if 0 < n <= len(tokens) and count(grown[-n:], tokens):
             return False
         return not any(grown[-len(bad) :] == bad for bad in self.options.forbidden)
+
+    def meets_all(self, tokens: Prefix) -> bool:
+        return all(any(count(phrase, tokens) for phrase in phrases) for phrases in self.required)
 
     def log_probs(self, tokens: Prefix) -> list[float]:
         """Of each token of a complete output, and of EOS."""
@@ -71,9 +77,11 @@ class Task:
         return max((value * begun(phrase, tokens) / len(phrase) for phrase, value in open_ones), default=0.0)
 
     def missing(self, tokens: Prefix) -> int:
-        """Missing tokens of required phrases, if the partial match continues."""
-        open_ones = {phrase for phrase in self.required if not count(phrase, tokens)}
-        return sum(map(len, open_ones)) - max((begun(phrase, tokens) for phrase in open_ones), default=0)
+        """Fewest tokens that can follow to meet all requirements one by one, of which one may have begun."""
+        open_ones = [own for own in set(map(frozenset, self.required)) if not any(count(one, tokens) for one in own)]
+        shortest = [min(map(len, phrases)) for phrases in open_ones]
+        continued = [min(len(one) - begun(one, tokens) for one in phrases) for phrases in open_ones]
+        return min((sum(shortest) - whole + rest for whole, rest in zip(shortest, continued, strict=True)), default=0)
 
 
 def count(phrase: Prefix, tokens: Prefix) -> int:
@@ -130,7 +138,7 @@ def beam_outputs(task: Task) -> list[Scored]:
 
 def candidates(task: Task, live: Sequence[Live], taken: Counter[int], width: int) -> Iterator[Candidate]:
     """The best extensions of each hypothesis, and all that continue a required phrase."""
-    wanted = {token for phrase in task.required for token in phrase}
+    wanted = {token for phrases in task.required for phrase in phrases for token in phrase}
     for log_prob, tokens in live:
         found = []
         for token, more in enumerate(task.table(task.source, tokens)):

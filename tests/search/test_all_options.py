@@ -24,6 +24,9 @@ phrases = st.lists(st.sampled_from(WORDS), min_size=1, max_size=2).map(tuple)
 some_phrases = st.one_of(st.just(()), st.lists(phrases, max_size=2).map(tuple))
 prefixes = st.one_of(st.just(()), st.lists(st.sampled_from(WORDS), max_size=2).map(tuple))
 bias_values = st.sampled_from((-2.0, -0.3, 0.5, 1.7, 6.0))
+requirements = st.one_of(
+    st.just(()), st.lists(st.lists(phrases, min_size=1, max_size=3).map(tuple), max_size=2).map(tuple)
+)
 biases = st.one_of(st.just(()), st.lists(st.tuples(phrases, bias_values), max_size=3).map(tuple))
 
 
@@ -79,7 +82,7 @@ def search_together(tasks: Sequence[Task]) -> list[list[Hypothesis]]:
     zeros=zeros,
     n_best=st.integers(1, 4),
     chosen=rules,
-    constraints=st.lists(st.tuples(prefixes, some_phrases), min_size=3, max_size=3),
+    constraints=st.lists(st.tuples(prefixes, requirements), min_size=3, max_size=3),
 )
 def test_exhaustive_beam_finds_the_optimum_with_all_options(
     seed: int, lengths: list[int], zeros: float, n_best: int, chosen: dict[str, Any], constraints: list[Any]
@@ -104,7 +107,7 @@ def test_exhaustive_beam_finds_the_optimum_with_all_options(
     strength=st.sampled_from((0.0, 0.5, 3.0)),
     data=st.data(),
     chosen=rules,
-    constraints=st.lists(st.tuples(prefixes, some_phrases), min_size=4, max_size=4),
+    constraints=st.lists(st.tuples(prefixes, requirements), min_size=4, max_size=4),
 )
 def test_equals_reference_with_all_options(
     seed: int,
@@ -143,12 +146,12 @@ COMPANY: list[dict[str, Any]] = [
 @pytest.mark.parametrize("chosen", COMPANY, ids=lambda chosen: "+".join(chosen))
 def test_results_do_not_depend_on_the_batch_with_any_option(chosen: dict[str, Any]) -> None:
     options = SearchOptions(**({"beam_size": 4, "n_best": 3, "max_extra_tokens": 5} | chosen))
-    constraints: list[tuple[Prefix, tuple[Prefix, ...]]] = [
+    constraints: list[tuple[Prefix, tuple[tuple[Prefix, ...], ...]]] = [
         ((), ()),
-        ((), ((4, 5), (5, 6, 7))),
+        ((), (((4, 5), (8, 8, 8)), ((5, 6, 7),))),
         ((6, 6), ()),
-        ((), ((8,),)),
-        ((4,), ((5, 4), (9, 9, 9), (4, 5))),
+        ((), (((8,),),)),
+        ((4,), (((5, 4),), ((9, 9, 9), (8, 9)), ((4, 5),))),
     ]
     tasks = tasks_of(3, [3, 0, 7, 1, 3, 5, 2, 2, 9, 4], 0.2, 6, options, constraints * 2)
     alone = [search_together([task])[0] for task in tasks]
@@ -166,7 +169,7 @@ def test_inactive_options_are_bit_identical() -> None:
     expected = search_together(plain)
     one_group = replace(options, beam_groups=1, diversity_penalty=9.0)
     assert search_together([replace(task, options=one_group) for task in plain]) == expected
-    busy = [*plain, replace(plain[1], required=((4, 5, 6), (7,)))]
+    busy = [*plain, replace(plain[1], required=(((4, 5, 6),), ((7,), (8, 4))))]
     assert search_together(busy)[:4] == expected
 
 

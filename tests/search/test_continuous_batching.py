@@ -23,7 +23,7 @@ from nmt.special_ids import BOS_ID
 from tests.inference.test_captured import SEARCHES, Rehearsing, draw_sources, make_model
 from tests.inference.test_captured import assert_same as assert_same_search
 from tests.search.reference_search import Task, beam_outputs
-from tests.search.test_all_options import prefixes, rules, some_phrases, stops, tasks_of, usually
+from tests.search.test_all_options import prefixes, requirements, rules, stops, tasks_of, usually
 from tests.search.test_search import PrefixState, TableModel, assert_same, random_table, source_of, zeros
 
 
@@ -79,7 +79,7 @@ def search(tasks: Sequence[Task], batch_size: int) -> tuple[list[list[Hypothesis
     groups=usually(1, st.integers(2, 3)),
     data=st.data(),
     chosen=rules,
-    constraints=st.lists(st.tuples(prefixes, some_phrases), min_size=9, max_size=9),
+    constraints=st.lists(st.tuples(prefixes, requirements), min_size=9, max_size=9),
 )
 def test_equals_reference_with_all_options_when_refilled(
     seed: int,
@@ -148,7 +148,7 @@ def test_captured_model_finds_the_same(options: SearchOptions, batch_size: int) 
     captured = CapturedModel(model, recorder)
     for count in (17, 5):
         src = draw_sources(rng, count, longest=40)
-        required = [[[rng.randrange(4, 30)] for _ in range(rng.choice((0, 0, 1)))] for _ in range(count)]
+        required = [[[[rng.randrange(4, 30)]] for _ in range(rng.choice((0, 0, 1)))] for _ in range(count)]
         found = beam_search(captured, src, options, None, required, batch_size=batch_size)
         assert_same_search(found, beam_search(model, src, options, None, required))
     assert recorder.recorded

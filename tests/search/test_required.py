@@ -18,7 +18,7 @@ phrases = st.lists(st.integers(4, 8), min_size=1, max_size=4).map(tuple)
 
 
 def search_required(
-    seed: int, words: int, required: list[list[Prefix]], options: SearchOptions, length: int = 3
+    seed: int, words: int, required: list[list[list[Prefix]]], options: SearchOptions, length: int = 3
 ) -> list[list[Hypothesis]]:
     sources = [source_of(length, name) for name in range(len(required))]
     model = TableModel(random_table(seed, words))
@@ -31,16 +31,17 @@ def search_required(
     beam_size=st.integers(1, 6),
     groups=st.integers(1, 2),
     extra=st.integers(0, 6),
-    required=st.lists(st.lists(phrases, max_size=4), min_size=1, max_size=3),
+    required=st.lists(st.lists(st.lists(phrases, min_size=1, max_size=3), max_size=4), min_size=1, max_size=3),
 )
 def test_every_beam_size_satisfies_the_constraints(
-    seed: int, beam_size: int, groups: int, extra: int, required: list[list[Prefix]]
+    seed: int, beam_size: int, groups: int, extra: int, required: list[list[list[Prefix]]]
 ) -> None:
     options = SearchOptions(beam_size * groups, 1, max_extra_tokens=extra, beam_groups=groups)
     for own, hypotheses in zip(required, search_required(seed, 5, required, options), strict=True):
         [found] = hypotheses
-        assert all(count(phrase, tuple(found.tokens)) for phrase in own)
-        assert len(found.tokens) <= max(3 + extra, sum(map(len, set(own))))
+        assert all(any(count(phrase, tuple(found.tokens)) for phrase in phrases) for phrases in own)
+        shortest = [min(map(len, phrases)) for phrases in set(map(frozenset, own))]
+        assert len(found.tokens) <= max(3 + extra, sum(shortest))
 
 
 def test_phrases_may_share_tokens() -> None:
@@ -52,8 +53,24 @@ def test_phrases_may_share_tokens() -> None:
 
     src, options = PackedSequences.from_lists([source_of(3, 0)]), SearchOptions(beam_size=6)
     for required in ([(4, 5), (5, 6)], [(4, 5, 6), (5,), (5, 6)], [(6,), (6,), (4, 5)]):
-        [[found]] = beam_search(TableModel(table), src, options, None, [required])
+        [[found]] = beam_search(TableModel(table), src, options, None, [[[phrase] for phrase in required]])
         assert found.tokens == [4, 5, 6]
+
+
+def test_the_most_probable_alternative_is_chosen() -> None:
+    """Both forms are improbable; the longer one is less so."""
+
+    def table(_source: Prefix, prefix: Prefix) -> list[float]:
+        weights = dict.fromkeys(range(3, 10), 0.001)
+        likely = {(): 4, (4,): 5, (4, 5): 3, (4, 5, 7): 8, (4, 5, 7, 8): 3}.get(prefix, 3)
+        weights |= {7: 0.05, likely: 0.9}
+        return [-math.inf] * 3 + [math.log(weights[token]) for token in range(3, 10)]
+
+    src, options = PackedSequences.from_lists([source_of(3, 0)]), SearchOptions(beam_size=4, length_penalty="none")
+    [[found]] = beam_search(TableModel(table), src, options, None, [[[(9,), (7, 8)]]])
+    assert found.tokens == [4, 5, 7, 8]
+    [[found]] = beam_search(TableModel(table), src, options, None, [[[(9,)]]])
+    assert 9 in found.tokens and 8 not in found.tokens
 
 
 def test_a_large_beam_places_a_phrase_at_its_most_probable_position() -> None:
@@ -69,12 +86,12 @@ def test_a_large_beam_places_a_phrase_at_its_most_probable_position() -> None:
         return [-math.inf] * 3 + [math.log(weights[token]) for token in range(3, 10)]
 
     src = PackedSequences.from_lists([source_of(4, 0)])
-    [[found]] = beam_search(TableModel(table), src, SearchOptions(beam_size=4), None, [[(9,)]])
+    [[found]] = beam_search(TableModel(table), src, SearchOptions(beam_size=4), None, [[[(9,)]]])
     assert found.tokens == [4, 5, 9, 6, 7]
 
 
 def test_the_limit_grows_for_phrases_up_to_max_tokens() -> None:
-    required = [[(4, 5), (6, 7), (8,)]]
+    required: list[list[list[Prefix]]] = [[[(4, 5), (4, 5, 6, 7)], [(6, 7)], [(8,)]]]
     [[found]] = search_required(1, 5, required, SearchOptions(beam_size=2, max_extra_tokens=0), length=1)
     assert len(found.tokens) == 5
     [[found]] = search_required(1, 5, required, SearchOptions(beam_size=2, max_extra_tokens=0, max_tokens=5), length=1)
@@ -84,27 +101,29 @@ def test_the_limit_grows_for_phrases_up_to_max_tokens() -> None:
 
 def test_phrases_both_required_and_forbidden_have_no_output() -> None:
     options = SearchOptions(beam_size=3, n_best=3, forbidden=((5, 6),), max_extra_tokens=1)
-    found = search_required(2, 5, [[(4, 5, 6)], [(5,), (6,)]], options)
+    found = search_required(2, 5, [[[(4, 5, 6)]], [[(5,)], [(6,)]], [[(4, 5, 6), (7, 8)]]], options)
     assert found[0] == []
     assert found[1] and all({5, 6} <= set(h.tokens) and not count((5, 6), tuple(h.tokens)) for h in found[1])
+    assert found[2] and all(count((7, 8), tuple(h.tokens)) for h in found[2])
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_prefix_can_satisfy_a_phrase(seed: int) -> None:
     src, options = PackedSequences.from_lists([source_of(1, 0)]), SearchOptions(beam_size=2, max_extra_tokens=0)
     model = TableModel(random_table(seed, 5))
-    [[found]] = beam_search(model, src, options, [(4, 5, 6)], [[(5, 6, 7), (4, 5)]])
+    [[found]] = beam_search(model, src, options, [(4, 5, 6)], [[[(5, 6, 7)], [(4, 5)]]])
     assert found.tokens[:3] == [4, 5, 6]
     assert count((5, 6, 7), tuple(found.tokens))
 
 
 def test_exhaustive_beam_finds_the_optimum_with_phrases() -> None:
-    """A large beam against enumeration of all outputs of five tokens, with overlapping phrases."""
-    table, words, required = random_table(8, 3), (4, 5, 6), [(4, 5), (5, 4, 5), (6,)]
+    """A large beam against enumeration of all outputs of five tokens, with overlapping phrases and alternatives."""
+    table, words = random_table(8, 3), (4, 5, 6)
+    required: list[list[Prefix]] = [[(4, 5)], [(5, 4, 5), (6, 6)], [(6,), (5, 5, 5)]]
     scored = []
     for length in range(6):
         for tokens in itertools.product(words, repeat=length):
-            if all(count(phrase, tokens) for phrase in required):
+            if all(any(count(phrase, tokens) for phrase in phrases) for phrases in required):
                 steps = [table(source_of(3, 0), tokens[:i])[token] for i, token in enumerate((*tokens, 3))]
                 scored.append((sum(steps), tokens))
     options = SearchOptions(beam_size=243, n_best=5, length_penalty="none", max_extra_tokens=2, max_tokens=5)

@@ -33,7 +33,7 @@ VOCAB = 37
 SIZES = {"d_model": 32, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
 SOURCES = [[5, 6, 7], [6], [7, 8, 9, 10, 11, 12], [], [13, 14, 15, 16], [17, 18], [5, 5, 5]]
 PREFIXES = [[5], [], [6, 7, 8], [], [9], [], []]
-REQUIRED = [[[5, 6], [7]], [], [[8]], [[9, 10]], [], [[11], [12]], []]
+REQUIRED = [[[[5, 6]], [[7]]], [], [[[8], [13, 14]]], [[[9, 10]]], [], [[[11], [15]], [[12]]], []]
 
 STEP, READ = "search/beam_search.py:beam_search", "search/beam.py:Beam.read"
 BIAS = "search/bias.py:Bias.extend"
