@@ -21,6 +21,18 @@ _COMPUTE_TYPES: Mapping[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp1
 PRECISION_OF: Mapping[str, str] = {compute_type: precision for precision, compute_type in _COMPUTE_TYPES.items()}
 """The precision for each of CTranslate2's compute types."""
 
+# Search options that CTranslate2 supports only at their defaults; of `stop`, it supports the other values.
+_UNSUPPORTED: Mapping[str, str] = {
+    "stop": "decode.stop 'exact' (it stops after a number of finished hypotheses)",
+    "sampling": "sampling (its samples depend on more than seed and line)",
+    "beam_groups": "beam groups (decode.beam_groups)",
+    "bias": "word bias (decode.bias)",
+    "require": "required phrases (decode.require)",
+    "shortlist": "shortlists (decode.shortlist, --shortlist)",
+    "alignments": "alignments (they need torch's attention weights)",
+}
+_DEFAULTS = DecodeRecipe()
+
 
 @dataclass(frozen=True)
 class EngineDevice:
@@ -62,23 +74,25 @@ def unsupported_options(
     device: EngineDevice | None = None,
     ensemble: Sequence[str | Path] = (),
 ) -> list[str]:
-    """Describe the requested options that CTranslate2 does not support. device: None skips the check of precision"""
-    requested = {
-        "decode.stop 'exact' (it stops after a number of finished hypotheses)": decode.stop == "exact",
-        "sampling (its samples depend on more than seed and line)": decode.sampling,
-        "beam groups (decode.beam_groups)": decode.beam_groups > 1,
-        "word bias (decode.bias)": bool(decode.bias),
-        "required phrases (decode.require)": bool(decode.require),
-        "shortlists (decode.shortlist, --shortlist)": decode.shortlist is not None,
-        "alignments (they need torch's attention weights)": decode.alignments,
-        "ensembles": bool(ensemble),
-        "decode.n_best above decode.beam_size * decode.patience": decode.n_best > max_hypotheses(decode),
-    }
-    unsupported = [name for name, is_requested in requested.items() if is_requested]
+    """Describe the requested options that CTranslate2 does not support.
+
+    device: None skips the check of precision
+    """
+    unsupported = [_UNSUPPORTED[name] for name in unsupported_search_options(decode)]
+    if ensemble:
+        unsupported.append("ensembles")
+    if decode.n_best > max_hypotheses(decode):
+        unsupported.append("decode.n_best above decode.beam_size * decode.patience")
     if device is not None and PRECISION_OF[select_compute_type(precision, device)] not in supported_precisions(device):
         supported = ", ".join(supported_precisions(device))
         unsupported.append(f"precision {precision} (this {device.kind} supports {supported})")
     return unsupported
+
+
+def unsupported_search_options(decode: DecodeRecipe) -> list[str]:
+    """Return the names of the requested search options that CTranslate2 does not support."""
+    supported = {"stop": decode.stop != "exact"}
+    return [name for name in _UNSUPPORTED if not supported.get(name, getattr(decode, name) == getattr(_DEFAULTS, name))]
 
 
 def max_hypotheses(options: SearchOptions | DecodeRecipe) -> int:

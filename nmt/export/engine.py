@@ -51,9 +51,8 @@ from nmt.text.tokenizer import Tokenizers
 BATCH_TOKENS = 384
 """Default number of source tokens per batch; smaller than for torch, because steps have less overhead."""
 
-NO_PENALTY = 1e-12
-"""Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis."""
-
+# Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis.
+_NO_PENALTY = 1e-12
 _NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes within a word; use --engine torch"
 
 # n^(0.8 alpha) is proportional to ((5 + n) / 6)^alpha within a few percent for 10 to 100 tokens.
@@ -182,21 +181,12 @@ class CTranslate2Engine:
 
     def _arguments(self, options: SearchOptions, longest: int, shortest: int, all_hypotheses: bool) -> dict[str, Any]:
         """Return the arguments of translate_batch. longest: maximum output length including EOS"""
-        never = [[self._tgt_pieces[PAD_ID]], [self._tgt_pieces[BOS_ID]]]
-        forbidden = [[self._tgt_pieces[token] for token in sequence] for sequence in options.forbidden]
         returns_all = all_hypotheses or options.length_penalty == "gnmt"
-        return {
-            "beam_size": options.beam_size,
-            "patience": options.patience if options.stop == "patience" and options.beam_size > 1 else 1.0,
+        return search_arguments(options, self._tgt_pieces) | {
             "num_hypotheses": max_hypotheses(options) if returns_all else options.n_best,
-            "length_penalty": _exponent(options),
-            "no_repeat_ngram_size": options.no_repeat_ngram,
-            "disable_unk": True,
-            "suppress_sequences": never + forbidden,
             "max_input_length": 0,
             "max_decoding_length": longest,
             "min_decoding_length": shortest,
-            "return_end_token": True,  # then EOS counts for the length penalty, as in nmt
             "return_scores": True,
             "asynchronous": True,
         }
@@ -231,7 +221,7 @@ class CTranslate2Engine:
     def _finish(self, search: _Search, options: SearchOptions) -> list[list[_Output]]:
         """Wait for the outputs of each source."""
         outputs: list[list[_Output]] = [[]] * search.num_tasks
-        exponent = _exponent(options)
+        exponent = length_exponent(options)
         for batch in search.batches:
             _poll(partial(self._advance, batch))
             with engine_errors():
@@ -306,10 +296,24 @@ def _split_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[i
         yield batch
 
 
-def _exponent(options: SearchOptions) -> float:
+def search_arguments(options: SearchOptions, tgt_pieces: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of translate_batch that do not depend on the input. tgt_pieces: the target vocabulary"""
+    suppressed = [(PAD_ID,), (BOS_ID,), *options.forbidden]
+    return {
+        "beam_size": options.beam_size,
+        "patience": options.patience if options.stop == "patience" and options.beam_size > 1 else 1.0,
+        "length_penalty": length_exponent(options),
+        "no_repeat_ngram_size": options.no_repeat_ngram,
+        "disable_unk": True,
+        "suppress_sequences": [[tgt_pieces[token] for token in sequence] for sequence in suppressed],
+        "return_end_token": True,  # then EOS counts for the length penalty, as in nmt
+    }
+
+
+def length_exponent(options: SearchOptions | DecodeRecipe) -> float:
     """Return the exponent of CTranslate2's length penalty."""
     if options.length_penalty == "none" or not options.length_alpha:
-        return NO_PENALTY
+        return _NO_PENALTY
     return options.length_alpha * (_GNMT_EXPONENT if options.length_penalty == "gnmt" else 1.0)
 
 

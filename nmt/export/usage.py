@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nmt.export.engine import NO_PENALTY
+from nmt.export.capabilities import unsupported_search_options
+from nmt.export.engine import length_exponent, search_arguments
 from nmt.export.generation import forbidden_tokens
 from nmt.recipe import DecodeRecipe
-from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
+from nmt.search.options import SearchOptions
+from nmt.special_ids import EOS_ID
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.tokenizer import Tokenizers
 
@@ -17,9 +19,8 @@ from nmt.text.tokenizer import Tokenizers
 _SHOWN = ("num_beams", "length_penalty", "no_repeat_ngram_size", "min_new_tokens")
 _SHOWN_FOR_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
 
-# Search options that change translations and that CTranslate2 does not support.
-_NOT_IN_CTRANSLATE2 = ("beam_groups", "require", "bias", "mbr_metric", "sampling", "shortlist")
-_DEFAULTS = DecodeRecipe()
+# Arguments of translate_batch at their defaults, which the example leaves out.
+_DEFAULT_ARGUMENTS = {"patience": 1.0, "no_repeat_ngram_size": 0}
 
 
 def huggingface_usage(generation: Mapping[str, Any], name: str) -> str:
@@ -81,19 +82,15 @@ print(translate("A sentence."))"""
 
 def _ctranslate2_options(metadata: ModelMetadata, tokenizers: Tokenizers) -> list[str]:
     """Return the arguments of `translate_batch` as Python code."""
-    decode = metadata.decode
-    suppressed = [[piece] for piece in tokenizers.tgt.pieces([PAD_ID, BOS_ID])]
-    suppressed += [tokenizers.tgt.pieces(tokens) for tokens in forbidden_tokens(tokenizers, metadata)]
+    one_best = metadata.decode.model_copy(update={"sampling": False, "n_best": 1})
+    arguments = search_arguments(
+        SearchOptions.from_recipe(one_best, forbidden=forbidden_tokens(tokenizers, metadata)),
+        tokenizers.tgt.pieces(range(tokenizers.tgt.vocab_size)),
+    )
     return [
-        f"beam_size={decode.beam_size}",
-        *([f"patience={decode.patience}"] if decode.stop == "patience" and decode.beam_size > 1 else []),
-        f"length_penalty={(decode.length_alpha if decode.length_penalty != 'none' else 0.0) or NO_PENALTY}",
-        *([f"no_repeat_ngram_size={decode.no_repeat_ngram}"] if decode.no_repeat_ngram else []),
+        *(f"{name}={value!r}" for name, value in arguments.items() if value != _DEFAULT_ARGUMENTS.get(name)),
         "max_decoding_length=longest + 1",
-        f"min_decoding_length={_min_length(decode)}",
-        "return_end_token=True",
-        "disable_unk=True",
-        f"suppress_sequences={suppressed!r}",
+        f"min_decoding_length={_min_length(metadata.decode)}",
     ]
 
 
@@ -116,10 +113,7 @@ def lost_by_ctranslate2(decode: DecodeRecipe) -> list[str]:
     """Describe the search options of a model that CTranslate2 does not support."""
     lost = []
     if decode.length_penalty == "gnmt" and decode.length_alpha:
-        alpha = f"{decode.length_alpha:g}"
-        lost.append(f"length penalty gnmt, ((5+n)/6)^{alpha} (the example uses n^{alpha})")
-    if decode.stop == "exact":
-        lost.append("decode.stop 'exact'")
-    return lost + [
-        f"decode.{name}" for name in _NOT_IN_CTRANSLATE2 if getattr(decode, name) != getattr(_DEFAULTS, name)
-    ]
+        ours, theirs = f"((5+n)/6)^{decode.length_alpha:g}", f"n^{length_exponent(decode):g}"
+        lost.append(f"length penalty gnmt, {ours} (the example uses {theirs})")
+    names = unsupported_search_options(decode) + (["mbr_metric"] if decode.mbr_metric != "none" else [])
+    return lost + [f"decode.{name}" + (" 'exact'" if name == "stop" else "") for name in names]
