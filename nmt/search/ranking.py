@@ -38,6 +38,9 @@ class Ranker:
         if beam.required is not None:
             beam.required.forbid_end(log_probs)
         rank = log_probs if beam.bias is None else beam.bias.apply(log_probs)
+        if self._num_groups == 1:
+            best = _best_of_group(beam, slice(0, log_probs.shape[1]), log_probs, rank)
+            return Extensions(*(part[:, None] for part in best))
         batch, beam_size, vocab = log_probs.shape
         width = beam_size // self._num_groups
         counts = log_probs.new_zeros(batch, vocab)  # hypotheses of earlier groups that each token extends
