@@ -20,6 +20,8 @@ from nmt.recipe.corpora import (
 from nmt.recipe.decoding import DecodeRecipe
 from nmt.recipe.errors import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
+from nmt.recipe.former_options import upgrade_options
+from nmt.recipe.reference import describe_recipe
 from nmt.recipe.sections import (
     DataRecipe,
     ModelRecipe,
@@ -28,10 +30,8 @@ from nmt.recipe.sections import (
     TrainRecipe,
 )
 from nmt.recipe.toml import (
-    describe_recipe,
     dump_choices,
     dump_recipe,
-    explain,
     is_dumped,
     load_recipe,
     load_saved_recipe,
@@ -39,8 +39,8 @@ from nmt.recipe.toml import (
     parse_recipe,
     parse_saved_recipe,
     revalidate,
-    upgrade_options,
 )
+from nmt.recipe.validation import explain
 
 __all__ = [
     "BleuTokenizer",

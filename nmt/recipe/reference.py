@@ -1,4 +1,4 @@
-"""The reference of all recipe options, generated from the sections."""
+"""Documentation of recipe options, from the docstrings of the sections: in comments of a recipe, and as Markdown."""
 
 from __future__ import annotations
 
@@ -8,8 +8,65 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from nmt.recipe.corpora import CORPUS_KINDS, Section, TrainingOptions
-from nmt.recipe.sections import Recipe
+from nmt.recipe.sections import DataRecipe, Recipe
 from nmt.recipe.toml import toml_value
+
+
+def describe_recipe(recipe: Recipe) -> str:
+    """Format a recipe as TOML with the documentation of each option in a comment above it."""
+    return "\n".join(_section_lines(recipe, prefix="")) + "\n"
+
+
+def _section_lines(section: Section, prefix: str) -> Iterator[str]:
+    """Yield the lines of a section and its subsections; prefix: its name, "" for the recipe."""
+    fields = type(section).model_fields
+    simple = {name: field for name, field in fields.items() if not isinstance(getattr(section, name), Section)}
+    if prefix:
+        yield ""
+        yield f"# {section.summary.splitlines()[0]}"
+        yield f"[{prefix}]"
+    for name, field in simple.items():
+        if isinstance(section, DataRecipe) and name == "train":
+            yield from _corpus_comments()
+        yield from _option_lines(name, field, getattr(section, name))
+    for name in fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            yield from _section_lines(value, f"{prefix}.{name}" if prefix else name)
+
+
+def _corpus_comments() -> Iterator[str]:
+    """Yield comments that document the kinds of corpora and their options."""
+    yield "# Kinds of corpora; `*` marks required options:"
+    for kind, section in CORPUS_KINDS.items():
+        own = {name: field for name, field in section.model_fields.items() if name not in TrainingOptions.model_fields}
+        options = ", ".join(_key(name, field) for name, field in own.items() if name != "kind")
+        yield f"#   kind = {toml_value(kind)}: {options}"
+        yield f"#     {' '.join(section.summary.split())}"
+    shared = ", ".join(_key(name, field) for name, field in TrainingOptions.model_fields.items())
+    yield f"#   Training corpora of every kind: {shared}"
+    for name, field in TrainingOptions.model_fields.items():
+        yield f"#     {name}: {' '.join((field.description or '').split())}"
+
+
+def _key(name: str, field: FieldInfo) -> str:
+    """Format an option of a corpus with its default, such as `split = "train"`."""
+    if field.is_required():
+        return f"{name}*"
+    return name if field.default is None else f"{name} = {toml_value(field.default)}"
+
+
+def _option_lines(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
+    """Yield a comment with the documentation of an option, and the option, commented out if it is unset."""
+    is_list = get_origin(field.annotation) is tuple
+    annotation = get_args(field.annotation)[0] if is_list else field.annotation
+    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+    documentation = " ".join((field.description or "").split())
+    yield f"# {documentation}" + (f" {'Any' if is_list else 'One'} of: {', '.join(choices)}." if choices else "")
+    if value is None:
+        yield f"# {name} ="
+    else:
+        yield f"{name} = {toml_value(value)}"
 
 
 def option_reference() -> str:

@@ -320,7 +320,7 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
         ("train.micro_batch_tokens=true", "train.micro_batch_tokens = 'true'; it must be a whole number or "),
         ("train.micro_batch_tokens=-4", "train.micro_batch_tokens = -4; it must be greater than 0 or 'auto'"),
         ("train.freeze=encoder", "train.freeze = 'encoder'; it must be a list in brackets"),
-        ("train.adam_betas=[0.9,0.9,0.9]", "train.adam_betas = [0.9, 0.9, 0.9]; it must have 2 parts at most"),
+        ("train.adam_betas=[0.9,0.9,0.9]", "train.adam_betas = [0.9, 0.9, 0.9]; it must have at most 2 items"),
         ("train=3", "train = 3; it must be a section of options"),
         ("decode.bias=3", "decode.bias = 3; it must be a table such as { name = value }"),
         ("decode.bias={a='x'}", "decode.bias.a = 'x'; it must be a number"),
@@ -328,7 +328,7 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
         ('decode.bias."Dr. Smith"=x', "decode.bias.Dr. Smith = 'x'; it must be a number"),
         ("decode.bias.Dr. Smith", "override 'decode.bias.Dr. Smith' has no value; it must be like"),
         ('decode.bias."Dr. =1', "override 'decode.bias.\"Dr. =1': \"Dr. has no closing quote; add it"),
-        ("data.train=[]", "data.train = []; it must have 1 or more parts"),
+        ("data.train=[]", "data.train = []; it must have 1 or more items"),
         ('name="a/b"', "name = 'a/b'; it must be letters, digits, '.', '_' and '-', starting"),
         ("tgt_lang=German", "tgt_lang = 'German'; it must be an ISO 639 code of two or three lower-case letters"),
         (
@@ -448,7 +448,7 @@ def test_removed_options_load_from_saved_recipes_and_are_errors_elsewhere(tmp_pa
         ),
         (
             "[data.test.t]\nkind = 'text'\nsrc = 'a'\ntgt = []",
-            "recipe: data.test.t.tgt = []; it must be text in quotes or have 1 or more parts",
+            "recipe: data.test.t.tgt = []; it must be text in quotes or have 1 or more items",
         ),
         (
             "[evaluate]\ntokenize = 'mecab'",

@@ -1,0 +1,169 @@
+"""Error messages of invalid recipes: the errors of pydantic on one line, in the words of the recipe file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from types import UnionType
+from typing import Any, Union, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from nmt.recipe.corpora import CORPUS_KINDS, TAG_PATTERN
+from nmt.recipe.former_options import REMOVED, RENAMED, RENAMED_KINDS
+from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, Recipe
+
+# Descriptions of valid values, by the error types of pydantic.
+_EXPECTED = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "string_type": "text in quotes",
+    "path_type": "text in quotes",
+    "tuple_type": "a list in brackets",
+    "dict_type": "a table such as { name = value }",
+    "model_type": "a section of options",
+    "model_attributes_type": "a table such as { name = value }",
+}
+_PATTERNS = {
+    NAME_PATTERN: "letters, digits, '.', '_' and '-', starting with a letter or digit",
+    LANGUAGE_PATTERN: "an ISO 639 code of two or three lower-case letters, such as 'de'",
+    TAG_PATTERN: "a word in angle brackets, such as '<web>'",
+}
+
+
+def explain(error: ValidationError) -> str:
+    """Format all errors of pydantic on one line."""
+    return " | ".join(phrase for _, phrase in _problems(error))
+
+
+def explain_with_origin(error: ValidationError, overrides: Sequence[str], where: str) -> str:
+    """Format all errors of pydantic on one line, with `where` before those that no override has caused."""
+    keys = [override.partition("=")[0].strip() for override in overrides]
+    keys = ["decode.bias" if key.startswith("decode.bias.") else key for key in keys]  # phrases may be quoted
+    of_overrides: list[str] = []
+    of_file: list[str] = []
+    for option, phrase in _problems(error):
+        is_overridden = any(_contains(option, key) or _contains(key, option) for key in keys)
+        (of_overrides if is_overridden else of_file).append(phrase)
+    return " | ".join(of_overrides + ([f"{where}: {' | '.join(of_file)}"] if of_file else []))
+
+
+def _contains(outer: str, inner: str) -> bool:
+    """Return whether an option is another one or a section that contains it; the whole recipe is ""."""
+    return not outer or f"{inner}.".startswith(f"{outer}.")
+
+
+def _problems(error: ValidationError) -> Iterator[tuple[str, str]]:
+    """Yield each invalid option, named as in the file, and a description of its error."""
+    problems = error.errors()
+    locations = [problem["loc"] for problem in problems]
+    by_option: dict[str, list[ErrorDetails]] = {}
+    for problem in problems:
+        location = problem["loc"]
+        # An error of a section may only be a consequence of errors of its options.
+        if not any(other[: len(location)] == location and other != location for other in locations):
+            by_option.setdefault(".".join(_written_names(location)), []).append(problem)
+    for option, of_option in by_option.items():
+        yield option, _describe_problem(option, of_option)
+
+
+def _describe_problem(where: str, problems: Sequence[ErrorDetails]) -> str:
+    """Describe the errors of an option: one for each type of a union."""
+    problem = problems[0]
+    if problem["type"] in ("union_tag_not_found", "union_tag_invalid"):
+        kind = problem["input"].get("kind")
+        if now := RENAMED_KINDS.get(str(kind)):
+            return f"{where}.kind is {kind!r}, which no longer exists; use {now!r}"
+        return f"{where}.kind is {kind!r}; it must be one of {', '.join(CORPUS_KINDS)}"
+    if where in REMOVED:
+        return f"unknown option {where!r}; {REMOVED[where]}; leave it out"
+    if where in RENAMED:
+        return f"unknown option {where!r}; it is now {RENAMED[where]!r}; use that name"
+    if problem["type"] == "extra_forbidden":
+        return f"unknown option {where!r}; {_suggest(problem['loc'])}"
+    if problem["type"] == "missing" and _is_section(_annotation(problem["loc"])):
+        return f"section [{where}] is missing; every recipe needs one; recipes/quickstart.toml is an example"
+    if problem["type"] == "missing":
+        return f"option {where!r} is missing; set it"
+    if problem["type"] == "value_error":
+        return problem["msg"].removeprefix("Value error, ")
+    return (
+        f"{where} = {problem['input']!r}; it must {' or '.join(map(_requirement, problems)).replace(' or be ', ' or ')}"
+    )
+
+
+def _suggest(location: Sequence[str | int]) -> str:
+    """Suggest a known option of the same section, or else of another section."""
+    section, name = location[:-1], str(location[-1])
+    if near := _nearest(name, _known_names(section)):
+        return f"did you mean {near!r}?"
+    for other in Recipe.model_fields if section in [(one,) for one in Recipe.model_fields] or not section else ():
+        if _is_section(_annotation((other,))) and (near := _nearest(name, _known_names((other,)), similarity=0.8)):
+            return f"did you mean {f'{other}.{near}'!r}?"
+    return f"known options: {', '.join(_known_names(section))}"
+
+
+def _nearest(name: str, known: Sequence[str], similarity: float = 0.5) -> str | None:
+    """Return the option with the most similar name, or with the initials `name` (`lr`, `learning_rate`)."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=similarity)
+    initials = [option for option in known if "".join(word[0] for word in option.split("_")) == name and "_" in option]
+    return next(iter(near + initials), None)
+
+
+def _requirement(problem: ErrorDetails) -> str:
+    """Describe valid values, from the type and message of a pydantic error."""
+    if problem["type"] in _EXPECTED:
+        return f"be {_EXPECTED[problem['type']]}"
+    match problem["type"]:
+        case "too_short":
+            return f"have {problem['ctx']['min_length']} or more items"
+        case "too_long":
+            return f"have at most {problem['ctx']['max_length']} items"
+        case "string_pattern_mismatch":
+            return f"be {_PATTERNS[problem['ctx']['pattern']]}"
+        case _:
+            return problem["msg"].partition(" should ")[2] or f"be another: {problem['msg']}"
+
+
+def _written_names(location: Sequence[str | int]) -> list[str]:
+    """Return the names of a location as written in the file, such as `data.train.0.src`.
+
+    Drops what pydantic adds: the kind of a corpus, and the type of a union.
+    """
+    is_corpus = location[:1] == ("data",) and len(location) > 3 and location[3] in CORPUS_KINDS
+    return [
+        str(part)
+        for index, part in enumerate(location)
+        if not (is_corpus and index == 3) and not (isinstance(part, str) and _is_union(location[:index]))
+    ]
+
+
+def _is_union(location: Sequence[str | int]) -> bool:
+    return get_origin(_annotation(location)) in (Union, UnionType)
+
+
+def _annotation(location: Sequence[str | int]) -> Any:
+    """Return the type of an option; pydantic adds the kind of a corpus to the location."""
+    annotation: Any = Recipe
+    for part in location:
+        if part in CORPUS_KINDS:
+            annotation = CORPUS_KINDS[str(part)]
+        elif _is_section(annotation) and part in annotation.model_fields:
+            annotation = annotation.model_fields[str(part)].annotation
+    return annotation
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _known_names(location: Sequence[str | int]) -> list[str]:
+    """Return the options of the section or corpus at a location."""
+    section: type[BaseModel] = _annotation(location)
+    return list(section.model_fields)
