@@ -59,7 +59,7 @@ def relative_probabilities(log_probs: Sequence[float]) -> list[float]:
 def pairwise_chrf(texts: Sequence[str]) -> Scores:
     """Return chrF2 of all pairs: the F2 score of precision and recall, averaged over n-gram orders (Popović 2015).
 
-    As in sacreBLEU, only orders count for which both texts have n-grams.
+    As in sacreBLEU, an order counts only if both texts have n-grams of it.
     """
     order, weight = CHRF.CHAR_ORDER, CHRF.BETA**2
     counts_of_texts = [extract_all_char_ngrams(text, order) for text in texts]

@@ -72,7 +72,7 @@ class Scorer:
     """Score text: a model with its tokenizers and normalization."""
 
     def __init__(self, loaded: LoadedModel, tokenizers: Tokenizers, device: torch.device) -> None:
-        """device: that of the model."""
+        """device: device of the model."""
         self._model, self._tokenizers, self._device = loaded.model, tokenizers, device
         self._unicode_form = cast(UnicodeForm, loaded.metadata.unicode_form)
         self._limit = loaded.model.recipe.max_positions - 1
@@ -84,7 +84,7 @@ class Scorer:
     def load(cls, path: str | Path, device: str = "auto", tag: str | None = None) -> Scorer:
         """Load a model directory, a checkpoint or a run; UserError if there is none.
 
-        tag: see `DecodeRecipe.tag`; by default the model's
+        tag: see `DecodeRecipe.tag`; by default the tag of the model
         """
         torch_device = choose_device(device)
         loaded = load_model(Path(path), torch_device)

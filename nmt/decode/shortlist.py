@@ -2,7 +2,8 @@
 
 A shortlist has the most frequent target tokens, and for each source token its most probable translations according to a
 statistical aligner. With a joint vocabulary it also has the source token itself, since names are copied. Marian's
-`--shortlist` selects the same. EOS and the tokens of prefixes, required and preferred phrases are added per sentence.
+`--shortlist` selects the same candidates. EOS and the tokens of prefixes, required and preferred phrases are added for
+each sentence.
 """
 
 from __future__ import annotations
@@ -56,16 +57,16 @@ class Shortlist:
     def candidates(self, sentences: Sequence[Sequence[int]], needed: Sequence[Iterable[int]]) -> Tensor:
         """Return the candidates of each sentence, (num_sentences, tgt_vocab_size) bool.
 
-        sentences: source token ids; needed: further candidates of each
+        sentences: source token ids; needed: additional candidates of each sentence
         """
-        found = np.zeros((len(sentences), self.tgt_vocab_size), dtype=np.bool_)
-        found[:, self.frequent] = True
-        found[:, EOS_ID] = True
-        for row, sentence, more in zip(found, sentences, needed, strict=True):
+        candidates = np.zeros((len(sentences), self.tgt_vocab_size), dtype=np.bool_)
+        candidates[:, self.frequent] = True
+        candidates[:, EOS_ID] = True
+        for row, sentence, more in zip(candidates, sentences, needed, strict=True):
             for token in set(sentence):
                 row[self.pieces[self.offsets[token] : self.offsets[token + 1]]] = True
             row[list(more)] = True
-        return torch.from_numpy(found)
+        return torch.from_numpy(candidates)
 
     def save(self, path: Path, tokenizers: Tokenizers) -> None:
         """Write a safetensors file with fingerprints of the tokenizers; UserError if it cannot be written."""
@@ -75,7 +76,7 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: Path, tokenizers: Tokenizers) -> Shortlist:
-        """Read and verify a file; UserError if it is no shortlist, is damaged, or belongs to other tokenizers."""
+        """Read and verify a file; UserError if it is not a shortlist, is damaged, or belongs to other tokenizers."""
         try:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
@@ -85,7 +86,7 @@ class Shortlist:
                 f"{path} cannot be read as a shortlist ({error}); expected output of `nmt shortlist`; check the path"
             ) from error
         if metadata.get("format") != _FORMAT or set(arrays) != set(_ARRAYS):
-            raise UserError(f"{path} is no shortlist of this version; expected {_FORMAT}; run `nmt shortlist` again")
+            raise UserError(f"{path} is not a shortlist of this version; expected {_FORMAT}; run `nmt shortlist` again")
         if metadata.get("sha256") != _digest(arrays):
             raise UserError(f"{path} is damaged; its SHA-256 must match its contents; run `nmt shortlist` again")
         if metadata.get("tokenizers") != _fingerprint(tokenizers):

@@ -29,7 +29,7 @@ from nmt.text.splitting import Alternatives, Part, assign_phrases, split_line
 from nmt.text.subword_file import SPACE, spell
 from nmt.text.tokenizer import Tokenizers
 
-# All line breaks of `str.splitlines`, which readers of the output may split at, and tabs.
+# Tabs and all line breaks of `str.splitlines`, at which readers of the output may split lines.
 _BREAKS = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 _RIGHT_TO_LEFT = "the model decodes from right to left; prefixes need a left-to-right model"
@@ -55,11 +55,11 @@ class Task(NamedTuple):
 class TextTranslator(ABC):
     """Translate text with a search for token ids, which subclasses provide.
 
-    Any string is a line: normalization replaces its line breaks by spaces. A line of white space gives an empty
+    Any string is a line: normalization replaces its line breaks with spaces. A line of white space gives an empty
     translation. A line too long for the model is split at sentence ends, and its parts are translated separately. Apart
     from rounding, the translation of a line does not depend on other lines. Not thread-safe.
 
-    lines_split: number of lines that were too long and were split so far
+    lines_split: number of lines split so far because they were too long
     """
 
     _shows_scores = True
@@ -127,7 +127,7 @@ class TextTranslator(ABC):
 
         Raises UserError as `translate_n_best` does.
 
-        lines:    sorted into batches together; use `stream` for more than fit in memory
+        lines:    sorted into batches together; for more lines than fit in memory, use `stream`
         prefixes: text that each translation begins with, such as a user's input to complete; "" for none
         required: words and phrases that each translation contains, in addition to the recipe's; a tuple has
                   alternatives, such as inflected forms, of which it contains one
@@ -144,7 +144,7 @@ class TextTranslator(ABC):
         *,
         partial_word: bool = False,
     ) -> list[list[Translation]]:
-        """Return the `n_best` best translations of each line, by default as many as the recipe says, best first.
+        """Return the `n_best` best translations of each line, by default the number in the recipe, best first.
 
         A list may be shorter, but is never empty. The i-th translation of a split line concatenates the i-th ones of
         its parts, and its score is their mean. The first part gets the prefix; `assign_phrases` assigns required
@@ -153,7 +153,7 @@ class TextTranslator(ABC):
         partial_word: whether the last word of a prefix may be incomplete; a prefix with a space at its end is complete
 
         Raises UserError if `n_best` exceeds the beam size, if no translation satisfies the constraints, if the model
-        returns NaN, or if the number of prefixes or required phrases is not that of lines.
+        returns NaN, or if the number of prefixes or lists of required phrases differs from that of lines.
         """
         return self.start_translation(lines, n_best, prefixes, required, partial_word=partial_word)()
 
@@ -170,8 +170,8 @@ class TextTranslator(ABC):
 
         An engine with its own threads can then receive the next lines before these are done.
         """
-        for name, given in (("lines", lines), ("prefixes", prefixes), ("required", required)):
-            _require_list(name, given)
+        for name, value in (("lines", lines), ("prefixes", prefixes), ("required", required)):
+            _require_list(name, value)
         for phrases in required or ():
             _require_list("the phrases of a line", phrases)
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
@@ -189,9 +189,10 @@ class TextTranslator(ABC):
         finish_search = self._start_search(tasks, options)
 
         def finish() -> list[list[Translation]]:
-            found = finish_search()
-            read = iter(self._align(lines, parts_of_lines, found, [self._read(hypotheses) for hypotheses in found]))
-            return [self._combine([next(read) for _ in parts]) for parts in parts_of_lines]
+            outputs = finish_search()
+            translations = [self._translations(hypotheses) for hypotheses in outputs]
+            aligned = iter(self._align(lines, parts_of_lines, outputs, translations))
+            return [self._combine([next(aligned) for _ in parts]) for parts in parts_of_lines]
 
         return finish
 
@@ -219,14 +220,16 @@ class TextTranslator(ABC):
             first._replace(prefix=[*first.prefix, token], partial=self._spelling.rest(first.partial, token))
             for token in self._next_tokens(first, count)
         ]
-        found = self._search([*branches, *others], options)
-        possible, of_others = [own for own in found[: len(branches)] if own], found[len(branches) :]
-        found = [*possible, *of_others]
+        outputs = self._search([*branches, *others], options)
+        possible = [hypotheses for hypotheses in outputs[: len(branches)] if hypotheses]
+        outputs = [*possible, *outputs[len(branches) :]]
         parts_of_lines = [parts[:1] for _ in possible] + [[part] for part in parts[1:]]
-        read = self._align([line] * len(found), parts_of_lines, found, [self._read(own) for own in found])
+        translations = list(map(self._translations, outputs))
+        translations = self._align([line] * len(outputs), parts_of_lines, outputs, translations)
+        of_others = translations[len(possible) :]
         distinct: dict[str, Translation] = {}
-        for own in read[: len(possible)]:
-            (joined,) = self._combine([own, *read[len(possible) :]])
+        for of_first in translations[: len(possible)]:
+            (joined,) = self._combine([of_first, *of_others])
             distinct.setdefault(joined.text, joined)
         return list(distinct.values())
 
@@ -282,12 +285,13 @@ class TextTranslator(ABC):
             return [task._replace(required=required) for task in tasks]
 
         def search(pairs: list[tuple[int, Alternatives]]) -> list[float]:
-            found = self._search([tasks[i]._replace(required=_as_lists([one])) for i, one in pairs], options)
-            return [best[0].log_prob if best else -math.inf for best in found]
+            constrained = self._search([tasks[i]._replace(required=_as_lists([one])) for i, one in pairs], options)
+            return [best[0].log_prob if best else -math.inf for best in constrained]
 
-        free = [best[0] if best else Hypothesis([], 0.0, -math.inf, []) for best in self._search(tasks, options)]
-        outputs = [tuple(best.tokens[::-1] if self._reverse_target else best.tokens) for best in free]
-        assigned = assign_phrases(phrases, outputs, [best.log_prob for best in free], search)
+        no_output = Hypothesis([], 0.0, -math.inf, [])
+        unconstrained = [best[0] if best else no_output for best in self._search(tasks, options)]
+        outputs = [tuple(best.tokens[::-1] if self._reverse_target else best.tokens) for best in unconstrained]
+        assigned = assign_phrases(phrases, outputs, [best.log_prob for best in unconstrained], search)
         return [task._replace(required=_as_lists(own)) for task, own in zip(tasks, assigned, strict=True)]
 
     def _combine(self, parts: Sequence[list[Translation]]) -> list[Translation]:
@@ -380,18 +384,18 @@ class TextTranslator(ABC):
         """Return the `n_best` best hypotheses of each task, best first, in reading order."""
 
     def _start_search(self, tasks: Sequence[Task], options: SearchOptions) -> Callable[[], list[list[Hypothesis]]]:
-        """Return a function that gives the results of `_search`. Engines with own threads start the search before."""
+        """Return a function that returns the results of `_search`; engines with their own threads start it here."""
         return lambda: self._search(tasks, options)
 
     def _align(
         self,
         lines: Sequence[str],
         parts_of_lines: Sequence[list[Part]],
-        found: Sequence[list[Hypothesis]],
-        read: Sequence[list[Translation]],
+        outputs: Sequence[list[Hypothesis]],
+        translations: Sequence[list[Translation]],
     ) -> list[list[Translation]]:
         """Return the translations of each part with their alignments, if requested."""
-        return list(read)
+        return list(translations)
 
     def _in_reading_order(self, hypothesis: Hypothesis) -> Hypothesis:
         """Undo the order of a right-to-left model."""
@@ -400,7 +404,7 @@ class TextTranslator(ABC):
         log_probs = in_reading_order(hypothesis.token_log_probs)
         return replace(hypothesis, tokens=hypothesis.tokens[::-1], token_log_probs=log_probs)
 
-    def _read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
+    def _translations(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         if not hypotheses:
             raise UserError(
                 "no translation is possible; the constraints exclude all, or the model returns NaN (fp16 overflows "
@@ -428,7 +432,7 @@ def _as_lists(required: Sequence[Alternatives]) -> list[list[list[int]]]:
     return [[[*phrase] for phrase in phrases] for phrases in required]
 
 
-def _require_list(name: str, given: object) -> None:
+def _require_list(name: str, value: object) -> None:
     """Raise TypeError for a string, whose characters would count as list elements."""
-    if isinstance(given, (str, bytes)):
-        raise TypeError(f"{name} must be a list of strings, got {type(given).__name__}; wrap it in a list")
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f"{name} must be a list of strings, got {type(value).__name__}; wrap it in a list")

@@ -10,7 +10,7 @@ from nmt.text.splitting import join_texts
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of one line. Of an empty line, text and lists are empty, and both numbers are 0.
+    """One translation of one line. For an empty line, text and lists are empty, and both numbers are 0.
 
     text:            the translation, without line breaks and tabs
     score:           log_prob / length penalty, or expected utility; higher is better. Search results are sorted by it

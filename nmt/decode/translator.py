@@ -48,7 +48,7 @@ class Translator(TextTranslator):
 
         translator = Translator.load("runs/mine")
         translator.translate(["Good morning!", "How are you?"])          # a list of two strings
-        translator.translate_n_best(["Good morning!"], n_best=3)[0]      # three of `Translation`: text, score, ...
+        translator.translate_n_best(["Good morning!"], n_best=3)[0]      # three `Translation` objects: text, score, ...
         for (best,) in translator.stream(open_file, window=500): ...     # unbounded input, bounded memory
 
     num_parameters: number of parameters of the loaded models, tied ones counted once
@@ -71,7 +71,7 @@ class Translator(TextTranslator):
         Raises UserError if the source tokenizer does not know the tag of `decode`, or if its shortlist cannot be read
         or belongs to other tokenizers.
 
-        device: that of the model
+        device: device of the model
         """
         self.num_parameters = 0
         self._model, self._device = model, device
@@ -91,9 +91,9 @@ class Translator(TextTranslator):
         self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, self._tokenizers)
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
         members = self._model.models if isinstance(self._model, Ensemble) else [self._model]
-        known = (one.recipe for one in members if isinstance(one, Transformer | CapturedModel))
-        sized = [(recipe, self._tokenizers.tgt.vocab_size) for recipe in known]
-        self._batching = Batching(choose_batch_tokens(decode, self._device, sized), self._device)
+        recipes = [member.recipe for member in members if isinstance(member, Transformer | CapturedModel)]
+        sizes = [(recipe, self._tokenizers.tgt.vocab_size) for recipe in recipes]
+        self._batching = Batching(choose_batch_tokens(decode, self._device, sizes), self._device)
         self._aligner = self._make_aligner(decode) if decode.alignments else None
 
     @classmethod
@@ -107,7 +107,7 @@ class Translator(TextTranslator):
     ) -> Translator:
         """Load a model directory, a checkpoint or a run.
 
-        path:      as on the command line: a directory with `model.toml`, or a run, of which the averaged model is used
+        path:      as on the command line: a directory with `model.toml`, or a run, whose averaged model is used
         device:    `auto` (a GPU if available), `cpu`, `cuda` or `cuda:N`
         precision: `fp32`, `bf16`, `fp16`, or `auto`, which is bf16 if the device supports it natively; on a CPU also
                    `int8`, for 8-bit matmuls with all else in fp32. Logits are fp32
@@ -161,12 +161,12 @@ class Translator(TextTranslator):
         is_plain = self._shortlist is None and not any(task.partial for task in tasks)
         refillable = self._sampling is None and is_plain and is_refillable(self._model)
 
-        def search(ids: list[int], batch_size: int, found: dict[int, list[Hypothesis]]) -> None:
+        def search(ids: list[int], batch_size: int, results: dict[int, list[Hypothesis]]) -> None:
             finished: dict[int, list[Hypothesis]] = {}
             try:
                 self._search_batch([tasks[i] for i in ids], options, batch_size, finished)
             finally:
-                found |= {ids[i]: [self._in_reading_order(one) for one in own] for i, own in finished.items()}
+                results |= {ids[i]: list(map(self._in_reading_order, own)) for i, own in finished.items()}
 
         return self._batching.run(continuous_batches if refillable else static_batches, lengths, search)
 
@@ -179,10 +179,12 @@ class Translator(TextTranslator):
         # A partial word has at most as many tokens as bytes.
         prefixes = [[*task.prefix, *[ANY_TOKEN] * len(task.partial)][: options.max_tokens] for task in tasks]
         if self._sampling is not None:
-            found = sample(model, src, options, self._sampling, prefixes, finished)
+            results = sample(model, src, options, self._sampling, prefixes, finished)
         else:
-            found = beam_search(model, src, options, prefixes, [task.required for task in tasks], batch_size, finished)
-        finished.update(enumerate(found))
+            results = beam_search(
+                model, src, options, prefixes, [task.required for task in tasks], batch_size, finished
+            )
+        finished.update(enumerate(results))
 
     def _model_for(self, tasks: Sequence[Task]) -> StepModel[Any]:
         """Return the model, restricted to a shortlist and to partial words of these sentences if there are any."""
@@ -244,20 +246,20 @@ class Translator(TextTranslator):
         self,
         lines: Sequence[str],
         parts_of_lines: Sequence[list[Part]],
-        found: Sequence[list[Hypothesis]],
-        read: Sequence[list[Translation]],
+        outputs: Sequence[list[Hypothesis]],
+        translations: Sequence[list[Translation]],
     ) -> list[list[Translation]]:
         """See `TextTranslator._align`."""
         if self._aligner is None:
-            return list(read)
-        outputs = [
+            return list(translations)
+        tokens_and_texts = [
             [(hypothesis.tokens, translation.text) for hypothesis, translation in zip(*part, strict=True)]
-            for part in zip(found, read, strict=True)
+            for part in zip(outputs, translations, strict=True)
         ]
-        links = self._aligner.align_parts(lines, parts_of_lines, outputs)
+        links = self._aligner.align_parts(lines, parts_of_lines, tokens_and_texts)
         return [
             [replace(translation, alignment=own) for translation, own in zip(*part, strict=True)]
-            for part in zip(read, links, strict=True)
+            for part in zip(translations, links, strict=True)
         ]
 
 

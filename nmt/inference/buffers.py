@@ -3,8 +3,8 @@
 `DecoderState` allocates its tensors during search; these are allocated once per shape and reused by every search. A
 step reads its slots and positions from the device (`Buffers.slots`, `Buffers.positions`).
 
-The KV cache is a ring buffer: each step overwrites the oldest slots. All sentences use the same slots, whenever they
-started; the mask hides slots of other hypotheses.
+The KV cache is a ring buffer: each step overwrites the oldest slots. All sentences write to the same slots, even if
+they started at different steps; the mask hides the slots of other hypotheses.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def at_least(cls, batch: int, beam: int, capacity: int, src_len: int) -> Shape:
-        """Round up to powers of two, which also at least doubles memory whenever it grows."""
+        """Round up to powers of two, so memory at least doubles when it grows."""
         batch, capacity, src_len = (1 << (size - 1).bit_length() for size in (batch, capacity, src_len))
         return cls(batch, beam, max(_MIN_CAPACITY, capacity), max(_MIN_SRC_LEN, src_len))
 
@@ -64,7 +64,7 @@ class StaticCache:
 
     def distances(self) -> Tensor:
         """See `Cache.distances`."""
-        raise NotImplementedError("sentences of one batch begin at different steps; see `can_capture`")
+        raise NotImplementedError("sentences of a batch start at different steps; see `can_capture`")
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Buffers:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor], num_layers: int) -> Buffers:
-        """tensors: by the names of `tensor_sizes`."""
+        """tensors: named as in `tensor_sizes`."""
         layers = [
             LayerState(StaticCache(tensors.pop(f"cache {layer}"), tensors["slots"]), tensors.pop(f"memory {layer}"))
             for layer in range(num_layers)
@@ -126,9 +126,10 @@ class Buffers:
         self.positions.index_fill_(0, rows, 0)
 
     def copy_from(self, source: Buffers, rows: Tensor, ring_end: int, steps: int) -> None:
-        """Continue with rows (sentences,) of `source`, which become the first ones. The memory of both may overlap.
+        """Copy the state of rows (sentences,) of `source` to the first rows. The memory of both may overlap.
 
-        ring_end: slot after the last one of `source`, modulo its capacity; steps: maximum steps of any row
+        ring_end: slot after the last one of `source`, modulo its capacity
+        steps:    maximum number of steps of any row
         """
         beam = len(self.slots)
         slots = torch.arange(ring_end - steps * beam, ring_end, device=rows.device) % source.mask.shape[3]
@@ -142,7 +143,7 @@ class Buffers:
         torch.arange(steps * beam, (steps + 1) * beam, out=self.slots)
 
     def advance(self, rows: Tensor) -> None:
-        """Finish a step that rows (sentences,) have taken."""
+        """Move to the next step after rows (sentences,) have taken one."""
         self.positions.index_add_(0, rows, torch.ones_like(rows))
         self.slots.add_(len(self.slots)).remainder_(self.mask.shape[3])
 
@@ -193,7 +194,7 @@ class Arena:
         """Replace memory that is too small. Tensors in use keep theirs alive."""
         for name, size in sizes.items():
             if not self.fits({name: size}):
-                self._memory.pop(name, None)  # free it first
+                self._memory.pop(name, None)  # frees it before the larger one is allocated
                 dtype = torch.int64 if name in _INTEGERS else self._like.dtype
                 self._memory[name] = self._like.new_empty(math.prod(size), dtype=dtype)
 

@@ -5,8 +5,8 @@ launches all of them at once, but its addresses and sizes are fixed. The tensors
 one of few `Shape`s. The row of a finished sentence stays idle until another sentence takes it or the remaining ones fit
 a smaller shape. The output projection is not captured: it is three kernels, and runs only on rows in use.
 
-Everything but `GraphRecorder` is tested on a CPU, where captured steps are run again instead of replayed. It has not
-yet run on a GPU.
+Everything but `GraphRecorder` is tested on a CPU, where steps run eagerly instead of being replayed. `GraphRecorder`
+has not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
-# A shape is captured at its third step. A capture costs about three eager steps, which rare shapes do not repay, and
-# the eager steps are the warm-up that a capture needs.
+# A shape is captured at its third step: a capture costs about three eager steps, too much for rare shapes, and needs
+# eager steps as warm-up.
 _CAPTURE_AT = 3
-# Each graph keeps some memory on device and host. More shapes than this are rare; then all graphs are dropped.
+# Each graph keeps some memory on device and host, so all graphs are dropped after this many shapes, which is rare.
 _MAX_STEPS = 256
 
 Run = Callable[[], None]
@@ -45,7 +45,7 @@ class Recorder(Protocol):
     def record(self, run: Run) -> Run:
         """Return a function that repeats `run` on the same addresses; may call `run` any number of times."""
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop all graphs."""
 
 
@@ -56,8 +56,8 @@ class PlainRecorder:
         """See `Recorder.record`."""
         return run
 
-    def forget(self) -> None:
-        """See `Recorder.forget`."""
+    def clear(self) -> None:
+        """See `Recorder.clear`."""
 
 
 class GraphRecorder:
@@ -96,14 +96,14 @@ class GraphRecorder:
                 run()
         return graph.replay
 
-    def forget(self) -> None:
-        """See `Recorder.forget`."""
+    def clear(self) -> None:
+        """See `Recorder.clear`."""
         self._pool = torch.cuda.graph_pool_handle()  # torch rejects a pool without live graphs
 
 
 @dataclass
 class _Step:
-    """A step in one shape. run: takes it; count: how many times it was taken."""
+    """A step in one shape. run: function that computes it; count: how many times it ran."""
 
     shape: Shape
     buffers: Buffers
@@ -121,9 +121,9 @@ def _decode_step(model: Transformer, buffers: Buffers) -> None:
 class StaticState:
     """State of one search.
 
-    step:      the last step, or the first before it is taken
+    step:      step in the current shape
     rows:      (sentences,) int64, rows of the buffers in use
-    search_id: number of the search
+    search_id: identifies the search that owns the buffers
     steps:     maximum number of steps of any sentence in the batch
     ring_end:  slot of the next step, modulo the capacity
     """
@@ -196,7 +196,7 @@ class CapturedModel:
 
     @torch.inference_mode()
     def advance(self, tokens: Tensor, state: StaticState) -> Tensor:
-        """See `Transformer.advance`. Unlike there, the first step computes every hypothesis."""
+        """See `Transformer.advance`. Unlike `Transformer.advance`, the first step computes every hypothesis."""
         self._check(state)
         self._fit_shape(state)
         step, buffers = state.step, state.step.buffers
@@ -249,7 +249,7 @@ class CapturedModel:
             sizes = tensor_sizes(recipe, shape)
             if len(self._steps) >= _MAX_STEPS or not self._arena.fits(sizes):
                 self._steps.clear()
-                self._recorder.forget()
+                self._recorder.clear()
                 self._arena.grow(sizes)
             buffers = Buffers.from_tensors(self._arena.tensors(sizes), recipe.num_decoder_layers)
             self._steps[shape] = _Step(shape, buffers, partial(_decode_step, self._model, buffers))

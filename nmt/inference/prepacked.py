@@ -12,7 +12,7 @@ from nmt.model.layers import Output
 from nmt.model.multi_head import CrossAttention
 from nmt.model.transformer import Transformer
 
-# Number of rows that oneDNN packs weights for: about one batch times its beam.
+# Number of input rows for which oneDNN packs weights: about the number of hypotheses of a batch.
 ROWS = 128
 
 
@@ -48,17 +48,17 @@ class PrepackedLinear(nn.Module):
 class PrepackedOutput(nn.Module):
     """Prepacked output projection. The projection to part of the vocabulary uses the plain weights."""
 
-    def __init__(self, plain: Output, kind: type[PrepackedLinear]) -> None:
+    def __init__(self, plain: Output, layer_type: type[PrepackedLinear]) -> None:
         super().__init__()
         self.restricted = plain.restricted
-        self.whole = kind(plain.weight, plain.bias)
+        self.whole = layer_type(plain.weight, plain.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., d_model) -> (..., vocab)."""
         return cast(Tensor, self.whole(x))
 
 
-def prepack(model: Transformer, kind: type[PrepackedLinear] = PrepackedLinear) -> Transformer:
+def prepack(model: Transformer, layer_type: type[PrepackedLinear] = PrepackedLinear) -> Transformer:
     """Replace every linear layer of `model`, in place, and return it. It can no longer be trained or saved.
 
     Scores may differ by rounding. With `QuantizedLinear` some translations change.
@@ -68,12 +68,12 @@ def prepack(model: Transformer, kind: type[PrepackedLinear] = PrepackedLinear) -
         layer = getattr(parent, name)
         assert not isinstance(layer, PrepackedLinear), "the model is already prepacked"
         if isinstance(layer, nn.Linear):
-            setattr(parent, name, kind(layer.weight, layer.bias))
+            setattr(parent, name, layer_type(layer.weight, layer.bias))
         elif isinstance(layer, Output):
-            setattr(parent, name, PrepackedOutput(layer, kind))
+            setattr(parent, name, PrepackedOutput(layer, layer_type))
     for module in model.modules():
         if isinstance(module, CrossAttention):
-            module.cache_dtype = kind.cache_dtype(model.tgt_embedding.weight.device)
+            module.cache_dtype = layer_type.cache_dtype(model.tgt_embedding.weight.device)
     return model
 
 

@@ -50,7 +50,7 @@ class QuantizedLinear(PrepackedLinear):
         scale = _max_abs(weight).clamp(min=torch.finfo(torch.float32).tiny)
         integers = (weight / scale * _MAX_INT8).round_().to(torch.int8)
         self.weight = torch.ops.onednn.qlinear_prepack(integers, [ROWS, weight.shape[1]])
-        # `forward` multiplies by the maximum of a row of x, so the divisors of both factors are here.
+        # `forward` only multiplies by the maximum of each row of x, so these scales include the divisors of W and x.
         self._scales = scale.flatten() / _MAX_INT8**2
         self._zeros = torch.zeros(len(weight), dtype=torch.int64)
 

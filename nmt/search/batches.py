@@ -1,6 +1,6 @@
 """Batches of sentences of similar length, longest first, and their size.
 
-With this order, insufficient memory shows at once; `Batching` then halves the batches.
+The first batch needs the most memory. If it does not fit, `Batching` halves the batch size.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from nmt.data.epoch_plan import plan_by_length
 from nmt.logs import say
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 
-# Minimum cost of a sentence in tokens, because each also needs `beam_size` rows of logits at every step.
+# Minimum cost of a sentence in tokens, because each sentence also needs `beam_size` rows of logits at every step.
 _MIN_COST = 16
 
 # Automatic batch size in source tokens: on a CPU, and the maximum on a GPU.
 _CPU_TOKENS, _MAX_TOKENS = 2_048, 32_768
-# Fraction of a GPU's memory for a batch; the rest is for weights, scratch memory, graphs and other programs.
+# Fraction of the GPU memory for a batch; the rest is for weights, temporary tensors, graphs and other programs.
 _MEMORY_FRACTION = 0.25
 # KV cache slots of each hypothesis per source token: outputs may exceed sources, and dead hypotheses keep their slots.
 _SLOTS_PER_TOKEN = 2
-# Number of tensors of the size of the logits that exist at a time, and bytes per element (16-bit types need half).
+# Number of logit-sized tensors alive at a time, and bytes per element (16-bit types need half).
 _LOGITS_ALIVE, _BYTES = 4, 4
 
 Result = TypeVar("Result")
@@ -53,8 +53,8 @@ def choose_batch_tokens(decode: DecodeRecipe, device: torch.device, models: Sequ
     hypotheses = max(decode.beam_size, decode.n_best)
     bytes_per_token = sum(_bytes_per_token(recipe, vocab, hypotheses) for recipe, vocab in models)
     budget = _MEMORY_FRACTION * torch.cuda.get_device_properties(device).total_memory
-    fitting = 1 << (max(1, int(budget / bytes_per_token)).bit_length() - 1)
-    return min(max(fitting, _CPU_TOKENS), _MAX_TOKENS)
+    max_tokens = 1 << (max(1, int(budget / bytes_per_token)).bit_length() - 1)
+    return min(max(max_tokens, _CPU_TOKENS), _MAX_TOKENS)
 
 
 def _bytes_per_token(recipe: ModelRecipe, vocab: int, hypotheses: int) -> float:
@@ -69,9 +69,9 @@ def static_batches(lengths: Sequence[int], budget: int) -> Iterator[PlannedBatch
 
     lengths: (num_sentences,) source tokens, EOS included; budget: maximum tokens of a batch
     """
-    words = np.array(lengths, dtype=np.int64) - 1  # `plan_by_length` counts EOS itself
-    costs = np.maximum(words, _MIN_COST - 1)
-    for ids in reversed(plan_by_length(words, costs, micro_batch_tokens=budget)):
+    without_eos = np.array(lengths, dtype=np.int64) - 1  # `plan_by_length` adds EOS
+    costs = np.maximum(without_eos, _MIN_COST - 1)
+    for ids in reversed(plan_by_length(without_eos, costs, micro_batch_tokens=budget)):
         yield PlannedBatch(ids.tolist(), len(ids), int(costs[ids].sum()) + len(ids))
 
 
@@ -82,7 +82,7 @@ def continuous_batches(lengths: Sequence[int], budget: int) -> Iterator[PlannedB
     """
     costs = [max(_MIN_COST, _power_of_two(length)) for length in lengths]
     for cost in sorted(set(costs), reverse=True):
-        ids = [sentence for sentence, own in enumerate(costs) if own == cost]
+        ids = [sentence for sentence, sentence_cost in enumerate(costs) if sentence_cost == cost]
         batch_size = min(1 << (max(1, budget // cost).bit_length() - 1), len(ids))
         yield PlannedBatch(ids, batch_size, _power_of_two(batch_size) * cost)
 
@@ -93,7 +93,7 @@ def _power_of_two(number: int) -> int:
 
 
 class Batching:
-    """Run searches in batches, and halve the batch size for good when memory is too small.
+    """Run searches in batches, and halve the batch size permanently when memory is too small.
 
     tokens: maximum source tokens of a batch
     """
@@ -107,18 +107,18 @@ class Batching:
     ) -> list[Result]:
         """Return the results of all sentences, in order.
 
-        Results that were stored before memory ran out are kept; the other sentences are planned again. Raises UserError
-        if memory is too small for one sentence.
+        After a search runs out of memory, its finished results are kept and the other sentences are planned again.
+        Raises UserError if memory is too small for one sentence.
 
         lengths: (num_sentences,) source tokens, EOS included
         search: called with sentences, batch size and a dictionary that receives the result of each sentence
         """
-        found: dict[int, Result] = {}
+        results: dict[int, Result] = {}
         requested = self.tokens
-        while waiting := [sentence for sentence in range(len(lengths)) if sentence not in found]:
+        while waiting := [sentence for sentence in range(len(lengths)) if sentence not in results]:
             for batch in plan([lengths[sentence] for sentence in waiting], self.tokens):
                 try:
-                    search([waiting[i] for i in batch.sentences], batch.batch_size, found)
+                    search([waiting[i] for i in batch.sentences], batch.batch_size, results)
                     continue
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
@@ -139,7 +139,7 @@ class Batching:
                 f"not enough memory for batches of {requested:,} source tokens (decode.batch_tokens); "
                 f"reduced to {self.tokens:,}"
             )
-        return [found[sentence] for sentence in range(len(lengths))]
+        return [results[sentence] for sentence in range(len(lengths))]
 
 
 def is_out_of_memory(error: BaseException) -> bool:

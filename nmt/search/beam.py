@@ -37,7 +37,7 @@ class Extensions(NamedTuple):
     token_log_probs: Tensor
 
     def live(self, count: int) -> Extensions:
-        """Return the best `count` that do not end; if there are fewer, impossible ones fill the rest."""
+        """Return the best `count` that do not end; if there are fewer, pad with impossible ones."""
         is_end = self.tokens == EOS_ID
         order = is_end.int().argsort(dim=-1, stable=True)[..., :count]
         possible = self._replace(log_probs=self.log_probs.masked_fill(is_end, _IMPOSSIBLE))
@@ -48,10 +48,10 @@ class Extensions(NamedTuple):
 class Beam(Batched):
     """Hypotheses of every sentence in the batch after `clock` steps of the search.
 
-    A beam consists of `beam_groups` groups of equal size, side by side; without diverse beam search of one group.
+    A beam consists of `beam_groups` groups of equal size, side by side; without diverse beam search it is one group.
 
     limits:          (batch,) int64, maximum length of the output, EOS included
-    bias, required:  progress of each live hypothesis in these phrases; None if there are none
+    bias, required:  progress of each live hypothesis in such phrases; None without such phrases
     Live hypotheses, best first in each group; empty slots have log-probability -inf:
       log_prob:      (batch, beam) float32
     Finished hypotheses, best first; empty slots have score -inf:

@@ -5,7 +5,7 @@
 Score       log_prob / length_penalty(n), where n counts EOS. Higher is better. A bias (`nmt.search.bias`) counts as
             log-probability.
 Step        The 2 * beam_size best extensions of a sentence's live hypotheses by one token are selected, by
-            log-probability with bias unless required phrases or beam groups change the order. Extensions that end
+            log-probability with bias, unless required phrases or beam groups change the order. Extensions that end
             compete by score for the n_best finished slots. The best beam_size of the others stay alive. At most
             beam_size extensions can end, so the beam stays full. Impossible extensions (-inf) neither end nor stay
             alive. Greedy search (a beam of 1) selects the single best extension and stops when it is EOS.
@@ -24,7 +24,7 @@ Constraints `nmt.search.constraints` makes extensions impossible; the others kee
 Groups      With beam_groups above 1, each group is a beam of beam_size / beam_groups hypotheses. Tokens that earlier
             groups choose at the same step rank lower (`Ranker.best_extensions`). A sentence is done when all of its
             groups are. The best finished hypotheses of all groups come first, by score, then their second ones, and so
-            on. The first n_best distinct ones are returned, best first. There may be fewer if groups find the same.
+            on. The first n_best distinct ones are returned, best first; there are fewer if groups find equal ones.
 Batching    Continuous batching: at most `batch_size` sentences at a time, longest first. Waiting sentences refill the
             slots of sentences that are done (`_Queue`). Each sentence counts its own steps, so its result does not
             depend on when it starts. `Beam.clock` counts the steps of the search and addresses the ring buffers.
@@ -114,7 +114,7 @@ def beam_search(
     prefixes: token ids that each translation begins with, or ANY_TOKEN where any is possible
     required: requirements, as token ids: lists of phrases of which each translation contains one
     batch_size: sentences searched at a time, by default all; fewer than all need a `RefillableModel`
-    finished: receives the translations of each sentence, by its index, as soon as it is done; they remain after errors
+    finished: receives the translations of each sentence, by its index, as soon as it is done, also before an error
     """
     results = {} if finished is None else finished
     if src.num_sentences == 0:

@@ -9,9 +9,9 @@ until the phrase is complete. The credit is lost if the phrase breaks off or the
 impossible.
 
 The cost of a step does not grow with the number of phrases. The reward of a token depends on the phrases that an output
-has begun and on those that it contains. Without either it is one vector over the vocabulary, computed once. For all
-other hypotheses the host overrides the rewards of a few tokens. To do so it reads the last token of every hypothesis at
-each step, which is one more synchronization on a GPU.
+has begun and on those that it contains. If there are none, the rewards are one vector over the vocabulary, computed
+once. For all other hypotheses the host overrides the rewards of a few tokens. To do so it reads the last token of every
+hypothesis at each step, which is one more synchronization on a GPU.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _NO_REWARDS = Rewards(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
 class MetPhrases:
     """Preferred phrases that a hypothesis contains; shared between hypotheses.
 
-    phrases:       their numbers
+    phrases:       indices of these phrases
     remaining:     sum of the positive biases of all other phrases
     first_rewards: rewards of their first tokens at the root of the trie
-    overrides:     by node, rewards of the tokens that earn more without these phrases
+    overrides:     by node, rewards of the tokens that would earn more if these phrases were not met
     """
 
     phrases: frozenset[int]
@@ -63,7 +63,7 @@ class MetPhrases:
 
 
 class Progress(NamedTuple):
-    """Progress of a hypothesis in the phrases. node: of the trie; earned: total bias if it ended now."""
+    """Progress of a hypothesis in the phrases. node: node of the trie; earned: total bias if it ended now."""
 
     node: int
     met: MetPhrases
@@ -86,21 +86,21 @@ class BiasedPhrases:
         self._highest = [max(0.0, *own) for own in by_phrase.values()]
         self._trie = trie = PhraseTrie(self._phrases)
         self._paths = [trie.path(phrase) for phrase in self._phrases]
-        # By node: the sum of negative biases and the preferred phrases that end there.
-        self._fines = [0.0] * len(trie.children)
+        # By node: the sum of negative biases, and the preferred phrases that end there.
+        self._penalties = [0.0] * len(trie.children)
         self._ends: list[tuple[int, ...]] = [()] * len(trie.children)
-        for number, own in enumerate(by_phrase.values()):
-            self._fines[trie.ends[number]] = sum(bias for bias in own if bias < 0)
-            self._ends[trie.ends[number]] = (number,) if self._gains[number] else ()
+        for index, own in enumerate(by_phrase.values()):
+            self._penalties[trie.ends[index]] = sum(bias for bias in own if bias < 0)
+            self._ends[trie.ends[index]] = (index,) if self._gains[index] else ()
         for node in range(1, len(trie.children)):
-            self._fines[node] += self._fines[trie.suffix_links[node]]
+            self._penalties[node] += self._penalties[trie.suffix_links[node]]
             self._ends[node] += self._ends[trie.suffix_links[node]]
         # By node: the preferred phrases that begin with it, the highest credit per token first.
         self._begun: list[list[int]] = [[] for _ in trie.children]
         rates = [highest / len(phrase) for highest, phrase in zip(self._highest, self._phrases, strict=True)]
-        for number in sorted(range(len(rates)), key=lambda number: -rates[number]):
-            for node in self._paths[number][1:] if self._gains[number] else ():
-                self._begun[node].append(number)
+        for index in sorted(range(len(rates)), key=lambda index: -rates[index]):
+            for node in self._paths[index][1:] if self._gains[index] else ():
+                self._begun[node].append(index)
         self._met_none = MetPhrases(frozenset(), sum(self._gains))
         self._rewards_by_node = {0: _NO_REWARDS}
         self._root_rewards: dict[tuple[int, torch.device], Tensor] = {}
@@ -112,13 +112,13 @@ class BiasedPhrases:
         if not node:
             return progress if not progress.node else Progress(0, met, progress.earned)
         gain = 0.0
-        if new := [number for number in self._ends[node] if number not in met.phrases]:
-            gain = sum(self._gains[number] for number in new)
+        if new := [index for index in self._ends[node] if index not in met.phrases]:
+            gain = sum(self._gains[index] for index in new)
             more = MetPhrases(met.phrases.union(new), met.remaining - gain, dict(met.first_rewards))
-            for first in {self._phrases[number][0] for number in new}:
+            for first in {self._phrases[index][0] for index in new}:
                 more.first_rewards[first] = self._reward(self._trie.children[0][first], more)
             met = more
-        return Progress(node, met, progress.earned + self._fines[node] + gain)
+        return Progress(node, met, progress.earned + self._penalties[node] + gain)
 
     def root_rewards(self, vocab: int, device: torch.device) -> Tensor:
         """Return the reward of each token if no phrase is begun or met, (vocab,) float32."""
@@ -144,16 +144,16 @@ class BiasedPhrases:
         return self._rewards_by_node[node]
 
     def overrides(self, node: int, met: MetPhrases) -> dict[int, float]:
-        """Return the rewards of tokens that continue a met phrase, which `node_rewards` and `root_rewards` overrate."""
+        """Return the rewards of tokens that continue a met phrase; those of `node_rewards` are too high."""
         if not node:
             return met.first_rewards
         if node not in met.overrides:
             children = {token: self._trie.step(node, token) for token in met.first_rewards}
             for suffix in self._trie.suffixes(node):
                 depth = self._trie.depths[suffix]
-                for number in met.phrases:
-                    if depth < len(self._phrases[number]) and self._paths[number][depth] == suffix:
-                        token = self._phrases[number][depth]
+                for index in met.phrases:
+                    if depth < len(self._phrases[index]) and self._paths[index][depth] == suffix:
+                        token = self._phrases[index][depth]
                         children[token] = self._trie.step(node, token)
             met.overrides[node] = {
                 token: met.first_rewards[token] if self._trie.depths[child] == 1 else self._reward(child, met)
@@ -164,12 +164,12 @@ class BiasedPhrases:
     def _reward(self, node: int, met: MetPhrases) -> float:
         """Return the reward of the step to a node, credit included."""
         ends = self._ends[node]
-        reward = self._fines[node] + sum(self._gains[number] for number in ends if number not in met.phrases)
+        reward = self._penalties[node] + sum(self._gains[index] for index in ends if index not in met.phrases)
         credit = 0.0
         for suffix in self._trie.suffixes(node):
-            for number in self._begun[suffix]:
-                if number not in met.phrases and number not in ends:
-                    own = self._trie.depths[suffix] * self._highest[number] / len(self._phrases[number])
+            for index in self._begun[suffix]:
+                if index not in met.phrases and index not in ends:
+                    own = self._trie.depths[suffix] * self._highest[index] / len(self._phrases[index])
                     credit = max(credit, own)
                     break
         return reward + credit
@@ -177,7 +177,7 @@ class BiasedPhrases:
 
 @lru_cache(maxsize=4)
 def biased_phrases(biases: Biases) -> BiasedPhrases:
-    """Cache of `BiasedPhrases` across searches."""
+    """Return the `BiasedPhrases`, cached across searches."""
     return BiasedPhrases(biases)
 
 
@@ -230,7 +230,7 @@ class Bias(Batched):
         return self._to_device([[one.earned for one in beam] for beam in self.progress])
 
     def max_total(self) -> Tensor:
-        """Upper bound of the total bias of each hypothesis, (batch, beam) float32: all gains and no further fines."""
+        """Upper bound of the total bias of each hypothesis, (batch, beam) float32: all gains, no further penalties."""
         return self._to_device([[one.earned + one.met.remaining for one in beam] for beam in self.progress])
 
     def extend(self, parents: Tensor, tokens: Tensor) -> Bias:

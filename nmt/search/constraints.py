@@ -1,8 +1,8 @@
 """Hard constraints on outputs: prefix, length, negative lexical constraints, repeated n-grams.
 
-Each constraint sets the log-probability of extensions by one token to -inf; all others keep their true value. In
-conflicts a prefix overrides everything, required phrases (`nmt.search.required`) the maximum length, and the maximum
-length the minimum length.
+Each constraint sets the log-probability of some extensions to -inf; all others keep their true value. In conflicts, a
+prefix overrides all other constraints, required phrases (`nmt.search.required`) override the maximum length, and the
+maximum length overrides the minimum length.
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ class Constraints:
         self._no_repeat_ngram = options.no_repeat_ngram
         self._prefixes = prefixes or [()] * src.num_sentences
         src_tokens = [size - 1 for size in src.sizes.tolist()]
-        self.limits, self._shortest = output_limits(options, src_tokens, self._prefixes, required)
-        self.device_limits, self._device_shortest = to_device(self.limits, device), to_device(self._shortest, device)
+        self.limits, self._min_lengths = output_limits(options, src_tokens, self._prefixes, required)
+        self.device_limits = to_device(self.limits, device)
+        self._device_min_lengths = to_device(self._min_lengths, device)
         width = 1 + max(map(len, self._prefixes))
         padded = [[*prefix, *[ANY_TOKEN] * (width - len(prefix))] for prefix in self._prefixes]
         self._device_prefixes = to_device(np.array(padded, dtype=np.int64), device)
-        words = [sequence[0] for sequence in options.forbidden if len(sequence) == 1]
+        tokens = [sequence[0] for sequence in options.forbidden if len(sequence) == 1]
         phrases = tuple(sequence for sequence in options.forbidden if len(sequence) > 1)
-        self._words = to_device(words, device) if words else None
-        self._phrases = forbidden_phrases(phrases, device) if phrases else None
+        self._forbidden_tokens = to_device(tokens, device) if tokens else None
+        self._forbidden_phrases = forbidden_phrases(phrases, device) if phrases else None
 
     def apply(self, log_probs: Tensor, sentences: ActiveSentences, outputs: Callable[[int], Tensor]) -> None:
         """Make tokens that violate a constraint impossible, in place.
@@ -71,12 +72,12 @@ class Constraints:
 
         log_probs[:, :, :_FIRST_POSSIBLE] = _IMPOSSIBLE
         self._limit_length(log_probs, sentences)
-        if self._words is not None:
-            log_probs.index_fill_(2, self._words, _IMPOSSIBLE)
+        if self._forbidden_tokens is not None:
+            log_probs.index_fill_(2, self._forbidden_tokens, _IMPOSSIBLE)
         if 0 < n < longest:
             _forbid_repeated(log_probs, outputs(longest - 1), n)
-        if self._phrases is not None and longest > 1:
-            self._phrases.apply(log_probs, outputs(min(longest - 1, self._phrases.max_context)))
+        if self._forbidden_phrases is not None and longest > 1:
+            self._forbidden_phrases.apply(log_probs, outputs(min(longest - 1, self._forbidden_phrases.max_context)))
         if forced is not None:
             is_forced = forced >= 0  # (batch, 1, 1)
             log_probs.masked_fill_(is_forced, _IMPOSSIBLE)
@@ -97,8 +98,8 @@ class Constraints:
     def _limit_length(self, log_probs: Tensor, sentences: ActiveSentences) -> None:
         """Forbid EOS before the minimum length and all but EOS at the maximum length."""
         ids, lengths = sentences.device_ids, sentences.device_lengths
-        if any(length <= self._shortest[i] for i, length in sentences.on_host()):
-            log_probs[:, :, EOS_ID].masked_fill_((lengths <= self._device_shortest[ids])[:, None], _IMPOSSIBLE)
+        if any(length <= self._min_lengths[i] for i, length in sentences.on_host()):
+            log_probs[:, :, EOS_ID].masked_fill_((lengths <= self._device_min_lengths[ids])[:, None], _IMPOSSIBLE)
         if any(length == self.limits[i] for i, length in sentences.on_host()):
             end = log_probs[:, :, EOS_ID].clone()
             log_probs.masked_fill_((lengths == self.device_limits[ids])[:, None, None], _IMPOSSIBLE)

@@ -18,7 +18,7 @@ from nmt.special_ids import PAD_ID
 class ForbiddenPhrases:
     """Phrases of at least two tokens that no output contains, matched by all their tokens but the last.
 
-    max_context: number of tokens of the longest phrase, the last excluded
+    max_context: number of tokens of the longest phrase, without its last
     """
 
     def __init__(self, phrases: Sequence[Sequence[int]], device: torch.device) -> None:
@@ -48,7 +48,7 @@ class ForbiddenPhrases:
             nodes = self._matcher.step(nodes, tokens)
         suffixes = self._matcher.suffixes[nodes]  # (batch, beam, max_suffixes)
         counts = self._counts[suffixes]
-        # The actual maximum needs synchronization on a GPU.
+        # On a GPU, reading the actual maximum would synchronize.
         max_count = self._max_count if counts.is_cuda else int(counts.max())
         positions = torch.arange(max_count, device=counts.device)
         exists = positions < counts[..., None]
@@ -58,5 +58,5 @@ class ForbiddenPhrases:
 
 @lru_cache(maxsize=4)
 def forbidden_phrases(phrases: tuple[tuple[int, ...], ...], device: torch.device) -> ForbiddenPhrases:
-    """Cache of `ForbiddenPhrases` across searches."""
+    """Return the `ForbiddenPhrases`, cached across searches."""
     return ForbiddenPhrases(phrases, device)

@@ -23,41 +23,41 @@ def output_limits(
     with; required: requirements of each output, which may raise its limit
     """
     limits = [
-        1 + max(_longest(tokens, options), len(prefix), _needed(own, prefix, options))
+        1 + max(_max_length(tokens, options), len(prefix), _num_needed(own, prefix, options))
         for tokens, prefix, own in zip(src_tokens, prefixes, required or [()] * len(src_tokens), strict=True)
     ]
-    shortest = [
-        min(limit - 1, max(options.min_tokens, math.floor(_times(options.min_length_ratio, tokens))))
+    min_lengths = [
+        min(limit - 1, max(options.min_tokens, math.floor(_multiply(options.min_length_ratio, tokens))))
         for limit, tokens in zip(limits, src_tokens, strict=True)
     ]
-    return limits, shortest
+    return limits, min_lengths
 
 
 def num_required_tokens(required: Sequence[Requirement]) -> int:
-    """Return a number of tokens that suffices for an output: the sum of the shortest phrase of each requirement."""
+    """Return a number of tokens that is enough for an output: the sum of the shortest phrase of each requirement."""
     return sum(min(map(len, phrases)) for phrases in distinct_requirements(required))
 
 
 def distinct_requirements(required: Sequence[Requirement]) -> list[tuple[tuple[int, ...], ...]]:
-    """Return the different requirements with their different phrases, sorted, without empty ones."""
+    """Return the distinct requirements with their distinct phrases, sorted, without empty ones."""
     nonempty = ({tuple(phrase) for phrase in phrases if phrase} for phrases in required)
     return sorted({tuple(sorted(phrases)) for phrases in nonempty if phrases})
 
 
-def _longest(src_tokens: int, options: SearchOptions) -> int:
+def _max_length(src_tokens: int, options: SearchOptions) -> int:
     """Return the maximum output length of a source; both without EOS."""
-    longest = src_tokens + options.max_extra_tokens
+    limit = src_tokens + options.max_extra_tokens
     if options.max_length_ratio < math.inf:
-        longest = min(longest, math.ceil(_times(options.max_length_ratio, src_tokens)))
-    return longest if options.max_tokens is None else min(longest, options.max_tokens)
+        limit = min(limit, math.ceil(_multiply(options.max_length_ratio, src_tokens)))
+    return limit if options.max_tokens is None else min(limit, options.max_tokens)
 
 
-def _times(ratio: float, tokens: int) -> float:
+def _multiply(ratio: float, tokens: int) -> float:
     """Return the product without the rounding error of the ratio: 1.1 * 10 is 11, not 11.000000000000002."""
     return round(ratio * tokens, 6)
 
 
-def _needed(required: Sequence[Requirement], prefix: Sequence[int], options: SearchOptions) -> int:
+def _num_needed(required: Sequence[Requirement], prefix: Sequence[int], options: SearchOptions) -> int:
     """Return the length of an output with its prefix that meets all requirements, at most `max_tokens`."""
-    needed = len(prefix) + num_required_tokens(required)
-    return needed if options.max_tokens is None else min(needed, options.max_tokens)
+    num_tokens = len(prefix) + num_required_tokens(required)
+    return num_tokens if options.max_tokens is None else min(num_tokens, options.max_tokens)

@@ -47,7 +47,7 @@ class SearchOptions:
     beam_groups: int = 1
     """Beam groups of diverse beam search; must divide `beam_size`."""
     diversity_penalty: float = 0.5
-    """Diversity penalty of a token for each hypothesis of an earlier group that it extends at the same step."""
+    """A token ranks lower by this for each hypothesis of an earlier group that it extends at the same step."""
     stop: StopRule = "exact"
     """When a sentence is done; see `nmt.search.beam_search`."""
     patience: float = 1.0
@@ -71,7 +71,7 @@ class SearchOptions:
 
     @property
     def max_finished(self) -> int | None:
-        """Number of finished hypotheses after which a group is done; None: no such rule."""
+        """Number of finished hypotheses after which a group is done; None if it has no effect."""
         if self.stop == "exact":
             return None
         return max(1, round(self.beam_size // self.beam_groups * (self.patience if self.stop == "patience" else 1.0)))

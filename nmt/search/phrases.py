@@ -105,7 +105,10 @@ class PhraseMatcher:
         return self._nodes[edges].where(self._keys[edges] == keys, 0).amax(dim=-1)
 
     def matched(self, nodes: Tensor, phrases: Tensor) -> Tensor:
-        """Return how many first tokens of phrases are suffixes of outputs at nodes; int64, shapes broadcast."""
+        """Return the length of the longest prefix of each phrase that is a suffix of the output at each node.
+
+        nodes, phrases: int64, broadcast to the shape of the result
+        """
         suffixes, phrases = self.suffixes[nodes], phrases[..., None]
         is_prefix = (self._first[suffixes] <= phrases) & (phrases < self._end[suffixes])
         return self._depths[suffixes].where(is_prefix, 0).amax(dim=-1)

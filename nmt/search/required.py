@@ -5,12 +5,12 @@ output contains a phrase if the tokens of the phrase are consecutive in it. Phra
 and a requirement that is given twice needs to be met once. A hypothesis cannot end before it meets all requirements.
 
 Hypotheses that contain more of their phrases are less probable and would lose their slots to hypotheses that postpone
-the phrases. The slots of the beam are therefore allocated to banks. A bank holds the hypotheses that miss the same
+the phrases. The slots of the beam are therefore allocated to banks. A bank contains the hypotheses that miss the same
 number of tokens, if the shortest alternatives follow, or first the rest of the phrase in progress. The best of each
-bank gets a slot, then the second best of each, and so on, banks that miss fewest tokens first. Slots that a bank cannot
-fill go to the others. Every token that can continue a phrase is a candidate, however improbable. The alternatives of a
-requirement compete by probability. A beam with more slots than required tokens can keep every bank and places the
-phrases best.
+bank gets a slot, then the second best of each, and so on, starting with the banks that miss the fewest tokens. Slots
+that a bank cannot fill go to the others. Every token that can continue a phrase is a candidate, regardless of its
+probability. The alternatives of a requirement compete by probability. A beam with more slots than required tokens can
+keep every bank, which gives the best translations.
 
 If necessary, the maximum length grows until all phrases fit one after the other behind the prefix, but never beyond
 `max_tokens`. A hypothesis that has capacity for its missing tokens ranks before all others and always has such an
@@ -79,7 +79,7 @@ class RequiredPhrases(Batched):
         log_probs[:, :, EOS_ID].masked_fill_(~self.met.all(dim=2), float("-inf"))
 
     def add_candidates(self, tokens: Tensor) -> Tensor:
-        """Append all tokens that can continue a phrase to candidates (batch, width, count); duplicates may result."""
+        """Append all tokens that can continue a phrase to candidates (batch, width, count); may add duplicates."""
         return torch.cat([tokens, self.candidates[:, None].expand(-1, tokens.shape[1], -1)], dim=2)
 
     def allocate(self, parents: Tensor, tokens: Tensor, is_possible: Tensor, capacity: Tensor) -> Tensor:
@@ -98,10 +98,10 @@ class RequiredPhrases(Batched):
         positions = torch.arange(banks.shape[1], device=banks.device).expand_as(banks)
         is_first = torch.ones_like(is_possible)
         is_first[:, 1:] = banks[:, 1:] != banks[:, :-1]
-        turn = positions - positions.masked_fill(~is_first, 0).cummax(dim=1).values  # rank within the bank
-        is_late = (banks > capacity[:, None]).long() + 2 * (~is_possible).gather(1, by_bank)
-        turn = turn + banks.shape[1] * is_late
-        return by_bank.gather(1, turn.argsort(dim=1, stable=True))
+        rank = positions - positions.masked_fill(~is_first, 0).cummax(dim=1).values  # within the bank
+        # Candidates without capacity for their missing tokens come after all others, and impossible ones come last.
+        delay = (banks > capacity[:, None]).long() + 2 * (~is_possible).gather(1, by_bank)
+        return by_bank.gather(1, (rank + banks.shape[1] * delay).argsort(dim=1, stable=True))
 
     def extend(self, parents: Tensor, tokens: Tensor) -> RequiredPhrases:
         """Return the progress of hypotheses that extend `parents` by `tokens`, both (batch, beam)."""
@@ -116,8 +116,8 @@ class RequiredPhrases(Batched):
         return nodes, met | (matched == self.matcher.lengths[self.phrases][:, None]).any(dim=3), matched
 
 
-def _pad(rows: Sequence[Sequence[int]], filler: int, device: torch.device) -> Tensor:
+def _pad(rows: Sequence[Sequence[int]], value: int, device: torch.device) -> Tensor:
     """Pad rows to one tensor, (rows, longest) int64."""
     longest = max(map(len, rows))
-    padded = [[*row, *[filler] * (longest - len(row))] for row in rows]
+    padded = [[*row, *[value] * (longest - len(row))] for row in rows]
     return to_device(torch.tensor(padded, dtype=torch.int64), device)

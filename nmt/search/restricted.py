@@ -45,14 +45,14 @@ def restrict(model: StepModel[Any], candidates: Tensor) -> StepModel[Any]:
 class _Union:
     """The candidates of all sentences in a batch.
 
-    tokens:     (union,) int64, ascending; may include candidates of sentences that are done
-    is_foreign: (batch, 1, union) bool, whether the token is no candidate of the sentence
-    logits:     projection to these tokens, (..., d_model) -> (..., union)
-    batch_size: number of sentences when the union was computed
+    tokens:      (union,) int64, ascending; may include candidates of sentences that are done
+    is_excluded: (batch, 1, union) bool, True for tokens that are not candidates of the sentence
+    logits:      projection to these tokens, (..., d_model) -> (..., union)
+    batch_size:  number of sentences when the union was computed
     """
 
     tokens: Tensor
-    is_foreign: Tensor
+    is_excluded: Tensor
     logits: Callable[[Tensor], Tensor]
     batch_size: int
 
@@ -75,10 +75,10 @@ class RestrictedState:
         self.candidates = self.candidates.index_select(0, sentence_index)
         if self.union is None:
             return
-        if 2 * len(sentence_index) <= self.union.batch_size:  # a smaller union is worth gathering its weights
+        if 2 * len(sentence_index) <= self.union.batch_size:  # a smaller union repays gathering its weights again
             self.union = None
         else:
-            self.union.is_foreign = self.union.is_foreign.index_select(0, sentence_index)
+            self.union.is_excluded = self.union.is_excluded.index_select(0, sentence_index)
 
 
 class RestrictedModel:
@@ -98,11 +98,11 @@ class RestrictedModel:
         if state.union is None:
             state.union = self._unite(state.candidates)
         logits = state.union.logits(hidden).float()  # (batch, beam, union)
-        log_probs = logits.masked_fill_(state.union.is_foreign, float("-inf")).log_softmax(dim=-1)
+        log_probs = logits.masked_fill_(state.union.is_excluded, float("-inf")).log_softmax(dim=-1)
         all_log_probs = log_probs.new_full((*tokens.shape, state.candidates.shape[1]), float("-inf"))
         return all_log_probs.index_copy_(2, state.union.tokens, log_probs)
 
     def _unite(self, candidates: Tensor) -> _Union:
         tokens = candidates.any(dim=0).nonzero().squeeze(1)
-        is_foreign = ~candidates.index_select(1, tokens)[:, None]
-        return _Union(tokens, is_foreign, self._model.logits_of(tokens), len(candidates))
+        is_excluded = ~candidates.index_select(1, tokens)[:, None]
+        return _Union(tokens, is_excluded, self._model.logits_of(tokens), len(candidates))

@@ -62,7 +62,7 @@ def sample(
     """Return `n_best` independent translations of each source sentence, ordered by sample index.
 
     Constraints and limits apply as in `beam_search`; so do src, prefixes and finished. Log-probabilities and scores are
-    the model's, before temperature and truncation. Samples that the constraints make impossible are left out.
+    the model's, before temperature and truncation. Samples that the constraints make impossible are omitted.
     """
     results = {} if finished is None else finished
     if src.num_sentences == 0:
@@ -102,7 +102,7 @@ def choose(log_probs: Tensor, random: Tensor, sampling: SamplingOptions) -> Tens
         scaled = scaled.masked_fill(scaled < threshold, _IMPOSSIBLE)
     if sampling.top_p < 1.0:
         probs = scaled.softmax(dim=-1).sort(dim=-1, descending=True).values
-        is_needed = probs.cumsum(dim=-1) - probs < sampling.top_p  # more probable tokens do not reach top_p
+        is_needed = probs.cumsum(dim=-1) - probs < sampling.top_p  # the more probable tokens do not reach top_p
         threshold = probs.masked_fill(~is_needed, 1.0).amin(dim=-1, keepdim=True)
         scaled = scaled.masked_fill(scaled.softmax(dim=-1) < threshold, _IMPOSSIBLE)
     if sampling.min_p > 0.0:
@@ -162,11 +162,11 @@ class _Samples(Batched):
     def read(self, options: SearchOptions) -> list[list[Hypothesis]]:
         """Copy the possible samples of each sentence to the host."""
         by_sentence = zip(*to_lists(self.tokens, self.token_log_probs), strict=True)
-        found = [
+        samples = [
             [_hypothesis(tokens, log_probs, options) for tokens, log_probs in zip(*own, strict=True)]
             for own in by_sentence
         ]
-        return [[hypothesis for hypothesis in own if math.isfinite(hypothesis.log_prob)] for own in found]
+        return [[hypothesis for hypothesis in own if math.isfinite(hypothesis.log_prob)] for own in samples]
 
 
 def _hypothesis(tokens: list[int], log_probs: list[float], options: SearchOptions) -> Hypothesis:

@@ -104,7 +104,7 @@ def test_invalid_input_is_one_line(run: Path, tmp_path: Path, nmt: Nmt) -> None:
         (("shortlist", tmp_path / "nowhere", "-o", tmp_path / "x"), 1, "has no complete prepared corpus"),
         (("shortlist", run, "-o", source / "x"), 1, "cannot write"),
         (("translate", run, source, "--shortlist", tmp_path / "none"), 1, "cannot be read as a shortlist"),
-        (("translate", run, source, "--shortlist", run / "model" / "model.safetensors"), 1, "is no shortlist"),
+        (("translate", run, source, "--shortlist", run / "model" / "model.safetensors"), 1, "is not a shortlist"),
         (("translate", run, source, "--set", "shortlist=7"), 2, "shortlist"),
     ):
         found, out, err = nmt(*arguments)

@@ -179,7 +179,7 @@ def test_other_files_and_tokenizers_are_rejected(
     assert "cannot be read" in refusal(tmp_path / "none", tokenizers)
     assert "cannot be read" in refusal(tmp_path, tokenizers)
     save_file({"weight": np.zeros(3)}, tmp_path / "model.safetensors")
-    assert "is no shortlist" in refusal(tmp_path / "model.safetensors", tokenizers)
+    assert "is not a shortlist" in refusal(tmp_path / "model.safetensors", tokenizers)
     made.save(tmp_path / "list", tokenizers)
     assert "belongs to other tokenizers" in refusal(tmp_path / "list", separate)
     assert "belongs to other tokenizers" in refusal(tmp_path / "list", Tokenizers(separate.tgt, separate.tgt))

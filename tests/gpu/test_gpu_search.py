@@ -50,8 +50,8 @@ class CountingRecorder:
         self.refused += recorded is run
         return recorded
 
-    def forget(self) -> None:
-        self._inner.forget()
+    def clear(self) -> None:
+        self._inner.clear()
 
 
 def make_model(device: torch.device, dtype: torch.dtype = torch.float64, seed: int = 0) -> Transformer:

@@ -51,7 +51,7 @@ class Rehearsing:
         self.recorded.append(run)
         return run
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self.recorded.clear()
         self.forgotten += 1
 

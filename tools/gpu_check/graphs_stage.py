@@ -56,9 +56,9 @@ class CountingRecorder:
         self.failed += made is run
         return made
 
-    def forget(self) -> None:
-        """See `Recorder.forget`."""
-        self._inner.forget()
+    def clear(self) -> None:
+        """See `Recorder.clear`."""
+        self._inner.clear()
 
 
 def run(settings: Settings, results: Results, _part: str) -> None:
