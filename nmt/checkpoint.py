@@ -7,6 +7,7 @@ directory with `optimizer.safetensors`, `state.json` and `recipe.toml` to resume
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -182,6 +183,16 @@ def load_checkpoint(directory: Path) -> Checkpoint:
         average=read_tensors(directory / AVERAGE) if (directory / AVERAGE).exists() else {},
         state=state,
     )
+
+
+def state_digest(model: Tensors, optimizer: Tensors, average: Tensors) -> str:
+    """Return the SHA-256 of the tensors of a training state: names, types, shapes and bits."""
+    digest = hashlib.sha256()
+    for kind, tensors in (("model", model), ("optimizer", optimizer), ("average", average)):
+        for name, tensor in sorted(tensors.items()):
+            digest.update(f"{kind} {name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def newest_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:

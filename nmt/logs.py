@@ -45,6 +45,17 @@ def is_verbose() -> bool:
     return _verbosity == "verbose"
 
 
+@contextmanager
+def warnings_only() -> Iterator[None]:
+    """Print only warnings in a `with` block."""
+    global _verbosity
+    before, _verbosity = _verbosity, "quiet"
+    try:
+        yield
+    finally:
+        _verbosity = before
+
+
 def say(message: str) -> None:
     """Print a line to stderr, unless the verbosity is quiet."""
     if _verbosity != "quiet":

@@ -14,11 +14,9 @@ import torch
 
 from nmt.checkpoint import Tensors, average_checkpoints, model_files, write_ema
 from nmt.data import prepare as preparation
-from nmt.data.fingerprint import text_identity
 from nmt.data.leak_record import begin_search, read_leaks, record_leaks
 from nmt.data.leaks import SetLeaks
 from nmt.data.prepare import Prepared, load_prepared
-from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
 from nmt.data.test_sets import TestSet, test_sets
 from nmt.data.workload import Workload
@@ -199,7 +197,7 @@ def _train(recipe: Recipe, world: World) -> TrainState:
         recipe,
         world,
         model,
-        _training_data(recipe, prepared, world),
+        TrainingData.from_prepared(prepared, recipe, world),
         model_files=_model_files_of(recipe, prepared),
         translate_validation=_validation_translator(recipe, prepared, world),
     )
@@ -215,24 +213,6 @@ def verify_data(prepared: Prepared, world: World) -> None:
     if world.is_local_main:
         prepared.verify()
     world.barrier_without_timeout()
-
-
-def _training_data(recipe: Recipe, prepared: Prepared, world: World) -> TrainingData:
-    directory, epochs = prepared.directory, None
-    if recipe.train.subword_sampling:
-        data = recipe.data
-        epochs = SampledEpochs(
-            directory,
-            recipe.train,
-            seed=recipe.seed,
-            max_tokens=data.max_tokens,
-            workers=data.workers,
-            is_builder=world.is_main,
-            reverse_target=data.reverse_target,
-        )
-    train, valid = PairStore(directory, "train"), PairStore(directory, "valid")
-    identity = text_identity(prepared.report, recipe)
-    return TrainingData(train, valid, prepared.mixture(recipe), epochs, identity, prepared.valid_identity())
 
 
 def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:

@@ -110,7 +110,6 @@ class TrainingBench:
         self.trainer.loss.train()
         self.micro_batch_tokens = self.trainer.state.micro_batch_tokens
         self._batches = self.trainer.batches()
-        self._step = 0
         synchronize(world.device)
         self.setup_seconds = perf_counter() - started
 
@@ -158,13 +157,8 @@ class TrainingBench:
         return measure_linear(matmuls, self.trainer.updater.precision, self._world.device)
 
     def _update(self) -> tuple[Update, UpdateResult]:
-        """Make one update, as in the trainer's loop."""
         update = next(self._batches)
-        self._step += 1
-        result = self.trainer.updater(update, self._step)
-        if self.trainer.average is not None:
-            self.trainer.average.update(self._step)
-        return update, result
+        return update, self.trainer.update(update)
 
     def _lengths(self, updates: list[Update]) -> tuple[np.ndarray, np.ndarray]:
         """Return source and target lengths (num_pairs,) over all ranks, EOS included."""

@@ -49,6 +49,7 @@ COMMANDS = {
     "repeat": Command("nmt.cli.repeat", "repeat", "Run variants of a recipe with several seeds and compare them."),
     "prepare": Command("nmt.cli.recipes", "prepare", "Clean the corpora, train the tokenizer and encode the text."),
     "train": Command("nmt.cli.recipes", "train", "Train, resuming from the newest checkpoint of the run."),
+    "replay": Command("nmt.cli.replay", "replay", "Repeat one update of a run and list its pairs by loss."),
     "average": Command("nmt.cli.recipes", "average", "Average several checkpoints into one model."),
     "recipes": Command("nmt.cli.recipe_list", "recipes", "List the recipes that come with nmt, or copy one."),
     "new": Command("nmt.cli.new", "new", "Write a recipe for your text."),

@@ -15,6 +15,7 @@ from pyarrow.lib import ArrowException
 from sacrebleu.dataset import DATASETS
 from sacrebleu.utils import SACREBLEU_DIR
 
+from nmt.data.store import Side
 from nmt.data.wmt_files import sgm_segments, xml_pairs
 from nmt.grammar import generate, source_files
 from nmt.recipe import (
@@ -168,6 +169,30 @@ def count_pairs(corpus: Corpus, root: Path) -> int | None:
             return corpus.pairs
         case SgmCorpus() | HuggingFaceCorpus() | SacrebleuCorpus() | TreesCorpus():
             return None
+        case _:
+            assert_never(corpus)
+
+
+def pair_location(corpus: Corpus, root: Path, number: int, side: Side) -> str:
+    """Return where a corpus has its pair `number`, counted from 1: file and line, or their equivalents."""
+    files = input_files(corpus, root)
+    match corpus:
+        case TextCorpus():
+            return f"{files[side == 'tgt']}:{number}"
+        case TsvCorpus():
+            return f"{files[0]}:{number + corpus.has_header}"
+        case SgmCorpus():
+            return f"{files[side == 'tgt' and len(files) > 1]}, segment {number}"
+        case TreesCorpus():
+            return f"{files[0]}, tree {number}"
+        case ParquetCorpus() | JsonLinesCorpus():
+            return f"{files[0]}, record {number}"
+        case HuggingFaceCorpus():
+            return f"{corpus.dataset} {corpus.split}, record {number}"
+        case SacrebleuCorpus():
+            return f"{corpus.test_set}:{number}"
+        case ToyCorpus():
+            return f"toy {corpus.split}, pair {number}"
         case _:
             assert_never(corpus)
 

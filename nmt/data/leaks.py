@@ -16,25 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from re import Pattern
-from typing import Literal, assert_never
+from typing import Literal
 
-from nmt.data.corpus import ReadOptions, input_files, read_chunks, read_pairs
+from nmt.data.corpus import ReadOptions, pair_location, read_chunks, read_pairs
+from nmt.data.store import Side
 from nmt.data.test_sets import test_sets
 from nmt.logs import progress
-from nmt.recipe import (
-    DataRecipe,
-    HuggingFaceCorpus,
-    JsonLinesCorpus,
-    ParquetCorpus,
-    Recipe,
-    SacrebleuCorpus,
-    SgmCorpus,
-    TextCorpus,
-    ToyCorpus,
-    TreesCorpus,
-    TsvCorpus,
-    UserError,
-)
+from nmt.recipe import DataRecipe, Recipe, UserError
 from nmt.text.clean import Pair
 
 Part = Literal["source", "reference", "both"]
@@ -284,24 +272,5 @@ def search_training_text(recipe: Recipe, finder: LeakFinder) -> None:
 
 def describe_location(leak: Leak, data: DataRecipe) -> str:
     """Return the location of a leak in the training text: file and line, or their equivalents."""
-    corpus, number = data.train[leak.corpus], leak.number
-    files = input_files(corpus, data.root)
-    match corpus:
-        case TextCorpus():
-            return f"{files[leak.part == 'reference']}:{number}"
-        case TsvCorpus():
-            return f"{files[0]}:{number + corpus.has_header}"
-        case SgmCorpus():
-            return f"{files[leak.part == 'reference' and len(files) > 1]}, segment {number}"
-        case TreesCorpus():
-            return f"{files[0]}, tree {number}"
-        case ParquetCorpus() | JsonLinesCorpus():
-            return f"{files[0]}, record {number}"
-        case HuggingFaceCorpus():
-            return f"{corpus.dataset} {corpus.split}, record {number}"
-        case SacrebleuCorpus():
-            return f"{corpus.test_set}:{number}"
-        case ToyCorpus():
-            return f"toy {corpus.split}, pair {number}"
-        case _:
-            assert_never(corpus)
+    side: Side = "tgt" if leak.part == "reference" else "src"
+    return pair_location(data.train[leak.corpus], data.root, leak.number, side)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nmt.data.fingerprint import text_identity
 from nmt.data.mixture import Mixture
+from nmt.data.prepare import Prepared
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore
 from nmt.model.transformer import Transformer
+from nmt.processes.distributed import World
+from nmt.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,29 @@ class TrainingData:
     epochs: SampledEpochs | None = None
     identity: str = ""
     valid_identity: str = ""
+
+    @classmethod
+    def from_prepared(cls, prepared: Prepared, recipe: Recipe, world: World) -> TrainingData:
+        """Open a prepared corpus; rank 0 samples segmentations if the recipe asks for them."""
+        directory, data, epochs = prepared.directory, recipe.data, None
+        if recipe.train.subword_sampling:
+            epochs = SampledEpochs(
+                directory,
+                recipe.train,
+                seed=recipe.seed,
+                max_tokens=data.max_tokens,
+                workers=data.workers,
+                is_builder=world.is_main,
+                reverse_target=data.reverse_target,
+            )
+        return cls(
+            PairStore(directory, "train"),
+            PairStore(directory, "valid"),
+            prepared.mixture(recipe),
+            epochs,
+            text_identity(prepared.report, recipe),
+            prepared.valid_identity(),
+        )
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from nmt.train.resume import (
 from nmt.train.running_metrics import PendingUpdate, RunningMetrics
 from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.state import TrainState, require_same_run
-from nmt.train.update import Updater
+from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import perplexity, validate
 from nmt.train.warm_start import freeze, load_start_optimizer, load_start_weights
 
@@ -170,8 +170,7 @@ class Trainer:
         self._clock = time.perf_counter()
         while not self._is_finished():
             update = next(batches)
-            running.add(update, self.updater(update, state.step + 1))
-            self._advance(update)
+            running.add(update, self.update(update))
             self._share_stop(stop)
             if any(self._due()) or stop.agreed:
                 self._synchronize(running)
@@ -205,14 +204,17 @@ class Trainer:
             self.writer.wait()
             raise Stopped(stop.agreed)
 
-    def _advance(self, update: Update) -> None:
+    def update(self, update: Update) -> UpdateResult:
+        """Make the next update and advance the state."""
         state = self.state
+        result = self.updater(update, state.step + 1)
         state.step += 1
         state.tgt_tokens += update.tgt_tokens
         state.updates_in_epoch = update.updates_in_epoch
         state.epoch, state.update, state.pair = update.next.epoch, update.next.update, update.next.pair
         if self.average is not None:
             self.average.update(state.step)
+        return result
 
     def _is_finished(self) -> bool:
         return bool(self.state.limits_reached(self.train_recipe))

@@ -1,0 +1,159 @@
+"""`nmt replay`: the pairs of one update of a run and their losses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nmt.data.corpus import pair_location
+from nmt.data.pair_text import StoredPair, decode_pairs, locate_pairs
+from nmt.data.prepare import Prepared
+from nmt.evaluate.tables import Table, format_tables
+from nmt.logs import say, warn
+from nmt.processes.distributed import start_world
+from nmt.recipe import Recipe, UserError
+from nmt.train.replay import Replay, ReplaySource, Verification, logged_metrics, start_replay
+
+
+def replay(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    step: Annotated[int, typer.Option(min=1, help="The update to replay, from 1.")],
+    top: Annotated[int, typer.Option(min=0, help="List N pairs with the highest loss; 0 lists all.")] = 20,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Continue to the next checkpoint, and compare the state with it.")
+    ] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N (default: that of the run).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all pairs.")] = False,
+) -> None:
+    """Repeat one update of a run and list its training pairs by loss, with file and line.
+
+    Shows what training read when a loss spiked or a gradient was not finite. High losses at a trained model often are
+    wrong pairs: misaligned, in another language, or truncated.
+
+    Resumes from the checkpoint before the update and repeats all updates in between, in a temporary directory; the run
+    is not changed. The loss of a pair is its negative log-likelihood per target token in nats, under the weights before
+    the update, without dropout.
+
+    On a CPU the replay is exact with the same number of threads: the SHA-256 of the state equals that of the run.
+    --verify proves it. Lines are found by searching the corpora for the text of the pairs.
+    """
+    source = ReplaySource.find(run_dir, step)
+    if device is not None:
+        train = source.recipe.train.model_copy(update={"device": device})
+        source = ReplaySource(
+            source.run, step, source.checkpoint, source.following, source.recipe.model_copy(update={"train": train})
+        )
+    with start_world(source.recipe.train.device, "rerun the command") as world:
+        if world.size > 1:
+            raise UserError(f"nmt replay uses one process, got {world.size}; run it without torchrun")
+        with start_replay(source, world) as replayer:
+            found = replayer.replay()
+            ends_at_checkpoint = source.following is not None and source.following.name.endswith(f"-{step:08d}")
+            verification = replayer.verify() if verify or ends_at_checkpoint else None
+            pairs = _read_pairs(replayer.prepared, source.recipe, found, len(found.pairs) if as_json else top)
+    if verify and verification is None:
+        warn(f"{run_dir} has no checkpoint at or after update {step:,}; nothing to verify")
+    document = _as_json(source, found, verification, pairs)
+    typer.echo(json.dumps(document, indent=1, ensure_ascii=False) if as_json else _text(document, top), nl=as_json)
+
+
+def _read_pairs(prepared: Prepared, recipe: Recipe, found: Replay, top: int) -> list[StoredPair]:
+    """Return the text of the first pairs with their place in the corpora, as far as they are readable."""
+    pairs = decode_pairs(prepared, recipe, found.pairs[: top or None])
+    say("searching the corpora for the pairs")
+    try:
+        return locate_pairs(prepared, recipe, pairs)
+    except UserError as error:
+        warn(f"lines are unknown: {error}")
+        return pairs
+
+
+def _as_json(
+    source: ReplaySource, found: Replay, verification: Verification | None, pairs: list[StoredPair]
+) -> dict[str, Any]:
+    logged = logged_metrics(source.run, found.step)
+    return {
+        "run": str(source.run),
+        "step": found.step,
+        "checkpoint": str(source.checkpoint) if source.checkpoint is not None else None,
+        "epoch": found.epoch + 1,
+        "update_in_epoch": found.index + 1,
+        "updates_in_epoch": found.updates_in_epoch,
+        "num_pairs": len(found.pairs),
+        "tgt_tokens": int(found.pair_tokens.sum()),
+        "nll": found.nll,
+        "learning_rate": found.learning_rate,
+        "gradient_norm": found.gradient_norm,
+        "logged_gradient_norm": logged.get("train/gradient_norm"),
+        "skipped": found.skipped,
+        "state_before": found.before,
+        "state_after": found.after,
+        "verified_at": verification.step if verification else None,
+        "verified": verification.is_equal if verification else None,
+        "pairs": [
+            {
+                "nll": float(nll),
+                "tgt_tokens": int(tokens),
+                "pair": pair.pair,
+                "corpus": pair.corpus,
+                "number": pair.number,
+                "src_location": _location(pair, source.recipe, "src"),
+                "tgt_location": _location(pair, source.recipe, "tgt"),
+                "src": pair.src,
+                "tgt": pair.tgt,
+            }
+            for pair, nll, tokens in zip(pairs, found.pair_nll, found.pair_tokens, strict=False)
+        ],
+    }
+
+
+def _location(pair: StoredPair, recipe: Recipe, side: Any) -> str | None:
+    if pair.number is None:
+        return None
+    return pair_location(recipe.data.train[pair.corpus], recipe.data.root, pair.number, side)
+
+
+def _text(found: dict[str, Any], top: int) -> str:
+    logged = found["logged_gradient_norm"]
+    norm = f"{found['gradient_norm']:.6g}" + ("" if logged is None else f" (the run logged {logged:.6g})")
+    update = f"epoch {found['epoch']}, {found['update_in_epoch']:,} of {found['updates_in_epoch']:,}"
+    rows = (
+        ("update", f"{found['step']:,} ({update})" + ("; skipped: the gradient is not finite" * found["skipped"])),
+        ("from", found["checkpoint"] or "the initial weights"),
+        ("pairs", f"{found['num_pairs']:,}, {found['tgt_tokens']:,} target tokens"),
+        ("nll", f"{found['nll']:.4f} per token, with dropout"),
+        ("learning rate", f"{found['learning_rate']:.6g}"),
+        ("gradient norm", norm),
+        ("state before", found["state_before"]),
+        ("state after", found["state_after"]),
+        ("verified", _verified(found)),
+    )
+    pairs = found["pairs"]
+    rest = found["num_pairs"] - len(pairs)
+    listed = Table(
+        title="Pairs by loss, highest first",
+        columns="rrlpp",
+        header=("nll", "tokens", "location", "source", "target"),
+        rows=tuple(
+            (
+                f"{pair['nll']:.2f}",
+                f"{pair['tgt_tokens']:,}",
+                pair["src_location"] or f"data.train.{pair['corpus']}, stored pair {pair['pair']}",
+                pair["src"],
+                pair["tgt"],
+            )
+            for pair in pairs
+        ),
+        notes=(f"{rest:,} more with lower loss; --top 0 lists all",) if rest else (),
+    )
+    return format_tables([Table("", "ll", (), rows), listed], "text")
+
+
+def _verified(found: dict[str, Any]) -> str:
+    if found["verified"] is None:
+        return "no; --verify continues to the next checkpoint and compares"
+    equal = "equals" if found["verified"] else "DIFFERS FROM"
+    return f"the state after update {found['verified_at']:,} {equal} the checkpoint of the run"

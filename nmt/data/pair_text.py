@@ -1,0 +1,72 @@
+"""Text and origin of stored training pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+
+from nmt.data.corpus import ReadOptions, read_pairs
+from nmt.data.prepare import Prepared, tag_ids
+from nmt.data.store import PairStore
+from nmt.recipe import Recipe
+from nmt.text.clean import Pair, normalize
+
+
+@dataclass(frozen=True)
+class StoredPair:
+    """A training pair as text.
+
+    pair:   index in the token store
+    corpus: index in `data.train`
+    number: number in the corpus, from 1; None if unknown
+    """
+
+    pair: int
+    corpus: int
+    src: str
+    tgt: str
+    number: int | None = None
+
+
+def decode_pairs(prepared: Prepared, recipe: Recipe, ids: Iterable[int]) -> list[StoredPair]:
+    """Return stored training pairs as normalized text, without tags; `recipe` must be the one of the corpus."""
+    store, tokenizers = PairStore(prepared.directory, "train"), prepared.tokenizers
+    ends = list(accumulate(corpus["pairs"] for corpus in prepared.report["train"]["corpora"]))
+    tags = tag_ids(recipe.data.train, tokenizers.src)
+    pairs = []
+    for pair in ids:
+        (src, _), (tgt, _) = (side.gather(np.array([pair])) for side in (store.src, store.tgt))
+        corpus = int(np.searchsorted(ends, pair, side="right"))
+        src, tgt = src[1 if corpus in tags else 0 :], tgt[::-1] if recipe.data.reverse_target else tgt
+        pairs.append(
+            StoredPair(int(pair), corpus, tokenizers.src.decode(src.tolist()), tokenizers.tgt.decode(tgt.tolist()))
+        )
+    return pairs
+
+
+def locate_pairs(prepared: Prepared, recipe: Recipe, pairs: Sequence[StoredPair]) -> list[StoredPair]:
+    """Search the corpora for some pairs and return them with their numbers.
+
+    A pair that occurs several times in its corpus gets the first number. Raises UserError if a corpus is unreadable.
+    """
+    sides = (prepared.tokenizers.src, prepared.tokenizers.tgt)
+    lowercases, form = [side.lowercases() for side in sides], recipe.data.unicode_form
+
+    def key(src: str, tgt: str) -> Pair:
+        first, second = (text.casefold() if lower else text for text, lower in zip((src, tgt), lowercases, strict=True))
+        return first, second
+
+    numbers: dict[tuple[int, Pair], int] = {}
+    for index in sorted({pair.corpus for pair in pairs}):
+        missing = {key(pair.src, pair.tgt) for pair in pairs if pair.corpus == index}
+        corpus_pairs = enumerate(read_pairs(recipe.data.train[index], ReadOptions.from_recipe(recipe)), start=1)
+        while missing and (found := next(corpus_pairs, None)) is not None:
+            number, (src, tgt) = found
+            text = key(normalize(src, form), normalize(tgt, form))
+            if text in missing:
+                missing.remove(text)
+                numbers[index, text] = number
+    return [replace(pair, number=numbers.get((pair.corpus, key(pair.src, pair.tgt)))) for pair in pairs]

@@ -1,0 +1,189 @@
+"""`nmt replay` repeats an update of a run: the same states, its pairs with file and line, and their losses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nmt.checkpoint import load_checkpoint, load_model, state_digest
+from nmt.data.loader import make_batch
+from nmt.data.pair_text import decode_pairs, locate_pairs
+from nmt.data.prepare import prepare
+from nmt.data.store import PairStore
+from nmt.grammar import generate
+from nmt.recipe import load_recipe
+from nmt.storage.run_folder import checkpoint_directory
+from nmt.train.schedule import learning_rate
+from tests.calling import Nmt, one_line
+
+RECIPE = """
+name = "small"
+src_lang = "en"
+tgt_lang = "de"
+run_dir = "FOLDER/run"
+[data]
+root = "FOLDER"
+workers = 1
+max_tokens = 60
+max_length_ratio = 2.0
+train = [{ kind = "text", src = "train.en", tgt = "train.de" }]
+valid = [{ kind = "text", src = "train.en", tgt = "train.de" }]
+[tokenizer]
+vocab_size = 400
+[model]
+d_model = 16
+d_ff = 32
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+max_positions = 64
+[train]
+max_steps = 10
+batch_tokens = 400
+micro_batch_tokens = 200
+learning_rate = 0.01
+schedule = "constant"
+warmup_steps = 3
+ema_decay = 0.9
+validate_every = 4
+save_every = 4
+log_every = 2
+keep_last = 20
+average_count = 1
+device = "cpu"
+threads = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("replay")
+    pairs = list(generate("train", 120, 3))
+    (folder / "train.en").write_text("".join(f"{pair.src}\n" for pair in pairs))
+    (folder / "train.de").write_text("".join(f"{pair.tgt}\n" for pair in pairs))
+    path = folder / "small.toml"
+    path.write_text(RECIPE.replace("FOLDER", str(folder)))
+    return path
+
+
+Train = Callable[..., Path]
+
+
+@pytest.fixture
+def train(recipe: Path, nmt: Nmt, tmp_path: Path) -> Train:
+    def run(name: str, *overrides: str) -> Path:
+        assert nmt("train", recipe, f"run_dir={tmp_path / name}", *overrides)[0] == 0
+        return tmp_path / name
+
+    return run
+
+
+def replay(nmt: Nmt, run: Path, step: int, *options: str) -> dict[str, Any]:
+    status, out, err = nmt("replay", run, "--step", step, "--json", *options)
+    assert status == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def saved_digest(run: Path, step: int) -> str:
+    saved = load_checkpoint(checkpoint_directory(run, step))
+    return state_digest(saved.model, saved.optimizer, saved.average)
+
+
+def files(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [(), ("train.subword_sampling=0.1", "train.micro_batch_tokens=auto")])
+def test_states_are_those_of_the_run(train: Train, nmt: Nmt, overrides: tuple[str, ...]) -> None:
+    run, every = train("run", *overrides), train("every", "train.save_every=1", *overrides)
+    unchanged = files(run)
+    for step, checkpoint, verified_at in ((2, None, 4), (6, "step-00000004", 8), (8, "step-00000004", 8)):
+        found = replay(nmt, run, step, "--verify")
+        assert found["checkpoint"] == (str(run / "checkpoints" / checkpoint) if checkpoint else None)
+        assert found["state_before"] == saved_digest(every, step - 1)
+        assert found["state_after"] == saved_digest(every, step)
+        assert (found["verified_at"], found["verified"]) == (verified_at, True)
+        assert found["gradient_norm"] == found["logged_gradient_norm"]
+        assert found["learning_rate"] == pytest.approx(0.01 * min(1, step / 3))
+    assert files(run) == unchanged
+
+
+def test_losses_are_those_of_single_pairs(train: Train, nmt: Nmt, recipe: Path) -> None:
+    run = train("run", "train.precision=fp32")
+    found = replay(nmt, run, 5)
+    model = load_model(checkpoint_directory(run, 4), torch.device("cpu")).model
+    store = PairStore(run / "data", "train")
+    src, tgt = ((recipe.parent / f"train.{side}").read_text().splitlines() for side in ("en", "de"))
+    assert len(found["pairs"]) == found["num_pairs"] > 10
+    for pair in found["pairs"]:
+        batch = make_batch(store, torch.tensor([pair["pair"]]).numpy())
+        with torch.no_grad():
+            loss = F.cross_entropy(model.logits(model(batch.src, batch.tgt)), batch.labels)
+        assert pair["nll"] == pytest.approx(float(loss), rel=1e-5)
+        assert pair["tgt_tokens"] == len(batch.labels)
+        line = pair["number"]
+        assert pair["src_location"] == f"{recipe.parent}/train.en:{line}"
+        assert pair["tgt_location"] == f"{recipe.parent}/train.de:{line}"
+        assert (pair["src"], pair["tgt"]) == (src[line - 1], tgt[line - 1])
+    losses = [pair["nll"] for pair in found["pairs"]]
+    assert losses == sorted(losses, reverse=True)
+    status, out, _ = nmt("replay", run, "--step", 5, "--top", 3)
+    assert status == 0 and out.count(f"{recipe.parent}/train.en:") == 3
+    assert f"{found['num_pairs'] - 3} more with lower loss" in out
+
+
+def test_another_state_is_reported(train: Train, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = train("run", "train.max_steps=4")
+    monkeypatch.setattr("nmt.train.update.learning_rate", lambda *given: learning_rate(*given) * (1 + 1e-6))
+    assert replay(nmt, run, 4)["verified"] is False
+    assert "DIFFERS FROM" in nmt("replay", run, "--step", 4)[1]
+
+
+def test_wrong_input_and_missing_files(train: Train, nmt: Nmt, recipe: Path, tmp_path: Path) -> None:
+    status, _, err = nmt("replay", tmp_path, "--step", 1)
+    assert status == 1 and one_line(err).endswith("it must be the directory of a run")
+    text = tmp_path / "text"
+    text.mkdir()
+    for side in ("en", "de"):
+        (text / f"train.{side}").write_bytes((recipe.parent / f"train.{side}").read_bytes())
+    run = train("run", "train.max_steps=6", f"data.root={text}")
+    status, _, err = nmt("replay", run, "--step", 7)
+    assert status == 1 and one_line(err) == f"--step must be at most 6, the last update of {run}, got 7"
+    assert nmt("replay", run, "--step", 0)[0] == 2
+    (text / "train.de").unlink()
+    status, out, err = nmt("replay", run, "--step", 6, "--top", 1)
+    assert status == 0 and "warning: lines are unknown: cannot read" in err and "data.train.0, stored pair" in out
+    damaged = checkpoint_directory(run, 4) / "optimizer.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x99")
+    status, _, err = nmt("replay", run, "--step", 5)
+    assert status == 1 and "optimizer.safetensors is missing or corrupt" in err
+    assert checkpoint_directory(run, 4).is_dir()
+
+
+def test_lines_of_cleaned_corpora(recipe: Path, tmp_path: Path) -> None:
+    pairs = [(pair.src, pair.tgt) for pair in generate("train", 60, 8)]
+    rows = [("EN", "DE"), ("", "leer"), pairs[0], ("viel " * 30, "kurz"), pairs[1], pairs[1], *pairs[2:40]]
+    (tmp_path / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in rows))
+    (tmp_path / "b.en").write_text("".join(f"  {src}\n" for src, _ in pairs[40:]))
+    (tmp_path / "b.de").write_text("".join(f"{tgt}\u200b\n" for _, tgt in pairs[40:]))
+    tsv = "{kind='tsv', path='a.tsv', src_column='EN', tgt_column='DE', tag='<a>'}"
+    text = "{kind='text', src='b.en', tgt='b.de'}"
+    options = [f"data.root={tmp_path}", f"data.train=[{tsv},{text}]", f"run_dir={tmp_path / 'run'}"]
+    options += ["data.reverse_target=true", "tokenizer.lowercase=true", "data.max_tokens=200"]
+    options += ["model.max_positions=256", "train.micro_batch_tokens=256"]
+    loaded = load_recipe(recipe, options)
+    (tmp_path / "train.en").write_text("a\n")
+    (tmp_path / "train.de").write_text("b\n")
+    prepared = prepare(loaded)
+    found = locate_pairs(prepared, loaded, decode_pairs(prepared, loaded, range(60)))
+    assert [(pair.corpus, pair.number) for pair in found] == [
+        *((0, number) for number in (2, 4, *range(6, 44))),
+        *((1, number) for number in range(1, 21)),
+    ]
+    assert [(pair.src, pair.tgt) for pair in found] == [(src.lower(), tgt.lower()) for src, tgt in pairs]
