@@ -83,6 +83,7 @@ class Trainer:
         self.translate_validation = translate_validation
         self.state = TrainState()
         self.writer = BackgroundWriter()
+        self.start_nll = math.inf  # of the model to fine-tune, if this process validated it
         if world.device.type == "cpu":
             keep_freed_memory()
             local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -290,13 +291,16 @@ class Trainer:
             if state.scored_from:
                 steps["valid/scored_from"] = state.scored_from
             metrics.write(state.step, values | steps)
-            say(_describe(state, values) + (" (best)" if is_best else ""))
+            is_worse = values[f"{prefix}nll"] > self.start_nll
+            best = " (best, but worse than the start model)" if is_worse else " (best)"
+            say(_describe(state, values) + (best if is_best else ""))
         return state.step in state.best_steps(self.train_recipe.keep_best)
 
     def _validate_start(self, stop: StopRequest, metrics: MetricsWriter | None) -> None:
         """Validate the start model, which has no checkpoint in this run and cannot be the best."""
         with suppress(_ValidationInterrupted):
             values = self._evaluate(stop, metrics, translates=True)
+            self.start_nll = values["valid/nll"]
             if metrics is not None:
                 metrics.write(0, values)
                 say(_describe(self.state, values))

@@ -243,6 +243,18 @@ def test_the_schedule_counts_from_its_start(tiny_recipe: Recipe) -> None:
         assert rates == [learning_rate(whole, 16, step) for step in range(1, 31)]
 
 
+def test_a_best_that_is_worse_than_the_start_model_is_reported(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_tiny(tiny_recipe, tiny_data)
+    damaging = {"schedule": "constant", "learning_rate": 0.1, "warmup_steps": 0, "max_steps": 2, "validate_every": 2}
+    tuned = with_train(tiny_recipe, run_dir=tmp_path / "tuned", start_from=str(tiny_recipe.directory), **damaging)
+    capsys.readouterr()
+    train_tiny(tuned, tiny_data)
+    validations = [line for line in capsys.readouterr().err.splitlines() if "validation loss" in line]
+    assert [line.rpartition(" (best")[2] for line in validations[1:]] == [", but worse than the start model)"]
+
+
 def test_the_start_model_is_validated_first(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
