@@ -6,11 +6,11 @@ Importing torch takes longer than translating a page with CTranslate2.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never, cast
+from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from nmt.cli.arguments import Engine, Precision
 from nmt.decode.text_translator import TextTranslator
@@ -30,6 +30,7 @@ from nmt.recipe import DecodeRecipe, UserError
 from nmt.streams.workers import Workers
 
 if TYPE_CHECKING:
+    from nmt.decode.memory import RememberingTranslator
     from nmt.decode.scoring import Scorer
 
 
@@ -125,11 +126,11 @@ def _is_under_torchrun() -> bool:
 
 
 def start_workers(
-    engine: Engine, device: str, processes: int, threads: int | None = None
+    engine: Engine, device: str, processes: int | None = None, threads: int | None = None
 ) -> AbstractContextManager[Workers]:
     """Provide the processes that translate, for a `with` block.
 
-    processes: worker processes of torch; CTranslate2 has threads that share one model instead
+    processes: worker processes of torch, by default one; CTranslate2 has threads that share one model instead
     threads:   of the current process, with torch
 
     Raises UserError if the device does not allow several processes.
@@ -139,7 +140,7 @@ def start_workers(
         return nullcontext(Workers(device="cpu" if ct2_device.kind == "cpu" else f"cuda:{ct2_device.index}"))
     from nmt.streams.torch_workers import start_torch_workers  # noqa: PLC0415
 
-    return start_torch_workers(device, 1 if engine is Engine.ctranslate2 else processes, threads)
+    return start_torch_workers(device, 1 if engine is Engine.ctranslate2 or processes is None else processes, threads)
 
 
 def load_translator(
@@ -166,6 +167,16 @@ def load_translator(
             raise AssertionError("`choose_engine` resolves it")
         case _:
             assert_never(choice.engine)
+
+
+def load_remembering(
+    path: Path, limit: int | None, settings: Mapping[str, Any], load: Callable[[], TextTranslator]
+) -> RememberingTranslator:
+    """Load a translator with the translation memory `path`. settings: identify its models and options"""
+    from nmt.decode.memory import DEFAULT_LIMIT, RememberingTranslator, TranslationMemory  # noqa: PLC0415
+
+    memory = TranslationMemory(path, limit or DEFAULT_LIMIT)
+    return RememberingTranslator(load(), memory, settings)
 
 
 def load_scorer(model: Path, device: str, tag: str | None) -> Scorer:

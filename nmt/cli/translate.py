@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from nmt.cli.arguments import Device, Engine, ModelArgument, Precision, require_at_most_one
-from nmt.cli.engines import EngineChoice, choose_engine, load_translator, start_workers
+from nmt.cli.engines import EngineChoice, choose_engine, load_remembering, load_translator, start_workers
+from nmt.decode.text_translator import TextTranslator
 from nmt.recipe import DecodeRecipe, UserError, override_decode
 from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import read_model_metadata
@@ -24,6 +25,7 @@ from nmt.streams.output import Output, require_not_input
 from nmt.streams.part import Origin
 from nmt.streams.records import Format, RecordReader, RecordWriter
 from nmt.streams.source import Source
+from nmt.streams.workers import Load
 
 
 class LengthPenalty(StrEnum):
@@ -120,6 +122,11 @@ _PROCESSES = (
     "Batches translated in parallel; 0 is one per core. With CTranslate2: threads (default: one per core). With torch: "
     "processes of one thread each (default: one process with all cores)."
 )
+_MEMORY = (
+    "Reuse translations of this SQLite file, and add new ones. A line that it has for the same model and options is "
+    "not translated again. Several commands may share it."
+)
+_MEMORY_LIMIT = "Most translations in --memory; the least recently used are removed (default: 1,000,000)."
 _PRECISION = (
     "Compute type. auto: int8 (quantized weights) with CTranslate2 on a CPU, else bf16 if native, else fp32. Affects "
     "some translations."
@@ -134,6 +141,8 @@ Window = Annotated[int | None, typer.Option(min=1, help=_WINDOW)]
 MaxDelay = Annotated[float | None, typer.Option(min=0.0, help=_MAX_DELAY)]
 ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help=_THREADS)]
 Processes = Annotated[int | None, typer.Option(min=0, help=_PROCESSES)]
+MemoryFile = Annotated[Path | None, typer.Option("--memory", metavar="FILE", help=_MEMORY)]
+MemoryLimit = Annotated[int | None, typer.Option(min=1, help=_MEMORY_LIMIT)]
 PrecisionOption = Annotated[Precision, typer.Option("--precision", help=_PRECISION)]
 EngineOption = Annotated[Engine, typer.Option("--engine", help=_ENGINE)]
 
@@ -168,6 +177,8 @@ def translate(
     window: Window = None,
     max_delay: MaxDelay = None,
     processes: Processes = None,
+    memory: MemoryFile = None,
+    memory_limit: MemoryLimit = None,
     threads: ThreadsOption = None,
     device: Device = "auto",
     precision: PrecisionOption = Precision.auto,
@@ -184,28 +195,18 @@ def translate(
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "sampling_seed": seed}
     named |= {"alignments": with_alignments or None, "shortlist": shortlist}
     decode = _override_decode(read_model_metadata(find_model(model)).decode, named, settings or (), ensemble or ())
-    in_format, out_format = _formats(file, input_format, out, output_format)
-    reader = _make_reader(file, in_format, out_format, column, header, field)
+    reader, out_format = _make_reader(file, input_format, out, output_format, column, header, field)
     source = Source.open(file, reader, invalid_utf8.value, prefixes, required)
     writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct)
     models = [model, *(ensemble or ())]
     output = Output(out, writer.is_numbered, bool(writer.header))
-    require_not_input("-o", output.path, (file, prefixes, required, decode.shortlist, *map(find_model, models)))
+    require_not_input("-o", output.path, (file, prefixes, required, decode.shortlist, memory, *map(find_model, models)))
     load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
     choice = choose_engine(engine, precision, device, search_decode, models, load, required=required is not None)
     origin, delay = _origin(models, decode, source, writer, choice), _max_delay(source, max_delay)
-    search, name = partial(load, choice), " + ".join(map(str, models))
-    job = TranslationJob(source, output, origin, writer, search, window, delay, name, choice.note, started)
-    workers = start_workers(choice.engine, device, 1 if processes is None else processes, threads)
-    job.run(workers, resume=resume, restart=restart)
-
-
-def _formats(
-    file: Path, input_format: InputFormat | None, out: Path, output_format: Format | None
-) -> tuple[Format, Format]:
-    """Return the formats of input and output, by the extensions of the files where they are not given."""
-    in_format = Format(input_format) if input_format else Format.of_file(file) or Format.text
-    return in_format, output_format or Format.of_file(out) or in_format
+    search = _with_memory(memory, memory_limit, partial(load, choice), models, search_decode, choice, writer)
+    job = TranslationJob(source, output, origin, writer, search, window, delay, models, choice.note, started, memory)
+    job.run(start_workers(choice.engine, device, processes, threads), resume=resume, restart=restart)
 
 
 def _max_delay(source: Source, given: float | None) -> float:
@@ -215,9 +216,21 @@ def _max_delay(source: Source, given: float | None) -> float:
 
 
 def _make_reader(
-    file: Path, in_format: Format, out_format: Format, column: str | None, header: bool, field: str | None
-) -> RecordReader:
-    """Make the reader of the input; raises BadParameter for an option without effect."""
+    file: Path,
+    input_format: InputFormat | None,
+    out: Path,
+    output_format: Format | None,
+    column: str | None,
+    header: bool,
+    field: str | None,
+) -> tuple[RecordReader, Format]:
+    """Make the reader of the input, and return it with the format of the output.
+
+    The extensions of the files determine the formats that are not given. Raises BadParameter for an option without
+    effect.
+    """
+    in_format = Format(input_format) if input_format else Format.of_file(file) or Format.text
+    out_format = output_format or Format.of_file(out) or in_format
     is_read = f"{file} is read as {in_format.value}"
     for option, is_given in (("--column", column is not None), ("--header", header)):
         if is_given and in_format is not Format.tsv:
@@ -231,7 +244,7 @@ def _make_reader(
     index = column if column is None or not column.lstrip("-").isdecimal() else int(column)
     if isinstance(index, int) and index < 0:
         raise typer.BadParameter(f"--column is {column}; it must be a number from 0, or a name in the header")
-    return RecordReader(in_format, index or 0, field or "text", header or isinstance(index, str))
+    return RecordReader(in_format, index or 0, field or "text", header or isinstance(index, str)), out_format
 
 
 def _make_writer(
@@ -256,7 +269,26 @@ def _make_writer(
 def _origin(
     models: Sequence[Path], decode: DecodeRecipe, source: Source, writer: RecordWriter, choice: EngineChoice
 ) -> Origin:
-    """Collect the settings that determine the output, besides its input.
+    """Collect the settings that determine the output, besides its input."""
+    facts, names = _search_settings(models, decode, choice)
+    reader = source.reader
+    facts |= {
+        "input format": reader.format.value,
+        "column": reader.column,
+        "field": reader.field,
+        "header": reader.header,
+        "invalid-utf8": source.invalid_utf8,
+        "output format": writer.format.value,
+        "with-scores": writer.with_scores,
+        "distinct": writer.distinct,
+    }
+    return Origin(facts, names, source.name)
+
+
+def _search_settings(
+    models: Sequence[Path], decode: DecodeRecipe, choice: EngineChoice
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the settings that determine a translation, and the names of models and files by digest.
 
     Batches, processes and devices are not included: they change translations only by rounding.
     """
@@ -268,20 +300,29 @@ def _origin(
         names[facts["shortlist"]] = str(decode.shortlist)
     options = decode.model_dump(mode="json", exclude={"batch_tokens", "shortlist"})
     facts |= {f"decode.{name}": value for name, value in options.items()}
-    reader = source.reader
-    facts |= {
-        "engine": choice.engine.value,
-        "precision": choice.precision.value,
-        "input format": reader.format.value,
-        "column": reader.column,
-        "field": reader.field,
-        "header": reader.header,
-        "invalid-utf8": source.invalid_utf8,
-        "output format": writer.format.value,
-        "with-scores": writer.with_scores,
-        "distinct": writer.distinct,
-    }
-    return Origin(facts, names, source.name)
+    facts |= {"engine": choice.engine.value, "precision": choice.precision.value}
+    return facts, names
+
+
+def _with_memory(
+    memory: Path | None,
+    limit: int | None,
+    load: Callable[[], TextTranslator],
+    models: Sequence[Path],
+    decode: DecodeRecipe,
+    choice: EngineChoice,
+    writer: RecordWriter,
+) -> Load:
+    """Return the function that loads the translator, with the translation memory if there is one.
+
+    Raises BadParameter for a limit without memory.
+    """
+    if memory is None:
+        if limit is not None:
+            raise typer.BadParameter("--memory-limit has no effect without --memory; add that, or leave it out")
+        return load
+    settings, _ = _search_settings(models, decode, choice)
+    return partial(load_remembering, memory, limit, settings | {"scores": writer.shows_scores}, load)
 
 
 def _override_decode(

@@ -59,8 +59,11 @@ class TextTranslator(ABC):
     translation. A line too long for the model is split at sentence ends, and its parts are translated separately. Apart
     from rounding, the translation of a line does not depend on other lines. Not thread-safe.
 
-    lines_split: number of lines split so far because they were too long
+    lines_split:  number of lines split so far because they were too long
+    lines_reused: number of lines that were found in a translation memory; 0 without one
     """
+
+    lines_reused = 0
 
     _shows_scores = True
 

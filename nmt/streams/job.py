@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from time import monotonic
 
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
@@ -36,6 +37,7 @@ class TranslationJob:
     models:    their paths, for the final message
     note:      the engine, for the final message
     started:   start of the command by `time.monotonic`
+    memory:    the translation memory, for the final message
     """
 
     source: Source
@@ -45,9 +47,10 @@ class TranslationJob:
     load: Load
     window: int | None
     max_delay: float
-    models: str
+    models: Sequence[Path]
     note: str
     started: float
+    memory: Path | None = None
 
     def run(self, start_workers: AbstractContextManager[Workers], *, resume: bool, restart: bool) -> None:
         """Translate the whole input.
@@ -153,7 +156,7 @@ class TranslationJob:
 
         digests: of the input up to the end of each window
         """
-        lines_split, tokens, done_before = 0, 0, done
+        lines_split, tokens, lines_reused, done_before = 0, 0, 0, done
         with _progress_bar(count, self.source.is_terminal, done) as bar:
             if self.writer.header and not done:
                 sink.write(self.writer.header, 0, "")
@@ -161,6 +164,7 @@ class TranslationJob:
                 done += result.num_records
                 sink.write(result.text, done, digests.popleft())
                 lines_split, tokens = lines_split + result.lines_split, tokens + result.tokens
+                lines_reused += result.lines_reused
                 bar.advance(result.num_records)
         if lines_split:
             were = "was" if lines_split == 1 else "were"
@@ -168,7 +172,9 @@ class TranslationJob:
         lines, seconds = done - done_before, monotonic() - self.started
         speed = f"{lines / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
         took = f"{counted(lines, 'line')} in {format_duration(seconds)} ({speed})"
-        say(f"translated {took} with {self.models} on {device}; {self.note}")
+        reused = "" if self.memory is None else f"; {counted(lines_reused, 'line')} reused from {self.memory}"
+        models = " + ".join(map(str, self.models))
+        say(f"translated {took} with {models} on {device}; {self.note}{reused}")
 
 
 def _with_digests(windows: Iterator[list[Record]], digest: InputDigest, digests: deque[str]) -> Iterator[list[Record]]:

@@ -86,7 +86,8 @@ def _translate_in_turn(
         own: list[str] = []
         if world.rank < len(round_of_windows):
             result = translate_window(round_of_windows[world.rank])
-            own = [result.text, *map(str, (result.num_records, result.lines_split, result.tokens))]
+            counts = (result.num_records, result.lines_split, result.tokens, result.lines_reused)
+            own = [result.text, *map(str, counts)]
         world.barrier_without_timeout()
         for fields in world.gather_text(own) or []:
             if fields:

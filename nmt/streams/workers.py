@@ -5,34 +5,40 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nmt.decode.text_translator import TextTranslator
 from nmt.recipe import UserError
 from nmt.streams.records import Record, RecordWriter
 from nmt.streams.windows import Wait
 
-Load = Callable[[], TextTranslator]
+if TYPE_CHECKING:
+    from nmt.decode.memory import RememberingTranslator
+
+Load = Callable[[], "TextTranslator | RememberingTranslator"]
 
 
 @dataclass(frozen=True)
 class TranslatedWindow:
     """The output of a window.
 
-    lines_split: lines that exceeded the length limit of the model and were translated in parts
-    tokens:      tokens of the best translations
+    lines_split:  lines that exceeded the length limit of the model and were translated in parts
+    tokens:       tokens of the best translations
+    lines_reused: lines that were found in a translation memory
     """
 
     text: str
     num_records: int
     lines_split: int
     tokens: int
+    lines_reused: int = 0
 
 
 @dataclass(frozen=True)
 class WindowTranslator:
     """Translates the records of a window together and formats the output."""
 
-    translator: TextTranslator
+    translator: TextTranslator | RememberingTranslator
     writer: RecordWriter
 
     def __call__(self, window: list[Record]) -> TranslatedWindow:
@@ -41,18 +47,19 @@ class WindowTranslator:
 
     def start(self, window: list[Record]) -> Callable[[], TranslatedWindow]:
         """Start translating a window; the returned function waits for the result."""
-        split_before = self.translator.lines_split
+        split_before, reused_before = self.translator.lines_split, self.translator.lines_reused
         prefixes = [record.prefix for record in window]
         required = [record.required for record in window]
         texts = [record.text or "" for record in window]
         finish = self.translator.start_translation(texts, prefixes=prefixes, required=required)
         lines_split = self.translator.lines_split - split_before
+        lines_reused = self.translator.lines_reused - reused_before
 
         def result() -> TranslatedWindow:
             n_best_lists = finish()
             text = "".join(self.writer.write(*pair) for pair in zip(window, n_best_lists, strict=True))
             tokens = sum(len(translations[0].pieces) for translations in n_best_lists)
-            return TranslatedWindow(text, len(window), lines_split, tokens)
+            return TranslatedWindow(text, len(window), lines_split, tokens, lines_reused)
 
         return result
 

@@ -1,0 +1,214 @@
+"""Translation memory: reuse translations of earlier commands, stored in an SQLite database.
+
+An entry is found by the SHA-256 of all that determines a translation: model and options (`settings`), line, prefix and
+required phrases. Only exact matches count. Several processes may use a database at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+from nmt.decode.text_translator import TextTranslator
+from nmt.decode.translation import Translation
+from nmt.recipe import UserError
+
+DEFAULT_LIMIT = 1_000_000
+"""Default maximum number of entries."""
+
+_APPLICATION_ID = 0x6E6D_7401  # "nmt" and the version of the tables
+_HEADER = b"SQLite format 3\0"
+_LOCK_SECONDS = 60.0
+_DIGEST_BYTES = 8
+
+# `used` is the value of `clock` at the last use of an entry; each window of lines advances the clock. `digest` is that
+# of key and translations, because SQLite has no checksums of its own.
+_TABLES = (
+    "CREATE TABLE state (entries INTEGER NOT NULL, clock INTEGER NOT NULL)",
+    "INSERT INTO state VALUES (0, 0)",
+    "CREATE TABLE translations (key BLOB PRIMARY KEY, used INTEGER NOT NULL, digest BLOB NOT NULL, json BLOB NOT NULL)",
+    "CREATE INDEX by_use ON translations (used)",
+    f"PRAGMA application_id = {_APPLICATION_ID}",
+)
+_FIND = "SELECT digest, json FROM translations WHERE key = ?"
+_USE = "UPDATE translations SET used = (SELECT clock FROM state) WHERE key = ?"
+_ADD = "INSERT OR IGNORE INTO translations SELECT ?, clock, ?, ? FROM state"
+_REMOVE_OLDEST = """
+    DELETE FROM translations WHERE key IN
+    (SELECT key FROM translations ORDER BY used LIMIT (SELECT max(0, entries - ?) FROM state))
+"""
+
+
+class TranslationMemory:
+    """A database of translations by key, with a limit on the number of entries."""
+
+    def __init__(self, path: Path, limit: int = DEFAULT_LIMIT) -> None:
+        """Open a database or create it; raises UserError if the file cannot be used, is damaged, or is something else.
+
+        limit: maximum number of entries; the least recently used ones are removed
+        """
+        self._path, self._limit = path, limit
+        with self._errors():
+            self._require_database()
+            self._database = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+            self.close = weakref.finalize(self, self._database.close)
+            with self._transaction("IMMEDIATE"):
+                self._create_or_check()
+            # Readers do not block a writer with a write-ahead log. Another process that opens the database may prevent
+            # the change of mode; the next command then makes it.
+            with suppress(sqlite3.OperationalError):
+                self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+
+    def find(self, keys: Iterable[bytes]) -> dict[bytes, list[Translation]]:
+        """Return the entries of these keys that exist; raises UserError if the file is damaged."""
+        found = {}
+        with self._errors(), self._transaction("DEFERRED"):
+            for key in keys:
+                for digest, content in self._database.execute(_FIND, (key,)):
+                    if not isinstance(content, bytes) or digest != _digest(key, content):
+                        raise self._damaged("an entry differs from its checksum")
+                    found[key] = [_translation(*fields) for fields in json.loads(content)]
+        return found
+
+    def update(self, used: Iterable[bytes], added: Mapping[bytes, Sequence[Translation]]) -> None:
+        """Add entries, mark them and the `used` ones as the most recently used, and remove the oldest above the limit.
+
+        Raises UserError if the file cannot be written, or is damaged.
+        """
+        rows = []
+        for key, translations in added.items():
+            content = json.dumps([astuple(one) for one in translations]).encode()
+            rows.append((key, _digest(key, content), content))
+        with self._errors(), self._transaction("IMMEDIATE"):
+            self._database.execute("UPDATE state SET clock = clock + 1")
+            self._database.executemany(_USE, [(key,) for key in used])
+            for statement, values in ((_ADD, rows), (_REMOVE_OLDEST, [(self._limit,)])):
+                sign = 1 if statement is _ADD else -1
+                changed = self._database.executemany(statement, values).rowcount if values else 0
+                self._database.execute("UPDATE state SET entries = entries + ?", (sign * changed,))
+
+    def _require_database(self) -> None:
+        """Raise UserError for another file; SQLite would overwrite a short one."""
+        try:
+            with self._path.open("rb") as file:
+                start = file.read(len(_HEADER))
+        except FileNotFoundError:
+            return  # to be created
+        except OSError as error:
+            raise sqlite3.OperationalError(error.strerror) from error
+        if start and start != _HEADER:
+            raise self._damaged("it is no SQLite database")
+
+    def _create_or_check(self) -> None:
+        """Create the tables of a new database; raises UserError if an existing one has others."""
+        (application,) = self._database.execute("PRAGMA application_id").fetchone()
+        (num_tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not application and not num_tables:
+            for statement in _TABLES:
+                self._database.execute(statement)
+        elif application != _APPLICATION_ID:
+            raise UserError(
+                f"{self._path} is another SQLite database; --memory needs a file of `nmt translate --memory` of this "
+                "version; name another file"
+            )
+
+    @contextmanager
+    def _transaction(self, kind: str) -> Iterator[None]:
+        self._database.execute(f"BEGIN {kind}")
+        try:
+            yield
+        except BaseException:
+            with suppress(sqlite3.Error):
+                self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Convert errors of SQLite to UserError."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise UserError(
+                f"cannot use {self._path}: {error}; --memory needs a readable and writable file on a local disk; check "
+                "its permissions, the disk and other processes, or name another file"
+            ) from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, problem: str) -> UserError:
+        return UserError(
+            f"{self._path} is damaged or no translation memory ({problem}); --memory needs a file of `nmt translate "
+            "--memory`; remove it to start an empty one, or name another file"
+        )
+
+
+class RememberingTranslator:
+    """Reuses translations of a memory, and adds those that are missing.
+
+    A line that occurs several times is translated once.
+
+    lines_reused: number of lines that were not translated so far
+    """
+
+    def __init__(self, translator: TextTranslator, memory: TranslationMemory, settings: Mapping[str, Any]) -> None:
+        """Translate with `translator`. settings: JSON values that identify its models and options"""
+        self.lines_reused = 0
+        self._translator, self._memory = translator, memory
+        self._settings = json.dumps(settings, sort_keys=True)
+
+    @property
+    def lines_split(self) -> int:
+        """See `TextTranslator`; reused lines are not counted."""
+        return self._translator.lines_split
+
+    def start_translation(
+        self, lines: Sequence[str], *, prefixes: Sequence[str], required: Sequence[Sequence[str]]
+    ) -> Callable[[], list[list[Translation]]]:
+        """Start a translation like `TextTranslator.start_translation`; raises UserError also for the memory."""
+        requests = list(zip(lines, prefixes, map(list, required), strict=True))
+        keys = [_sha256(json.dumps([self._settings, *request]).encode()) for request in requests]
+        reused = self._memory.find(keys)
+        missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in reused}
+        self.lines_reused += len(lines) - len(missing)
+        finish = self._translator.start_translation(
+            [line for line, _, _ in missing.values()],
+            prefixes=[prefix for _, prefix, _ in missing.values()],
+            required=[phrases for _, _, phrases in missing.values()],
+        )
+
+        def result() -> list[list[Translation]]:
+            added = dict(zip(missing, finish(), strict=True))
+            self._memory.update(reused, added)
+            found = reused | added
+            return [found[key] for key in keys]
+
+        return result
+
+
+def _translation(
+    text: str,
+    score: float,
+    log_prob: float,
+    pieces: list[str],
+    token_log_probs: list[float],
+    alignment: list[tuple[int, int]] | None,
+) -> Translation:
+    links = None if alignment is None else [(source, target) for source, target in alignment]
+    return Translation(text, score, log_prob, pieces, token_log_probs, links)
+
+
+def _digest(key: bytes, content: bytes) -> bytes:
+    return _sha256(key + content)[:_DIGEST_BYTES]
+
+
+def _sha256(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()

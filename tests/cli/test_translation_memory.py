@@ -1,0 +1,121 @@
+"""`nmt translate --memory`: the output of an edited text is that of a command without a memory, in every format."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.calling import Nmt, one_line
+from tests.cli.nasty_lines import as_bytes, nasty_lines
+
+BEFORE = [*(f"the old dog {number} sees a cat" for number in range(40)), "", " ", "a\tb", "the old dog 3 sees a cat"]
+AFTER = ["a new line", *BEFORE[:10], "the young dog 10", *BEFORE[11:30], *BEFORE[20:], "at the end", "at the end"]
+NUM_NEW = 3  # "at the end" is translated once
+
+
+@pytest.mark.parametrize(
+    ("out", "options"),
+    [
+        ("out.txt", ()),
+        ("out.txt.gz", ("--with-scores", "--window", 7)),
+        ("out.txt", ("--n-best", 2, "--with-alignments")),
+        ("out.tsv", ("--n-best", 3, "--with-scores", "--with-alignments", "--no-distinct", "--beam-size", 4)),
+        ("out.jsonl", ("--n-best", 2, "--with-alignments")),
+        ("out.txt", ("--output-format", "moses", "--n-best", 2)),
+        ("out.jsonl", ("--set", "sampling=true", "--n-best", 3)),
+        ("out.txt", ("--set", "sampling=true", "--n-best", 4, "--set", "mbr_metric=chrf", "--with-scores")),
+    ],
+)
+def test_output_is_the_same(model: Path, nmt: Nmt, tmp_path: Path, out: str, options: tuple[object, ...]) -> None:
+    for name, lines in (("before", BEFORE), ("after", AFTER)):
+        (tmp_path / name).write_bytes(as_bytes(lines))
+    options = ("--engine", "torch", "--precision", "fp32", "--batch-tokens", 64, *options)
+    memory = ("--memory", tmp_path / "memory.db")
+    assert nmt("translate", model, tmp_path / "after", "-o", tmp_path / f"without.{out}", *options)[0] == 0
+    status, _, err = nmt("translate", model, tmp_path / "before", "-o", tmp_path / f"before.{out}", *options, *memory)
+    assert status == 0, err
+    status, _, err = nmt("translate", model, tmp_path / "after", "-o", tmp_path / f"with.{out}", *options, *memory)
+    assert status == 0, err
+    assert f"; {len(AFTER) - NUM_NEW} lines reused from {tmp_path / 'memory.db'}" in err
+    assert (tmp_path / f"with.{out}").read_bytes() == (tmp_path / f"without.{out}").read_bytes()
+
+
+def test_every_option_of_a_line_counts(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("the old dog\nthe old cat\n")
+    (tmp_path / "prefixes").write_text("a\n\n")
+    (tmp_path / "required").write_text("\ndog\tcat\n")
+    (tmp_path / "required2").write_text("\ndog cat\n")
+    command = ("translate", model, tmp_path / "in", "--engine", "torch", "--precision", "fp32")
+    variants: list[tuple[tuple[object, ...], int]] = [
+        ((), 0),
+        (("--window", 1, "--batch-tokens", 99), 2),  # changes rounding only
+        (("--output-format", "jsonl"), 0),  # has scores
+        (("--with-scores",), 2),
+        (("--beam-size", 3), 0),
+        (("--prefixes", tmp_path / "prefixes"), 1),
+        (("--required", tmp_path / "required"), 1),
+        (("--required", tmp_path / "required2"), 1),
+        (("--tag", "<web>"), 0),
+        (("--set", "max_length_ratio=0.3"), 0),
+        (("--precision", "bf16"), 0),
+        (("--ensemble", model), 0),
+    ]
+    for options, reused in variants:
+        _, expected, _ = nmt(*command, *options)
+        status, out, err = nmt(*command, *options, "--memory", tmp_path / "m")
+        assert (status, out) == (0, expected), err
+        assert f"{reused} line{'s' * (reused != 1)} reused" in err, options
+
+
+@pytest.mark.slow
+def test_several_processes_share_a_memory(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    lines = nasty_lines(300, num_longest=1)
+    (tmp_path / "in").write_bytes(as_bytes(lines))
+    command = ("translate", model, tmp_path / "in", "--device", "cpu", "--engine", "torch", "--precision", "fp32")
+    _, expected, _ = nmt(*command)
+    for _ in range(2):
+        status, out, err = nmt(*command, "--memory", tmp_path / "m", "--processes", 2, "--window", 20)
+        assert (status, out) == (0, expected), err
+    assert "; 300 lines reused" in err
+    database = sqlite3.connect(tmp_path / "m")
+    assert (
+        database.execute("SELECT count(*), max(entries) FROM translations, state").fetchone() == (len(set(lines)),) * 2
+    )
+    database.close()
+
+
+def test_limit(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(as_bytes(BEFORE))
+    command = ("translate", model, tmp_path / "in", "--memory", tmp_path / "m", "--memory-limit", 5, "--window", 10)
+    assert nmt(*command)[0] == 0
+    database = sqlite3.connect(tmp_path / "m")
+    assert database.execute("SELECT count(*) FROM translations").fetchone() == (5,)
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "expected"),
+    [
+        (("--memory-limit", 5), 2, "--memory-limit has no effect without --memory; add that, or leave it out"),
+        (("--memory", "in"), 1, "in is damaged or no translation memory (it is no SQLite database); --memory needs"),
+        (("--memory", "no/m"), 1, "cannot use no/m: unable to open database file; --memory needs a readable and"),
+        (("--memory", "m", "-o", "m"), 1, "-o m is the input m; it must be another file"),
+    ],
+)
+def test_error_is_one_line(
+    model: Path,
+    nmt: Nmt,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[object, ...],
+    status: int,
+    expected: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in").write_text("a dog\n")
+    Path("m").write_text("")
+    found, out, err = nmt("translate", model, "in", *options)
+    assert (found, out) == (status, "")
+    assert expected in one_line(err)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "m"]
+    assert Path("in").read_text() == "a dog\n"

@@ -1,0 +1,180 @@
+"""The translation memory: what it reuses, what it removes, and what it refuses."""
+
+import math
+import random
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from nmt.decode.memory import RememberingTranslator, TranslationMemory
+from nmt.decode.text_translator import TextTranslator
+from nmt.decode.translation import Translation
+from nmt.recipe import UserError
+
+Request = tuple[str, str, tuple[str, ...]]
+
+
+class FakeTranslator:
+    """Translates by a fixed function of the request, and records the requests."""
+
+    def __init__(self) -> None:
+        self.lines_split = 0
+        self.requests: list[Request] = []
+
+    def start_translation(
+        self, lines: Sequence[str], *, prefixes: Sequence[str], required: Sequence[Sequence[str]]
+    ) -> Callable[[], list[list[Translation]]]:
+        requests = list(zip(lines, prefixes, map(tuple, required), strict=True))
+        self.requests += requests
+        return lambda: [translate(*request) for request in requests]
+
+
+def translate(line: str, prefix: str = "", required: tuple[str, ...] = ()) -> list[Translation]:
+    """Two translations with every kind of value."""
+    rng = random.Random(repr((line, prefix, required)))
+    log_probs = [math.log(rng.random()) for _ in line]
+    text = " ".join([prefix, line[::-1], *required])
+    best = Translation(text, sum(log_probs) / 7, sum(log_probs), list(line), log_probs, [(0, 1), (2, 0)])
+    return [best, Translation(f"{text}\ud800", -math.inf, -1e-300, [])]
+
+
+def remembering(path: Path, translator: FakeTranslator, settings: object = 1) -> RememberingTranslator:
+    return RememberingTranslator(cast(TextTranslator, translator), TranslationMemory(path), {"model": settings})
+
+
+def run(translator: RememberingTranslator, requests: Sequence[Request]) -> list[list[Translation]]:
+    lines, prefixes, required = zip(*requests, strict=True)
+    return translator.start_translation(lines, prefixes=prefixes, required=required)()
+
+
+def test_only_requests_that_differ_are_translated(tmp_path: Path) -> None:
+    requests: list[Request] = [("a b", "", ()), ("a b", "x", ()), ("a b", "", ("x",)), ("a", "b", ()), ("a b", "", ())]
+    requests += [("a b", "", ("x", "y")), ("a b", "", ("x y",)), ("a b ", "", ()), ("\ud800", "", ()), ("", "", ())]
+    distinct = list(dict.fromkeys(requests))
+    fake = FakeTranslator()
+    first = remembering(tmp_path / "m", fake)
+    assert run(first, requests) == [translate(*request) for request in requests]
+    assert (fake.requests, first.lines_reused) == (distinct, 1)
+
+    changed: list[Request] = [("new", "", ()), *requests[::-1]]
+    again = remembering(tmp_path / "m", fake)
+    assert run(again, changed) == [translate(*request) for request in changed]
+    assert (fake.requests[len(distinct) :], again.lines_reused) == ([("new", "", ())], len(requests))
+
+    other = remembering(tmp_path / "m", fake, settings=2)
+    assert run(other, requests) == [translate(*request) for request in requests]
+    assert (len(fake.requests), other.lines_reused) == (2 * len(distinct) + 1, 1)
+
+
+def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:
+    rng, limit = random.Random(1), 7
+    last_use: dict[bytes, int] = {}
+    for time in range(300):
+        if time % 20 == 0:
+            memory = TranslationMemory(tmp_path / "m", limit)
+        key = bytes([rng.randrange(12)])
+        found = memory.find([key])
+        assert found.keys() == last_use.keys() & {key}
+        memory.update(found, {} if found else {key: translate(repr(key))})
+        last_use[key] = time
+        if len(last_use) > limit:
+            del last_use[min(last_use, key=last_use.__getitem__)]
+    assert memory.find(bytes([i]) for i in range(12)).keys() == last_use.keys()
+
+    smaller = TranslationMemory(tmp_path / "m", 3)
+    smaller.update([], {})
+    assert smaller.find(last_use).keys() == set(sorted(last_use, key=last_use.__getitem__)[-3:])
+    smaller.update([], {bytes([100 + i]): [] for i in range(9)})
+    assert len(smaller.find(bytes([i]) for i in range(256))) == 3
+
+
+def test_several_processes_may_create_and_fill_it(tmp_path: Path) -> None:
+    problems: list[BaseException] = []
+
+    def fill(start: int) -> None:
+        try:
+            memory = TranslationMemory(tmp_path / "m")
+            for i in range(start, start + 40):
+                memory.update(memory.find([b"%d" % (i - 5)]), {b"%d" % i: translate(str(i))})
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=fill, args=(20 * i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert TranslationMemory(tmp_path / "m").find(b"%d" % i for i in range(150)) == {
+        b"%d" % i: translate(str(i)) for i in range(140)
+    }
+    database = sqlite3.connect(tmp_path / "m")
+    assert database.execute("SELECT entries FROM state").fetchone() == (140,)
+    database.close()
+
+
+def test_a_changed_byte_is_an_error_or_has_no_effect(tmp_path: Path) -> None:
+    keys = [b"%032d" % i for i in range(60)]
+    memory = TranslationMemory(tmp_path / "m")
+    memory.update([], {key: translate(str(key)) for key in keys})
+    memory.close()
+    content, rng, num_errors = (tmp_path / "m").read_bytes(), random.Random(1), 0
+    for offset in [*range(16, 100, 2), *rng.sample(range(100, len(content)), 90)]:
+        damaged = bytearray(content)
+        damaged[offset] ^= 1 << rng.randrange(8)
+        path = tmp_path / str(offset)
+        path.write_bytes(damaged)
+        try:
+            memory = TranslationMemory(path)
+            found = memory.find(keys)
+            memory.update(found, {b"new": translate("new")})
+            memory.close()
+        except UserError as error:
+            assert str(path) in str(error)
+            num_errors += 1
+        else:
+            assert all(translations == translate(str(key)) for key, translations in found.items())
+    assert num_errors > 40
+
+
+@pytest.mark.parametrize("content", [b"text\n" * 500, b"x", "truncated", "other", "folder"])
+def test_another_file_is_refused_and_kept(tmp_path: Path, content: bytes | str) -> None:
+    path = tmp_path / "m"
+    if content == "folder":
+        path.mkdir()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "other":
+        database = sqlite3.connect(path)
+        database.execute("CREATE TABLE songs (name)")
+        database.close()
+    else:
+        memory = TranslationMemory(path)
+        memory.update([], {b"%d" % i: translate(str(i)) for i in range(60)})
+        memory.close()
+        path.write_bytes(path.read_bytes()[:-4096])
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(
+        UserError, match=r"m is damaged or no|m is another SQLite database|cannot use .*m: Is a directory"
+    ):
+        TranslationMemory(path).find([b"1"])
+    assert before is None or path.read_bytes() == before
+
+
+def test_a_failed_translation_is_not_remembered(tmp_path: Path) -> None:
+    class FailingTranslator(FakeTranslator):
+        def start_translation(self, *_: object, **__: object) -> Callable[[], list[list[Translation]]]:
+            def fail() -> list[list[Translation]]:
+                raise UserError("no translation is possible")
+
+            return fail
+
+    with pytest.raises(UserError, match="no translation"):
+        run(remembering(tmp_path / "m", FailingTranslator()), [("a", "", ())])
+    fake = FakeTranslator()
+    assert run(remembering(tmp_path / "m", fake), [("a", "", ())]) == [translate("a")]
+    assert len(fake.requests) == 1
