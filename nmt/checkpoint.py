@@ -107,23 +107,23 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CorruptError(f"{path} is not a readable safetensors file ({error}); copy it again") from error
 
 
-# Earlier versions had separate attention projections and other names of the output layer.
+# Earlier versions had separate attention projections and named the output layer differently.
 _PROJECTION = re.compile(r"(.*\.)(cross_attention|attention)\.(q|k|v)\.(weight|bias)")
 _FUSED = {"attention": "qkv", "cross_attention": "kv"}
 
 
 def renamed(tensors: Tensors) -> dict[str, Tensor]:
-    """Return tensors of a model or optimizer of any version under their present names."""
-    found: dict[str, Tensor] = {}
+    """Return the tensors of a model or optimizer of any version under their current names."""
+    upgraded: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         older = _PROJECTION.fullmatch(name)
         fused = _FUSED[older[2]] if older else ""
         if older is None or older[3] not in fused:
-            found[re.sub(r"\boutput_(?=weight$|bias$)", "output.", name)] = tensor
+            upgraded[re.sub(r"\boutput_(?=weight$|bias$)", "output.", name)] = tensor
         elif older[3] == fused[0]:
             parts = [tensors.get(f"{older[1]}{older[2]}.{part}.{older[4]}", tensor.new_empty(0)) for part in fused]
-            found[f"{older[1]}{older[2]}.{fused}.{older[4]}"] = torch.cat(parts) if tensor.ndim else tensor
-    return found
+            upgraded[f"{older[1]}{older[2]}.{fused}.{older[4]}"] = torch.cat(parts) if tensor.ndim else tensor
+    return upgraded
 
 
 # --- Checkpoints ------------------------------------------------------------------------------------------------------
@@ -144,8 +144,8 @@ def save_checkpoint(
 ) -> Path:
     """Write the checkpoint of a step, with the files of its model directory, and return its directory.
 
-    Replaces a checkpoint of the same step, which was saved before its validation. The old one is removed only after the
-    new one is complete; `remove_leftovers` restores it after an interruption.
+    Replaces a checkpoint that was saved at the same step before validation. The old one is removed only after the new
+    one is complete; `remove_leftovers` restores it after an interruption.
     """
     directory = checkpoint_directory(run, step)
     files: dict[str, bytes | Callable[[], bytes]] = {
@@ -223,7 +223,7 @@ def prune_checkpoints(run: Path, keep_last: int, keep_steps: Collection[int]) ->
     for directory in list_checkpoints(run)[:-keep_last]:
         if checkpoint_step(directory) not in keep_steps:
             hidden = directory.with_name(f".{directory.name}.removed")
-            directory.rename(hidden)  # first, or a partly removed one could pass for complete
+            directory.rename(hidden)  # first, or a partly removed directory could look complete
             shutil.rmtree(hidden, ignore_errors=True)
 
 

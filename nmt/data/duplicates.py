@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Equal hashes are in the same bucket, and one bucket at a time is in memory: 1/64 of 16 bytes per pair.
+# Equal hashes are in the same bucket, and memory holds one bucket at a time: 1/64 of 16 bytes per pair.
 _NUM_BUCKETS = 64
 _ENTRY = np.dtype([("hash", np.uint64), ("pair", np.uint64)])
 

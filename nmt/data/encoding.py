@@ -1,4 +1,4 @@
-"""The encode stage: normalized pairs to token ids. Each distinct word is segmented once.
+"""The encode stage: encode normalized pairs as token ids. Each distinct word is segmented once.
 
 For the bpe models that nmt trains, no piece crosses a space and merges within a word do not depend on other words.
 The ids of a sentence are therefore exactly those of its words. Other models encode whole sentences: unigram adds
@@ -53,7 +53,7 @@ class SentenceEncoder:
 
 
 class _WordCache:
-    """Token ids of the words seen so far, end to end."""
+    """Concatenated token ids of the words seen so far."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -1,8 +1,8 @@
-"""Cache rule of preparation: a split is reused if everything that it depends on is unchanged.
+"""Detection of outdated prepared text: a split is reused if everything that it depends on is unchanged.
 
 The training text depends on its options, its input files and reused tokenizers; the validation text also on its own
 options and files. Input files are identified by SHA-256. `stamps.json` records their size, modification time and path:
-files with the same stamp are not read again, and a deleted file can be told from a wrong path.
+files with the same stamp are not read again, and a deleted file can be distinguished from a wrong path.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nmt.text.lines import read_blocks
 REPORT_FILE = "prepare.json"
 _STAMPS_FILE = "stamps.json"
 
-# Increment when the same recipe and text give another prepared corpus than before.
+# Increment when the same recipe and text give a different prepared corpus.
 FORMAT = 2
 
 
@@ -70,25 +70,25 @@ def outdated_splits(recipe: Recipe, directory: Path) -> set[Split]:
 
     If the training text is outdated, so is the validation text. Raises UserError if reused tokenizers are corrupt.
     """
-    everything: set[Split] = {"train", "valid"}
+    both: set[Split] = {"train", "valid"}
     report = read_report(directory)
     if report is None:
-        return everything
+        return both
     options = recorded_options(recipe, report)
     if _training_options(report["recipe"]) != _training_options(options):
-        return everything
+        return both
     files = _all_files(recipe)
     stamps = _read_json(directory / _STAMPS_FILE) or []
     missing = [path for path in (*files, *tokenizer_sources(recipe)) if not path.exists()]
     if missing:
         known_paths = [stamp[2] for stamp in stamps if len(stamp) > 2]
         if missing[0] in files and known_paths and str(missing[0]) not in known_paths:
-            return everything  # a wrong path: reading it raises the error
+            return both  # a wrong path; reading it raises an error
         warn(f"{missing[0].absolute()} no longer exists; using the text prepared from it in {directory}")
         return set()
     tokenizers = reused_tokenizers(recipe)
     if tokenizers is not None and report["tokenizers"] != tokenizers.digests():
-        return everything
+        return both
     inputs = report["inputs"]
     if stamps != _stamps(files):
         contents = read_inputs(recipe)
@@ -98,7 +98,7 @@ def outdated_splits(recipe: Recipe, directory: Path) -> set[Split]:
                 write_stamps(contents, directory)
     num_train = len(_files(recipe.data.train, recipe))
     if inputs[:num_train] != report["inputs"][:num_train]:
-        return everything
+        return both
     return set() if (options, inputs) == (report["recipe"], report["inputs"]) else {"valid"}
 
 
@@ -122,7 +122,7 @@ class InputFile:
     modified: int
 
     def report(self) -> dict[str, str | int]:
-        """Return the part that does not depend on the machine."""
+        """Return the fields that do not depend on the machine."""
         return {"name": self.path.name, "bytes": self.size, "sha256": self.sha256}
 
 
@@ -151,7 +151,7 @@ def write_stamps(inputs: Sequence[InputFile], directory: Path) -> None:
 
 
 def _training_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return those of `preparation_options` that determine the training text, comparable across versions."""
+    """Return the preparation options that determine the training text, comparable across versions."""
     data = {key: value for key, value in options["data"].items() if key != "valid"}
     others = {key: value for key, value in options.items() if key != "model" and value is not None}
     return {**others, "data": data}

@@ -19,7 +19,7 @@ from nmt.recipe import Recipe, UserError
 
 LEAKS_FILE = "leaks.json"
 
-# Increment when the same text gives other leaks than before.
+# Increment when the same text gives different leaks.
 _FORMAT = 2
 
 

@@ -83,7 +83,7 @@ class LeakCounts:
     """Numbers of sentences of a set that occur in the training text.
 
     both: both sides occur in one training pair
-    any:  any of the other three
+    any:  any of source, reference and both
     """
 
     sentences: int
@@ -271,6 +271,6 @@ def search_training_text(recipe: Recipe, finder: LeakFinder) -> None:
 
 
 def describe_location(leak: Leak, data: DataRecipe) -> str:
-    """Return the location of a leak in the training text: file and line, or their equivalents."""
+    """Return the location of a leak in the training text, such as file and line."""
     side: Side = "tgt" if leak.part == "reference" else "src"
     return pair_location(data.train[leak.corpus], data.root, leak.number, side)

@@ -23,7 +23,7 @@ from nmt.packing.packed import Batch, BatchShape, PackedSequences
 from nmt.recipe import TrainRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
 
-# Enough for a slow read, and little memory.
+# Enough to hide a slow read, and few enough to save memory.
 _UPDATES_AHEAD = 4
 
 # Other ranks may still read the previous epoch, but are never this many updates behind.

@@ -1,8 +1,8 @@
 """Subword regularization: a random segmentation of the training text for every epoch.
 
-Segmentations change the lengths, from which the plan of an epoch is made, so each epoch has its own token store, with
-the pairs in the order of the prepared corpus. It is built during the epoch before, in `epochs/epoch-<n>` of the
-directory of the prepared corpus, and removed after the epoch.
+The plan of an epoch depends on sentence lengths, which change with the segmentation, so each epoch has its own token
+store, with the pairs in the order of the prepared corpus. It is built during the previous epoch, in
+`epochs/epoch-<n>` of the directory of the prepared corpus, and removed after its epoch.
 
 Segmentations are a pure function of the seed, the epoch and the corpus: the text is divided into shards of fixed size,
 and each side of a shard has its own random generator.
@@ -38,7 +38,7 @@ from nmt.text.tokenizer import Tokenizers
 
 _REPORT_FILE = "epoch.json"
 
-# Increment when the same recipe and corpus give other segmentations than before.
+# Increment when the same recipe and corpus give different segmentations.
 _FORMAT = 2
 _PAIRS_PER_SHARD = 1024
 
@@ -47,7 +47,7 @@ _SHARDS_TO_MEASURE = 4
 
 # For fewer pairs, starting processes takes longer than they save.
 _MIN_PAIRS_FOR_PROCESSES = 20_000
-# An epoch takes longer than its text, so more processes do not help.
+# Training on an epoch takes longer than building its text, so more processes do not help.
 _MAX_PROCESSES = 8
 # Training has priority over the text of the next epoch.
 _NICENESS = 10
@@ -80,7 +80,7 @@ class SampledEpochs:
         """Open the prepared corpus; raise UserError if it is missing or damaged.
 
         max_tokens:     longer sampled sentences keep the segmentation of the prepared corpus
-        workers:        number of processes; 0 selects it, 1 uses a thread instead
+        workers:        number of processes; 0 selects it automatically, 1 uses a thread instead
         is_builder:     whether this rank builds the text
         reverse_target: whether the prepared corpus has reversed target sentences
         """
@@ -91,8 +91,8 @@ class SampledEpochs:
         self._sides: tuple[Side, ...] = ("src", "tgt") if sides == "both" else (sides,)
         self._seed = seed
         self._make_sampler = partial(_ShardSampler, directory, recipe.subword_sampling, max_tokens, reverse_target)
-        few = len(self._base) < _MIN_PAIRS_FOR_PROCESSES
-        self._workers = workers or (1 if few else min(max(2, num_cores()), _MAX_PROCESSES))
+        is_small = len(self._base) < _MIN_PAIRS_FOR_PROCESSES
+        self._workers = workers or (1 if is_small else min(max(2, num_cores()), _MAX_PROCESSES))
         self._is_builder = is_builder
         self._builds: dict[int, Future[None]] = {}
         self._closed = threading.Event()
@@ -132,7 +132,7 @@ class SampledEpochs:
         return self._growth(sampler, "src"), self._growth(sampler, "tgt")
 
     def remove_before(self, epoch: int) -> None:
-        """Remove the text of earlier epochs; has no effect on other ranks than the builder."""
+        """Remove the text of earlier epochs; has no effect on ranks other than the builder."""
         if self._is_builder and epoch > self._first_kept:
             self._first_kept = epoch
             for path in self._folder.glob("epoch-*"):
@@ -216,7 +216,7 @@ class SampledEpochs:
         return self._folder / f"epoch-{epoch}"
 
     def _is_complete(self, directory: Path) -> bool:
-        """Return whether a directory has the complete text of its epoch, built as this run builds it.
+        """Return whether a directory has the complete text of its epoch, built with the options of this run.
 
         Compares sizes only, because files are synced before the directory gets its name.
         """
@@ -260,7 +260,7 @@ class _Shard:
 
 @dataclass(frozen=True)
 class _SampledShard:
-    """A resegmented shard: tokens `(total,)` end to end, lengths `(num_pairs,)`."""
+    """A resegmented shard: concatenated tokens `(total,)`, lengths `(num_pairs,)`."""
 
     side: Side
     tokens: Tokens

@@ -1,7 +1,7 @@
 """The token store: sentences as flat, memory-mapped `.npy` arrays of token ids.
 
-Each side of a split is two files: `tokens` has all sentences end to end, and `offsets` has the start of each sentence
-and the end of the last one. BOS and EOS are not stored; `nmt.data.loader` adds them.
+Each side of a split has two files: `tokens` contains all sentences, concatenated, and `offsets` the start of each
+sentence and the end of the last one. BOS and EOS are not stored; `nmt.data.loader` adds them.
 
 Opening a store only checks that its files fit together. `Prepared.verify` compares their checksums.
 """
@@ -34,7 +34,7 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 class Sentences:
     """Encoded sentences.
 
-    tokens:  (total,) uint16 or uint32, end to end
+    tokens:  (total,) uint16 or uint32, concatenated
     lengths: (num_sentences,) int32, tokens per sentence
     words:   (num_sentences,) int32, words per sentence
     """
@@ -84,7 +84,7 @@ class SideStore:
         return np.diff(self.offsets).astype(np.int32)
 
     def gather(self, ids: NDArray[np.integer[Any]]) -> tuple[Tokens, NDArray[np.int64]]:
-        """Return the tokens `(total,)` of the sentences `ids` `(n,)` end to end, and their lengths `(n,)`."""
+        """Return the concatenated tokens `(total,)` of the sentences `ids` `(n,)`, and their lengths `(n,)`."""
         starts = np.asarray(self.offsets[ids])
         lengths = np.asarray(self.offsets[np.asarray(ids) + 1]) - starts
         return np.asarray(gather(self.tokens, starts, lengths)), lengths
@@ -123,7 +123,7 @@ class PairWriter:
             offsets.append(np.zeros(1, np.int64))
 
     def append(self, side: Side, tokens: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> None:
-        """Append sentences to one side: their tokens `(total,)` end to end and their lengths `(n,)`."""
+        """Append sentences to one side: their concatenated tokens `(total,)` and their lengths `(n,)`."""
         start = self._tokens[side].length
         self._tokens[side].append(tokens)
         self._offsets[side].append(start + np.cumsum(lengths, dtype=np.int64))

@@ -61,7 +61,7 @@ def require_new(directory: Path) -> None:
 
 
 def writes_through(path: Path) -> bool:
-    """Return whether a path must be opened in place, as pipes and devices must, and not replaced by a new file."""
+    """Return whether a path must be written in place and not replaced by a new file, as for pipes and devices."""
     return (path.exists() and not path.is_file() and not path.is_dir()) or path.absolute().parts[1:2] in (
         ("dev",),
         ("proc",),
@@ -143,8 +143,8 @@ def sync(path: Path) -> None:
 def reporting_disk_errors(path: Path, *, needed: str = "", alternative: str = "") -> Iterator[None]:
     """Turn an OSError of the block into a UserError.
 
-    needed:      how much space is required
-    alternative: what helps besides freeing space
+    needed:      space requirement, for the message
+    alternative: remedy other than freeing space
     """
     try:
         yield

@@ -1,7 +1,7 @@
 """Lines of text files, plain or compressed.
 
 A line ends only at a line feed. Carriage returns, U+0085, U+2028 and similar characters are text, and normalization
-turns them into spaces: breaking lines there would misalign the two sides.
+replaces them with spaces: splitting lines at them would misalign the two sides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nmt.recipe import UserError
 InvalidUtf8 = Literal["error", "replace"]
 
 MAX_LINE_BYTES = 1 << 24
-"""Longer lines are errors: the file is probably not text, and its lines could fill the memory."""
+"""Longer lines are errors: the file is probably not text, and its lines could exhaust memory."""
 
 _STANDARD_INPUT = Path("-")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -140,7 +140,7 @@ def line_too_long(name: str, number: int) -> UserError:
 
 
 def _reject_utf16(start: bytes, name: str) -> None:
-    """Raise UserError if the start of a text has a UTF-16 byte order mark or many zeros at even or odd positions."""
+    """Raise UserError if a text starts with a UTF-16 byte order mark or has many zeros at even or odd positions."""
     sample = start[:_UTF16_SAMPLE_BYTES]
     zeros = max(sample[offset::2].count(0) for offset in (0, 1))
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) or zeros > max(3, 0.4 * len(sample)):

@@ -1,11 +1,12 @@
 """Random segmentations of encoded sentences: BPE-dropout and unigram sampling, in NumPy.
 
-SentencePiece samples too, but its samples cannot be reproduced in another process, whatever the seed (version 0.2.3).
-Its BPE sampling also never retries a dropped merge, so its text is longer than with BPE-dropout. Here, samples are a
-pure function of the model, the sentences and the random generator.
+SentencePiece can also sample, but another process cannot reproduce its samples, even with the same seed (version
+0.2.3). Its BPE sampling also never retries a dropped merge, so its text is longer than with BPE-dropout. Here, samples
+are a pure function of the model, the sentences and the random generator.
 
 Sentences are spelled in symbols: single-character pieces, and tokens that are never split (user symbols, bytes). The
-symbols of all sentences are end to end, divided into words that no token crosses. All words are segmented in parallel.
+symbols of all sentences are concatenated and divided into words that no token crosses. All words are segmented in
+parallel.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class SubwordSampler:
                 assert_never(vocabulary.algorithm)
 
     def resegment(self, tokens: Tokens, lengths: Ints, random: np.random.Generator) -> tuple[Tokens, Ints]:
-        """Resegment sentences, given and returned as tokens `(total,)` end to end and lengths `(num_sentences,)`."""
+        """Resegment sentences, passed and returned as concatenated tokens `(total,)` and lengths `(num_sentences,)`."""
         if not len(tokens):
             return tokens, lengths
         sizes = self._spelled_lengths[tokens]
@@ -71,7 +72,7 @@ def gather(flat: NDArray[Any], starts: Ints, lengths: NDArray[np.integer[Any]]) 
 
 
 def reverse_each(tokens: Tokens, lengths: NDArray[np.integer[Any]]) -> Tokens:
-    """Reverse every sentence; tokens `(total,)` end to end, lengths `(num_sentences,)`."""
+    """Reverse every sentence of concatenated tokens `(total,)`; lengths: `(num_sentences,)`."""
     ends = np.cumsum(lengths)
     return tokens[np.repeat(2 * ends - lengths - 1, lengths) - np.arange(len(tokens))]
 
@@ -87,10 +88,10 @@ class _BpeDropout:
         self._alpha = alpha
         ids = {piece: i for i, piece in enumerate(vocabulary.pieces) if vocabulary.ordinary[i]}
         merges = [
-            (ids[piece[:cut]], ids[piece[cut:]], i)
+            (ids[piece[:split]], ids[piece[split:]], i)
             for piece, i in ids.items()
-            for cut in range(1, len(piece))
-            if piece[:cut] in ids and piece[cut:] in ids
+            for split in range(1, len(piece))
+            if piece[:split] in ids and piece[split:] in ids
         ]
         self._merges = _PairTable(merges)
         self._no_token = len(vocabulary.pieces)  # placeholder for a missing neighbor; no merge has it
@@ -100,11 +101,11 @@ class _BpeDropout:
     def __call__(self, symbols: Ints, starts: Ints, random: np.random.Generator) -> tuple[NDArray[np.bool_], Ints]:
         """Return a mask `(total,)` of the first symbol of each token, and the tokens at these positions."""
         total = len(symbols)
-        nowhere = total  # position of a missing neighbor
+        missing = total  # position of a missing neighbor
         tokens = np.append(symbols, self._no_token)
-        right, left = np.minimum(np.arange(1, total + 2), nowhere), np.arange(-1, total)
-        right[starts[1:] - 1] = nowhere
-        left[starts] = nowhere
+        right, left = np.minimum(np.arange(1, total + 2), missing), np.arange(-1, total)
+        right[starts[1:] - 1] = missing
+        left[starts] = missing
         merged = np.full(total + 1, -1)  # result of merging a token with its right neighbor
         order = np.full(total + 1, _NEVER)  # priority of this merge: rank, then position
 

@@ -107,8 +107,8 @@ def assign_phrases(
 ) -> list[list[Alternatives]]:
     """Assign each required phrase of a line, given with its alternatives, to one of its parts.
 
-    A phrase goes to a part whose unconstrained translation has it, else to the part that loses the least
-    log-probability with it.
+    A phrase is assigned to a part whose unconstrained translation contains it, or else to the part that loses the
+    least log-probability with it.
 
     outputs, log_probs: unconstrained translation of each part
     search: returns the log-probability of the best translation for each (part index, required phrase), -inf if none
@@ -122,7 +122,8 @@ def assign_phrases(
         else:
             assigned[part].append(phrases)
     candidates = [(part, phrases) for phrases in missing for part in range(len(outputs))]
-    losses = iter([log_probs[part] - found for (part, _), found in zip(candidates, search(candidates), strict=True)])
+    constrained = search(candidates)
+    losses = iter([log_probs[part] - own for (part, _), own in zip(candidates, constrained, strict=True)])
     for phrases in missing:
         part_losses = [next(losses) for _ in outputs]
         comparable = [math.inf if math.isnan(loss) else loss for loss in part_losses]

@@ -1,8 +1,8 @@
 """The subword tokenizer: SentencePiece with the special ids of this project.
 
 `nmt.text.clean.normalize` normalizes text before tokenization. SentencePiece only lowercases, if requested: the rule
-is part of its model, so other users of the model apply it too. Characters without a piece are spelled in bytes; none
-becomes the unknown token.
+is part of its model, so other programs that use the model apply it too. Characters without a piece are encoded as
+bytes, never as the unknown token.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Constituency trees as target text (Vinyals et al. 2015), and their brackets for scoring.
 
-The Penn Treebank tree `(ROOT (S (NP (DT The) (NN dog)) (VP (VBZ sleeps)) (. .)))`, becomes the
-source `The dog sleeps .` and the target `(S (NP XX XX )NP (VP XX )VP . )S`. Words become XX, so the model need not copy
+The Penn Treebank tree `(ROOT (S (NP (DT The) (NN dog)) (VP (VBZ sleeps)) (. .)))` becomes the
+source `The dog sleeps .` and the target `(S (NP XX XX )NP (VP XX )VP . )S`. Words become XX, so the model does not copy
 them. Punctuation becomes its tag, because EVALB ignores punctuation. Function tags (`NP-SBJ`) and traces (`-NONE-`)
 are removed, as in EVALB.
 """
@@ -69,7 +69,7 @@ def read_tree(line: str) -> Node:
 
 def words(tree: Node) -> list[str]:
     """Return the words of a tree, with escaped brackets restored."""
-    return [re.sub("-[LR][RCS]B-", lambda found: _ESCAPES[found[0]], leaf.word) for leaf in _leaves(tree)]
+    return [re.sub("-[LR][RCS]B-", lambda match: _ESCAPES[match[0]], leaf.word) for leaf in _leaves(tree)]
 
 
 def linearize(tree: Node) -> str:
