@@ -204,7 +204,9 @@ class TextTranslator(ABC):
         """What this engine or model does not support, with the reason; by name, as in requests of `nmt serve`."""
         return dict.fromkeys(_PREFIX_FIELDS, _RIGHT_TO_LEFT) if self._reverse_target else {}
 
-    def alternatives(self, line: str, prefix: str, count: int, *, partial_word: bool = False) -> list[Translation]:
+    def alternatives(
+        self, line: str, prefix: str, count: int, required: Sequence[str] = (), *, partial_word: bool = False
+    ) -> list[Translation]:
         """Return the best translation for each of the `count` most probable tokens after a prefix.
 
         The most probable token comes first. Translations with the same text count once. Raises UserError if the model
@@ -217,8 +219,8 @@ class TextTranslator(ABC):
             return self.translate_n_best([line], 1)[0]
         options = replace(self._options, n_best=1)
         (encoded,) = self._encode_prefixes([prefix], 1, partial_word=partial_word)
-        (required,) = self._encode_required(None, 1)
-        first, *others = self._tasks(parts, encoded, required, options)
+        (phrases,) = self._encode_required([required], 1)
+        first, *others = self._tasks(parts, encoded, phrases, options)
         branches = [
             first._replace(prefix=[*first.prefix, token], partial=self._spelling.rest(first.partial, token))
             for token in self._next_tokens(first, count)

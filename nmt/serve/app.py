@@ -1,4 +1,4 @@
-"""The HTTP API: LibreTranslate's, and a native one under /v1."""
+"""The HTTP API: LibreTranslate's, and a native one under /v1, which the web page uses."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from nmt.serve.messages import (
 )
 from nmt.serve.metrics import CONTENT_TYPE
 from nmt.serve.models import Line, Pair, RequestOptions, ServedModel, Translated
+from nmt.serve.page import add_page
 from nmt.serve.service import Service
 
 _SERVED_WHILE_DRAINING = ("/health", "/metrics")
@@ -35,6 +36,7 @@ def build_app(service: Service) -> FastAPI:
     app.add_exception_handler(Exception, _internal_error)
     _add_libretranslate_api(app, service)
     _add_native_api(app, service)
+    add_page(app)
 
     @app.get("/health")
     async def health() -> Response:

@@ -105,8 +105,9 @@ class ServedModel:
     def _translate(self, options: RequestOptions, lines: Sequence[Line]) -> list[list[Translation]]:
         translator = self._translator_for(options)
         if options.alternatives:
+            partial = options.partial_word
             return [
-                translator.alternatives(line.text, line.prefix, options.n_best, partial_word=options.partial_word)
+                translator.alternatives(line.text, line.prefix, options.n_best, line.required, partial_word=partial)
                 for line in lines
             ]
         n_best_lists = translator.translate_n_best(

@@ -1,0 +1,62 @@
+/** Requests to the server. */
+
+let key = "";
+
+/** Set the API key of all requests. */
+export function setKey(value) {
+  key = value;
+}
+
+/** Return the models, the limits of requests, and whether a key is required. */
+export async function listModels() {
+  return (await checked(await fetch("v1/models"))).json();
+}
+
+/** Translate one text; returns its n-best list. */
+export async function translate(body, signal) {
+  return (await (await post(body, signal)).json()).translations[0];
+}
+
+/** Translate lines; calls onLine(index, n-best list) for each as soon as it is translated. */
+export async function translateLines(body, signal, onLine) {
+  const response = await post({...body, stream: true}, signal);
+  for await (const [name, data] of events(response.body)) {
+    if (name === "line") {
+      onLine(data.index, data.translations);
+    } else if (name === "error") {
+      throw new Error(data.error);
+    } else {
+      return;
+    }
+  }
+  throw new Error("the connection ended early; try again");
+}
+
+async function post(body, signal) {
+  const headers = {"content-type": "application/json", ...(key && {authorization: `Bearer ${key}`})};
+  return checked(await fetch("v1/translate", {method: "POST", headers, body: JSON.stringify(body), signal}));
+}
+
+/** Return the response, or throw the error that it describes. */
+async function checked(response) {
+  if (response.ok) {
+    return response;
+  }
+  const problem = await response.json().catch(() => ({error: `the server answered with status ${response.status}`}));
+  throw new Error(problem.error);
+}
+
+/** Yield name and data of each server-sent event. */
+async function* events(body) {
+  let text = "";
+  const decoder = new TextDecoder();
+  const reader = body.getReader();
+  for (let {value, done} = await reader.read(); !done; {value, done} = await reader.read()) {
+    const blocks = (text + decoder.decode(value, {stream: true})).split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      const fields = Object.fromEntries(block.split("\n").map((line) => line.split(/: (.*)/s)));
+      yield [fields.event, JSON.parse(fields.data)];
+    }
+  }
+}

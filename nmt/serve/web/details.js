@@ -1,0 +1,99 @@
+/** The details of a sentence: its n-best list, its prefix and its attention. */
+
+import {drawMap, meanOf, showHeads} from "./attention.js";
+
+const element = (id) => document.getElementById(id);
+
+let current = null; // what `showDetails` was given
+let shownFor = ""; // source, prefix and translation of the attention on the page
+let attention = null;
+let chosen = {layer: 0, head: null};
+
+/** Hide the details. */
+export function clearDetails() {
+  current = null;
+  element("details").hidden = true;
+}
+
+/**
+ * Show the details of a sentence.
+ *
+ * source, nBest, rank: the sentence, its translations, and the index of the one that is shown
+ * prefix:              of the translation, undefined if the user chose none
+ * reason:              why there is no attention, undefined if there is
+ * onRank, onUnpin:     called with the index of a chosen translation, and to remove the prefix
+ * findAttention:       returns the attention for the translation with an index
+ */
+export function showDetails(details) {
+  current = details;
+  const {source, nBest, rank, prefix} = details;
+  element("details").hidden = false;
+  element("details-source").textContent = source;
+  element("pinned").hidden = !prefix;
+  element("pinned-text").textContent = prefix ?? "";
+  const hadFocus = element("n-best-list").contains(document.activeElement);
+  element("n-best-list").replaceChildren(...nBest.map(({text, score, log_prob: logProb}, index) => {
+    const [item, button, numbers] = ["li", "button", "span"].map((name) => document.createElement(name));
+    button.type = "button";
+    button.textContent = text;
+    button.setAttribute("aria-pressed", index === rank);
+    button.addEventListener("click", () => details.onRank(index));
+    numbers.className = "quiet";
+    numbers.textContent = ` score ${score.toFixed(3)}, log-probability ${logProb.toFixed(2)}`;
+    item.append(button, numbers);
+    return item;
+  }));
+  if (hadFocus) {
+    element("n-best-list").querySelector('[aria-pressed="true"]').focus();
+  }
+  showAttention();
+}
+
+/** Request the attention if it is visible and not there yet, and draw it. */
+async function showAttention() {
+  const details = current;
+  if (!details || !element("attention").open) {
+    return;
+  }
+  const {source, nBest, rank, prefix, reason, findAttention} = details;
+  const key = JSON.stringify([source, prefix, nBest[rank]]);
+  element("heads").hidden = element("map").hidden = Boolean(reason);
+  if (reason) {
+    element("attention-note").textContent = reason;
+    return;
+  }
+  if (key !== shownFor) {
+    try {
+      const found = await findAttention(rank);
+      if (details !== current) {
+        return;
+      }
+      [attention, shownFor] = [found, key];
+    } catch (error) {
+      element("map-readout").textContent = error.message;
+      element("heads").hidden = element("map").hidden = true;
+      return;
+    }
+  }
+  draw();
+}
+
+function draw() {
+  const {weights} = attention;
+  if (chosen.layer >= weights.length || chosen.head >= weights[0].length) {
+    chosen = {layer: 0, head: null};
+  }
+  showHeads(element("heads"), weights, chosen, (choice) => {
+    chosen = choice;
+    draw();
+    element("heads").querySelector('[aria-pressed="true"]').focus();
+  });
+  const heads = weights[chosen.layer];
+  const name = `Layer ${chosen.layer + 1}, ${chosen.head === null ? "mean of heads" : `head ${chosen.head + 1}`}`;
+  const matrix = chosen.head === null ? meanOf(heads) : heads[chosen.head];
+  element("map-readout").textContent = name;
+  drawMap(element("map"), attention, matrix, name, element("map-readout"));
+}
+
+element("attention").addEventListener("toggle", showAttention);
+element("unpin").addEventListener("click", () => current?.onUnpin());

@@ -1,0 +1,421 @@
+/** The translation page: options, translation as one types, and the view of the result. */
+
+import {closeAlternatives, openAlternatives} from "./alternatives.js";
+import {listModels, setKey, translate, translateLines} from "./api.js";
+import {showFilePanel} from "./file_panel.js";
+import {clearDetails, showDetails} from "./details.js";
+import {sentencesOf, tokensOf, wordsOf} from "./text.js";
+
+const element = (id) => document.getElementById(id);
+const DELAY = 250; // milliseconds after the last key
+const MAX_RESULTS = 2_000;
+
+let models = [];
+let limits = {};
+let sentences = []; // of the source text, see `sentencesOf`
+let selected = 0; // index of the sentence whose details are shown
+let request = new AbortController();
+let timer = 0;
+const results = new Map(); // n-best lists by `keyOf`
+const prefixes = new Map(); // prefix of the translation that the user chose, by source sentence
+const ranks = new Map(); // index of the shown translation, by `keyOf`
+
+// --- Models and options ----------------------------------------------------------------------------------------------
+
+const model = () => models.find(({name}) => name === element("model").value);
+
+/** Replace the options of a select and keep its choice if possible. */
+function fillSelect(id, options) {
+  const select = element(id);
+  const before = select.value;
+  select.replaceChildren(...options.map(([value, label]) => new Option(label, value)));
+  select.value = options.some(([value]) => value === before) ? before : options[0]?.[0] ?? "";
+}
+
+function showLanguages() {
+  const unique = (values) => [...new Set(values)].map((value) => [value, value]);
+  fillSelect("source-language", unique(models.map(({source}) => source)));
+  const fromSource = models.filter(({source}) => source === element("source-language").value);
+  fillSelect("target-language", unique(fromSource.map(({target}) => target)));
+  const ofPair = fromSource.filter(({target}) => target === element("target-language").value);
+  fillSelect("model", ofPair.map(({name, engine}) => [name, `${name} (${engine})`]));
+  showModel();
+}
+
+/** Set the options to those of the model, and disable what it does not support. */
+function showModel() {
+  const {source, target, beam_size: beamSize, length_alpha: lengthAlpha, unsupported} = model();
+  element("beam-size").value = beamSize;
+  element("length-alpha").value = lengthAlpha;
+  element("swap").disabled = !models.some((other) => other.source === target && other.target === source);
+  element("source").lang = element("backdrop").lang = source;
+  element("output").lang = target;
+  element("required").disabled = "required" in unsupported;
+  element("required").title = unsupported.required ?? "";
+  const names = {
+    required: "Required phrases", alignments: "Aligned words", attention: "Attention", prefix: "Prefixes",
+    partial_word: "Typing the beginning of an alternative", alternatives: "Alternatives",
+  };
+  element("reasons").replaceChildren(...Object.entries(unsupported).map(([field, reason]) => {
+    const item = document.createElement("li");
+    item.textContent = `${names[field] ?? field}: ${reason}`;
+    return item;
+  }));
+  schedule(0);
+}
+
+const phrases = (id) => element(id).disabled ? [] : element(id).value.split(",").map((one) => one.trim()).filter(Boolean);
+
+/** Return the fields of requests that the options set. */
+function searchOptions() {
+  const beamSize = element("beam-size").valueAsNumber;
+  return {
+    model: model().name,
+    beam_size: beamSize,
+    length_alpha: element("length-alpha").valueAsNumber,
+    forbidden: phrases("forbidden"),
+    required: phrases("required"),
+    n_best: Math.min(element("n-best").valueAsNumber, beamSize),
+  };
+}
+
+/** Return the fields of a request for the translations of a sentence. */
+function requestFor({text}) {
+  const prefix = prefixes.get(text);
+  const alignments = !("alignments" in model().unsupported);
+  return {...searchOptions(), scores: true, alignments, ...(prefix && {prefix})};
+}
+
+const keyOf = (sentence) => JSON.stringify([sentence.text, requestFor(sentence)]);
+
+/** Return the shown translation of a sentence, undefined if there is none yet. */
+function shown(sentence) {
+  const key = keyOf(sentence);
+  return results.get(key)?.at(ranks.get(key) ?? 0);
+}
+
+// --- Translation -----------------------------------------------------------------------------------------------------
+
+/** Translate after a delay; a newer call replaces an older one. */
+function schedule(delay = DELAY) {
+  clearTimeout(timer);
+  closeAlternatives();
+  timer = setTimeout(update, delay);
+}
+
+/** Translate the sentences that have no result. The newest update aborts the others. */
+async function update() {
+  request.abort();
+  request = new AbortController();
+  const {signal} = request;
+  const isValid = ["beam-size", "length-alpha", "n-best"].every((id) => element(id).checkValidity());
+  element("error").hidden = isValid;
+  element("error").textContent = isValid ? "" : "An option has an invalid value; correct it";
+  if (!isValid || !models.length) {
+    return;
+  }
+  showSource();
+  const missing = new Map(); // texts by request
+  for (const sentence of sentences) {
+    if (!results.has(keyOf(sentence))) {
+      const fields = JSON.stringify(requestFor(sentence));
+      missing.set(fields, (missing.get(fields) ?? new Set()).add(sentence.text));
+    }
+  }
+  element("status").textContent = missing.size ? "Translating…" : "";
+  showOutput();
+  try {
+    for (const [fields, texts] of missing) {
+      const lines = [...texts];
+      await translateLines({...JSON.parse(fields), text: lines}, signal, (index, nBest) => {
+        results.set(JSON.stringify([lines[index], JSON.parse(fields)]), nBest);
+        showOutput();
+      });
+    }
+    element("status").textContent = "";
+  } catch (error) {
+    if (!signal.aborted) {
+      element("status").textContent = "";
+      element("error").textContent = error.message;
+      element("error").hidden = false;
+    }
+  }
+  while (results.size > MAX_RESULTS) { // the oldest first
+    results.delete(results.keys().next().value);
+  }
+}
+
+// --- View ------------------------------------------------------------------------------------------------------------
+
+/** Return the element of a word. */
+function wordElement(side, sentence, word) {
+  const span = document.createElement("span");
+  span.className = "word";
+  Object.assign(span.dataset, {side, sentence, word});
+  return span;
+}
+
+function showSource() {
+  const text = element("source").value;
+  sentences = sentencesOf(text, model()?.source, element("split").checked);
+  selected = Math.max(0, Math.min(selected, sentences.length - 1));
+  element("count").textContent = `${[...text].length} characters`;
+  const parts = [];
+  let end = 0;
+  for (const [index, sentence] of sentences.entries()) {
+    for (const [number, word] of wordsOf(sentence.text).entries()) {
+      const [first, last] = [sentence.start + word.start, sentence.start + word.end];
+      const span = wordElement("source", index, number);
+      span.textContent = text.slice(first, last);
+      parts.push(text.slice(end, first), span);
+      end = last;
+    }
+  }
+  element("backdrop").replaceChildren(...parts, text.slice(end));
+}
+
+function showOutput() {
+  const focused = document.activeElement?.closest?.("#output .word")?.dataset;
+  const text = element("source").value;
+  const parts = [];
+  let end = 0;
+  for (const [index, sentence] of sentences.entries()) {
+    const span = document.createElement("span");
+    span.className = `sentence${index === selected ? " selected" : ""}`;
+    const translation = shown(sentence);
+    if (translation) {
+      span.append(...wordsWithTokens(translation, index));
+    } else {
+      span.classList.add("pending");
+      span.textContent = "…";
+    }
+    parts.push(text.slice(end, sentence.start), span);
+    end = sentence.end;
+  }
+  element("output").replaceChildren(...parts);
+  element("output").setAttribute("aria-busy", sentences.some((sentence) => !shown(sentence)));
+  const words = [...document.querySelectorAll("#output .word")];
+  const current = words.find((word) => focused && sameWord(word.dataset, focused));
+  (current ?? words[0])?.setAttribute("tabindex", "0");
+  current?.focus();
+  showSelected();
+}
+
+const sameWord = (one, other) => one.sentence === other.sentence && one.word === other.word;
+
+/** Return the words of a translation as elements that contain its tokens, and the space between them. */
+function wordsWithTokens(translation, index) {
+  const {text} = translation;
+  const tokens = tokensOf(translation) ?? [];
+  const parts = [];
+  let end = 0;
+  for (const [number, word] of wordsOf(text).entries()) {
+    const span = wordElement("target", index, number);
+    span.setAttribute("role", "button");
+    span.setAttribute("aria-haspopup", "dialog");
+    span.tabIndex = -1;
+    let at = word.start;
+    for (const token of tokens) {
+      if (token.start >= word.start && token.start < word.end && token.end > token.start) {
+        const part = document.createElement("span");
+        part.className = "token";
+        part.style.setProperty("--probability", token.probability);
+        part.title = `probability ${token.probability.toFixed(2)}`;
+        part.textContent = text.slice(at, Math.min(token.end, word.end));
+        at = token.end;
+        span.append(part);
+      }
+    }
+    span.append(text.slice(at, Math.max(at, word.end)));
+    parts.push(text.slice(end, word.start), span);
+    end = word.end;
+  }
+  return parts;
+}
+
+/** Light up a word and the words that it is aligned to; without a word, none. */
+function light(word) {
+  document.querySelectorAll(".lit").forEach((lit) => lit.classList.remove("lit"));
+  const links = word && sentences[word.sentence] && shown(sentences[word.sentence])?.alignment;
+  if (!links) {
+    return;
+  }
+  const own = word.side === "source" ? 0 : 1;
+  const lit = links.filter((link) => link[own] === Number(word.word)).flatMap(([s, t]) => [["source", s], ["target", t]]);
+  for (const [side, number] of [[word.side, word.word], ...lit]) {
+    document.querySelector(`[data-side="${side}"][data-sentence="${word.sentence}"][data-word="${number}"]`)
+      ?.classList.add("lit");
+  }
+}
+
+function showSelected() {
+  const sentence = sentences[selected];
+  const nBest = sentence && results.get(keyOf(sentence));
+  if (!nBest) {
+    clearDetails();
+    return;
+  }
+  const fields = requestFor(sentence);
+  showDetails({
+    source: sentence.text, nBest, rank: ranks.get(keyOf(sentence)) ?? 0, prefix: prefixes.get(sentence.text),
+    reason: model().unsupported.attention,
+    onRank: (rank) => {
+      ranks.set(keyOf(sentence), rank);
+      showOutput();
+    },
+    onUnpin: () => pin(sentence, undefined),
+    findAttention: async (rank) => (await translate({...fields, text: sentence.text, attention: true}))[rank].attention,
+  });
+}
+
+/** Let the translation of a sentence begin with a prefix. */
+function pin(sentence, prefix) {
+  if (prefix) {
+    prefixes.set(sentence.text, prefix);
+  } else {
+    prefixes.delete(sentence.text);
+  }
+  schedule(0);
+}
+
+/** Show the alternatives for a word of the translation. */
+function openWord(word) {
+  selected = Number(word.dataset.sentence);
+  const {sentence: index, word: number} = word.dataset;
+  showOutput();
+  const anchor = document.querySelector(`#output [data-sentence="${index}"][data-word="${number}"]`);
+  const sentence = sentences[index];
+  const {text} = shown(sentence);
+  const {unsupported} = model();
+  if ("alternatives" in unsupported) {
+    element("status").textContent = unsupported.alternatives;
+    return;
+  }
+  openAlternatives({
+    anchor,
+    before: text.slice(0, wordsOf(text)[number].start),
+    partialWords: unsupported.partial_word ?? "",
+    find: (fields, signal) => translate({...requestFor(sentence), alignments: false, text: sentence.text, ...fields}, signal),
+    onChoose: (prefix) => pin(sentence, prefix),
+  });
+}
+
+// --- Events ----------------------------------------------------------------------------------------------------------
+
+element("source").addEventListener("input", () => {
+  showSource();
+  schedule();
+});
+element("source-language").addEventListener("change", showLanguages);
+element("target-language").addEventListener("change", showLanguages);
+element("model").addEventListener("change", showModel);
+for (const id of ["beam-size", "length-alpha", "n-best", "forbidden", "required", "split"]) {
+  element(id).addEventListener("input", () => schedule());
+}
+element("key").addEventListener("input", () => {
+  setKey(element("key").value);
+  schedule();
+});
+element("colors").addEventListener("change", () => {
+  element("output").classList.toggle("colored", element("colors").checked);
+});
+element("clear").addEventListener("click", () => {
+  element("source").value = "";
+  element("source").focus();
+  schedule(0);
+});
+element("copy").addEventListener("click", async () => {
+  await navigator.clipboard.writeText(element("output").textContent);
+  element("status").textContent = "Copied";
+});
+element("swap").addEventListener("click", () => {
+  const {source, target} = model();
+  element("source").value = element("output").textContent;
+  element("source-language").value = target;
+  showLanguages();
+  element("target-language").value = source;
+  showLanguages();
+});
+
+const outputWord = (event) => event.target.closest?.("#output .word");
+element("output").addEventListener("click", (event) => outputWord(event) && openWord(outputWord(event)));
+element("output").addEventListener("pointerover", (event) => light(outputWord(event)?.dataset));
+element("output").addEventListener("pointerleave", () => light());
+element("output").addEventListener("focusin", (event) => light(outputWord(event)?.dataset));
+element("output").addEventListener("keydown", (event) => {
+  const words = [...document.querySelectorAll("#output .word")];
+  const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+  const current = outputWord(event);
+  if (current && step) {
+    const next = words[words.indexOf(current) + step];
+    if (next) {
+      current.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    }
+    event.preventDefault();
+  } else if (current && (event.key === "Enter" || event.key === " ")) {
+    openWord(current);
+    event.preventDefault();
+  }
+});
+
+// The text area covers the words of the source, so they are found by position.
+element("source").addEventListener("pointermove", ({clientX, clientY}) => {
+  light([...document.querySelectorAll("#backdrop .word")].find((word) => [...word.getClientRects()].some(
+    ({left, right, top, bottom}) => left <= clientX && clientX <= right && top <= clientY && clientY <= bottom,
+  ))?.dataset);
+});
+element("source").addEventListener("pointerleave", () => light());
+document.addEventListener("selectionchange", () => {
+  if (document.activeElement === element("source")) {
+    const at = element("source").selectionStart;
+    const index = sentences.findIndex(({start, end}) => start <= at && at <= end);
+    if (index >= 0 && index !== selected) {
+      selected = index;
+      showOutput();
+    }
+  }
+});
+
+// --- Theme and start -------------------------------------------------------------------------------------------------
+
+/** Return the storage of the browser, null if it is blocked. */
+function stored() {
+  try {
+    return localStorage;
+  } catch {
+    return null;
+  }
+}
+
+function showTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  element("theme").value = theme;
+  if (sentences.length) {
+    showSelected(); // pictures have the colors of the theme
+  }
+}
+
+element("theme").addEventListener("change", () => {
+  stored()?.setItem("nmt-theme", element("theme").value);
+  showTheme(element("theme").value);
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => showTheme(element("theme").value));
+
+async function start() {
+  showTheme(stored()?.getItem("nmt-theme") ?? "auto");
+  try {
+    const listed = await listModels();
+    ({models, limits} = listed);
+    element("key-field").hidden = !listed.requires_key;
+    element("options").open = listed.requires_key;
+    showLanguages();
+    showFilePanel({limits, options: searchOptions});
+  } catch (error) {
+    element("error").textContent = error.message;
+    element("error").hidden = false;
+  }
+}
+
+start();

@@ -1,0 +1,91 @@
+/** Sentences, words and tokens of texts. Positions are indices of UTF-16 code units. */
+
+const CONTROL = /[\x00-\x1f\x7f-\x9f\ufeff]/g; // the server may count them as spaces
+
+/**
+ * Return the sentences of a text: where they start and end, and what to send to the server.
+ *
+ * A line feed ends a sentence. With `splits`, lines are split by the sentence rules of the language.
+ */
+export function sentencesOf(text, language, splits) {
+  const found = [];
+  let lineStart = 0;
+  for (const line of text.split("\n")) {
+    for (const {segment, index} of splits ? segmenter(language).segment(line) : [{segment: line, index: 0}]) {
+      const trimmed = segment.trim();
+      if (trimmed) {
+        const start = lineStart + index + segment.indexOf(trimmed);
+        found.push({start, end: start + trimmed.length, text: trimmed.replace(CONTROL, " ")});
+      }
+    }
+    lineStart += line.length + 1;
+  }
+  return found;
+}
+
+function segmenter(language) {
+  try {
+    return new Intl.Segmenter(language, {granularity: "sentence"});
+  } catch { // not a language tag, or an old browser
+    return globalThis.Intl?.Segmenter ? new Intl.Segmenter("en", {granularity: "sentence"}) : {
+      segment: (line) => [{segment: line, index: 0}],
+    };
+  }
+}
+
+/** Return start and end of each word; words are separated by white space, as in alignments. */
+export function wordsOf(text) {
+  return Array.from(text.matchAll(/\S+/g), ({0: word, index}) => ({start: index, end: index + word.length}));
+}
+
+/**
+ * Return start, end and probability of each token of a translation.
+ *
+ * Null if the tokens do not spell the text or if there is not one probability for each, as in lines that were split.
+ */
+export function tokensOf({text, tokens, token_log_probs: logProbs}) {
+  if (logProbs.length !== tokens.length + 1) {
+    return null;
+  }
+  const [bytes, positions] = utf8(text);
+  const found = [];
+  let at = 0;
+  for (const [number, token] of tokens.entries()) {
+    const byte = /^<0x([0-9A-F]{2})>$/.exec(token);
+    const spelled = byte ? [parseInt(byte[1], 16)] : new TextEncoder().encode(token.replaceAll("▁", " "));
+    let first = -1;
+    for (const value of spelled) {
+      if (value !== SPACE) {
+        while (bytes[at] === SPACE) {
+          at += 1;
+        }
+        if (bytes[at] !== value) {
+          return null;
+        }
+        first = first < 0 ? at : first;
+        at += 1;
+      }
+    }
+    if (first >= 0) {
+      found.push({start: positions[first], end: positions[at], probability: Math.exp(logProbs[number])});
+    }
+  }
+  return found;
+}
+
+const SPACE = 0x20;
+
+/** Return the UTF-8 bytes of a text, and for each byte and the end, the position of its character. */
+function utf8(text) {
+  const bytes = [];
+  const positions = [];
+  let position = 0;
+  for (const character of text) {
+    for (const byte of new TextEncoder().encode(character)) {
+      bytes.push(byte);
+      positions.push(position);
+    }
+    position += character.length;
+  }
+  return [bytes, [...positions, position]];
+}

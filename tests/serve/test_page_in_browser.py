@@ -1,0 +1,371 @@
+"""The web page in a headless Chromium: what it shows equals what the translator returns."""
+
+import asyncio
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uvicorn
+
+from nmt.decode.text_translator import TextTranslator
+from nmt.decode.translation import Translation
+from nmt.decode.translator import Translator
+from nmt.export.engine import CTranslate2Translator
+from nmt.recipe import DecodeRecipe
+from nmt.serve.app import build_app
+from nmt.serve.batching import BatchingOptions
+from nmt.serve.models import ServedModel
+from nmt.serve.server import open_socket
+from nmt.serve.service import ApiKeys, Limits, Service
+from tests.serve.chromium import CHROMIUM, TIMEOUT, Browser
+from tests.serve.conftest import LANGUAGES, EchoTranslator, MakeService, no_scorer
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
+]
+
+SEARCH = DecodeRecipe(beam_size=3, max_extra_tokens=4, max_length_ratio=1.2, length_alpha=1.0)
+TEXT = "The cat sees a dog. A tree likes it.\n\nThe dog said: go!"
+CANDIDATES = [f"{one} {other}" for one in ("a", "the", "old", "Then") for other in ("cat", "dog", "tree", "likes it")]
+SENTENCES = ["The cat sees a dog.", "A tree likes it.", "The dog said: go!"]
+
+
+def serve(service: Service) -> tuple[str, Callable[[], None]]:
+    """Serve in a thread; returns the address and a function that stops the server."""
+    bound = open_socket("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(build_app(service), log_config=None, lifespan="off"))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])), daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join(TIMEOUT)
+        bound.close()
+
+    return f"http://127.0.0.1:{bound.getsockname()[1]}/", stop
+
+
+@pytest.fixture(scope="module")
+def reference(model: Path) -> Translator:
+    """The translator of the page's requests, with their options."""
+    options = SEARCH.model_copy(update={"n_best": 3, "alignments": True})
+    return Translator.load(model, "cpu", "fp32", options.all_given())
+
+
+@pytest.fixture(scope="module")
+def url(model: Path) -> Iterator[str]:
+    """A server of the same model with both engines, or only torch where CTranslate2 is not installed."""
+    search = SEARCH.all_given()
+    engines: dict[str, TextTranslator] = {"exact": Translator.load(model, "cpu", "fp32", search)}
+    if find_spec("ctranslate2"):
+        engines["fast"] = CTranslate2Translator.load(model, "cpu", "fp32", search)
+    served = [
+        ServedModel(name, LANGUAGES, search, engine, no_scorer, BatchingOptions(), name)
+        for name, engine in engines.items()
+    ]
+    address, stop = serve(Service(served, Limits(lines=5, body_bytes=20_000)))
+    yield address
+    stop()
+    for one in served:
+        one.batcher.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, url: str) -> Iterator[Browser]:
+    """The page before any input; a problem that the browser reports fails the test."""
+    browser.problems.clear()
+    browser.call("Emulation.setDeviceMetricsOverride", width=1200, height=900, deviceScaleFactor=1, mobile=False)
+    browser.open(url)
+    browser.wait("document.querySelector('#model').options.length > 0")
+    yield browser
+    assert browser.problems == []
+
+
+def enter(page: Browser, text: str) -> None:
+    """Type a text and wait for its translation."""
+    page.run("document.querySelector('#source').focus()")
+    page.type(text)
+    page.wait(f"document.querySelector('#source').value === {json.dumps(text)}")
+    wait_for_translation(page)
+
+
+def wait_for_translation(page: Browser) -> None:
+    page.wait("document.querySelector('#output .sentence') && document.querySelector('#status').textContent === ''")
+    page.wait("document.querySelector('#output').ariaBusy === 'false'")
+
+
+def texts(page: Browser, selector: str) -> Any:
+    return page.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.textContent)")
+
+
+def best(reference: Translator, lines: list[str]) -> list[Translation]:
+    return [translations[0] for translations in reference.translate_n_best(lines)]
+
+
+def test_a_text_is_translated_sentence_by_sentence(page: Browser, reference: Translator) -> None:
+    enter(page, TEXT)
+    expected = [translation.text for translation in best(reference, SENTENCES)]
+    assert len(set(expected)) == 3
+    assert texts(page, "#output .sentence") == expected
+    assert texts(page, "#output") == [f"{expected[0]} {expected[1]}\n\n{expected[2]}"]
+
+
+def test_tokens_have_their_probability(page: Browser, reference: Translator) -> None:
+    enter(page, SENTENCES[0])
+    (translation,) = best(reference, SENTENCES[:1])
+    script = (
+        "[...document.querySelectorAll('#output .token')].map((one) => one.style.getPropertyValue('--probability'))"
+    )
+    shown = [float(value) for value in page.run(script)]
+    expected = [math.exp(value) for value in translation.token_log_probs[:-1]]
+    assert shown
+    for value in shown:  # a token without visible characters is not shown
+        assert min(abs(value - other) for other in expected) < 1e-3
+    page.click("#colors")
+    assert page.run("getComputedStyle(document.querySelector('#output .token')).backgroundColor") != "rgba(0, 0, 0, 0)"
+
+
+def test_hovering_a_word_lights_up_aligned_words(page: Browser, reference: Translator) -> None:
+    enter(page, TEXT)
+    for index, translation in enumerate(best(reference, SENTENCES)):
+        target = (translation.alignment or [(0, 0)])[0][1]
+        page.hover(f"#output [data-sentence='{index}'][data-word='{target}']")
+        sources = [source for source, other in translation.alignment or [] if other == target]
+        expected = sorted(
+            [*(["source", str(index), str(word)] for word in sources), ["target", str(index), str(target)]]
+        )
+        found = "[...document.querySelectorAll('.lit')].map(({dataset: d}) => [d.side, d.sentence, d.word]).sort()"
+        assert page.run(found) == expected
+    page.hover("#backdrop [data-sentence='0'][data-word='1']")  # the text area is above it
+    assert page.run("document.querySelectorAll('#backdrop .lit').length") >= 1
+    targets = [target for source, target in best(reference, SENTENCES[:1])[0].alignment or [] if source == 1]
+    assert page.run("document.querySelectorAll('#output .lit').length") == len(targets)
+
+
+def test_the_n_best_list_has_scores_and_can_be_chosen_from(page: Browser, reference: Translator) -> None:
+    enter(page, SENTENCES[0])
+    ((first, *others),) = reference.translate_n_best(SENTENCES[:1])
+    shown = texts(page, "#n-best-list li")
+    assert len(shown) == 1 + len(others) > 1
+    for item, translation in zip(shown, [first, *others], strict=True):
+        numbers = f" score {translation.score:.3f}, log-probability {translation.log_prob:.2f}"
+        assert item == f"{translation.text}{numbers}"
+    page.click("#n-best-list li:nth-child(2) button")
+    assert texts(page, "#output .sentence") == [others[0].text]
+
+
+def is_readable(text: str) -> bool:
+    """Return whether a text has several words, and only characters that a prefix can contain."""
+    return len(text.split()) > 1 and text.isprintable() and "\ufffd" not in text
+
+
+def test_an_alternative_is_chosen_by_keys_and_pinned(page: Browser, reference: Translator) -> None:
+    line = next(line for line in CANDIDATES if is_readable(best(reference, [line])[0].text))
+    enter(page, line)
+    (translation,) = best(reference, [line])
+    words = translation.text.split()
+    page.run("document.querySelector('#output .word').focus()")
+    page.press("ArrowRight")
+    assert page.run("document.activeElement.dataset.word") == "1"
+    page.press("Enter", 13)
+    before = f"{words[0]} "
+    page.wait("document.querySelectorAll('#choices li').length > 1")
+    found = reference.alternatives(line, before, 6, partial_word=True)
+    expected = list(dict.fromkeys(one.text[len(before) :].split(" ")[0] for one in found))
+    assert texts(page, "#choices strong") == expected
+    assert page.run("document.activeElement.id") == "beginning"
+    page.press("ArrowDown")
+    page.press("Enter", 13)
+    prefix = before + expected[1]
+    page.wait(f"document.querySelector('#pinned-text').textContent === {json.dumps(prefix)}")
+    wait_for_translation(page)
+    (pinned,) = reference.translate_n_best([line], prefixes=[prefix])
+    assert texts(page, "#output .sentence") == [pinned[0].text]
+    page.click("#unpin")
+    page.wait("document.querySelector('#pinned').hidden")
+    assert texts(page, "#output .sentence") == [translation.text]
+
+
+def test_a_typed_beginning_is_completed(page: Browser, reference: Translator) -> None:
+    enter(page, SENTENCES[0])
+    page.click("#output .word")
+    page.wait("document.querySelectorAll('#choices li').length > 0")
+    page.type("Th")
+    page.wait("document.querySelector('#choices strong')?.textContent.startsWith('Th')")
+    found = reference.alternatives(SENTENCES[0], "Th", 6, partial_word=True)
+    assert texts(page, "#choices strong") == list(dict.fromkeys(one.text.split(" ")[0] for one in found))
+    page.press("Escape")
+    assert page.run("document.querySelector('#alternatives').hidden")
+    assert page.run("document.activeElement.dataset.word") == "0"
+
+
+def test_attention_is_drawn_for_each_layer_and_head(page: Browser, reference: Translator) -> None:
+    enter(page, SENTENCES[0])
+    page.click("#attention summary")
+    page.wait("document.querySelectorAll('#heads button').length > 0")
+    attention = reference.attention(SENTENCES[0], best(reference, SENTENCES[:1])[0])
+    weights = np.array(attention.weights)  # (layers, heads, target, source)
+    layers, heads = weights.shape[:2]
+    names = page.run("[...document.querySelectorAll('#heads button')].map((one) => one.ariaLabel)")
+    columns = ["mean", *(f"head {head + 1}" for head in range(heads))]
+    assert names == [f"Layer {layer + 1}, {column}" for layer in range(layers) for column in columns]
+    page.click("#heads button:last-child")
+    strongest = [attention.source[index] for index in weights[-1, -1].argmax(axis=1)]
+    described = ", ".join(f"{tgt} to {src}" for tgt, src in zip(attention.target, strongest, strict=True))
+    assert page.run("document.querySelector('#map').ariaLabel") == f"Layer {layers}, head {heads}: {described}"
+    opacity = """(() => {
+        const canvas = document.querySelector('#heads button:last-child canvas');
+        const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+        return [...data].filter((_, i) => i % 4 === 3);
+    })()"""
+    assert np.array(page.run(opacity)) / 255 == pytest.approx(weights[-1, -1].ravel(), abs=0.01)
+
+
+@pytest.mark.parametrize(("name", "columns"), [("a.txt", ""), ("b.TSV", "\tmore\tcolumns")])
+def test_a_file_is_translated_and_downloaded(
+    page: Browser, reference: Translator, tmp_path: Path, name: str, columns: str
+) -> None:
+    lines = [*SENTENCES, "", *(f"a dog {number}" for number in range(9))]  # more than the limit of a request
+    end = "\r\n" if columns else "\n"
+    (tmp_path / name).write_text("".join(f"{line}{columns}{end}" for line in lines), encoding="utf-8", newline="")
+    select_file(page, tmp_path / name)
+    page.wait("!document.querySelector('#download').hidden")
+    page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page.click("#download")
+    downloaded = tmp_path / name.replace(".", ".translated.")
+    deadline = time.monotonic() + TIMEOUT
+    while not (downloaded.exists() and downloaded.stat().st_size):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    expected = [translation.text for translation in best(reference, lines)]
+    if columns:
+        expected = [f"{line}{columns}\t{text}" for line, text in zip(lines, expected, strict=True)]
+    assert downloaded.read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)
+
+
+def select_file(page: Browser, path: Path) -> None:
+    node = page.call("DOM.getDocument")["root"]["nodeId"]
+    node = page.call("DOM.querySelector", nodeId=node, selector="#file")["nodeId"]
+    page.call("DOM.setFileInputFiles", files=[str(path)], nodeId=node)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.pdf", b"x", "a.pdf: a.pdf is not supported; the file must be one of .txt, .tsv; convert it"),
+        ("a.txt", b"\xff\xfe", "a.txt: is not UTF-8 text; convert it"),
+    ],
+)
+def test_a_wrong_file_is_an_error(page: Browser, tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    select_file(page, tmp_path / name)
+    page.wait(f"document.querySelector('#file-status').textContent === {json.dumps(message)}")
+
+
+def test_a_refused_request_is_shown(page: Browser) -> None:
+    enter(page, "a dog")
+    page.run("document.querySelector('#forbidden').value = 'x,'.repeat(101)")
+    page.run("document.querySelector('#forbidden').dispatchEvent(new Event('input'))")
+    page.wait("!document.querySelector('#error').hidden")
+    assert texts(page, "#error")[0].startswith("forbidden: List should have at most 100 items")
+    page.problems.clear()  # Chromium logs the status 400
+
+
+def test_what_ctranslate2_does_not_support_is_disabled_with_a_reason(page: Browser) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    page.run("document.querySelector('#model').value = 'fast'")
+    page.run("document.querySelector('#model').dispatchEvent(new Event('change'))")
+    enter(page, SENTENCES[0])
+    assert page.run("document.querySelector('#required').disabled")
+    assert len(texts(page, "#reasons li")) == 4
+    assert all("use --engine torch" in reason for reason in texts(page, "#reasons li"))
+    page.run("document.querySelector('#attention').open = true")
+    page.wait("document.querySelector('#attention-note').textContent.includes('use --engine torch')")
+    page.click("#output .word")
+    page.wait("document.querySelectorAll('#choices li').length > 1")
+    assert page.run("document.querySelector('#beginning').readOnly")
+
+
+def test_the_theme_follows_the_system_or_the_switch(page: Browser) -> None:
+    def background() -> Any:
+        return page.run("getComputedStyle(document.body).backgroundColor")
+
+    colors = []
+    for system in ("light", "dark"):
+        page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": system}])
+        colors.append(background())
+    assert colors[0] != colors[1]
+    for theme, color in zip(("light", "dark"), colors, strict=True):
+        page.run(f"document.querySelector('#theme').value = '{theme}'")
+        page.run("document.querySelector('#theme').dispatchEvent(new Event('change'))")
+        assert background() == color
+    page.run("localStorage.clear()")
+
+
+def test_a_narrow_page_has_one_column_and_does_not_scroll_sideways(page: Browser) -> None:
+    page.call("Emulation.setDeviceMetricsOverride", width=360, height=800, deviceScaleFactor=1, mobile=False)
+    enter(page, TEXT)
+    page.run("document.querySelector('#attention').open = true")
+    page.wait("document.querySelectorAll('#heads button').length > 0")
+    assert page.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    boxes = page.run(
+        "[...document.querySelectorAll('.panel:not([hidden])')].map((one) => one.getBoundingClientRect().left)"
+    )
+    assert len(set(boxes)) == 1
+
+
+def test_every_control_has_an_accessible_name(page: Browser) -> None:
+    enter(page, SENTENCES[0])
+    page.run("document.querySelectorAll('details').forEach((one) => one.open = true)")
+    page.wait("document.querySelectorAll('#heads button').length > 0")
+    nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+    roles = {"button", "combobox", "textbox", "checkbox", "spinbutton", "image", "dialog", "listbox", "link"}
+    shown = [node for node in nodes if not node["ignored"] and node["role"]["value"] in roles]
+    assert len(shown) > 15
+    assert [node for node in shown if not node["name"]["value"]] == []
+
+
+def test_the_newest_text_wins(
+    browser: Browser, echo: EchoTranslator, echo_service: MakeService, tmp_path: Path
+) -> None:
+    (tmp_path / "keys").write_text("good\n", encoding="utf-8")
+    service = echo_service(Limits(), ApiKeys(tmp_path / "keys"))
+    address, stop = serve(service)
+    browser.open(address)
+    browser.wait("document.querySelector('#model').options.length > 0")
+    browser.run("document.querySelector('#source').focus()")
+    browser.type("a\n")
+    browser.wait("!document.querySelector('#error').hidden")
+    assert texts(browser, "#error") == ["an API key is required; send 'Authorization: Bearer KEY'"]
+    echo.may_run.clear()
+    browser.run("document.querySelector('#key').focus()")
+    browser.type("good")
+    batcher = service.models["en-de"].batcher
+    while not echo.batches:  # the first text occupies the worker thread
+        time.sleep(0.01)
+    browser.run("document.querySelector('#source').focus()")
+    browser.type("b\n")
+    while batcher.num_waiting != 1:
+        time.sleep(0.01)
+    browser.type("c")
+    browser.wait("document.querySelectorAll('#output .pending').length === 3")
+    time.sleep(1)  # the third text replaces the second in the queue
+    assert batcher.num_waiting == 1
+    echo.may_run.set()
+    wait_for_translation(browser)
+    assert texts(browser, "#output") == ["A\nB\nC"]
+    stop()
