@@ -63,7 +63,7 @@ def compare(
     trials: Annotated[
         int, typer.Option(min=0, help="Trials of paired approximate randomization; 0 disables it.")
     ] = 10_000,
-    picture: Annotated[Path | None, typer.Option("-o", "--out", help="For runs: plot of their curves.")] = None,
+    plot: Annotated[Path | None, typer.Option("-o", "--out", help="For runs: plot their curves to this file.")] = None,
     output: FormatOption = Format.text,
 ) -> None:
     """Compare systems with a baseline by two paired tests: bootstrap and approximate randomization.
@@ -79,52 +79,54 @@ def compare(
     nmt compare runs/base runs/big -o curves.png
     """
     if baseline.is_dir():
-        options: dict[str, object] = {"--ref": ref, "--test-set": test_set, "--lang-pair": lang_pair, "--lang": lang}
-        options |= {"--tokenize": tokenize, "--lowercase": lowercase, "--chrf-lowercase": chrf_lowercase}
-        if given := [name for name, value in options.items() if value]:
-            raise CommandError(f"{given[0]} has no effect on runs, whose recipes set it; leave it out, or give files")
-        _compare_runs([baseline, *others], metrics, resamples, trials, picture, output)
+        given: dict[str, object] = {"--ref": ref, "--test-set": test_set, "--lang-pair": lang_pair, "--lang": lang}
+        given |= {"--tokenize": tokenize, "--lowercase": lowercase, "--chrf-lowercase": chrf_lowercase}
+        if without_effect := [name for name, value in given.items() if value]:
+            raise CommandError(
+                f"{without_effect[0]} has no effect on runs, whose recipes set it; leave it out, or give files"
+            )
+        _compare_runs([baseline, *others], metrics, resamples, trials, plot, output)
         return
-    if picture is not None:
+    if plot is not None:
         raise CommandError("-o plots the curves of runs; leave it out, or give run directories")
-    counting = MetricOptions(metrics or "bleu,chrf,ter", lang, tokenize, lowercase, chrf_lowercase)
-    counting.check()
+    options = MetricOptions(metrics or "bleu,chrf,ter", lang, tokenize, lowercase, chrf_lowercase)
+    options.check()
     require_one_reader([baseline, *others, *(ref or [])])
-    text = read_test_set(ref, None, test_set, lang_pair)
-    scorers = counting.scorers(text)
-    systems = read_systems([baseline, *others], text)
-    hint_at_case(systems, text, scorers)
+    test = read_test_set(ref, None, test_set, lang_pair)
+    scorers = options.scorers(test)
+    systems = read_systems([baseline, *others], test)
+    hint_at_case(systems, test, scorers)
     for name, lines in list(systems.items())[1:]:
         if lines == systems[input_name(baseline)]:
             warn(f"{name} is identical to the baseline; its p-values are meaningless")
     comparisons = []
     with progress("comparing", len(scorers), "metrics") as bar:
         for scorer in scorers:
-            comparisons.append(compare_systems(systems, text.streams, scorer, resamples=resamples, trials=trials))
+            comparisons.append(compare_systems(systems, test.streams, scorer, resamples=resamples, trials=trials))
             bar.advance(1)
     document = {"comparisons": [asdict(comparison) for comparison in comparisons]}
     print_results(document, comparison_tables(comparisons), output)
 
 
 def _compare_runs(
-    paths: Sequence[Path], metrics: str | None, resamples: int, trials: int, picture: Path | None, output: Format
+    paths: Sequence[Path], metrics: str | None, resamples: int, trials: int, plot: Path | None, output: Format
 ) -> None:
     if repeated := [path for index, path in enumerate(paths) if path in paths[:index]]:
         raise CommandError(f"{repeated[0]} is given twice; each run must be given once; leave one out")
     runs = [ComparedRun.read(path) for path in paths]
     names = None if metrics is None else [name.strip() for name in metrics.split(",")]
-    if picture is not None:
-        require_output("-o", picture, [run.directory / "metrics.jsonl" for run in runs])
-        draw_runs([(run.name, run.directory) for run in runs], picture)
-    found = compare_runs(runs, names, resamples=resamples, trials=trials)
-    if not found:
+    if plot is not None:
+        require_output("-o", plot, [run.directory / "metrics.jsonl" for run in runs])
+        draw_runs([(run.name, run.directory) for run in runs], plot)
+    by_test = compare_runs(runs, names, resamples=resamples, trials=trials)
+    if not by_test:
         warn("these runs have no test set in common; there are no scores to compare")
     options = difference_table(runs)
     tables = [options]
-    for test, comparisons in found.items():
+    for test, comparisons in by_test.items():
         tables += [replace(table, title=f"{test}: {table.title}") for table in comparison_tables(comparisons)]
     document = {
         "options": [dict(zip(options.header, row, strict=True)) for row in options.rows],
-        "tests": {test: [asdict(comparison) for comparison in comparisons] for test, comparisons in found.items()},
+        "tests": {test: [asdict(comparison) for comparison in comparisons] for test, comparisons in by_test.items()},
     }
     print_results(document, tables, output)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +22,6 @@ from nmt.cli.metric_options import (
     MetricOptions,
     MetricsOption,
     RefOption,
-    TestSet,
     TestSetOption,
     TokenizeOption,
     hint_at_case,
@@ -29,11 +29,9 @@ from nmt.cli.metric_options import (
     read_systems,
     read_test_set,
 )
-from nmt.evaluate.breakdown import WordScore, count_words, length_classes, read_word_counts, score_words
-from nmt.evaluate.comet import comet_scores
-from nmt.evaluate.differences import Difference, largest_differences
-from nmt.evaluate.metrics import GroupScore, Score, Scorer, bleu_tokenizer, score_groups
+from nmt.evaluate.breakdown import count_words, read_word_counts
 from nmt.evaluate.result_tables import Evaluation
+from nmt.evaluate.systems import EvaluatedSystems
 from nmt.logs import say
 from nmt.recipe import UserError
 from nmt.text.lines import input_name, read_lines
@@ -99,90 +97,52 @@ def evaluate(
     require_at_most_one({"--json": as_json, "--format": output is not None})
     if resamples is not None and not confidence:
         raise typer.BadParameter("--resamples has no effect without --confidence; add that, or leave it out")
-    counting = MetricOptions(metrics, lang, tokenize, lowercase, chrf_lowercase)
-    counting.check(counts_words=bool(train_tgt or word_counts), compares_lines=by_length or differences > 0)
+    options = MetricOptions(metrics, lang, tokenize, lowercase, chrf_lowercase)
+    options.check(counts_words=bool(train_tgt or word_counts), compares_lines=by_length or differences > 0)
     require_one_reader([*hypotheses, *(ref or []), src, *(train_tgt or []), word_counts])
-    text = read_test_set(ref, src, test_set, lang_pair)
+    test = read_test_set(ref, src, test_set, lang_pair)
     for option, is_given in (("--by-length", by_length), ("--comet", comet is not None)):
-        if is_given and text.source is None:
+        if is_given and test.source is None:
             raise UserError(f"{option} needs the source sentences; give --src FILE")
-    asked = _Evaluation(read_systems(hypotheses, text), text, counting, counting.scorers(text))
-    hint_at_case(asked.systems, text, asked.scorers)
-    if differences and len(asked.systems) != 2:
-        raise UserError(f"--differences compares two systems, got {len(asked.systems)}; give two files")
-    scores = asked.scores((resamples or 1000) if confidence else 0, comet)
-    by_source = asked.by_length() if by_length else {}
-    by_frequency, words = asked.by_frequency(train_tgt or [], word_counts) if train_tgt or word_counts else ({}, "")
-    ahead, behind = asked.differences(differences) if differences else (None, None)
-    _echo(Evaluation(scores, by_source, by_frequency, words, ahead, behind), output, as_json)
+    scorers = options.scorers(test)
+    evaluated = EvaluatedSystems(
+        read_systems(hypotheses, test), test.streams, test.source, scorers, options.ignores_case
+    )
+    hint_at_case(evaluated.systems, test, scorers)
+    if differences and len(evaluated.systems) != 2:
+        raise UserError(f"--differences compares two systems, got {len(evaluated.systems)}; give two files")
+    if comet is not None:
+        say(f"scoring {len(evaluated.systems)} x {len(test.streams[0]):,} sentences with {comet}")
+    results = Evaluation(
+        evaluated.scores((resamples or 1000) if confidence else 0, comet),
+        by_length=evaluated.by_length() if by_length else {},
+    )
+    if train_tgt or word_counts:
+        words, description = options.words(test)
+        frequencies = _frequencies(train_tgt or [], word_counts, words)
+        results = replace(results, by_frequency=evaluated.by_frequency(frequencies, words), words=description)
+    if differences:
+        ahead, behind = evaluated.differences(differences)
+        results = replace(results, ahead=ahead, behind=behind)
+    _echo(results, output, as_json)
 
 
-def _echo(evaluation: Evaluation, output: Format | None, as_json: bool) -> None:
-    document = evaluation.document()
+def _frequencies(
+    train_tgt: Sequence[Path], word_counts: Path | None, words: Callable[[str], Sequence[str]]
+) -> Counter[str]:
+    """Count the words of training text and add given counts; raises UserError if there are no words."""
+    frequencies = count_words(chain.from_iterable(read_lines(path, allow_pipe=True) for path in train_tgt), words)
+    if word_counts is not None:
+        frequencies += read_word_counts(read_lines(word_counts, allow_pipe=True), input_name(word_counts))
+    if not frequencies:
+        names = ", ".join(map(str, [*train_tgt, *([word_counts] if word_counts else [])]))
+        raise UserError(f"{names} has no words; it must be training text; check the file")
+    return frequencies
+
+
+def _echo(results: Evaluation, output: Format | None, as_json: bool) -> None:
+    document = results.document()
     if as_json and len(document) == 1:
         typer.echo(json.dumps(document["systems"], indent=1, ensure_ascii=False))
     else:
-        print_results(document, evaluation.tables(), output or (Format.json if as_json else Format.text))
-
-
-@dataclass(frozen=True)
-class _Evaluation:
-    """Systems, by file name, and their metrics."""
-
-    systems: Mapping[str, Sequence[str]]
-    text: TestSet
-    counting: MetricOptions
-    scorers: Sequence[Scorer]
-
-    def scores(self, resamples: int, comet: str | None) -> dict[str, list[Score]]:
-        """Score the whole test set, with COMET last."""
-        by_comet: dict[str, Score] = {}
-        if comet is not None:
-            say(f"scoring {len(self.systems)} x {len(self._source):,} sentences with {comet}")
-            by_comet = comet_scores(comet, self.systems, self._source, self.text.streams[0])
-        return {
-            name: [
-                *(scorer.score(lines, self.text.streams, resamples=resamples) for scorer in self.scorers),
-                *([by_comet[name]] if by_comet else []),
-            ]
-            for name, lines in self.systems.items()
-        }
-
-    def by_length(self) -> dict[str, list[GroupScore]]:
-        """Score by length of the source sentence."""
-        classes, ignores_case = length_classes(self._source), self.counting.ignores_case
-        return {
-            name: score_groups(lines, self.text.streams, classes, self.scorers, lowercase=ignores_case)
-            for name, lines in self.systems.items()
-        }
-
-    def by_frequency(
-        self, train_tgt: Sequence[Path], word_counts: Path | None
-    ) -> tuple[dict[str, list[WordScore]], str]:
-        """Score words by training frequency, from text, counts or both; also returns a description of words."""
-        words, meaning = bleu_tokenizer(
-            tgt_lang=self.counting.language(self.text),
-            tokenize=self.counting.tokenize,
-            lowercase=self.counting.lowercase,
-        )
-        frequencies = count_words(chain.from_iterable(read_lines(path, allow_pipe=True) for path in train_tgt), words)
-        if word_counts is not None:
-            frequencies += read_word_counts(read_lines(word_counts, allow_pipe=True), input_name(word_counts))
-        if not frequencies:
-            names = ", ".join(map(str, [*train_tgt, *([word_counts] if word_counts else [])]))
-            raise UserError(f"{names} has no words; it must be training text; check the file")
-        reference = self.text.streams[0]
-        return {
-            name: score_words(lines, reference, frequencies, words) for name, lines in self.systems.items()
-        }, meaning
-
-    def differences(self, number: int) -> tuple[list[Difference], list[Difference]]:
-        """Return the sentences on which the first of two systems is most ahead, and most behind."""
-        first, second = self.systems.values()
-        streams, ignores_case = self.text.streams, self.counting.ignores_case
-        return largest_differences(first, second, streams, self.text.source, number, lowercase=ignores_case)
-
-    @property
-    def _source(self) -> list[str]:
-        assert self.text.source is not None, "checked by the command"
-        return self.text.source
+        print_results(document, results.tables(), output or (Format.json if as_json else Format.text))

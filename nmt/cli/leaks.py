@@ -57,7 +57,7 @@ def _rows(sets: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
         (
             f"{found['name']}:{leak['line']}",
             leak["part"],
-            "exactly" if leak["kind"] == "exact" else "nearly",
+            leak["kind"],
             leak["place"],
             f"{leak['times']:,}",
             leak["text"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Annotated, Any, assert_never
 import typer
 
 from nmt.data.corpus import sacrebleu_files
-from nmt.evaluate.metrics import Scorer, make_scorer
+from nmt.evaluate.metrics import Scorer, bleu_tokenizer, make_scorer
 from nmt.evaluate.moses import LANGUAGES
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say, warn
@@ -198,6 +198,10 @@ class MetricOptions:
             )
             for name in names
         ]
+
+    def words(self, text: TestSet) -> tuple[Callable[[str], list[str]], str]:
+        """Return the tokenizer of bleu and a description of its tokens."""
+        return bleu_tokenizer(tgt_lang=self.language(text), tokenize=self.tokenize, lowercase=self.lowercase)
 
     def _names(self) -> list[str]:
         names = list(dict.fromkeys(name.strip() for name in self.metrics.split(",") if name.strip()))

@@ -86,9 +86,9 @@ def _leaks(counts: LeakCounts | None) -> Iterator[str]:
     if counts is None:
         yield "Overlap with the training text is unknown, because the training text could not be searched."
     elif counts.clean == counts.sentences:
-        yield f"None of the sentences is in the training text, exactly or nearly. {NEAR_LEAK_NOTE}"
+        yield f"No sentence has an exact or near match in the training text. {NEAR_LEAK_NOTE}"
     else:
-        yield _table(("in the training text", *LEAK_HEADER), leak_rows(counts))
+        yield _table(("match in the training text", *LEAK_HEADER), leak_rows(counts))
         yield f"{NEAR_LEAK_NOTE} Clean sentences have neither side there. `nmt leaks RECIPE` lists the others."
 
 

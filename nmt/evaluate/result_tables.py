@@ -19,7 +19,7 @@ _P_VALUE_NOTE = (
     f"* marks p < {_SIGNIFICANCE_LEVEL}. It is not corrected for multiple comparisons."
 )
 LEAK_HEADER = ("source", "reference", "both, in one pair", "any of these")
-NEAR_LEAK_NOTE = "Nearly: only case, punctuation, spacing or Unicode form differ."
+NEAR_LEAK_NOTE = "Near matches differ only in case, punctuation, spacing or Unicode form."
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,11 @@ def group_row(group: GroupScore) -> tuple[str, ...]:
 
 
 def leak_rows(counts: LeakCounts) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Count leaked test sentences under `LEAK_HEADER`, exact ones in the first row and near ones in the second."""
+    """Count leaked test sentences under `LEAK_HEADER`: exact matches in the first row, near matches in the second."""
     parts = counts.source, counts.reference, counts.both, counts.any
     return (
-        ("exactly", *(f"{part.exact:,}" for part in parts)),
-        ("nearly", *(f"{part.near:,}" for part in parts)),
+        ("exact", *(f"{part.exact:,}" for part in parts)),
+        ("near", *(f"{part.near:,}" for part in parts)),
     )
 
 
@@ -122,7 +122,7 @@ def leak_table(sets: Mapping[str, LeakCounts]) -> Table:
     return Table(
         title="",
         columns="lrlrrrrr",
-        header=("", "sentences", "in the training text", *LEAK_HEADER, "clean"),
+        header=("", "sentences", "match", *LEAK_HEADER, "clean"),
         rows=tuple(rows),
         notes=(NEAR_LEAK_NOTE,),
     )
@@ -130,7 +130,7 @@ def leak_table(sets: Mapping[str, LeakCounts]) -> Table:
 
 def leak_list_table(rows: Sequence[tuple[str, ...]]) -> Table:
     """List each leak: sentence, leaked side, match, first location, number of pairs and both texts."""
-    header = ("sentence", "found", "how", "first location in the training text", "pairs", "test text", "training text")
+    header = ("sentence", "side", "match", "first location in the training text", "pairs", "test text", "training text")
     return Table(title="", columns="llllrpp", header=header, rows=tuple(rows))
 
 

@@ -318,8 +318,8 @@ def test_hint_for_lower_cased_translations(texts: Path, lowered: Path, tmp_path:
     assert nmt(*plain, "--metrics", "ter")[2] == ""
     (tmp_path / "also").write_text(lowered.read_text())
     (tmp_path / "none").write_text("我\n" * 66)
-    assert "hint" not in nmt("evaluate", "--ref", tmp_path / "also", lowered)[2]
-    assert "hint" not in nmt("evaluate", "--ref", texts / "ref", tmp_path / "none")[2]
+    assert "hint: " not in nmt("evaluate", "--ref", tmp_path / "also", lowered)[2]
+    assert "hint: " not in nmt("evaluate", "--ref", texts / "ref", tmp_path / "none")[2]
 
 
 def test_counts_do_what_the_text_does(texts: Path, tmp_path: Path, nmt: Nmt) -> None:

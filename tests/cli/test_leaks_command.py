@@ -57,21 +57,21 @@ def test_counts_and_places(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert (status, err) == (0, "")
     counts, listed = out.split("\n\n")[0], out.split("\n\n")[1:]
     assert [line.split() for line in counts.splitlines()[1:]] == [
-        ["data.test.news", "5", "exactly", "2", "1", "1", "2", "1"],
-        ["nearly", "2", "3", "3", "2"],
-        ["data.test.other", "1", "exactly", "0", "0", "0", "0", "1"],
-        ["nearly", "0", "0", "0", "0"],
-        ["data.valid.0", "1", "exactly", "0", "0", "0", "0", "0"],
-        ["nearly", "1", "0", "0", "1"],
+        ["data.test.news", "5", "exact", "2", "1", "1", "2", "1"],
+        ["near", "2", "3", "3", "2"],
+        ["data.test.other", "1", "exact", "0", "0", "0", "0", "1"],
+        ["near", "0", "0", "0", "0"],
+        ["data.valid.0", "1", "exact", "0", "0", "0", "0", "0"],
+        ["near", "1", "0", "0", "1"],
     ]
     rows = [line.split() for line in "\n\n".join(listed).splitlines() if line.startswith("data.")]
     assert [row[:5] for row in rows] == [
-        ["data.test.news:1", "both", "exactly", f"{tmp_path}/first.en.gz:1", "1"],
-        ["data.test.news:2", "both", "nearly", f"{tmp_path}/first.en.gz:2", "1"],
-        ["data.test.news:3", "source", "exactly", f"{tmp_path}/first.en.gz:3", "3"],
-        ["data.test.news:3", "both", "nearly", f"{tmp_path}/first.en.gz:3", "2"],
-        ["data.test.news:4", "both", "nearly", f"{tmp_path}/second.tsv:1", "1"],
-        ["data.valid.0:1", "source", "nearly", f"{tmp_path}/second.tsv:1", "1"],
+        ["data.test.news:1", "both", "exact", f"{tmp_path}/first.en.gz:1", "1"],
+        ["data.test.news:2", "both", "near", f"{tmp_path}/first.en.gz:2", "1"],
+        ["data.test.news:3", "source", "exact", f"{tmp_path}/first.en.gz:3", "3"],
+        ["data.test.news:3", "both", "near", f"{tmp_path}/first.en.gz:3", "2"],
+        ["data.test.news:4", "both", "near", f"{tmp_path}/second.tsv:1", "1"],
+        ["data.valid.0:1", "source", "near", f"{tmp_path}/second.tsv:1", "1"],
     ]
     assert rows[0][5:] == ["A", "tree."]
     assert rows[4][5:] == ["A", "dog", "A", "dog!"]
@@ -112,4 +112,4 @@ def test_overrides_of_a_recipe(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
 
 def test_a_list_without_leaks_is_not_printed(recipe: Path, nmt: Nmt) -> None:
     _, out, _ = nmt("leaks", recipe, "data.train=[{kind='toy', pairs=20}]")
-    assert out.count("\n\n") == 1 and "None" not in out and "Nearly:" in out
+    assert out.count("\n\n") == 1 and "None" not in out and "Near matches" in out

@@ -62,9 +62,9 @@ def test_a_report_tells_leaks_and_scores_the_clean_rest(recipe: Path, tmp_path: 
         (score.value, score.signature) for score in expected
     ]
     first_page, _, _ = out.partition("## Training")
-    assert "| in the training text | source | reference | both, in one pair | any of these |" in first_page
-    assert "| exactly | 2 | 2 | 1 | 3 |" in first_page
-    assert "| nearly | 1 | 1 | 1 | 1 |" in first_page
+    assert "| match in the training text | source | reference | both, in one pair | any of these |" in first_page
+    assert "| exact | 2 | 2 | 1 | 3 |" in first_page
+    assert "| near | 1 | 1 | 1 | 1 |" in first_page
     assert "| metric | all 12 | clean 8 | signature |" in first_page
     assert "| validation pairs | 3, 1 of them in the training text |" in out
 
@@ -92,21 +92,21 @@ def test_the_training_text_is_read_once_for_each_test_set(
     write(tmp_path, "news", [4, 3_000])
     _, out, err = nmt("run", recipe, *options)
     assert "data.test.news: 1 of 2 sentences occur exactly in the training text, 0 nearly" in err
-    assert "| exactly | 1 | 1 | 1 | 1 |" in out
+    assert "| exact | 1 | 1 | 1 | 1 |" in out
 
 
 def test_a_clean_test_set_is_said_to_be_clean(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     write(tmp_path, "news", [3_000, 3_001])
     status, out, err = nmt("run", recipe, f"run_dir={tmp_path / 'run'}", *OPTIONS)
     assert status == 0 and "data.test.news" not in err
-    assert "None of the sentences is in the training text, exactly or nearly" in out
+    assert "No sentence has an exact or near match in the training text" in out
     assert "| metric | score | signature |" in out
 
 
 def test_a_test_set_without_clean_sentences_gets_no_second_score(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     write(tmp_path, "news", [3, 4])
     _, out, _ = nmt("run", recipe, f"run_dir={tmp_path / 'run'}", *OPTIONS)
-    assert "| exactly | 2 | 2 | 2 | 2 |" in out
+    assert "| exact | 2 | 2 | 2 | 2 |" in out
     assert "| metric | score | signature |" in out
 
 
@@ -119,7 +119,7 @@ def test_text_that_is_gone_leaves_it_open_and_ends_no_run(recipe: Path, tmp_path
         (tmp_path / f"train.{side}").unlink()
     status, out, err = nmt("run", recipe, *options)
     assert status == 0, err
-    assert "| exactly | 2 | 2 | 1 | 3 |" in out  # known from before
+    assert "| exact | 2 | 2 | 1 | 3 |" in out  # known from before
     write(tmp_path, "news", [4, 3_000])
     status, out, err = nmt("run", recipe, *options)
     assert status == 0
