@@ -81,10 +81,8 @@ def compare(
     if baseline.is_dir():
         given: dict[str, object] = {"--ref": ref, "--test-set": test_set, "--lang-pair": lang_pair, "--lang": lang}
         given |= {"--tokenize": tokenize, "--lowercase": lowercase, "--chrf-lowercase": chrf_lowercase}
-        if without_effect := [name for name, value in given.items() if value]:
-            raise CommandError(
-                f"{without_effect[0]} has no effect on runs, whose recipes set it; leave it out, or give files"
-            )
+        for name in (name for name, value in given.items() if value):
+            raise CommandError(f"{name} has no effect on runs, whose recipes set it; leave it out, or give files")
         _compare_runs([baseline, *others], metrics, resamples, trials, plot, output)
         return
     if plot is not None:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
-import struct
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from nmt.cli.arguments import ModelArgument
-from nmt.export.capabilities import EngineDevice, supported_precisions, unsupported_options
-from nmt.export.fit import unsupported_architecture
-from nmt.export.packages import is_installed
-from nmt.logs import format_duration
+from nmt.export.description import describe_model
+from nmt.logs import counted, format_duration
 from nmt.recipe import ModelRecipe
-from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe
-from nmt.storage.run_folder import find_model, find_report
-from nmt.storage.sealed import CorruptError, verify_directory
-from nmt.train.state import TrainState
+from nmt.storage.run_folder import find_model
 
+# Options of the architecture that are always shown.
 _SIZES = {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "dropout"}
 
 
@@ -30,97 +23,34 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Describe a model: architecture, training, scores, files and engines; verify the SHA-256 of each file."""
-    directory = find_model(model)
-    files = verify_directory(directory)
-    recipe, metadata, report = read_model_recipe(directory), read_model_metadata(directory), find_report(directory)
-    tests = (report or {}).get("tests", [])
-    found = {
-        "model": str(directory),
-        "languages": {"src": metadata.src_lang, "tgt": metadata.tgt_lang},
-        "architecture": recipe.model_dump(mode="json"),
-        "parameters": _count_parameters(directory / "model.safetensors"),
-        "vocabulary": {
-            "src": metadata.src_vocab_size,
-            "tgt": metadata.tgt_vocab_size,
-            "joint": "tokenizer.model" in files,
-        },
-        "max_tokens": metadata.max_tokens,
-        "training": _training(directory, metadata, report),
-        "scores": [{"test_set": test["name"], **score} for test in tests for score in test["scores"]],
-        "files": {name: {"bytes": size, "sha256": digest} for name, (size, digest) in files.items()},
-        "conversions": {path.name: _size(path) for path in sorted(directory.glob("ctranslate2-*"))},
-        "engines": _engines(recipe, metadata),
-    }
-    typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else "\n".join(_lines(found, recipe)))
-
-
-def _count_parameters(path: Path) -> int:
-    """Count the parameters in a safetensors file from its header."""
-    try:
-        with path.open("rb") as file:
-            header = json.loads(file.read(*struct.unpack("<Q", file.read(8))))
-        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
-    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
-        raise CorruptError(f"{path} is not a readable safetensors file; copy it again") from error
-
-
-def _training(directory: Path, metadata: ModelMetadata, report: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Collect training metadata from the checkpoint of the weights, or else from the report; None if unknown."""
-    origin = metadata.origin
-    averaged = origin.get("averaged", [])
-    newest = averaged[-1] if averaged else origin.get("moving_average")
-    checkpoint = directory if newest is None else directory.resolve().parent / "checkpoints" / str(newest)
-    told: dict[str, Any] = {**origin, "summary": (report or {}).get("summary")}
-    if (checkpoint / "state.json").is_file():
-        state = TrainState.load(checkpoint)
-        best = {name.removeprefix("valid/"): value for name, value in state.best_validation.items()}
-        told |= {"step": state.step, "epochs": state.epochs, "tgt_tokens": state.tgt_tokens}
-        return told | {"seconds": state.seconds, "best_validation": {"step": state.best_step, **best}}
-    training = (report or {}).get("training", {})
-    best = {"step": training.get("valid_step"), "nll": training.get("valid_nll")}
-    told |= {"step": training.get("steps", origin.get("step")), "best_validation": best}
-    return told | {name: training.get(name) for name in ("epochs", "tgt_tokens", "seconds")}
-
-
-def _engines(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:
-    """Return the precisions of each engine for this model on a CPU, or why the engine cannot run it."""
-    own = metadata.decode.model_copy(update={"alignments": False})  # as in `nmt translate`
-    if not is_installed("ctranslate2"):
-        ctranslate2: list[str] | str = "not installed"
-    elif reasons := [
-        *unsupported_architecture(recipe),
-        *(f"it does not support {name}" for name in unsupported_options(own)),
-    ]:
-        ctranslate2 = f"cannot run this model: {'; '.join(reasons)}"
+    description = describe_model(find_model(model))
+    if as_json:
+        typer.echo(json.dumps(description, indent=1, ensure_ascii=False))
     else:
-        ctranslate2 = supported_precisions(EngineDevice("cpu"))
-    return {"torch": ["fp32", "bf16", "fp16", "int8"], "ctranslate2": ctranslate2}
+        typer.echo("\n".join(_lines(description)))
 
 
-def _size(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-
-
-def _lines(found: Mapping[str, Any], recipe: ModelRecipe) -> Iterator[str]:
+def _lines(description: Mapping[str, Any]) -> Iterator[str]:
     """Format the description as labels and values."""
-    languages, sizes, files = found["languages"], found["vocabulary"], found["files"]
+    languages, sizes, files = description["languages"], description["vocabulary"], description["files"]
     rows: list[tuple[str, str]] = [
-        ("model", found["model"]),
+        ("model", description["model"]),
         ("languages", f"{languages['src']} to {languages['tgt']}"),
-        ("architecture", _architecture(recipe)),
-        ("parameters", f"{found['parameters']:,}"),
+        ("architecture", _architecture(ModelRecipe.model_validate(description["architecture"]))),
+        ("parameters", f"{description['parameters']:,}"),
         ("vocabulary", f"{sizes['src']:,}, joint" if sizes["joint"] else f"{sizes['src']:,} and {sizes['tgt']:,}"),
-        *_training_rows(found["training"]),
+        *_training_rows(description["training"]),
     ]
-    for score in found["scores"]:
+    for score in description["scores"]:
         rows.append((f"{score['test_set']} {score['name']}", f"{score['value']:.2f}  {score['signature']}"))
-    for engine, precisions in found["engines"].items():
+    for engine, precisions in description["engines"].items():
         rows.append((engine, precisions if isinstance(precisions, str) else f"{', '.join(precisions)} (on a CPU)"))
     total = sum(entry["bytes"] for entry in files.values())
     rows.append(("files", f"{total:,} bytes, verified; SHA-256, bytes and name of each:"))
     rows += [("", f"{entry['sha256']}  {entry['bytes']:>13,}  {name}") for name, entry in files.items()]
     rows += [
-        ("", f"{'conversion to CTranslate2':64}  {size:>13,}  {name}") for name, size in found["conversions"].items()
+        ("", f"{'conversion to CTranslate2':64}  {size:>13,}  {name}")
+        for name, size in description["conversions"].items()
     ]
     width = max(len(label) for label, _ in rows) + 2
     return (f"{label:{width}}{value}" for label, value in rows)
@@ -149,7 +79,7 @@ def _training_rows(training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             parts.append(format_duration(training["seconds"]))
         yield "trained", ", ".join(parts)
     if averaged := training.get("averaged"):
-        yield "average of", f"{len(averaged)} checkpoints, {averaged[0]} to {averaged[-1]}"
+        yield "average of", f"{counted(len(averaged), 'checkpoint')}, {averaged[0]} to {averaged[-1]}"
     if "moving_average" in training:
         yield "average of", f"all updates up to {training['moving_average']} (EMA)"
     best = training["best_validation"]

@@ -11,95 +11,10 @@ import typer
 from nmt.cli.arguments import write_new
 from nmt.logs import say
 from nmt.recipe import CommandError, UserError, parse_recipe
-from nmt.recipe.toml import toml_value
+from nmt.recipe.starter import starter_recipe
 from nmt.text.lines import read_lines
 
-# Minimum pairs of each size; IWSLT14 has 160,000 and WMT14 4.5 million.
-SMALL_PAIRS, BASE_PAIRS = 100_000, 1_000_000
-_CHARACTERS_PER_TOKEN = 4  # roughly, in European languages with the vocabularies below
-
-_HEAD = """\
-# {src_lang} to {tgt_lang}, made by `nmt new` for {pairs:,} pairs. All options: `nmt config {file}`.
-name = {name}
-src_lang = {src}
-tgt_lang = {tgt}
-
-[data]
-train = [{train}]
-valid = [{valid}]
-
-# Test sets that `nmt run` translates and scores at the end:
-# [data.test]
-# news = {{ kind = "text", src = "news.{src_lang}", tgt = "news.{tgt_lang}" }}
-
-"""
-
-_TINY = """\
-[tokenizer]
-vocab_size = {vocab_size}  # a larger vocabulary would have many rare tokens in a small corpus
-
-[model]  # tiny, for fewer than 100,000 pairs, as in recipe multi30k-en-de
-num_encoder_layers = 4
-num_decoder_layers = 2  # depth helps more in the encoder (Kasai et al. 2021)
-d_model = 256
-d_ff = 512
-num_heads = 4
-dropout = 0.3  # a small corpus is easily overfitted
-norm_order = "pre"  # stable at a high learning rate
-
-[train]
-max_steps = {max_steps}  # about 34 epochs, but at least 1,000 updates
-batch_tokens = 2_048  # small batches, many updates
-micro_batch_tokens = 2_048
-schedule = "cosine"  # decays to 0
-learning_rate = 2e-3
-warmup_steps = {warmup_steps}
-clip_norm = 1.0  # for the high learning rate
-validate_every = 300
-save_every = 150
-"""
-
-_SMALL = """\
-[tokenizer]
-vocab_size = 10_000  # fairseq's setting for IWSLT14
-
-[model]  # small, for 100,000 to 1,000,000 pairs: fairseq's setting for IWSLT14, as in recipe iwslt14-de-en
-d_model = 512
-d_ff = 1_024
-num_heads = 4
-dropout = 0.3
-
-[train]
-max_steps = 60_000
-batch_tokens = 4_096
-micro_batch_tokens = 4_096
-optimizer = "adamw"
-weight_decay = 1e-4
-schedule = "inverse-sqrt"
-learning_rate = 5e-4
-warmup_steps = 4_000
-validate_every = 1_000  # at every checkpoint
-save_every = 1_000
-"""
-
-_BASE = """\
-[tokenizer]
-vocab_size = 32_000  # similar to the paper
-
-[model]  # base, for 1,000,000 pairs or more: the paper's base model, as in recipe wmt14-en-de-base
-d_model = 512
-d_ff = 2_048
-num_heads = 8
-dropout = 0.1
-
-[train]
-max_steps = 100_000  # as in the paper
-batch_tokens = 25_000  # as in the paper
-micro_batch_tokens = "auto"  # the largest that fits in memory
-warmup_steps = 4_000
-validate_every = 1_250  # at every checkpoint
-save_every = 1_250
-"""
+_CHARACTERS_PER_TOKEN = 4  # roughly, in European languages with the vocabularies of `nmt.recipe.starter`
 
 
 def new(
@@ -121,33 +36,11 @@ def new(
     train, valid = _Text.given("", src, tgt, tsv), _Text.given("valid-", valid_src, valid_tgt, valid_tsv)
     pairs, tokens = train.count()
     valid.count()
-    size, body = _size(pairs, tokens)
-    head = _HEAD.format(
-        src_lang=src_lang,
-        tgt_lang=tgt_lang,
-        pairs=pairs,
-        file=path,
-        name=toml_value(path.stem),
-        src=toml_value(src_lang),
-        tgt=toml_value(tgt_lang),
-        train=train.corpus(),
-        valid=valid.corpus(),
-    )
-    parse_recipe(head + body, where=str(path))
-    write_new(path, head + body)
-    say(f"{pairs:,} pairs: {size} model; next: nmt run {path}")
+    recipe = starter_recipe(path.stem, (src_lang, tgt_lang), train.corpus(), valid.corpus(), pairs, tokens)
+    parse_recipe(recipe.text, where=str(path))
+    write_new(path, recipe.text)
+    say(f"{pairs:,} pairs: {recipe.size} model; next: nmt run {path}")
     typer.echo(path)
-
-
-def _size(pairs: int, tokens: int) -> tuple[str, str]:
-    """Return the name and the options of the model size for a corpus; tokens: on the target side."""
-    if pairs >= BASE_PAIRS:
-        return "base", _BASE
-    if pairs >= SMALL_PAIRS:
-        return "small", _SMALL
-    steps = max(1_000, 34 * tokens // 2_048)
-    vocab_size = min(6_000, max(400, tokens // 50))  # SentencePiece rejects sizes too large for the text
-    return "tiny", _TINY.format(max_steps=steps, warmup_steps=min(600, steps // 10), vocab_size=vocab_size)
 
 
 @dataclass(frozen=True)
@@ -165,11 +58,11 @@ class _Text:
             return cls((tsv,))
         raise CommandError(f"nmt new needs --{prefix}src and --{prefix}tgt, or --{prefix}tsv; give one or the other")
 
-    def corpus(self) -> str:
-        """Return the corpus as inline TOML."""
-        keys = ("src", "tgt") if len(self.files) == 2 else ("path",)
-        kind = {"kind": "text" if len(self.files) == 2 else "tsv"}
-        return toml_value(kind | dict(zip(keys, map(str, self.files), strict=True)))
+    def corpus(self) -> dict[str, str]:
+        """Return the options of the corpus in a recipe."""
+        if len(self.files) == 1:
+            return {"kind": "tsv", "path": str(self.files[0])}
+        return {"kind": "text", "src": str(self.files[0]), "tgt": str(self.files[1])}
 
     def count(self) -> tuple[int, int]:
         """Count pairs and estimate target tokens; raises UserError if empty or of unequal length."""

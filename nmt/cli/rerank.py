@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -28,7 +27,7 @@ from nmt.decode.scoring import Scorer
 from nmt.evaluate.sentence_counts import sentence_counts
 from nmt.logs import progress, say
 from nmt.recipe import UserError
-from nmt.rerank.mert import TuningSet, tune
+from nmt.rerank.mert import TunedWeights, TuningSet, tune_from_list_score
 from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
 from nmt.rerank.rerank import (
     FeatureModel,
@@ -106,12 +105,12 @@ def rerank(
     chosen = None if weights is None else load_weights(weights, names)
     values = _all_features(sources, lists, feature_models)
     if chosen is None:
-        restarts, seed = 10 if restarts is None else restarts, 1 if seed is None else seed
-        chosen, notes = _tune(values, lists, references, metric or TuningMetric.bleu, restarts, seed)
-        found = dict(zip(names, chosen.tolist(), strict=True))
-        say("weights: " + ", ".join(f"{name} {weight:.4f}" for name, weight in found.items()))
-        if weights_out is not None:
-            save_weights(weights_out, found, notes)
+        metric, seed = metric or TuningMetric.bleu, 1 if seed is None else seed
+        tuning_set = _tuning_set(values, lists, references, metric)
+        tuned = tune_from_list_score(tuning_set, restarts=10 if restarts is None else restarts, seed=seed)
+        say(f"{metric.value} {tuned.before:.2f} with the scores in the list, {tuned.after:.2f} tuned")
+        _save(tuned, names, {"metric": metric.value, "seed": seed}, weights_out)
+        chosen = tuned.weights
     for number, (candidates, own) in enumerate(zip(lists, values, strict=True), start=1):
         ranked = best_first(candidates, own, chosen)
         for line in [ranked[0].text] if n_best == 1 else write_n_best(number, ranked[:n_best]):
@@ -136,33 +135,25 @@ def _all_features(
         return features(sources, lists, models, progress=bar.advance)
 
 
-def _tune(
-    values: Sequence[Floats],
-    lists: Sequence[list[Candidate]],
-    references: Sequence[str],
-    metric: TuningMetric,
-    restarts: int,
-    seed: int,
-) -> tuple[Floats, dict[str, object]]:
-    """Return the tuned weights and notes about the tuning."""
+def _save(tuned: TunedWeights, names: Sequence[str], options: Mapping[str, object], out: Path | None) -> None:
+    """Log the weights, and write them to a file, if any, with the scores and options of the tuning."""
+    weights = dict(zip(names, tuned.weights.tolist(), strict=True))
+    say("weights: " + ", ".join(f"{name} {weight:.4f}" for name, weight in weights.items()))
+    if out is not None:
+        scores = {"before": round(tuned.before, 4), "after": round(tuned.after, 4)}
+        save_weights(out, weights, {**options, **scores})
+
+
+def _tuning_set(
+    values: Sequence[Floats], lists: Sequence[list[Candidate]], references: Sequence[str], metric: TuningMetric
+) -> TuningSet:
+    """Count the matches of all candidates with their references."""
     scorer = BLEU() if metric is TuningMetric.bleu else CHRF()
     counts = [
         sentence_counts(scorer, [candidate.text for candidate in candidates], [[reference] * len(candidates)])
         for candidates, reference in zip(lists, references, strict=True)
     ]
-    tuning_set = TuningSet.from_lists(values, counts, metric.value)
-    baseline = np.zeros(values[0].shape[1])
-    baseline[0] = 1.0  # the score in the list
-    before = tuning_set.score(baseline)
-    weights, after = tune(tuning_set, baseline, restarts=restarts, seed=seed)
-    say(f"{metric.value} {before:.2f} with the scores in the list, {after:.2f} tuned")
-    notes: dict[str, object] = {
-        "metric": metric.value,
-        "before": round(before, 4),
-        "after": round(after, 4),
-        "seed": seed,
-    }
-    return weights, notes
+    return TuningSet.from_lists(values, counts, metric.value)
 
 
 def _read_lists(src: Path, nbest: Path) -> tuple[list[str], list[list[Candidate]]]:

@@ -72,6 +72,26 @@ def tune(lists: TuningSet, start: Floats, *, restarts: int = 10, seed: int = 1) 
     return weights / np.abs(weights).sum(), score
 
 
+@dataclass(frozen=True)
+class TunedWeights:
+    """Weights of the features, (features,), and the corpus scores before and after tuning."""
+
+    weights: Floats
+    before: float
+    after: float
+
+
+def tune_from_list_score(lists: TuningSet, *, restarts: int, seed: int) -> TunedWeights:
+    """Tune weights, starting with the ranking of the lists: weight 1 for the first feature, their score, 0 for others.
+
+    restarts, seed: see `tune`
+    """
+    start = np.zeros(lists.features.shape[2])
+    start[0] = 1.0
+    weights, after = tune(lists, start, restarts=restarts, seed=seed)
+    return TunedWeights(weights, lists.score(start), after)
+
+
 def _climb(lists: TuningSet, weights: Floats, random: np.random.Generator) -> tuple[Floats, float]:
     """Move to the best point on the best line until no line improves the score."""
     score, size = lists.score(weights), len(weights)

@@ -1,0 +1,93 @@
+"""Descriptions of models: architecture, training, scores, files and engines."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nmt.export.capabilities import EngineDevice, supported_precisions, unsupported_options
+from nmt.export.fit import unsupported_architecture
+from nmt.export.packages import is_installed
+from nmt.recipe import ModelRecipe
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe
+from nmt.storage.run_folder import find_report
+from nmt.storage.sealed import CorruptError, verify_directory
+from nmt.train.state import TrainState
+
+
+def describe_model(directory: Path) -> dict[str, Any]:
+    """Describe a model directory as JSON values, None for unknown ones.
+
+    Raises CorruptError if a file differs from its SHA-256.
+    """
+    files = verify_directory(directory)
+    recipe, metadata, report = read_model_recipe(directory), read_model_metadata(directory), find_report(directory)
+    tests = (report or {}).get("tests", [])
+    return {
+        "model": str(directory),
+        "languages": {"src": metadata.src_lang, "tgt": metadata.tgt_lang},
+        "architecture": recipe.model_dump(mode="json"),
+        "parameters": _count_parameters(directory / "model.safetensors"),
+        "vocabulary": {
+            "src": metadata.src_vocab_size,
+            "tgt": metadata.tgt_vocab_size,
+            "joint": "tokenizer.model" in files,
+        },
+        "max_tokens": metadata.max_tokens,
+        "training": _training(directory, metadata, report),
+        "scores": [{"test_set": test["name"], **score} for test in tests for score in test["scores"]],
+        "files": {name: {"bytes": size, "sha256": digest} for name, (size, digest) in files.items()},
+        "conversions": {path.name: _size(path) for path in sorted(directory.glob("ctranslate2-*"))},
+        "engines": _engines(recipe, metadata),
+    }
+
+
+def _count_parameters(path: Path) -> int:
+    """Count the parameters in a safetensors file from its header."""
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.read(*struct.unpack("<Q", file.read(8))))
+        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        raise CorruptError(f"{path} is not a readable safetensors file; copy it again") from error
+
+
+def _training(directory: Path, metadata: ModelMetadata, report: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Collect training metadata from the checkpoint of the weights, or else from the report; None if unknown."""
+    origin = metadata.origin
+    averaged = origin.get("averaged", [])
+    newest = averaged[-1] if averaged else origin.get("moving_average")
+    checkpoint = directory if newest is None else directory.resolve().parent / "checkpoints" / str(newest)
+    training: dict[str, Any] = {**origin, "summary": (report or {}).get("summary")}
+    if (checkpoint / "state.json").is_file():
+        state = TrainState.load(checkpoint)
+        best = {name.removeprefix("valid/"): value for name, value in state.best_validation.items()}
+        training |= {"step": state.step, "epochs": state.epochs, "tgt_tokens": state.tgt_tokens}
+        return training | {"seconds": state.seconds, "best_validation": {"step": state.best_step, **best}}
+    reported = (report or {}).get("training", {})
+    best = {"step": reported.get("valid_step"), "nll": reported.get("valid_nll")}
+    training |= {"step": reported.get("steps", origin.get("step")), "best_validation": best}
+    return training | {name: reported.get(name) for name in ("epochs", "tgt_tokens", "seconds")}
+
+
+def _engines(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:
+    """Return the precisions of each engine for this model on a CPU, or why the engine cannot run it."""
+    own = metadata.decode.model_copy(update={"alignments": False})  # as in `nmt translate`
+    if not is_installed("ctranslate2"):
+        ctranslate2: list[str] | str = "not installed"
+    elif reasons := [
+        *unsupported_architecture(recipe),
+        *(f"it does not support {name}" for name in unsupported_options(own)),
+    ]:
+        ctranslate2 = f"cannot run this model: {'; '.join(reasons)}"
+    else:
+        ctranslate2 = supported_precisions(EngineDevice("cpu"))
+    return {"torch": ["fp32", "bf16", "fp16", "int8"], "ctranslate2": ctranslate2}
+
+
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

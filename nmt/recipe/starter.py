@@ -1,0 +1,137 @@
+"""Recipes for new users: a model size that fits the number of training pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nmt.recipe.toml import toml_value
+
+# Minimum pairs of each size; IWSLT14 has 160,000 and WMT14 4.5 million.
+_SMALL_PAIRS, _BASE_PAIRS = 100_000, 1_000_000
+
+_HEAD = """\
+# {src_lang} to {tgt_lang}, made by `nmt new` for {pairs:,} pairs. `nmt config FILE` prints all options.
+name = {name}
+src_lang = {src}
+tgt_lang = {tgt}
+
+[data]
+train = [{train}]
+valid = [{valid}]
+
+# Test sets that `nmt run` translates and scores at the end:
+# [data.test]
+# news = {{ kind = "text", src = "news.{src_lang}", tgt = "news.{tgt_lang}" }}
+
+"""
+
+_TINY = """\
+[tokenizer]
+vocab_size = {vocab_size}  # a larger vocabulary would have many rare tokens in a small corpus
+
+[model]  # tiny, for fewer than 100,000 pairs, as in recipe multi30k-en-de
+num_encoder_layers = 4
+num_decoder_layers = 2  # depth helps more in the encoder (Kasai et al. 2021)
+d_model = 256
+d_ff = 512
+num_heads = 4
+dropout = 0.3  # a small corpus is easily overfitted
+norm_order = "pre"  # stable at a high learning rate
+
+[train]
+max_steps = {max_steps}  # about 34 epochs, but at least 1,000 updates
+batch_tokens = 2_048  # small batches, many updates
+micro_batch_tokens = 2_048
+schedule = "cosine"  # decays to 0
+learning_rate = 2e-3
+warmup_steps = {warmup_steps}
+clip_norm = 1.0  # for the high learning rate
+validate_every = 300
+save_every = 150
+"""
+
+_SMALL = """\
+[tokenizer]
+vocab_size = 10_000  # fairseq's setting for IWSLT14
+
+[model]  # small, for 100,000 to 1,000,000 pairs: fairseq's setting for IWSLT14, as in recipe iwslt14-de-en
+d_model = 512
+d_ff = 1_024
+num_heads = 4
+dropout = 0.3
+
+[train]
+max_steps = 60_000
+batch_tokens = 4_096
+micro_batch_tokens = 4_096
+optimizer = "adamw"
+weight_decay = 1e-4
+schedule = "inverse-sqrt"
+learning_rate = 5e-4
+warmup_steps = 4_000
+validate_every = 1_000  # at every checkpoint
+save_every = 1_000
+"""
+
+_BASE = """\
+[tokenizer]
+vocab_size = 32_000  # similar to the paper
+
+[model]  # base, for 1,000,000 pairs or more: the paper's base model, as in recipe wmt14-en-de-base
+d_model = 512
+d_ff = 2_048
+num_heads = 8
+dropout = 0.1
+
+[train]
+max_steps = 100_000  # as in the paper
+batch_tokens = 25_000  # as in the paper
+micro_batch_tokens = "auto"  # the largest that fits in memory
+warmup_steps = 4_000
+validate_every = 1_250  # at every checkpoint
+save_every = 1_250
+"""
+
+
+@dataclass(frozen=True)
+class StarterRecipe:
+    """The text of a recipe, and the name of its model size."""
+
+    text: str
+    size: str
+
+
+def starter_recipe(
+    name: str, languages: tuple[str, str], train: Mapping[str, str], valid: Mapping[str, str], pairs: int, tokens: int
+) -> StarterRecipe:
+    """Write a recipe for a corpus, with a comment for each choice.
+
+    languages:    source and target
+    train, valid: options of the corpora
+    tokens:       number of tokens on the target side
+    """
+    src, tgt = languages
+    size, body = _size(pairs, tokens)
+    head = _HEAD.format(
+        src_lang=src,
+        tgt_lang=tgt,
+        pairs=pairs,
+        name=toml_value(name),
+        src=toml_value(src),
+        tgt=toml_value(tgt),
+        train=toml_value(train),
+        valid=toml_value(valid),
+    )
+    return StarterRecipe(head + body, size)
+
+
+def _size(pairs: int, tokens: int) -> tuple[str, str]:
+    """Return the name and the options of the model size for a corpus; tokens: on the target side."""
+    if pairs >= _BASE_PAIRS:
+        return "base", _BASE
+    if pairs >= _SMALL_PAIRS:
+        return "small", _SMALL
+    steps = max(1_000, 34 * tokens // 2_048)
+    vocab_size = min(6_000, max(400, tokens // 50))  # SentencePiece rejects sizes too large for the text
+    return "tiny", _TINY.format(max_steps=steps, warmup_steps=min(600, steps // 10), vocab_size=vocab_size)
