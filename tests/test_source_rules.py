@@ -24,7 +24,7 @@ LAYERS = (
     ("checkpoint", "inference", "search"),
     ("alignment",),
     ("train", "decode"),
-    ("rerank", "export", "plots"),
+    ("keep", "rerank", "export", "plots"),
     ("evaluate",),
     ("bench", "streams", "serve", "experiments"),
     ("pipeline",),

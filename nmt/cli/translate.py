@@ -8,13 +8,15 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
-from nmt.cli.arguments import Device, Engine, ModelArgument, Precision, require_at_most_one
+from nmt.cli.arguments import Device, Engine, ModelArgument, Precision, languages, require_at_most_one
 from nmt.cli.engines import EngineChoice, choose_engine, load_remembering, load_translator, start_workers
 from nmt.decode.text_translator import TextTranslator
+from nmt.keep.items import Kind
+from nmt.keep.translator import KeepingTranslator
 from nmt.recipe import DecodeRecipe, UserError, override_decode
 from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import read_model_metadata
@@ -44,6 +46,19 @@ class InputFormat(StrEnum):
     jsonl = "jsonl"
 
 
+class Kinds(tuple[Kind, ...]):
+    """Value of --keep."""
+
+    @classmethod
+    def parse(cls, given: str | Kinds) -> Kinds:
+        """Parse a list with commas; raises BadParameter for an unknown kind."""
+        names = [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
+        for name in names:
+            if name not in get_args(Kind):
+                raise typer.BadParameter(f"{name!r} is unknown; it must be one of {', '.join(get_args(Kind))}")
+        return cls(kind for kind in get_args(Kind) if kind in names)
+
+
 class InvalidUtf8(StrEnum):
     """Choices of --invalid-utf8."""
 
@@ -68,6 +83,11 @@ _OUTPUT_FORMAT = (
     "null for a null text. moses: n-best lists as Moses writes them, with indices from 0."
 )
 _WITH_ALIGNMENTS = "Add the word alignment after a tab, as 0-0 1-2; in JSON Lines as a field."
+_KEEP = (
+    "Parts of the text that arrive in the translation, as a list with commas: markup (HTML or XML tags, around the "
+    "aligned words), numbers (as the target language writes them: 1,234.5 is 1.234,5 in German), urls, emails, "
+    "placeholders ({name}, %s, %(x)d). If a translation lacks one, the line is translated again or in parts."
+)
 _RESUME = (
     "Continue OUT.part of an interrupted command; model, options and input must be unchanged. Does nothing if OUT is "
     "complete."
@@ -86,6 +106,7 @@ Out = Annotated[Path, typer.Option("-o", "--out", help=_OUT)]
 OutputFormat = Annotated[Format | None, typer.Option(help=_OUTPUT_FORMAT)]
 WithScores = Annotated[bool, typer.Option("--with-scores", help="Write the score and a tab before each translation.")]
 WithAlignments = Annotated[bool, typer.Option("--with-alignments", help=_WITH_ALIGNMENTS)]
+Keep = Annotated[Kinds, typer.Option(parser=Kinds.parse, metavar="KIND,...", help=_KEEP)]
 Resume = Annotated[bool, typer.Option("--resume", help=_RESUME)]
 Restart = Annotated[bool, typer.Option("--restart", help=_RESTART)]
 
@@ -161,6 +182,7 @@ def translate(
     output_format: OutputFormat = None,
     with_scores: WithScores = False,
     with_alignments: WithAlignments = False,
+    keep: Keep = Kinds(),  # noqa: B008 - an empty tuple
     resume: Resume = False,
     restart: Restart = False,
     beam_size: BeamSize = None,
@@ -189,24 +211,37 @@ def translate(
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
     started = monotonic()
-    require_at_most_one({"--threads": threads is not None, "--processes": processes is not None})
-    require_at_most_one({"--resume": resume, "--restart": restart})
+    _require_compatible(threads, processes, resume, restart, keep, memory)
     named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens, "tag": tag}
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "sampling_seed": seed}
     named |= {"alignments": with_alignments or None, "shortlist": shortlist}
     decode = _override_decode(read_model_metadata(find_model(model)).decode, named, settings or (), ensemble or ())
     reader, out_format = _make_reader(file, input_format, out, output_format, column, header, field)
     source = Source.open(file, reader, invalid_utf8.value, prefixes, required)
-    writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct)
+    writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine)
     models = [model, *(ensemble or ())]
     output = Output(out, writer.is_numbered, bool(writer.header))
     require_not_input("-o", output.path, (file, prefixes, required, decode.shortlist, memory, *map(find_model, models)))
     load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
     choice = choose_engine(engine, precision, device, search_decode, models, load, required=required is not None)
-    origin, delay = _origin(models, decode, source, writer, choice), _max_delay(source, max_delay)
-    search = _with_memory(memory, memory_limit, partial(load, choice), models, search_decode, choice, writer)
+    origin, delay = _origin(models, decode, source, writer, choice, keep), _max_delay(source, max_delay)
+    search = _with_memory(memory, memory_limit, partial(load, choice), models, search_decode, choice, writer, keep)
     job = TranslationJob(source, output, origin, writer, search, window, delay, models, choice.note, started, memory)
     job.run(start_workers(choice.engine, device, processes, threads), resume=resume, restart=restart)
+
+
+def _require_compatible(
+    threads: int | None, processes: int | None, resume: bool, restart: bool, keep: Kinds, memory: Path | None
+) -> None:
+    """Raise BadParameter if options are mutually exclusive."""
+    require_at_most_one({"--threads": threads is not None, "--processes": processes is not None})
+    require_at_most_one({"--resume": resume, "--restart": restart})
+    require_at_most_one({"--keep": bool(keep), "--memory": memory is not None})
+
+
+def _load_keeping(load: Callable[[], TextTranslator], keep: Kinds, pair: tuple[str, str]) -> KeepingTranslator:
+    """Load a translator that keeps items of these kinds. pair: source and target language"""
+    return KeepingTranslator(load(), keep, pair)
 
 
 def _max_delay(source: Source, given: float | None) -> float:
@@ -248,13 +283,22 @@ def _make_reader(
 
 
 def _make_writer(
-    source: Source, out_format: Format, decode: DecodeRecipe, with_scores: bool, distinct: bool | None
+    source: Source,
+    out_format: Format,
+    decode: DecodeRecipe,
+    with_scores: bool,
+    distinct: bool | None,
+    keep: Kinds,
+    engine: Engine,
 ) -> tuple[RecordWriter, DecodeRecipe]:
-    """Make the writer of the output, and the options of its search; raises BadParameter if `distinct` has no effect.
+    """Make the writer of the output, and the options of its search.
+
+    Raises BadParameter if `distinct` has no effect, or for alignments of text with kept tags.
 
     To drop equal texts, the search returns the whole beam. By default samples and JSON Lines, which has the tokens of
-    translations, keep equal texts.
+    translations, keep equal texts. To place tags, it returns alignments, if the engine has them.
     """
+    require_at_most_one({"--keep": bool(keep), "--with-alignments": decode.alignments})
     n_best = decode.n_best if decode.mbr_metric == "none" else 1
     if distinct is not None and n_best == 1:
         option = "--distinct" if distinct else "--no-distinct"
@@ -262,12 +306,21 @@ def _make_writer(
     if distinct is None:
         distinct = n_best > 1 and out_format is not Format.jsonl and not decode.sampling
     writer = RecordWriter(source.reader, out_format, n_best, with_scores, decode.alignments, distinct)
-    needs_beam = distinct and not decode.sampling
-    return writer, decode.model_copy(update={"n_best": decode.beam_size}) if needs_beam else decode
+    needs_beam, needs_alignments = (
+        distinct and not decode.sampling,
+        "markup" in keep and engine is not Engine.ctranslate2,
+    )
+    changes = ({"n_best": decode.beam_size} if needs_beam else {}) | ({"alignments": True} if needs_alignments else {})
+    return writer, decode.model_copy(update=changes)
 
 
 def _origin(
-    models: Sequence[Path], decode: DecodeRecipe, source: Source, writer: RecordWriter, choice: EngineChoice
+    models: Sequence[Path],
+    decode: DecodeRecipe,
+    source: Source,
+    writer: RecordWriter,
+    choice: EngineChoice,
+    keep: Kinds,
 ) -> Origin:
     """Collect the settings that determine the output, besides its input."""
     facts, names = _search_settings(models, decode, choice)
@@ -282,6 +335,8 @@ def _origin(
         "with-scores": writer.with_scores,
         "distinct": writer.distinct,
     }
+    if keep:
+        facts["keep"] = ",".join(keep)
     return Origin(facts, names, source.name)
 
 
@@ -312,15 +367,16 @@ def _with_memory(
     decode: DecodeRecipe,
     choice: EngineChoice,
     writer: RecordWriter,
+    keep: Kinds,
 ) -> Load:
-    """Return the function that loads the translator, with the translation memory if there is one.
+    """Return the function that loads the translator, with the translation memory or the kept items if there are any.
 
     Raises BadParameter for a limit without memory.
     """
     if memory is None:
         if limit is not None:
             raise typer.BadParameter("--memory-limit has no effect without --memory; add that, or leave it out")
-        return load
+        return partial(_load_keeping, load, keep, languages(models[0])) if keep else load
     settings, _ = _search_settings(models, decode, choice)
     return partial(load_remembering, memory, limit, settings | {"scores": writer.shows_scores}, load)
 

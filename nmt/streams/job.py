@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from time import monotonic
 
+from nmt.keep.translator import Fallbacks
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.recipe import UserError
@@ -157,6 +158,7 @@ class TranslationJob:
         digests: of the input up to the end of each window
         """
         lines_split, tokens, lines_reused, done_before = 0, 0, 0, done
+        fallbacks: Fallbacks | None = None
         with _progress_bar(count, self.source.is_terminal, done) as bar:
             if self.writer.header and not done:
                 sink.write(self.writer.header, 0, "")
@@ -165,10 +167,14 @@ class TranslationJob:
                 sink.write(result.text, done, digests.popleft())
                 lines_split, tokens = lines_split + result.lines_split, tokens + result.tokens
                 lines_reused += result.lines_reused
+                if result.fallbacks:
+                    fallbacks = result.fallbacks + (fallbacks or Fallbacks())
                 bar.advance(result.num_records)
         if lines_split:
             were = "was" if lines_split == 1 else "were"
             warn(f"{counted(lines_split, 'line')} {were} too long for the model and {were} translated in parts")
+        if fallbacks:
+            say(fallbacks.describe())
         lines, seconds = done - done_before, monotonic() - self.started
         speed = f"{lines / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
         took = f"{counted(lines, 'line')} in {format_duration(seconds)} ({speed})"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import islice
 
 import torch
 
+from nmt.keep.translator import Fallbacks
 from nmt.processes.distributed import World, start_world
 from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import UserError
@@ -86,12 +87,15 @@ def _translate_in_turn(
         own: list[str] = []
         if world.rank < len(round_of_windows):
             result = translate_window(round_of_windows[world.rank])
-            counts = (result.num_records, result.lines_split, result.tokens, result.lines_reused)
+            fallbacks = astuple(result.fallbacks) if result.fallbacks else ()
+            counts = (result.num_records, result.lines_split, result.tokens, result.lines_reused, *fallbacks)
             own = [result.text, *map(str, counts)]
         world.barrier_without_timeout()
         for fields in world.gather_text(own) or []:
             if fields:
-                yield TranslatedWindow(fields[0], *map(int, fields[1:]))
+                num_records, lines_split, tokens, reused, *counted = map(int, fields[1:])
+                fallback_counts = Fallbacks(*counted) if counted else None
+                yield TranslatedWindow(fields[0], num_records, lines_split, tokens, reused, fallback_counts)
 
 
 def _start_worker(load: Load, writer: RecordWriter) -> WindowTranslator:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nmt.decode.text_translator import TextTranslator
+from nmt.keep.translator import Fallbacks, KeepingTranslator
 from nmt.recipe import UserError
 from nmt.streams.records import Record, RecordWriter
 from nmt.streams.windows import Wait
@@ -15,7 +16,7 @@ from nmt.streams.windows import Wait
 if TYPE_CHECKING:
     from nmt.decode.memory import RememberingTranslator
 
-Load = Callable[[], "TextTranslator | RememberingTranslator"]
+Load = Callable[[], "TextTranslator | RememberingTranslator | KeepingTranslator"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class TranslatedWindow:
     lines_split:  lines that exceeded the length limit of the model and were translated in parts
     tokens:       tokens of the best translations
     lines_reused: lines that were found in a translation memory
+    fallbacks:    lines whose first translation did not keep their items; None if none are kept
     """
 
     text: str
@@ -32,13 +34,14 @@ class TranslatedWindow:
     lines_split: int
     tokens: int
     lines_reused: int = 0
+    fallbacks: Fallbacks | None = None
 
 
 @dataclass(frozen=True)
 class WindowTranslator:
     """Translates the records of a window together and formats the output."""
 
-    translator: TextTranslator | RememberingTranslator
+    translator: TextTranslator | RememberingTranslator | KeepingTranslator
     writer: RecordWriter
 
     def __call__(self, window: list[Record]) -> TranslatedWindow:
@@ -59,7 +62,9 @@ class WindowTranslator:
             n_best_lists = finish()
             text = "".join(self.writer.write(*pair) for pair in zip(window, n_best_lists, strict=True))
             tokens = sum(len(translations[0].pieces) for translations in n_best_lists)
-            return TranslatedWindow(text, len(window), lines_split, tokens, lines_reused)
+            keeping = self.translator if isinstance(self.translator, KeepingTranslator) else None
+            fallbacks = keeping.take_fallbacks() if keeping else None
+            return TranslatedWindow(text, len(window), lines_split, tokens, lines_reused, fallbacks)
 
         return result
 

@@ -1,0 +1,1 @@
+"""Translation that keeps markup, numbers, URLs, e-mail addresses and placeholders."""

@@ -1,0 +1,162 @@
+"""Items that a translation must contain: numbers, URLs, e-mail addresses and placeholders."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, NamedTuple
+
+from nmt.text.clean import normalize
+
+Kind = Literal["markup", "numbers", "urls", "emails", "placeholders"]
+
+_SPACES = " \u00a0\u202f"
+_POINT, _COMMA = (".", ","), (",", ".")  # decimal separator, separators of thousands
+# By ISO 639 code; numbers of other languages stay as they are.
+_LANGUAGES = {
+    "en ja ko zh th he hi ga cy ms": _POINT,
+    "de nl es it pt da el tr id ro hr sl sr vi is ca gl": _COMMA,
+    "fr ru uk pl cs sk sv nb nn no fi hu bg lt lv et be": (",", _SPACES),
+}
+_SEPARATORS = {language: own for languages, own in _LANGUAGES.items() for language in languages.split()}
+_WRITTEN_SPACE = {"fr": "\u202f"}
+
+_URL = r"""(?:(?:https?|ftp)://|\bwww\.)[^\s<>"\u201c\u201d]*[^\s<>"\u201c\u201d.,;:!?'\u2019()\[\]{}]/?"""
+_EMAIL = r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+"
+_PLACEHOLDER = (
+    r"\{\{[^{}\n]{1,80}\}\}|\$?\{[^{}\n]{0,80}\}"
+    r"|%(?:\(\w+\))?(?:\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:hh?|ll?)?[sdifuxXeEgGcr@](?!\w)"
+)
+_NUMBER = r"\d+(?:[.,:/]\d+)*"
+_SPACED_NUMBER = rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?!\d)(?:,\d+)?|"
+
+# A translation may write number words in digits.
+_NUMBER_WORD = re.compile("[0-9]{1,2}")
+
+
+class Item(NamedTuple):
+    """An item and its position in a text."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+class Pairing(NamedTuple):
+    """Items of a source and of its translation: the equal ones, and those of only one side."""
+
+    pairs: list[tuple[Item, Item]]
+    missing: list[Item]
+    extra: list[Item]
+
+
+@dataclass(frozen=True)
+class ItemGrammar:
+    """Finds and compares the items of a text and its translation.
+
+    kinds:    the kinds to find
+    src_lang: ISO 639 code, for the written form of numbers
+    """
+
+    kinds: frozenset[str]
+    src_lang: str
+    tgt_lang: str
+
+    @classmethod
+    def of(cls, kinds: Collection[str], languages: tuple[str, str]) -> ItemGrammar:
+        """Return the grammar of a source and a target language."""
+        return cls(frozenset(kinds), *languages)
+
+    def find_source(self, text: str) -> list[Item]:
+        """Return the items of a text to translate, in order."""
+        return _find(text, self.kinds, self.src_lang)
+
+    def find_target(self, text: str) -> list[Item]:
+        """Return the items of a translation, in order."""
+        return _find(text, self.kinds, self.tgt_lang)
+
+    def written(self, item: Item) -> str:
+        """Return the form of a source item in a translation: 1,234.5 becomes 1.234,5 in German."""
+        number = _parse(item.text, self.src_lang) if item.kind == "numbers" else None
+        if number is None or self.tgt_lang not in _SEPARATORS:
+            return item.text
+        decimal, group = _SEPARATORS[self.tgt_lang]
+        whole, fraction, is_grouped = number
+        if is_grouped:
+            separator = _WRITTEN_SPACE.get(self.tgt_lang, "\u00a0") if group == _SPACES else group
+            whole = f"{int(whole):,}".replace(",", separator)
+        return f"{whole}{decimal}{fraction}" if fraction else whole
+
+    def pair(self, sources: Sequence[Item], targets: Sequence[Item]) -> Pairing:
+        """Pair equal items: those in their written form first, then those of equal value, then copied ones."""
+        pairs, missing, extra = [], list(sources), list(targets)
+        tests: list[Callable[[Item, Item], bool]] = [
+            lambda source, target: self.written(source) == target.text,
+            lambda source, target: _value(source, self.src_lang) == _value(target, self.tgt_lang),
+            lambda source, target: _value(source, self.src_lang) == _value(target, self.src_lang),
+        ]
+        for are_equal in tests:
+            for source in list(missing):
+                found = next((one for one in extra if one.kind == source.kind and are_equal(source, one)), None)
+                if found is not None:
+                    pairs.append((source, found))
+                    missing.remove(source)
+                    extra.remove(found)
+        return Pairing(pairs, missing, extra)
+
+    def holds(self, sources: Sequence[Item], text: str, *, strict: bool = True) -> bool:
+        """Return whether a translation has exactly the items of its source, apart from number words in digits.
+
+        strict: whether only numbers of one or two digits count as number words; otherwise also others, such as 100,
+                that the source does not have
+        """
+        expected = Counter((item.kind, self.written(item)) for item in sources)
+        found = Counter((item.kind, item.text) for item in self.find_target(text))
+        return not expected - found and all(
+            kind == "numbers" and (_NUMBER_WORD.fullmatch(one) or not (strict or (kind, one) in expected))
+            for kind, one in found - expected
+        )
+
+
+def is_number_word(item: Item) -> bool:
+    """Return whether an item may be the translation of a number word."""
+    return item.kind == "numbers" and _NUMBER_WORD.fullmatch(item.text) is not None
+
+
+@cache
+def _pattern(language: str) -> re.Pattern[str]:
+    spaced = _SPACED_NUMBER if _SEPARATORS.get(language, _POINT)[1] == _SPACES else ""
+    return re.compile(
+        f"(?P<urls>{_URL})|(?P<emails>{_EMAIL})|(?P<placeholders>{_PLACEHOLDER})|(?P<numbers>{spaced}{_NUMBER})"
+    )
+
+
+def _find(text: str, kinds: Collection[str], language: str) -> list[Item]:
+    if not kinds:
+        return []
+    matches = _pattern(language).finditer(text)
+    return [Item(str(one.lastgroup), one[0], *one.span()) for one in matches if one.lastgroup in kinds]
+
+
+def _parse(text: str, language: str) -> tuple[str, str, bool] | None:
+    """Return whole part, fraction and whether thousands are separated; None for other notations, such as 10:30."""
+    if language not in _SEPARATORS:
+        return None
+    decimal, group = _SEPARATORS[language]
+    found = re.fullmatch(rf"([0-9]{{1,3}}(?:[{group}][0-9]{{3}})+|[0-9]+)(?:[{decimal}]([0-9]+))?", text)
+    if found is None:
+        return None
+    whole = re.sub("[^0-9]", "", found[1])
+    return whole, found[2] or "", whole != found[1]
+
+
+def _value(item: Item, language: str) -> str:
+    """Return what equal items have in common; models may change the case of letters."""
+    number = _parse(item.text, language) if item.kind == "numbers" else None
+    if number is not None:
+        return f"{number[0]}.{number[1]}"
+    return normalize(item.text, "NFKC").casefold()

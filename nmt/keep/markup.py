@@ -1,0 +1,357 @@
+"""Inline HTML and XML: separate tags from text, and insert them around the aligned words of a translation.
+
+The tags of a line become a tree of elements. The words of an element are aligned with words of the translation, and the
+element is placed around the interval that contains most of them and fewest others. Elements of one parent get disjoint
+intervals within that of their parent, so the result is well nested.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html.entities import html5
+from itertools import pairwise
+from typing import NamedTuple
+
+Links = Sequence[tuple[int, int]]
+
+_VOID_NAMES = "area base br col embed hr img input link meta param source track wbr"
+_BLOCK_NAMES = """
+    address article aside blockquote body br button caption center dd details dialog div dl dt fieldset figcaption
+    figure footer form frameset h1 h2 h3 h4 h5 h6 head header hr html iframe legend li main menu nav object ol optgroup
+    option p pre script section select style summary table tbody td textarea tfoot th thead title tr ul video
+"""
+_VOID = frozenset(_VOID_NAMES.split())
+BLOCKS = frozenset(_BLOCK_NAMES.split())
+"""Names of HTML elements that end a line of text."""
+
+_BREAKS = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
+TAG = re.compile(
+    r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>|<![A-Za-z][^>]*+>"""
+    r"""|<(?P<end>/?)(?P<name>[A-Za-z_][^\s/>"'<]*)(?P<rest>(?:"[^"]*"|'[^']*'|[^'"<>])*+)>""",
+    re.DOTALL,
+)
+"""A tag, comment, declaration or processing instruction."""
+_MAX_DEPTH = 100
+_ENTITY = re.compile(r"&[A-Za-z][\w.-]*;")
+_TOKEN = re.compile(f"{TAG.pattern}|(?P<entity>{_ENTITY.pattern})", re.DOTALL)
+
+
+@dataclass
+class Element:
+    """Tags around a range of characters of the text; a mark has only an opening.
+
+    opening, closing: as written; "" if the tag is in another line
+    """
+
+    opening: str
+    closing: str
+    start: int
+    end: int
+    children: list[Element] = field(default_factory=list)
+
+    @property
+    def source(self) -> str:
+        """The tags of the element and of all its descendants."""
+        return self.opening + "".join(child.source for child in self.children) + self.closing
+
+
+class _Open(NamedTuple):
+    """An element that is not complete, with the name of its tag in lower case."""
+
+    name: str
+    element: Element
+
+
+class Interval(NamedTuple):
+    """A range of words."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class MarkedText:
+    """A line without its tags, and the tags.
+
+    text:     characters instead of entities
+    elements: top-level elements, in order
+    escapes:  whether &, < and > of a translation become entities
+    """
+
+    text: str
+    elements: list[Element]
+    escapes: bool
+
+    @classmethod
+    def plain(cls, line: str) -> MarkedText:
+        """Return a line in which nothing is markup."""
+        return cls(line, [], escapes=False)
+
+    @classmethod
+    def parse(cls, line: str, *, entities: bool = True) -> MarkedText:
+        """Parse a line; any text is valid, because a tag may begin or end in another line.
+
+        A line with more than 100 open elements is kept as it is, without text to translate.
+
+        entities: whether & begins an entity
+        """
+        parser = _Parser()
+        end = 0
+        for token in (_TOKEN if entities else TAG).finditer(line):
+            if token.groupdict().get("entity") and token[0][1:] in html5:
+                continue
+            parser.add_text(_unescaped(line[end : token.start()], entities))
+            parser.add_tag(token)
+            end = token.end()
+            if parser.depth > _MAX_DEPTH:
+                return cls("", [Element(_BREAKS.sub(" ", line), "", 0, 0)], entities)
+        parser.add_text(_unescaped(line[end:], entities))
+        return cls(parser.text, parser.finish(), entities)
+
+    def insert(self, translation: str, links: Links, edits: Sequence[tuple[int, int, str]] = ()) -> str:
+        """Return the translation with the tags.
+
+        links: pairs of words of `text` and of the translation, separated by white space, from 0
+        edits: (start, end, replacement) of parts of the translation, in order and disjoint
+        """
+        inserted = _Placement(self.text, translation, links).place(self.elements)
+        edited, shifted = apply_edits(translation, edits, [offset for offset, _ in inserted])
+        points = [0, *shifted, len(edited)]
+        pieces = [self._escape(edited[start:end]) for start, end in pairwise(points)]
+        tags = [*(tag for _, tag in inserted), ""]
+        return "".join(piece + tag for piece, tag in zip(pieces, tags, strict=True))
+
+    def _escape(self, text: str) -> str:
+        return html.escape(text, quote=False) if self.escapes else text
+
+
+def apply_edits(text: str, edits: Sequence[tuple[int, int, str]], offsets: Sequence[int] = ()) -> tuple[str, list[int]]:
+    """Replace parts of a text, and return it with the new values of ascending offsets.
+
+    An offset within a replaced part moves to its end.
+    """
+    pieces, shifted, done, length = [], [], 0, 0
+    waiting = list(offsets)[::-1]
+    for start, end, replacement in [*edits, (len(text), len(text), "")]:
+        while waiting and waiting[-1] <= start:
+            shifted.append(length + waiting.pop() - done)
+        pieces += [text[done:start], replacement]
+        length += start - done + len(replacement)
+        while waiting and waiting[-1] < end:
+            waiting.pop()
+            shifted.append(length)
+        done = end
+    return "".join(pieces), shifted
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return the first character and the end of each word."""
+    return [match.span() for match in re.finditer(r"\S+", text)]
+
+
+def _unescaped(text: str, entities: bool) -> str:
+    return html.unescape(text) if entities else text
+
+
+class _Parser:
+    """Builds the tree of a line.
+
+    depth: elements that are open, or that began in an earlier line
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.depth = 0
+        self._stack = [_Open("", Element("", "", 0, 0))]
+
+    @property
+    def _parent(self) -> Element:
+        return self._stack[-1].element
+
+    def add_text(self, text: str) -> None:
+        """Add text between tags."""
+        self.text += text
+
+    def add_tag(self, token: re.Match[str]) -> None:
+        """Add a tag, or anything else that is not text."""
+        tag, position = _BREAKS.sub(" ", token[0]), len(self.text)
+        name = (token["name"] or "").lower()
+        if token["end"]:
+            self._close(name, tag, position)
+        elif name and name not in _VOID and not (token["rest"] or "").endswith("/"):
+            self.depth += 1
+            self._stack.append(_Open(name, Element(tag, "", position, position)))
+        else:
+            self._parent.children.append(Element(tag, "", position, position))
+        if name in BLOCKS and self.text and not self.text[-1].isspace():
+            self.text += " "
+
+    def _close(self, name: str, tag: str, position: int) -> None:
+        if name in [one.name for one in self._stack[1:]]:
+            while self._stack[-1].name != name:
+                self._pop(position)
+            self._parent.closing = tag
+            self._pop(position)
+        else:  # it began in an earlier line
+            self.depth += 1
+            self._parent.children = [Element("", tag, self._parent.start, position, self._parent.children)]
+
+    def _pop(self, position: int) -> None:
+        self.depth -= 1
+        element = self._stack.pop().element
+        element.end = position
+        self._parent.children.append(element)
+
+    def finish(self) -> list[Element]:
+        """Return the top-level elements; those without words become marks."""
+        while len(self._stack) > 1:
+            self._pop(len(self.text))
+        return [self._simplified(child) for child in self._parent.children]
+
+    def _simplified(self, element: Element) -> Element:
+        if not self.text[element.start : element.end].strip():
+            return Element(element.source, "", element.start, element.start)
+        element.children = [self._simplified(child) for child in element.children]
+        return element
+
+
+class _Placement:
+    """Finds the positions of elements in a translation.
+
+    Source and translation are ranges of words; offsets are in characters.
+    """
+
+    def __init__(self, text: str, translation: str, links: Links) -> None:
+        self._text, self._translation, self._links = text, translation, links
+        self._src, self._tgt = word_spans(text), word_spans(translation)
+        self._inserted: list[tuple[int, str]] = []
+        self._offset = 0
+
+    def place(self, elements: Sequence[Element]) -> list[tuple[int, str]]:
+        """Return the tags and their ascending offsets."""
+        src, tgt = Interval(0, len(self._src)), Interval(0, len(self._tgt))
+        self._place(elements, src, tgt, len(self._translation))
+        return self._inserted
+
+    def _place(self, elements: Sequence[Element], src: Interval, tgt: Interval, limit: int) -> None:
+        """Insert elements into the target words of their parent. limit: offset of the parent's closing tag"""
+        own = [self._words(element) for element in elements]
+        intervals: dict[int, Interval] = {}
+        for index, words in enumerate(own):
+            if words.start < words.end:
+                intervals[index] = self._interval(words, src, tgt, list(intervals.values()))
+        wide = dict(intervals)
+        for index, words in enumerate(own):
+            if index not in intervals:
+                point = self._point(words.start, src, tgt)
+                for other, (start, end) in wide.items():
+                    if start < point < end:
+                        point = end if other < index else start
+                intervals[index] = Interval(point, point)
+        for index in sorted(intervals, key=lambda index: (*intervals[index], index)):
+            interval, element = intervals[index], elements[index]
+            if interval.start < interval.end:
+                self._insert_around(element, own[index], interval, limit)
+            else:
+                self._insert_mark(element, interval.start, limit)
+
+    def _words(self, element: Element) -> Interval:
+        """Return the source words of an element; for a mark, an empty range before the next word."""
+        if not element.closing and not element.children and element.start == element.end:
+            start = next((i for i, (_, end) in enumerate(self._src) if end > element.start), len(self._src))
+            inside = start < len(self._src) and self._src[start][0] < element.start
+            return Interval(start + inside, start + inside)
+        inside_words = [i for i, (start, end) in enumerate(self._src) if start < element.end and end > element.start]
+        return Interval(inside_words[0], inside_words[-1] + 1)
+
+    def _interval(self, words: Interval, src: Interval, tgt: Interval, taken: Sequence[Interval]) -> Interval:
+        """Return the interval of free target words that is linked best with source words."""
+        if words == src and not taken:
+            return tgt
+        weights = dict.fromkeys(range(*tgt), 0)
+        for source, target in self._links:
+            if target in weights:
+                weights[target] += 1 if words.start <= source < words.end else -1
+        free = [word for word in range(*tgt) if not any(start <= word < end for start, end in taken)]
+        best, best_weight = Interval(0, 0), 0
+        start, weight = 0, 0
+        for previous, word in pairwise([-2, *free]):
+            if weight <= 0 or word != previous + 1:
+                start, weight = word, 0
+            weight += max(-1, min(1, weights[word]))
+            if weight > best_weight:
+                best, best_weight = Interval(start, word + 1), weight
+        if best_weight:
+            return best
+        middle = self._project((words.start + words.end) / 2, src, tgt) - 0.5
+        if not free:
+            point = self._point(words.start, src, tgt)
+            outside = [one for one in taken if one.start < point < one.end]
+            return Interval(*([outside[0].end] * 2 if outside else [point] * 2))
+        nearest = min(free, key=lambda word: abs(word - middle))
+        return Interval(nearest, nearest + 1)
+
+    def _point(self, word: int, src: Interval, tgt: Interval) -> int:
+        """Return the target word before which a mark before a source word belongs."""
+        if word <= src.start:
+            return tgt.start
+        if word >= src.end:
+            return tgt.end
+        for neighbor, shift in ((word, 0), (word - 1, 1)):
+            linked = [target for source, target in self._links if source == neighbor and target in range(*tgt)]
+            if linked:
+                return (max(linked) if shift else min(linked)) + shift
+        return round(self._project(word, src, tgt))
+
+    @staticmethod
+    def _project(word: float, src: Interval, tgt: Interval) -> float:
+        """Return the target position on the diagonal."""
+        share = (word - src.start) / max(1, src.end - src.start)
+        return tgt.start + share * (tgt.end - tgt.start)
+
+    def _insert_around(self, element: Element, words: Interval, interval: Interval, limit: int) -> None:
+        first, last = self._tgt[interval.start], self._tgt[interval.end - 1]
+        source_first, source_last = self._src[words.start], self._src[words.end - 1]
+        start, end = first[0], last[1]
+        if _is_punctuation(self._text[source_first[0] : element.start]):
+            start += _leading_punctuation(self._translation[slice(*first)])
+        if _is_punctuation(self._text[element.end : source_last[1]]):
+            end -= _leading_punctuation(self._translation[slice(*last)][::-1])
+        start = self._insert(start, element.opening, limit)
+        limit = min(max(start, end), limit)
+        self._place(element.children, words, interval, limit)
+        self._insert(limit, element.closing, limit)
+
+    def _insert_mark(self, element: Element, point: int, limit: int) -> None:
+        """Insert a mark before target word `point`, with white space on the same sides as in the source."""
+        before = self._text[: element.start][-1:]
+        after = self._text[element.start :][:1]
+        has_before, has_after = before.isspace(), after.isspace()
+        is_last = point >= len(self._tgt)
+        offset = self._tgt[point][0] if not is_last else len(self._translation)
+        tag = element.source
+        if before and not has_before and point > 0:
+            offset = self._tgt[point - 1][1]
+        elif has_before and is_last and point > 0:
+            tag = f" {tag}"
+        elif has_before and has_after and after:
+            tag = f"{tag} "
+        self._insert(offset, tag, limit)
+
+    def _insert(self, offset: int, tag: str, limit: int) -> int:
+        self._offset = max(self._offset, min(offset, limit))
+        if tag:
+            self._inserted.append((self._offset, tag))
+        return self._offset
+
+
+def _is_punctuation(text: str) -> bool:
+    return bool(text) and not any(map(str.isalnum, text))
+
+
+def _leading_punctuation(word: str) -> int:
+    """Return the number of characters before the first letter or digit, 0 if there is none."""
+    return next((i for i, character in enumerate(word) if character.isalnum()), 0)

@@ -1,0 +1,341 @@
+"""Translate lines and keep their markup and items.
+
+A line is translated without its tags. If its translation lacks an item or has another one, the line is searched again
+with the missing items as required phrases, where the engine supports them. If that fails, the line is split at its
+items, and the text between them is translated separately. Tags are then inserted by word alignment.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from nmt.alignment.lexical import best_sources
+from nmt.decode.text_translator import TextTranslator
+from nmt.decode.translation import Translation
+from nmt.keep.items import Item, ItemGrammar, is_number_word
+from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
+from nmt.logs import counted
+from nmt.recipe import UserError
+
+_STOPS = ".!?\u2026\u3002\uff01\uff1f"
+
+Finish = Callable[[], list[list[Translation]]]
+
+
+@dataclass(frozen=True)
+class Fallbacks:
+    """Numbers of lines whose first translation did not have their items.
+
+    searched: searched again with required phrases
+    split:    split at the items
+    copied:   not translated
+    """
+
+    searched: int = 0
+    split: int = 0
+    copied: int = 0
+
+    def __add__(self, other: Fallbacks) -> Fallbacks:
+        """Add each number."""
+        return Fallbacks(self.searched + other.searched, self.split + other.split, self.copied + other.copied)
+
+    def describe(self) -> str:
+        """Return a message with the numbers."""
+        counts = {
+            "searched again with required phrases": self.searched,
+            "split at the items": self.split,
+            "not translated": self.copied,
+        }
+        used = [f"{counted(count, 'line')} {how}" for how, count in counts.items() if count]
+        return f"kept all items; {', '.join(used) or 'no line was translated twice'}"
+
+
+class _Line(NamedTuple):
+    """A line without its tags, and its items."""
+
+    marked: MarkedText
+    items: list[Item]
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A part of a line: an item, text that is copied, or text that is translated. start: position in the line"""
+
+    start: int
+    text: str
+    item: Item | None = None
+    is_translated: bool = False
+
+
+class KeepingTranslator:
+    """Translates with another translator and keeps markup and items.
+
+    fallbacks: how many lines needed each fallback
+    """
+
+    def __init__(
+        self,
+        translator: TextTranslator,
+        kinds: Collection[str],
+        languages: tuple[str, str],
+        *,
+        entities: bool = True,
+    ) -> None:
+        """Wrap a translator, which outputs alignments if it can and markup is kept.
+
+        languages: ISO 639 codes of source and target, for the written form of numbers
+        entities:  whether & begins an entity of markup
+        """
+        self.fallbacks = Fallbacks()
+        self._translator = translator
+        self._grammar = ItemGrammar.of(kinds, languages)
+        self._keeps_markup, self._entities = "markup" in kinds, entities
+
+    @property
+    def lines_split(self) -> int:
+        """See `TextTranslator`."""
+        return self._translator.lines_split
+
+    @property
+    def lines_reused(self) -> int:
+        """See `TextTranslator`."""
+        return self._translator.lines_reused
+
+    def take_fallbacks(self) -> Fallbacks:
+        """Return `fallbacks`, and count from zero again."""
+        taken, self.fallbacks = self.fallbacks, Fallbacks()
+        return taken
+
+    def translate_n_best(
+        self,
+        lines: Sequence[str],
+        n_best: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[str]] | None = None,
+    ) -> list[list[Translation]]:
+        """See `TextTranslator.translate_n_best`. Pieces and scores are those of the text without tags."""
+        return self.start_translation(lines, n_best, prefixes, required)()
+
+    def start_translation(
+        self,
+        lines: Sequence[str],
+        n_best: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[str]] | None = None,
+    ) -> Finish:
+        """See `TextTranslator.start_translation`; fallbacks are searched when the returned function is called."""
+        parsed = [self._parse(line) for line in lines]
+        finish_first = self._translator.start_translation(
+            [one.marked.text for one in parsed], n_best, prefixes, required
+        )
+
+        def finish() -> list[list[Translation]]:
+            found = finish_first()
+            kept = self._with_items(parsed, found, strict=False)
+            self._search_again(parsed, found, kept, n_best, prefixes, required)
+            self._split(parsed, kept, prefixes, required)
+            return kept
+
+        return finish
+
+    def _parse(self, line: str) -> _Line:
+        marked = MarkedText.parse(line, entities=self._entities) if self._keeps_markup else MarkedText.plain(line)
+        return _Line(marked, self._grammar.find_source(marked.text))
+
+    def _with_items(
+        self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]], *, strict: bool
+    ) -> list[list[Translation]]:
+        """Return the translations of each line that have its items, with its tags."""
+        links = self._links(lines, found)
+        kept: list[list[Translation]] = [[] for _ in lines]
+        for own, line, translations, links_of_line in zip(kept, lines, found, links, strict=True):
+            for one, own_links in zip(translations, links_of_line, strict=True):
+                text = self._insert(line, one.text, own_links, strict=strict)
+                if text is not None:
+                    own.append(replace(one, text=text, alignment=None))
+        return kept
+
+    def _links(self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]]) -> list[list[Links]]:
+        """Return the word links of each translation: the engine's, or those of a statistical aligner of these lines."""
+        if not any(line.marked.elements for line in lines):
+            return [[()] * len(own) for own in found]
+        if all(one.alignment is not None for own in found for one in own):
+            return [[one.alignment or () for one in own] for own in found]
+        words: dict[str, int] = {}
+        pairs = [
+            (_word_ids(line.marked.text, words), _word_ids(one.text, words))
+            for line, own in zip(lines, found, strict=True)
+            for one in own
+        ]
+        sources = iter(best_sources(pairs))
+        return [
+            [[(source, target) for target, source in enumerate(next(sources)) if source >= 0] for _ in own]
+            for own in found
+        ]
+
+    def _insert(self, line: _Line, translation: str, links: Links, *, strict: bool) -> str | None:
+        """Return a translation with the tags of its line and items in their written form; None if items differ."""
+        pairing = self._grammar.pair(line.items, self._grammar.find_target(translation))
+        pairs = sorted(pairing.pairs, key=lambda pair: pair[1].start)
+        edits = [(target.start, target.end, self._grammar.written(source)) for source, target in pairs]
+        if not self._grammar.holds(line.items, apply_edits(translation, edits)[0], strict=strict):
+            return None
+        if line.marked.elements:
+            links = _link_equal_words(line.marked.text, translation, links, pairs)
+        return line.marked.insert(translation, links, edits)
+
+    def _search_again(
+        self,
+        lines: Sequence[_Line],
+        found: Sequence[Sequence[Translation]],
+        kept: list[list[Translation]],
+        n_best: int | None,
+        prefixes: Sequence[str] | None,
+        required: Sequence[Sequence[str]] | None,
+    ) -> None:
+        """Search the lines without a translation in `kept` again, with the items that the best one lacks."""
+        again = [i for i, own in enumerate(kept) if not own and "required" not in self._translator.unsupported]
+        phrases: list[Sequence[str]] = []
+        for i in again:
+            pairing = self._grammar.pair(lines[i].items, self._grammar.find_target(found[i][0].text))
+            missing = (self._grammar.written(item) for item in pairing.missing)
+            phrases.append((*(required[i] if required else ()), *missing))
+        again_lines = [lines[i] for i in again]
+        texts, own_prefixes = (
+            [line.marked.text for line in again_lines],
+            [prefixes[i] if prefixes else "" for i in again],
+        )
+        try:
+            results = self._translator.translate_n_best(texts, n_best, own_prefixes, phrases) if again else []
+        except UserError:  # some line has no output with all its phrases
+            return
+        for i, own in zip(again, self._with_items(again_lines, results, strict=True), strict=True):
+            kept[i] = own
+        self.fallbacks += Fallbacks(searched=sum(bool(kept[i]) for i in again))
+
+    def _split(
+        self,
+        lines: Sequence[_Line],
+        kept: list[list[Translation]],
+        prefixes: Sequence[str] | None,
+        required: Sequence[Sequence[str]] | None,
+    ) -> None:
+        """Translate the text between the items of the lines without a translation in `kept`.
+
+        The first text of a line has its prefix and its required phrases.
+        """
+        split = [i for i, own in enumerate(kept) if not own]
+        segments = {i: _segments(lines[i]) for i in split}
+        texts: list[str] = []
+        own_prefixes, own_required = [], []
+        for i in split:
+            own = [one.text for one in segments[i] if one.is_translated]
+            texts += own
+            own_prefixes += [prefixes[i] if prefixes and not n else "" for n in range(len(own))]
+            own_required += [required[i] if required and not n else () for n in range(len(own))]
+        results = iter(self._translator.translate_n_best(texts, 1, own_prefixes, own_required) if texts else [])
+        for i in split:
+            translations = [next(results)[0] for one in segments[i] if one.is_translated]
+            kept[i] = [self._joined(lines[i], segments[i], translations)]
+
+    def _joined(self, line: _Line, segments: Sequence[_Segment], translations: Sequence[Translation]) -> Translation:
+        """Join the segments of a line; their items replace those that their translations have."""
+        first = Translation("", 0.0, 0.0, [])
+        merged = replace(
+            first,
+            score=sum(one.score for one in translations) / max(1, len(translations)),
+            log_prob=sum(one.log_prob for one in translations),
+            pieces=[piece for one in translations for piece in one.pieces],
+            token_log_probs=[value for one in translations for value in one.token_log_probs],
+        )
+        for keeps_number_words in (True, False):
+            text, links = self._join(line, segments, translations, keeps_number_words=keeps_number_words)
+            inserted = self._insert(line, text, links, strict=True)
+            if inserted is not None:
+                self.fallbacks += Fallbacks(split=1)
+                return replace(merged, text=inserted)
+        self.fallbacks += Fallbacks(copied=1)
+        edits = [(item.start, item.end, self._grammar.written(item)) for item in line.items]
+        links = [(word, word) for word in range(len(word_spans(line.marked.text)))]
+        return replace(merged, text=line.marked.insert(line.marked.text, links, edits))
+
+    def _join(
+        self,
+        line: _Line,
+        segments: Sequence[_Segment],
+        translations: Sequence[Translation],
+        *,
+        keeps_number_words: bool,
+    ) -> tuple[str, Links]:
+        """Return the text of all segments, and its links to the words of the line."""
+        results = iter(translations)
+        text = ""
+        joined: list[tuple[_Segment, int, Links]] = []
+        for segment in segments:
+            start, own_links = len(text), [(0, 0)]
+            if segment.is_translated:
+                translation = _without_added_stop(next(results), segment.text)
+                found = self._grammar.find_target(translation.text)
+                removed = [one for one in found if not (keeps_number_words and is_number_word(one))]
+                own = apply_edits(translation.text, [(one.start, one.end, "") for one in removed])[0]
+                own_links = [] if removed else list(translation.alignment or ())
+            else:
+                own = self._grammar.written(segment.item) if segment.item else segment.text
+            text += own
+            joined.append((segment, start, own_links))
+        src_starts = [start for start, _ in word_spans(line.marked.text)]
+        tgt_starts = [start for start, _ in word_spans(text)]
+        return text, [
+            (bisect_right(src_starts, segment.start) - 1 + source, bisect_right(tgt_starts, start) - 1 + target)
+            for segment, start, own_links in joined
+            for source, target in own_links
+        ]
+
+
+def _segments(line: _Line) -> list[_Segment]:
+    """Split a line at its items; punctuation and white space beside an item are copied."""
+    text, segments, end = line.marked.text, list[_Segment](), 0
+    for item in (*line.items, None):
+        gap = text[end : item.start if item else len(text)]
+        first = 0 if end == 0 else len(gap) - len(re.sub(r"^\W+", "", gap))
+        last = len(gap.rstrip()) if item is None else len(re.sub(r"\W+$", "", gap))
+        if any(map(str.isalpha, gap[first:last])):
+            parts = [(0, first, False), (first, last, True), (last, len(gap), False)]
+        else:
+            parts = [(0, len(gap), False)]
+        segments += [_Segment(end + a, gap[a:b], None, translated) for a, b, translated in parts if a < b]
+        if item:
+            segments.append(_Segment(item.start, item.text, item))
+            end = item.end
+    return segments
+
+
+def _without_added_stop(translation: Translation, source: str) -> Translation:
+    """Remove the punctuation of a sentence end from the translation of a text that does not end a sentence."""
+    if source[-1] in _STOPS:
+        return translation
+    return replace(translation, text=translation.text.rstrip(_STOPS).rstrip())
+
+
+def _word_ids(text: str, words: dict[str, int]) -> list[int]:
+    return [words.setdefault(word.strip(".,;:!?\"'()").casefold(), len(words)) for word in text.split()]
+
+
+def _link_equal_words(text: str, translation: str, links: Links, pairs: Sequence[tuple[Item, Item]]) -> Links:
+    """Replace the links of items, and of words that occur once on both sides."""
+    src_words, tgt_words = text.split(), translation.split()
+    src_counts, tgt_counts = Counter(src_words), Counter(tgt_words)
+    equal = {
+        tgt_words.index(word): src_words.index(word)
+        for word, count in src_counts.items()
+        if count == 1 and tgt_counts[word] == 1 and any(map(str.isalnum, word))
+    }
+    src_starts, tgt_starts = ([start for start, _ in word_spans(one)] for one in (text, translation))
+    for source, target in pairs:
+        equal[bisect_right(tgt_starts, target.start) - 1] = bisect_right(src_starts, source.start) - 1
+    return [*(link for link in links if link[1] not in equal), *((source, target) for target, source in equal.items())]

@@ -1,0 +1,80 @@
+"""`nmt translate --keep`: the command line and its messages."""
+
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from nmt.keep.items import ItemGrammar
+from tests.calling import Nmt
+
+ALL = "markup,numbers,urls,emails,placeholders"
+LINES = [
+    "A <b>red <i>hat</i></b> for {name}: 1,234.5 &amp; 2",
+    "Write to info@example.org<br/>or see http://example.org/a?b=1&amp;c=2.",
+    "",
+    "Nothing to keep",
+]
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> Path:
+    path = tmp_path / "marked.txt"
+    path.write_text("".join(f"{line}\n" for line in LINES))
+    return path
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_a_random_model_keeps_everything(model: Path, marked: Path, nmt: Nmt, engine: str) -> None:
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    status, out, err = nmt("translate", model, marked, "--keep", ALL, "--engine", engine, "--device", "cpu")
+    assert status == 0
+    grammar = ItemGrammar.of(ALL.split(","), ("en", "de"))
+    lines = out.split("\n")[:-1]
+    assert len(lines) == len(LINES)
+    for line, source in zip(lines, LINES, strict=True):
+        roots = [ElementTree.fromstring(f"<r>{one}</r>") for one in (source, line)]
+        tags, found_tags = (Counter(node.tag for node in root.iter()) for root in roots)
+        assert found_tags == tags
+        text, found = (" ".join(root.itertext()) for root in roots)
+        expected = Counter(grammar.written(item) for item in grammar.find_source(text))
+        assert not expected - Counter(item.text for item in grammar.find_target(found))
+    assert lines[2] == ""
+    assert "kept all items; " in err
+    assert {"torch": "searched again", "ctranslate2": "2 lines split at the items"}[engine] in err
+
+
+def test_markup_selects_torch(model: Path, marked: Path, nmt: Nmt) -> None:
+    pytest.importorskip("ctranslate2")
+    _, _, err = nmt("translate", model, marked, "--keep", "markup", "--device", "cpu")
+    assert "engine: torch" in err
+    assert "alignments" in err
+    _, _, err = nmt("translate", model, marked, "--keep", "numbers", "--device", "cpu")
+    assert "engine: CTranslate2" in err
+
+
+def test_json_lines_have_no_alignment(model: Path, marked: Path, nmt: Nmt) -> None:
+    status, out, _ = nmt(
+        "translate", model, marked, "--keep", "markup", "--output-format", "jsonl", "--engine", "torch"
+    )
+    assert status == 0
+    assert "alignment" not in out
+    assert "<b>" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--keep", "numbers,tags"],
+            "'tags' is unknown; it must be one of markup, numbers, urls, emails, placeholders",
+        ),
+        (["--keep", "markup", "--with-alignments"], "--keep and --with-alignments are mutually exclusive"),
+    ],
+)
+def test_wrong_options(model: Path, marked: Path, nmt: Nmt, arguments: list[str], message: str) -> None:
+    status, out, err = nmt("translate", model, marked, *arguments)
+    assert (status, out) == (2, "")
+    assert message in err

@@ -1,0 +1,70 @@
+"""A fake translator that damages what it translates."""
+
+import random
+from collections.abc import Callable, Sequence
+
+from nmt.decode.translation import Translation
+
+
+class NoisyTranslator:
+    """Moves, drops and repeats words, changes characters, and adds numbers and URLs.
+
+    noise:       probability of each of these changes for a word
+    can_require: whether it adds required phrases, sometimes damaged too
+    aligns:      whether it gives links, of which some are wrong
+    calls:       lines of each call
+    """
+
+    def __init__(self, noise: float, *, can_require: bool = True, aligns: bool = True) -> None:
+        self.noise, self.aligns = noise, aligns
+        self.lines_split = self.lines_reused = 0
+        self.unsupported = {} if can_require else {"required": "a reason"}
+        self.calls: list[list[str]] = []
+
+    def start_translation(
+        self,
+        lines: Sequence[str],
+        n_best: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[str]] | None = None,
+    ) -> Callable[[], list[list[Translation]]]:
+        self.calls.append(list(lines))
+        phrases = required or [()] * len(lines)
+        starts = prefixes or [""] * len(lines)
+        found = [[self._translate(*each)] for each in zip(lines, starts, phrases, strict=True)]
+        return lambda: found
+
+    def translate_n_best(
+        self,
+        lines: Sequence[str],
+        n_best: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[str]] | None = None,
+    ) -> list[list[Translation]]:
+        return self.start_translation(lines, n_best, prefixes, required)()
+
+    def _translate(self, line: str, prefix: str, required: Sequence[str]) -> Translation:
+        rng = random.Random(f"{line} {prefix} {required}")
+        words = [(index, word) for index, word in enumerate(line.split())]
+        output = [(0, word) for word in prefix.split()]
+        for index, word in words:
+            if rng.random() < self.noise:
+                match rng.randrange(6):
+                    case 0:
+                        continue
+                    case 1:
+                        output.insert(rng.randint(0, len(output)), (index, word))
+                        continue
+                    case 2:
+                        output.append((index, word))
+                    case 3:
+                        word = word[: len(word) // 2] + rng.choice("a7.,{%<&") + word[len(word) // 2 :]
+                    case 4:
+                        output.append((index, rng.choice(["345", "http://example.net", "{x}", "100.000", "2"])))
+                    case _:
+                        word = word.lower()
+            output.append((index, word))
+        output += [(rng.randint(0, len(words)), word) for word in required if rng.random() > self.noise]
+        links = [(source if rng.random() > self.noise else 0, target) for target, (source, _) in enumerate(output)]
+        text = " ".join(word for _, word in output)
+        return Translation(text, -1.0, -1.0, text.split(), [], links if self.aligns else None)

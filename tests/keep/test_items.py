@@ -1,0 +1,106 @@
+"""Items of a text, their written form in a translation, and their comparison."""
+
+import pytest
+
+from nmt.keep.items import ItemGrammar
+
+KINDS = ("numbers", "urls", "emails", "placeholders")
+
+
+def found(text: str, *kinds: str, language: str = "en") -> list[str]:
+    return [item.text for item in ItemGrammar.of(kinds or KINDS, (language, "de")).find_source(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "See https://example.org/a?b=1&c=2, or www.example.org.",
+            ["https://example.org/a?b=1&c=2", "www.example.org"],
+        ),
+        ("(http://example.org/)", ["http://example.org/"]),
+        ("Mail a.b+c@mail.example.org.", ["a.b+c@mail.example.org"]),
+        ("Hi {name}, {{ count }} of ${total} %s %(x)d %1$s %.2f%%", "{name}|{{ count }}|${total}|%s|%(x)d|%1$s|%.2f"),
+        ("50% die, 5 %", ["50", "5"]),
+        ("In 1990, 1,234.5 of 3rd, A4 at 10:30 on 1/2/2020.", "1990|1,234.5|3|4|10:30|1/2/2020"),
+        ("nothing here", []),
+    ],
+)
+def test_find(text: str, expected: str | list[str]) -> None:
+    assert found(text) == (expected.split("|") if isinstance(expected, str) else expected)
+
+
+def test_numbers_of_other_kinds_do_not_count() -> None:
+    assert found("Page 7 of http://example.org/8 for {9}", "numbers") == ["7"]
+    assert found("Page 7 of http://example.org/8 for {9}", "urls", "placeholders") == ["http://example.org/8", "{9}"]
+
+
+@pytest.mark.parametrize(
+    ("languages", "source", "written"),
+    [
+        (("en", "de"), "1,234.5", "1.234,5"),
+        (("en", "de"), "1234.50", "1234,50"),
+        (("en", "de"), "12,345,678", "12.345.678"),
+        (("en", "fr"), "1,234.5", "1\u202f234,5"),
+        (("en", "pl"), "1,234", "1\u00a0234"),
+        (("de", "en"), "1.234,5", "1,234.5"),
+        (("fr", "en"), "1 234 567,5", "1,234,567.5"),
+        (("en", "ja"), "1,234.5", "1,234.5"),
+        (("en", "de"), "1.2.3", "1.2.3"),  # a version
+        (("en", "de"), "10:30", "10:30"),
+        (("en", "de"), "1,23", "1,23"),  # no English number
+        (("en", "xx"), "1,234.5", "1,234.5"),
+        (("xx", "de"), "1,234.5", "1,234.5"),
+        (("en", "de"), "007", "007"),
+    ],
+)
+def test_written_form(languages: tuple[str, str], source: str, written: str) -> None:
+    grammar = ItemGrammar.of(KINDS, languages)
+    (item,) = grammar.find_source(source)
+    assert grammar.written(item) == written
+    assert [one.text for one in grammar.find_target(written)] == [written]
+
+
+def pairs(source: str, target: str) -> tuple[list[tuple[str, str]], list[str], list[str]]:
+    grammar = ItemGrammar.of(KINDS, ("en", "de"))
+    pairing = grammar.pair(grammar.find_source(source), grammar.find_target(target))
+    return (
+        [(one.text, other.text) for one, other in pairing.pairs],
+        [item.text for item in pairing.missing],
+        [item.text for item in pairing.extra],
+    )
+
+
+def test_pairs_prefer_the_written_form() -> None:
+    assert pairs("1,234 1.234", "1,234 1.234") == ([("1,234", "1.234"), ("1.234", "1,234")], [], [])
+    assert pairs("1,234", "1,234") == ([("1,234", "1,234")], [], [])  # copied
+    assert pairs("1,234", "1234") == ([("1,234", "1234")], [], [])
+
+
+def test_pairs_ignore_case_and_are_one_to_one() -> None:
+    assert pairs("{Name} {Name} 7", "{name} 8") == ([("{Name}", "{name}")], ["{Name}", "7"], ["8"])
+
+
+@pytest.mark.parametrize(
+    ("target", "lenient", "strict"),
+    [
+        ("37 Euro", True, True),
+        ("37 Euro von 2 Hunden", True, True),
+        ("37 Euro von 100 Hunden", True, False),
+        ("73 Euro", False, False),
+        ("37 Euro {x}", False, False),
+        ("37 37", True, True),
+        ("37 1.500 1.500", False, False),
+        ("", False, False),
+    ],
+)
+def test_holds(target: str, lenient: bool, strict: bool) -> None:
+    grammar = ItemGrammar.of(KINDS, ("en", "de"))
+    items = grammar.find_source("37 euros" if "500" not in target else "37 euros 1,500")
+    assert grammar.holds(items, target, strict=False) is lenient
+    assert grammar.holds(items, target) is strict
+
+
+def test_long_words_take_linear_time() -> None:
+    assert found("a" * 200_000) == []
+    assert found("{" * 20_000 + "%" * 20_000 + "1." * 20_000, "placeholders") == []

@@ -1,0 +1,127 @@
+"""Markup of a line: its text, and its tags in a translation."""
+
+import random
+from xml.etree import ElementTree
+
+import pytest
+
+from nmt.keep.markup import MarkedText, apply_edits
+from tests.keep.marked_lines import marked_line
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("a <b>red</b> car", "a red car"),
+        ("1 &lt; 2 &amp; 3&nbsp;&gt; &#x41;", "1 < 2 & 3\u00a0> A"),
+        ("Hello<br/>world", "Hello world"),
+        ("un<wbr>usual<!-- <b> -->", "unusual"),
+        ('<a title="x > y" href=\'"\'>go</a>', "go"),
+        ("2 < 3 and <3", "2 < 3 and <3"),
+        ("R&D at AT&T &product; now", "R&D at AT&T  now"),
+    ],
+)
+def test_text(line: str, text: str) -> None:
+    assert MarkedText.parse(line).text == text
+
+
+WORD_BY_WORD = [(i, i) for i in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("line", "translation", "links", "expected"),
+    [
+        (
+            "a <b>red car</b>, now",
+            "jetzt ein rotes Auto!",
+            [(2, 3), (1, 2), (0, 1), (3, 0)],
+            "jetzt ein <b>rotes Auto</b>!",
+        ),
+        (
+            "<p>“<b>Hi</b>,” he said</p>",
+            "“Hallo,” sagte er",
+            [(0, 0), (1, 2), (2, 1)],
+            "<p>“<b>Hallo</b>,” sagte er</p>",
+        ),
+        ("<b>a <i>b</i></b> c", "C B A", [(0, 2), (1, 1), (2, 0)], "C <b><i>B</i> A</b>"),
+        ("a <b>b</b> <i>c</i>", "A C B", [(0, 0), (1, 2), (2, 1)], "A <i>C</i> <b>B</b>"),
+        ("a <b>b</b> c", "x y z w", [], "x <b>y</b> z w"),  # without links, on the diagonal
+        ("a <b>b</b> c d", "A x B C D", [(0, 0), (1, 2), (2, 3), (1, 4)], "A x <b>B</b> C D"),  # a wrong link
+        ("x &amp; <b>&lt;y&gt;</b>", "X & <Y>", WORD_BY_WORD, "X &amp; <b>&lt;Y&gt;</b>"),
+        ("a<br/>b", "A B", WORD_BY_WORD, "A<br/> B"),
+        ("a <br/> b", "A B", WORD_BY_WORD, "A <br/> B"),
+        ("a <img src='1'/>b", "A B", WORD_BY_WORD, "A <img src='1'/>B"),
+        ("a b<hr>", "A B", WORD_BY_WORD, "A B<hr>"),
+        ("a &product; b", "A B", WORD_BY_WORD, "A &product; B"),
+        ("</p>a <b>b", "A B", WORD_BY_WORD, "</p>A <b>B"),  # tags that continue in other lines
+        ("a <b>b</b> c", "", [], "<b></b>"),
+        ("<b> </b>", "", [], "<b></b>"),
+        ("<b>un</b><i>do</i> it", "mach rückgängig", [(0, 1), (1, 0)], "<i>mach</i> <b>rückgängig</b>"),
+        ("a <B CLASS=x\ty>b</B>", "A B", WORD_BY_WORD, "A <B CLASS=x y>B</B>"),
+    ],
+)
+def test_insert(line: str, translation: str, links: list[tuple[int, int]], expected: str) -> None:
+    assert MarkedText.parse(line).insert(translation, links) == expected
+
+
+def test_insert_with_edits() -> None:
+    marked = MarkedText.parse("for <b>1,234.5</b> euros")
+    assert marked.insert("für 1,234.5 Euro", WORD_BY_WORD, [(4, 11, "1\u202f234,5")]) == "für <b>1\u202f234,5</b> Euro"
+
+
+def test_offsets_of_edits() -> None:
+    assert apply_edits("abcdef", [(1, 3, "-"), (4, 5, "+++")], [0, 1, 2, 3, 4, 5, 6]) == (
+        "a-d+++f",
+        [0, 1, 2, 2, 3, 6, 7],
+    )
+
+
+def test_without_entities() -> None:
+    assert (
+        MarkedText.parse("<i>R&amp;D</i> & x", entities=False).insert("F&amp;E & x", WORD_BY_WORD)
+        == "<i>F&amp;E</i> & x"
+    )
+
+
+def test_a_very_deep_line_is_kept() -> None:
+    for line in ("<b>" * 5_000 + "x" + "</b>" * 5_000, "x</b>" * 5_000):
+        marked = MarkedText.parse(line)
+        assert marked.text == ""
+        assert marked.insert("", []) == line
+
+
+def tags(line: str) -> list[str]:
+    root = ElementTree.fromstring(f"<r>{line}</r>")
+    return sorted(f"{node.tag} {sorted(node.attrib.items())}" for node in root.iter())
+
+
+def ancestors(line: str) -> dict[str, list[str]]:
+    """Return the enclosing tags of each tag, by the `id` of the generator."""
+    root = ElementTree.fromstring(f"<r>{line}</r>")
+    parents = {child: parent for parent in root.iter() for child in parent}
+    found = {}
+    for node in parents:
+        chain, parent = [], parents[node]
+        while parent is not root:
+            chain.append(parent.attrib["id"])
+            parent = parents[parent]
+        found[node.attrib["id"]] = chain
+    return found
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_random_links_give_well_formed_lines_with_the_same_tree(seed: int) -> None:
+    """ElementTree is the reference: an XML parser that knows nothing of the placement."""
+    rng = random.Random(seed)
+    line = marked_line(rng)
+    marked = MarkedText.parse(line)
+    words = ["".join(rng.choice("abc&<>.,") for _ in range(rng.randint(1, 5))) for _ in range(rng.randint(0, 12))]
+    num_words = len(marked.text.split())
+    links = [
+        (rng.randrange(num_words), rng.randrange(len(words))) for _ in range(rng.randint(0, 15)) if words and num_words
+    ]
+    result = marked.insert(" ".join(words), links)
+    assert tags(result) == tags(line)
+    assert ancestors(result) == ancestors(line)
+    text = "".join(ElementTree.fromstring(f"<r>{result}</r>").itertext())
+    assert "".join(text.split()) == "".join(words)

@@ -1,0 +1,110 @@
+"""Lines keep their markup and items, whatever the translator underneath does."""
+
+import random
+from collections import Counter
+from typing import cast
+from xml.etree import ElementTree
+
+import pytest
+
+from nmt.decode.text_translator import TextTranslator
+from nmt.decode.translation import Translation
+from nmt.keep.items import ItemGrammar
+from nmt.keep.markup import MarkedText
+from nmt.keep.translator import Fallbacks, KeepingTranslator
+from tests.keep.marked_lines import marked_line
+from tests.keep.noisy_translator import NoisyTranslator
+
+KINDS = ("markup", "numbers", "urls", "emails", "placeholders")
+GRAMMAR = ItemGrammar.of(KINDS, ("en", "de"))
+
+
+def keeping(noisy: NoisyTranslator, *kinds: str) -> KeepingTranslator:
+    return KeepingTranslator(cast(TextTranslator, noisy), kinds or KINDS, ("en", "de"))
+
+
+def translate(noisy: NoisyTranslator, line: str, *kinds: str) -> str:
+    return keeping(noisy, *kinds).translate_n_best([line])[0][0].text
+
+
+def content(line: str) -> tuple[list[str], str]:
+    """Return the tags and the text of well-formed content."""
+    root = ElementTree.fromstring(f"<r>{line}</r>")
+    return sorted(f"{node.tag} {sorted(node.attrib.items())}" for node in root.iter()), "".join(root.itertext())
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("can_require", [True, False])
+@pytest.mark.parametrize("aligns", [True, False])
+def test_every_tag_and_item_arrives(noise: float, can_require: bool, aligns: bool) -> None:
+    """The reference is an XML parser, and the items of the source as its generator wrote them."""
+    rng = random.Random(7)
+    lines = [marked_line(rng) for _ in range(150)]
+    translator = keeping(NoisyTranslator(noise, can_require=can_require, aligns=aligns))
+    for line, (best, *others) in zip(lines, translator.translate_n_best(lines), strict=True):
+        assert not others and best.alignment is None
+        tags, _ = content(line)
+        found_tags, found_text = content(best.text)
+        assert found_tags == tags
+        items = GRAMMAR.find_source(MarkedText.parse(line).text)
+        expected = Counter((item.kind, GRAMMAR.written(item)) for item in items)
+        found = Counter((item.kind, item.text) for item in GRAMMAR.find_target(found_text))
+        assert not expected - found, (line, best.text)
+        for kind, added in found - expected:
+            assert kind == "numbers" and (len(added) <= 2 or (kind, added) not in expected), (line, best.text)
+    total = translator.fallbacks.searched + translator.fallbacks.split + translator.fallbacks.copied
+    assert (total == 0) is (noise == 0.0)
+    assert can_require or translator.fallbacks.searched == 0
+
+
+def test_a_translation_with_its_items_is_not_changed() -> None:
+    noisy = NoisyTranslator(0.0)
+    assert translate(noisy, "a &lt;b&gt; <b>1,234.5</b> {x}") == "a &lt;b&gt; <b>1.234,5</b> {x}"
+    assert noisy.calls == [["a <b> 1,234.5 {x}"]]
+
+
+class Script(NoisyTranslator):
+    """Gives the scripted translation of each line, with links in order."""
+
+    def __init__(self, translations: dict[str, str], required: dict[str, str] | None = None) -> None:
+        super().__init__(0.0, can_require=required is not None)
+        self.translations, self.required = translations, required or {}
+
+    def _translate(self, line: str, prefix: str, required: object) -> "Translation":
+        text = self.required[line] if required else self.translations[line]
+        links = [(word, word) for word in range(len(text.split()))]
+        return Translation(text, -1.0, -1.0, [], [], links)
+
+
+def test_searches_again_with_missing_items() -> None:
+    line = "buy 3 of {x} for 1,500 euros"
+    script = Script({line: "kaufe 3 für 1 Euro"}, {line: "kaufe 3 von {X} für 1,500 Euro"})
+    translator = keeping(script)
+    assert translator.translate_n_best([line])[0][0].text == "kaufe 3 von {x} für 1.500 Euro"
+    assert translator.fallbacks == Fallbacks(searched=1)
+
+
+def test_splits_at_items() -> None:
+    line = "He wrote <b>to info@example.org</b>, and then left 17 dogs."
+    script = Script(
+        {
+            "He wrote to info@example.org, and then left 17 dogs.": "Er schrieb.",
+            "He wrote to": "Er schrieb an.",
+            "and then left": "und verließ 99 dann",
+            "dogs.": "Hunde.",
+        }
+    )
+    translator = keeping(script)
+    text = translator.translate_n_best([line])[0][0].text
+    assert text == "Er schrieb <b>an info@example.org</b>, und verließ 99 dann 17 Hunde."
+    assert translator.fallbacks == Fallbacks(split=1)
+    script.translations["and then left"] = "und verließ 999 {x} dann"
+    assert translate(script, line) == "Er schrieb <b>an info@example.org</b>, und verließ   dann 17 Hunde."
+
+
+def test_text_without_markup_and_items_is_not_changed() -> None:
+    assert translate(NoisyTranslator(0.0), "R&D <b> 1,234", "urls") == "R&D <b> 1,234"
+    assert translate(NoisyTranslator(0.0), "R&D <b> 1,234", "numbers") == "R&D <b> 1.234"
+    assert translate(NoisyTranslator(0.0), "R&D <b> 1,234", "markup") == "R&amp;D <b>1,234"
+    assert translate(NoisyTranslator(0.0), "") == ""
+    assert translate(NoisyTranslator(0.0), " <br/> <img/>") == "<br/> <img/>"
