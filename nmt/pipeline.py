@@ -23,6 +23,7 @@ from nmt.data.workload import Workload
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
+from nmt.evaluate.forecast import read_forecast
 from nmt.evaluate.metrics import GroupScore, Score, make_scorer, score_corpus, score_groups
 from nmt.evaluate.report import (
     DataSummary,
@@ -315,6 +316,7 @@ def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
         curves=curves,
         notes=notes,
         changes=tuple(state.changes),
+        forecast=read_forecast(run_dir),
     )
     markdown, _ = write_report(report, run_dir)
     print(markdown.read_text(encoding="utf-8"))  # noqa: T201 - the report is the result of the command

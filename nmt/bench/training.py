@@ -95,8 +95,11 @@ class TrainingResult:
 class TrainingBench:
     """A trainer on one corpus. Use it as a context manager, or call `close`."""
 
-    def __init__(self, spec: ModelSpec, world: World, store: PairStore) -> None:
-        """`spec.recipe.run_dir` must be empty or missing; nothing is written to it."""
+    def __init__(self, spec: ModelSpec, world: World, store: PairStore, text: TrainingData | None = None) -> None:
+        """`spec.recipe.run_dir` must be empty or missing; nothing is written to it.
+
+        text: training and validation data with the pairs of `store`; by default, these pairs without a mixture
+        """
         started = perf_counter()
         # Dropout is measured at its full rate, as in most of a run.
         train = spec.recipe.train.model_copy(update={"dropout_ramp_steps": 0})
@@ -106,7 +109,8 @@ class TrainingBench:
         model = Transformer(recipe.model, spec.src_vocab_size, spec.tgt_vocab_size)
         self.model_flops = ModelFlops(recipe.model, spec.tgt_vocab_size)
         self._passes = 2 if train.rdrop else 1
-        self.trainer = Trainer(recipe, world, model, TrainingData(store, store), lambda tensors, step: {})
+        text = text or TrainingData(store, store)
+        self.trainer = Trainer(recipe, world, model, text, lambda tensors, step: {})
         self.trainer.loss.train()
         self.micro_batch_tokens = self.trainer.state.micro_batch_tokens
         self._batches = self.trainer.batches()

@@ -46,6 +46,7 @@ class Command:
 
 COMMANDS = {
     "run": Command("nmt.cli.recipes", "run", "Run a recipe: train a model, translate and score its test sets."),
+    "plan": Command("nmt.cli.plan", "plan", "Forecast a run: updates, load balance, memory, disk and time."),
     "repeat": Command("nmt.cli.repeat", "repeat", "Run variants of a recipe with several seeds and compare them."),
     "prepare": Command("nmt.cli.recipes", "prepare", "Clean the corpora, train the tokenizer and encode the text."),
     "train": Command("nmt.cli.recipes", "train", "Train, resuming from the newest checkpoint of the run."),

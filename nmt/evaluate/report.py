@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from nmt.data.leaks import LeakCounts
+from nmt.evaluate.forecast import Forecast
 from nmt.evaluate.metrics import GroupScore, Score
 from nmt.recipe import Recipe
 from nmt.train.state import Change
@@ -154,6 +155,7 @@ class RunReport:
     curves:     file name of the training curves
     notes:      missing parts of the report, with the reason
     changes:    options that changed during training
+    forecast:   made by `nmt plan` before the run; None if there is none
     """
 
     name: str
@@ -170,6 +172,7 @@ class RunReport:
     curves: str | None = None
     notes: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
+    forecast: Forecast | None = None
 
 
 def summarize(recipe: Recipe) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.leaks import LeakCounts
+from nmt.evaluate.forecast import Forecast
 from nmt.evaluate.report import DataSummary, Machine, RunReport, ScoredTestSet, TrainingSummary
 from nmt.evaluate.result_tables import (
     LEAK_HEADER,
@@ -124,9 +125,37 @@ def _training_section(report: RunReport) -> Iterator[str]:
             for change in report.changes
         )
         yield _table(("changed after update", "option", "before", "after"), rows)
+    if report.forecast is not None:
+        yield from _forecast(report, report.forecast)
     if report.curves:
         yield f"![Curves of the training run]({report.curves})"
     yield from (f"{escape_markdown(note)}." for note in report.notes)
+
+
+def _forecast(report: RunReport, forecast: Forecast) -> Iterator[str]:
+    """Compare the forecast of `nmt plan` with the run."""
+    training, text, speed = report.training, forecast.text, forecast.speed
+    rows = []
+    if text is not None:
+        rows += [
+            ("updates", f"{text.updates:,}", f"{training.steps:,}"),
+            ("epochs", f"{text.epochs:.2f}", f"{training.epochs:.2f}"),
+            ("target tokens", f"{text.tgt_tokens:,}", f"{training.tgt_tokens:,}"),
+        ]
+    for work in forecast.work:
+        if work.processes == training.world_size and training.work_share is not None:
+            rows.append(("useful part of the work", f"{work.useful:.1%}", f"{training.work_share:.1%}"))
+    if speed is not None:
+        low, high = format_duration(speed.low), format_duration(speed.high)
+        forecast_time = f"{format_duration(speed.seconds)} ({low} to {high})"
+        rows.append(("training time", forecast_time, format_duration(training.seconds)))
+    if not rows:
+        return
+    yield _table(("", "forecast of `nmt plan`", "run"), rows)
+    if forecast.options != report.recipe:
+        yield "The forecast was made for other options than those of the run."
+    if speed is not None and (speed.processes, speed.device) != (training.world_size, training.device):
+        yield f"The forecast of the time is for {speed.device} and a world size of {speed.processes}."
 
 
 def _micro_batches(training: TrainingSummary) -> str:

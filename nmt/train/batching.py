@@ -61,7 +61,7 @@ class Batching:
         shapes: Callable[[int], BatchShape] | None = None
         if has_fixed_shapes(recipe, world, updater.precision):
             shapes = partial(needs.shape, multiple=multiple)
-        plan = plan_first_epoch(recipe, text, needs, multiple)
+        plan = plan_of_epoch(recipe, text, needs, multiple)
         budget = _known_budget(recipe, world, state)
         if budget is None:
             reserve = missing_moment_bytes(updater.optimizer) + checkpoint_copy_bytes(
@@ -128,8 +128,10 @@ def update_needs(recipe: Recipe, text: TrainingData) -> UpdateStatistics:
     return replace(UpdateStatistics.from_lengths(src, tgt, batch_tokens=recipe.train.batch_tokens), longest=longest)
 
 
-def plan_first_epoch(recipe: Recipe, text: TrainingData, needs: UpdateStatistics, multiple: int) -> EpochPlan:
-    """Plan epoch 0, which is representative of all epochs; for "auto", with the smallest micro-batches."""
+def plan_of_epoch(
+    recipe: Recipe, text: TrainingData, needs: UpdateStatistics, multiple: int, epoch: int = 0
+) -> EpochPlan:
+    """Plan an epoch; the first is representative of all. For "auto", with the smallest micro-batches."""
     requested = recipe.train.micro_batch_tokens
     return plan_epoch(
         text.train.src.lengths,
@@ -138,7 +140,7 @@ def plan_first_epoch(recipe: Recipe, text: TrainingData, needs: UpdateStatistics
         src_batch_tokens=needs.src_tokens,
         micro_batch_tokens=recipe.data.max_tokens + 1 if requested == "auto" else requested,
         seed=recipe.seed,
-        epoch=0,
+        epoch=epoch,
         mixture=text.mixture,
         multiple=multiple,
     )

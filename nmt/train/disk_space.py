@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 
 import torch
 
@@ -14,30 +15,60 @@ BYTES_PER_ELEMENT = 4  # fp32
 ADAM_MOMENTS = 2
 
 
-def require_disk_space(recipe: Recipe, vocab_size: int) -> None:
-    """Raise UserError unless the disk of the run directory has space for the checkpoints that the recipe keeps.
+@dataclass(frozen=True)
+class DiskNeed:
+    """Bytes on the disk of the run directory.
 
-    Existing checkpoints of the run count as free space, since they will be removed. vocab_size: of each side.
+    checkpoint: of one checkpoint
+    count:      checkpoints at one time
+    total:      checkpoints and the averaged model
+    free:       free disk space
+    occupied:   existing checkpoints of the run, which will be removed
     """
+
+    checkpoint: int
+    count: int
+    total: int
+    free: int
+    occupied: int
+
+    @property
+    def available(self) -> int:
+        """Bytes that the run can use."""
+        return self.free + self.occupied
+
+
+def disk_need(recipe: Recipe, vocab_size: int) -> DiskNeed:
+    """Return the disk space that the checkpoints of a recipe need and have. vocab_size: of each side."""
     checkpoint = checkpoint_bytes(recipe, vocab_size)
     count = recipe.train.keep_last + recipe.train.keep_best + 1  # one is written before another is removed
-    needed = count * checkpoint + model_bytes(recipe, vocab_size)
     path = recipe.directory.absolute()
     free = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.is_dir())).free
     files = (file for checkpoint in list_checkpoints(recipe.directory) for file in checkpoint.iterdir())
     occupied = sum(file.stat().st_size for file in files if file.is_file())
-    if needed > free + occupied:
+    return DiskNeed(checkpoint, count, count * checkpoint + model_bytes(recipe, vocab_size), free, occupied)
+
+
+def require_disk_space(recipe: Recipe, vocab_size: int) -> None:
+    """Raise UserError unless the disk of the run directory has space for the checkpoints that the recipe keeps."""
+    need = disk_need(recipe, vocab_size)
+    if need.total > need.available:
         raise UserError(
-            f"{recipe.directory.absolute()}: {_gigabytes(free)} of disk space free; {count} checkpoints of "
-            f"{_gigabytes(checkpoint)} need {_gigabytes(max(needed - occupied, 0))}; free disk space, lower "
-            "train.keep_last or train.keep_best, or set run_dir to another disk"
+            f"{recipe.directory.absolute()}: {format_bytes(need.free)} of disk space free; {need.count} checkpoints of "
+            f"{format_bytes(need.checkpoint)} need {format_bytes(max(need.total - need.occupied, 0))}; free disk "
+            "space, lower train.keep_last or train.keep_best, or set run_dir to another disk"
         )
+
+
+def model_parameters(recipe: Recipe, src_vocab_size: int, tgt_vocab_size: int) -> int:
+    """Return the number of parameters of a model."""
+    with torch.device("meta"):
+        return Transformer(recipe.model, src_vocab_size, tgt_vocab_size).num_parameters()
 
 
 def model_bytes(recipe: Recipe, vocab_size: int) -> int:
     """Return the size of a saved model."""
-    with torch.device("meta"):
-        return BYTES_PER_ELEMENT * Transformer(recipe.model, vocab_size, vocab_size).num_parameters()
+    return BYTES_PER_ELEMENT * model_parameters(recipe, vocab_size, vocab_size)
 
 
 def checkpoint_bytes(recipe: Recipe, vocab_size: int) -> int:
@@ -46,5 +77,6 @@ def checkpoint_bytes(recipe: Recipe, vocab_size: int) -> int:
     return copies * model_bytes(recipe, vocab_size)
 
 
-def _gigabytes(size: int) -> str:
+def format_bytes(size: int) -> str:
+    """Format bytes as GB or MB."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"

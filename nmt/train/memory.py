@@ -237,20 +237,23 @@ class MemoryProbe:
                 f"lower data.max_tokens or choose a smaller model{self._or_recompute}"
             )
 
+    def needed(self, budget: int) -> float:
+        """Return the bytes that the largest step under a budget allocates; raises torch.OutOfMemoryError on a GPU."""
+        if self.shape is None:
+            shape = heaviest_shape(replace(self.plan, micro_batch_tokens=budget))
+        else:
+            shape = MicroBatchShape.from_batch_shape(self.shape(budget))
+        return self._estimate(shape) if self._device.type == "cpu" else self._measure(shape.batch())
+
     def _fits(self, budget: int, margin: float) -> bool:
         """Return whether the largest step under a budget fits into the memory of this process."""
         available = self.available(self._device)
         if available is None:
             return True
-        if self.shape is None:
-            shape = heaviest_shape(replace(self.plan, micro_batch_tokens=budget))
-        else:
-            shape = MicroBatchShape.from_batch_shape(self.shape(budget))
         try:
-            needed = self._estimate(shape) if self._device.type == "cpu" else self._measure(shape.batch())
+            return self.needed(budget) + self.reserve <= available * (1 - margin)
         except torch.OutOfMemoryError:
             return False
-        return needed + self.reserve <= available * (1 - margin)
 
     def _estimate(self, shape: MicroBatchShape) -> float:
         """Extrapolate the memory of a step from one and from up to half of its pairs, to about 10 %."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from nmt.evaluate.forecast import Forecast, SpeedForecast, TextForecast, WorkForecast
 from nmt.evaluate.metrics import GroupScore, Score
 from nmt.evaluate.report import DataSummary, Machine, RunReport, Sample, ScoredTestSet, TrainingSummary
 from nmt.evaluate.report_format import format_json, format_markdown, write_report
@@ -198,3 +199,26 @@ def test_order_of_sections() -> None:
     assert positions == sorted(positions)
     assert "## Recipe" not in format_markdown(REPORT)
     assert markdown.count("## Samples of") == 1  # the other test set has none
+
+
+def test_forecast_beside_the_run() -> None:
+    speed = SpeedForecast("cpu", "bf16", 1, 4_096, 60, 2_000.0, 3_600.0, 3_480.0, 3_720.0, 3, 9.0, None, None)
+    work = (WorkForecast(1, 3.0, 0.99), WorkForecast(2, 4.0, 0.97))
+    forecast = Forecast("", 2_612_345, 1, 2, 3, TextForecast(79_123, 1_200, 12.3, 98, 7_400_000), work, speed)
+    report = dataclasses.replace(with_training(work_share=0.965, micro_batches=4.0), forecast=forecast)
+    rows = rendered_cells(format_markdown(report))
+    at = rows.index(["", "forecast of nmt plan", "run"])
+    assert rows[at + 1 : at + 6] == [
+        ["updates", "1,200", "1,200"],
+        ["epochs", "12.30", "12.34"],
+        ["target tokens", "7,400,000", "7,450,000"],
+        ["useful part of the work", "97.0%", "96.5%"],
+        ["training time", "1 h 00 min (58 min 00 s to 1 h 02 min)", "1 h 02 min"],
+    ]
+    assert "other options than" not in format_markdown(report)
+    assert "The forecast of the time is for cpu and a world size of 1." in format_markdown(report)
+    other = dataclasses.replace(report, forecast=dataclasses.replace(forecast, options="seed = 2"))
+    assert "The forecast was made for other options than those of the run." in format_markdown(other)
+    assert json.loads(format_json(report))["forecast"]["speed"]["high"] == 3_720.0
+    empty = dataclasses.replace(report, forecast=Forecast("", 1, 1, 2, 3))
+    assert "forecast of" not in format_markdown(empty)

@@ -1,0 +1,194 @@
+"""Forecast of a run: exact counts from the epoch plan, and time and memory from a short measurement."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from nmt.bench.device import synchronize
+from nmt.bench.model_specs import ModelSpec
+from nmt.bench.training import TrainingBench
+from nmt.data.fingerprint import outdated_splits
+from nmt.data.prepare import Prepared, load_prepared
+from nmt.data.shapes import UpdateStatistics
+from nmt.data.workload import Workload
+from nmt.devices.precision import autocast
+from nmt.evaluate.forecast import Forecast, SpeedForecast, TextForecast, WorkForecast
+from nmt.evaluate.student_t import student_t_quantile
+from nmt.logs import progress, say, warnings_only
+from nmt.processes.distributed import World, start_world
+from nmt.recipe import Recipe, dump_choices
+from nmt.train.batching import plan_of_epoch, update_needs
+from nmt.train.data import TrainingData
+from nmt.train.disk_space import disk_need, model_parameters
+from nmt.train.memory import MemoryProbe, available_memory, checkpoint_copy_bytes, missing_moment_bytes
+from nmt.train.trainer import Trainer
+from nmt.train.validate import validate
+
+REPETITIONS = 6
+_CONFIDENCE = 0.95
+
+
+def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Forecast:
+    """Forecast a run on this machine; nothing is written to its directory.
+
+    processes: numbers of processes for the useful fraction of the work
+    seconds:   approximate duration of the measurement; 0 to measure nothing
+
+    Without an up-to-date prepared corpus, the forecast has only model and disk.
+    """
+    prepared = _prepared(recipe)
+    sizes = (recipe.tokenizer.vocab_size,) * 2
+    if prepared is not None:
+        sizes = prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size
+    disk = disk_need(recipe, sizes[1])
+    forecast = Forecast(
+        dump_choices(recipe), model_parameters(recipe, *sizes), disk.checkpoint, disk.total, disk.available
+    )
+    if prepared is None:
+        return forecast
+    # Counts and speed are those of the prepared text, without sampled segmentations.
+    plain = recipe.model_copy(update={"train": recipe.train.model_copy(update={"subword_sampling": 0.0})})
+    world = World(0, 1, torch.device("cpu"))
+    text = TrainingData.from_prepared(prepared, plain, world)
+    needs = update_needs(plain, text)
+    counts = count_run(plain, text, needs)
+    if not seconds:
+        tokens = recipe.train.micro_batch_tokens
+        work = () if tokens == "auto" else forecast_work(plain, text, needs, tokens, processes)
+        return replace(forecast, text=counts, work=work)
+    return _measure(replace(forecast, text=counts), plain, text, needs, sizes, processes, seconds)
+
+
+def _prepared(recipe: Recipe) -> Prepared | None:
+    """Return the prepared corpus of a recipe; None if it is missing or outdated."""
+    directory = recipe.data_directory
+    return None if "train" in outdated_splits(recipe, directory) else load_prepared(directory)
+
+
+def count_run(recipe: Recipe, text: TrainingData, needs: UpdateStatistics) -> TextForecast:
+    """Count epochs and target tokens of a run by planning every epoch."""
+    train, updates, tokens, epoch, epochs, first = recipe.train, 0, 0, 0, 0.0, 0
+    with progress("planning", train.max_steps, "updates") as bar:
+        while updates < train.max_steps and (train.max_epochs is None or epoch < train.max_epochs):
+            plan = plan_of_epoch(recipe, text, needs, multiple=1, epoch=epoch)
+            used = min(len(plan), train.max_steps - updates)
+            pairs = plan.order[: plan.starts[used]]
+            tokens += int(plan.tgt_lengths[pairs].sum(dtype=np.int64)) + len(pairs)
+            updates, epochs, epoch, first = updates + used, epoch + used / len(plan), epoch + 1, first or len(plan)
+            bar.advance(used)
+    return TextForecast(len(text.train), updates, epochs, first, tokens)
+
+
+def forecast_work(
+    recipe: Recipe,
+    text: TrainingData,
+    needs: UpdateStatistics,
+    micro_batch_tokens: int,
+    processes: Sequence[int],
+    *,
+    has_one_shape: bool = False,
+) -> tuple[WorkForecast, ...]:
+    """Return the useful fraction of the work for each number of processes that can train the recipe.
+
+    has_one_shape: whether all micro-batches are padded to one shape
+    """
+    requested, work = recipe.train.micro_batches, []
+    for number in processes:
+        multiple = number if requested == "auto" else requested
+        if multiple % number:
+            continue
+        plan = replace(plan_of_epoch(recipe, text, needs, multiple), micro_batch_tokens=micro_batch_tokens)
+        if has_one_shape or recipe.train.shapes == "fixed":
+            plan = replace(plan, shape=needs.shape(micro_batch_tokens, multiple))
+        load = Workload.from_plan(plan, number)
+        work.append(WorkForecast(number, load.micro_batches, load.efficiency))
+    return tuple(work)
+
+
+def _measure(
+    forecast: Forecast,
+    recipe: Recipe,
+    text: TrainingData,
+    needs: UpdateStatistics,
+    sizes: tuple[int, int],
+    processes: Sequence[int],
+    seconds: float,
+) -> Forecast:
+    """Train for about `seconds` in a temporary directory and add speed, memory and load balance."""
+    with start_world(recipe.train.device, "rerun the command") as world, tempfile.TemporaryDirectory() as folder:
+        say(f"measuring for about {seconds:.0f} s")
+        spec = ModelSpec(recipe.model_copy(update={"run_dir": Path(folder)}), *sizes)
+        with warnings_only():
+            bench = TrainingBench(spec, world, text.train, text)
+        with bench:
+            trainer = bench.trainer
+            memory = _memory(trainer, needs)
+            first = bench.run(1).seconds
+            updates = max(1, round(seconds / REPETITIONS / max(bench.run(1).seconds, first / 100, 1e-6)))
+            done = [bench.run(updates) for _ in range(REPETITIONS)]
+            validation = _validation_seconds(trainer)
+            work = forecast_work(
+                recipe,
+                text,
+                needs,
+                bench.micro_batch_tokens,
+                processes,
+                has_one_shape=trainer.batching.shape is not None,
+            )
+    assert forecast.text is not None
+    costs = np.array([one.seconds / one.tgt_tokens for one in done])
+    mean = float(costs.mean())
+    half = student_t_quantile(_CONFIDENCE, len(costs) - 1) * float(costs.std(ddof=1)) / math.sqrt(len(costs))
+    total, validations = forecast.text.tgt_tokens, math.ceil(forecast.text.updates / recipe.train.validate_every)
+    speed = SpeedForecast(
+        device=str(world.device),
+        precision=trainer.updater.precision,
+        processes=world.size,
+        micro_batch_tokens=bench.micro_batch_tokens,
+        measured_updates=updates * REPETITIONS,
+        tgt_tokens_per_second=1 / mean,
+        seconds=total * mean,
+        low=total * max(mean - half, 0.0),
+        high=total * (mean + half),
+        validations=validations,
+        validation_seconds=validations * validation,
+        memory=memory,
+        available=available_memory(world.device),
+    )
+    return replace(forecast, work=work, speed=speed)
+
+
+def _memory(trainer: Trainer, needs: UpdateStatistics) -> int | None:
+    """Return the bytes of parameters, gradients, optimizer, checkpoint copies and the largest micro-batch.
+
+    None if the step is compiled, because other shapes would be compiled for the measurement.
+    """
+    recipe, batching, device = trainer.recipe, trainer.batching, trainer.world.device
+    if recipe.train.compile:
+        return None
+    averages = int(trainer.average is not None)
+    reserve = missing_moment_bytes(trainer.updater.optimizer) + checkpoint_copy_bytes(trainer.model, averages, device)
+    plan = plan_of_epoch(recipe, trainer.text, needs, batching.multiple)
+    shape = batching.shape
+    fixed = None if shape is None else (lambda budget: shape)
+    probe = MemoryProbe(trainer.loss, plan, trainer.world, trainer.updater.precision, reserve, fixed)
+    parameters = sum(parameter.numel() * parameter.element_size() for parameter in trainer.model.parameters())
+    return round(probe.needed(batching.micro_batch_tokens) + reserve + (1 + averages) * parameters)
+
+
+def _validation_seconds(trainer: Trainer) -> float:
+    """Time the validation loss once, or twice with an EMA."""
+    device = trainer.world.device
+    started = perf_counter()
+    with autocast(trainer.updater.precision, device):
+        validate(trainer.loss, trainer.text.valid, trainer.world, trainer.state.micro_batch_tokens, lambda: None)
+    synchronize(device)
+    return (perf_counter() - started) * (1 if trainer.average is None else 2)

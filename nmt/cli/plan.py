@@ -1,0 +1,102 @@
+"""`nmt plan`: what a run will take, before it begins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from nmt.bench.forecast import forecast_run
+from nmt.cli.arguments import Overrides, RecipeArgument
+from nmt.evaluate.forecast import Forecast, SpeedForecast, write_forecast
+from nmt.evaluate.tables import Table, format_tables
+from nmt.logs import format_duration, say
+from nmt.recipe import Recipe, UserError, load_recipe
+from nmt.train.disk_space import format_bytes
+from nmt.train.warm_start import with_start_model
+
+
+def plan(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    processes: Annotated[
+        str, typer.Option(help="Numbers of processes for the useful fraction of the work.")
+    ] = "1,2,4,8",
+    seconds: Annotated[float, typer.Option(min=0, help="Duration of the speed measurement; 0 measures nothing.")] = 30,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Forecast a run before it begins: updates, epochs, load balance, memory, disk and time.
+
+    Counts are exact, because the pairs of every update follow from the recipe and the prepared text. Time and memory
+    come from a short training in a temporary directory on this machine; run nothing else meanwhile. The interval of
+    the time is 95 %, for a machine that stays as fast as during the measurement.
+
+    Without prepared text, only model and disk are known; run `nmt prepare RECIPE` first. The forecast is kept in the
+    run directory, and the report of `nmt run` compares it with the run.
+    """
+    loaded = with_start_model(load_recipe(recipe, overrides or ()))
+    forecast = forecast_run(loaded, _numbers(processes), seconds)
+    if as_json:
+        typer.echo(json.dumps(asdict(forecast), indent=1, ensure_ascii=False))
+    else:
+        rows = tuple(_rows(loaded, forecast))
+        typer.echo(format_tables([Table("", "ll", (), rows, notes=tuple(_notes(loaded, forecast)))], "text"), nl=False)
+    if forecast.text is None:
+        say(f"the text is not prepared; for all other forecasts: nmt prepare {recipe}, then rerun this command")
+    else:
+        say(f"wrote {write_forecast(forecast, loaded.directory)}")
+
+
+def _numbers(text: str) -> list[int]:
+    numbers = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    if min(numbers) < 1:
+        raise UserError(f"--processes must be numbers such as 1,2,4, got {text!r}; correct it")
+    return numbers
+
+
+def _rows(recipe: Recipe, forecast: Forecast) -> Iterator[tuple[str, str]]:
+    yield "run", f"{recipe.name}, {forecast.parameters:,} parameters"
+    if (text := forecast.text) is not None:
+        yield "training pairs", f"{text.train_pairs:,}"
+        yield "updates", f"{text.updates:,}; {text.updates_in_first_epoch:,} in the first epoch"
+        yield "epochs", f"{text.epochs:.2f}, {text.tgt_tokens:,} target tokens"
+    else:
+        yield "updates", f"at most {recipe.train.max_steps:,}"
+    if forecast.work:
+        work = forecast.work
+        yield "processes", ", ".join(str(one.processes) for one in work)
+        yield "micro-batches per update", ", ".join(f"{one.micro_batches:.3g}" for one in work)
+        yield "useful part of the work", ", ".join(f"{one.useful:.1%}" for one in work)
+    disk, free, checkpoint = map(format_bytes, (forecast.disk, forecast.disk_free, forecast.checkpoint))
+    yield "disk", f"{disk} at most, {free} available; a checkpoint has {checkpoint}"
+    if forecast.speed is not None:
+        yield from _speed_rows(forecast.speed)
+
+
+def _speed_rows(speed: SpeedForecast) -> Iterator[tuple[str, str]]:
+    if speed.memory is not None:
+        available = "" if speed.available is None else f", {format_bytes(speed.available)} available"
+        largest = f"micro-batches of {speed.micro_batch_tokens:,} tokens"
+        yield "memory", f"{format_bytes(speed.memory)} at most with {largest}{available}"
+    where = f"{speed.device}, {speed.precision}" + (f", {speed.processes} processes" if speed.processes > 1 else "")
+    yield "speed", f"{speed.tgt_tokens_per_second:,.0f} target tokens per second ({where})"
+    low, high = format_duration(speed.low), format_duration(speed.high)
+    yield "training time", f"{format_duration(speed.seconds)} ({low} to {high})"
+    yield "validation", f"{speed.validations:,} times, {format_duration(speed.validation_seconds)} in total"
+
+
+def _notes(recipe: Recipe, forecast: Forecast) -> Iterator[str]:
+    train = recipe.train
+    if forecast.disk > forecast.disk_free:
+        yield "The disk is too small: lower train.keep_last or train.keep_best, or set run_dir to another disk."
+    if forecast.text is not None and train.patience:
+        yield "train.patience may end the run earlier."
+    if forecast.speed is not None and train.max_minutes is not None and forecast.speed.high > train.max_minutes * 60:
+        yield f"train.max_minutes ends the run after {format_duration(train.max_minutes * 60)}."
+    if forecast.text is not None and train.subword_sampling:
+        yield "Subword sampling is not included: sampled text has more tokens."
+    if forecast.speed is not None and train.validate_bleu_every:
+        yield "The time of validation is without BLEU."

@@ -1,0 +1,110 @@
+"""Forecast of a run, made by `nmt plan` and kept in the run directory as `plan.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nmt.storage.sealed import write_file
+
+FORECAST_FILE = "plan.json"
+
+
+@dataclass(frozen=True)
+class TextForecast:
+    """Counts of a run, exact unless the run stops early.
+
+    train_pairs:            pairs in the prepared corpus
+    updates, epochs:        of the whole run; an incomplete epoch counts as a fraction
+    updates_in_first_epoch: other epochs may differ by a few
+    tgt_tokens:             trained target tokens, EOS included
+    """
+
+    train_pairs: int
+    updates: int
+    epochs: float
+    updates_in_first_epoch: int
+    tgt_tokens: int
+
+
+@dataclass(frozen=True)
+class WorkForecast:
+    """Mean micro-batches per update, and useful fraction of the work, for a number of processes."""
+
+    processes: int
+    micro_batches: float
+    useful: float
+
+
+@dataclass(frozen=True)
+class SpeedForecast:
+    """Measured speed and the time that follows from it.
+
+    micro_batch_tokens: maximum tokens per side of a micro-batch
+    measured_updates:   timed updates
+    tgt_tokens_per_second: mean
+    seconds, low, high: training time with its 95 % confidence interval, without validation
+    validations, validation_seconds: number of validations, and their total time without BLEU
+    memory, available:  bytes that training needs with the largest micro-batch, and that are available; None if unknown
+    """
+
+    device: str
+    precision: str
+    processes: int
+    micro_batch_tokens: int
+    measured_updates: int
+    tgt_tokens_per_second: float
+    seconds: float
+    low: float
+    high: float
+    validations: int
+    validation_seconds: float
+    memory: int | None
+    available: int | None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Forecast of a run.
+
+    options:    non-default options of the recipe, as TOML
+    checkpoint, disk, disk_free: bytes of a checkpoint, of all files that training keeps, and of the free disk space
+    text, speed: None without prepared text, or without a measurement
+    """
+
+    options: str
+    parameters: int
+    checkpoint: int
+    disk: int
+    disk_free: int
+    text: TextForecast | None = None
+    work: tuple[WorkForecast, ...] = ()
+    speed: SpeedForecast | None = None
+
+
+def write_forecast(forecast: Forecast, run_dir: Path) -> Path:
+    """Write `plan.json` in a run directory and return its path."""
+    path = run_dir / FORECAST_FILE
+    write_file(path, (json.dumps(asdict(forecast), indent=1, ensure_ascii=False) + "\n").encode())
+    return path
+
+
+def read_forecast(run_dir: Path) -> Forecast | None:
+    """Return the forecast of a run; None if there is none, or another version wrote it."""
+    try:
+        return _parse(json.loads((run_dir / FORECAST_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _parse(tree: Mapping[str, Any]) -> Forecast:
+    text, speed = tree.get("text"), tree.get("speed")
+    parts = {
+        "text": text and TextForecast(**text),
+        "work": tuple(WorkForecast(**one) for one in tree.get("work", ())),
+        "speed": speed and SpeedForecast(**speed),
+    }
+    return Forecast(**{**tree, **parts})

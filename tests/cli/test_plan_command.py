@@ -1,0 +1,127 @@
+"""`nmt plan` forecasts a run: exact counts, the load of the run, and time from measured speed."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.bench.training import Repetition, TrainingBench
+from nmt.checkpoint import load_checkpoint
+from nmt.data.store import PairStore
+from nmt.evaluate.forecast import read_forecast, write_forecast
+from nmt.storage.run_folder import list_checkpoints
+from nmt.train.state import TrainState
+from tests.calling import Nmt, one_line
+
+RECIPE = """
+name = "small"
+src_lang = "en"
+tgt_lang = "de"
+run_dir = "FOLDER/run"
+[data]
+workers = 1
+max_tokens = 60
+train = [{ kind = "toy", pairs = 100 }, { kind = "toy", pairs = 50, seed = 9, weight = 3.0 }]
+valid = [{ kind = "toy", split = "valid", pairs = 10 }]
+[tokenizer]
+vocab_size = 400
+[model]
+d_model = 16
+d_ff = 32
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+max_positions = 64
+[train]
+max_steps = 25
+batch_tokens = 400
+micro_batch_tokens = 200
+validate_every = 10
+save_every = 100
+average_count = 1
+device = "cpu"
+threads = 1
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(RECIPE.replace("FOLDER", str(tmp_path)))
+    return path
+
+
+def plan(nmt: Nmt, *arguments: object) -> dict[str, Any]:
+    status, out, err = nmt("plan", *arguments, "--json")
+    assert status == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+@pytest.mark.parametrize("overrides", [(), ("train.max_epochs=2", "train.shapes=fixed")])
+def test_counts_and_work_are_those_of_the_run(
+    recipe: Path, tmp_path: Path, nmt: Nmt, overrides: tuple[str, ...]
+) -> None:
+    assert nmt("prepare", recipe)[0] == 0
+    found = plan(nmt, recipe, *overrides, "--seconds", 0.05)
+    assert nmt("train", recipe, *overrides)[0] == 0
+    (*_, last) = list_checkpoints(tmp_path / "run")
+    state = TrainState.load(last)
+    text, work, speed = found["text"], found["work"], found["speed"]
+    assert (text["updates"], text["tgt_tokens"]) == (state.step, state.tgt_tokens)
+    assert text["epochs"] == pytest.approx(state.epochs)
+    assert text["train_pairs"] == len(PairStore(tmp_path / "run" / "data", "train"))
+    assert work[0]["micro_batches"] == state.workload["micro_batches"]
+    assert work[0]["useful"] == state.workload["useful"]
+    assert [one["processes"] for one in work] == [1, 2, 4, 8]
+    saved = load_checkpoint(last)
+    tensors = [*saved.model.values(), *saved.optimizer.values()]
+    assert found["checkpoint"] == sum(4 * tensor.numel() for tensor in tensors if tensor.ndim)
+    assert 0 <= speed["low"] <= speed["seconds"] <= speed["high"]
+    assert speed["memory"] > 12 * found["parameters"]
+    assert (speed["validations"], speed["processes"]) == (-(-state.step // 10), 1)
+
+
+def test_time_has_an_interval(recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert nmt("prepare", recipe)[0] == 0
+    costs = itertools.chain([9.0, 9.0], range(1, 7))  # the first two updates are not measured
+    monkeypatch.setattr(TrainingBench, "run", lambda bench, updates: Repetition(next(costs), 10, 10, 1, 0))
+    found = plan(nmt, recipe)
+    tokens, speed = found["text"]["tgt_tokens"], found["speed"]
+    half = 2.570582 * 1.870829 / 6**0.5  # Student's t with 5 degrees of freedom; deviation of 1 to 6
+    expected = [tokens / 10 * seconds for seconds in (3.5 - half, 3.5, 3.5 + half)]
+    assert [speed[name] for name in ("low", "seconds", "high")] == pytest.approx(expected, rel=1e-5)
+    assert speed["tgt_tokens_per_second"] == pytest.approx(10 / 3.5)
+
+
+def test_without_prepared_text(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    status, out, err = nmt("plan", recipe)
+    assert status == 0 and "updates  at most 25" in out and "training time" not in out
+    assert f"nmt prepare {recipe}, then rerun this command" in err
+    assert not (tmp_path / "run").exists()
+    assert nmt("prepare", recipe)[0] == 0
+    assert plan(nmt, recipe, "data.max_tokens=40")["text"] is None
+
+
+def test_text_and_forecast_file(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    assert nmt("prepare", recipe)[0] == 0
+    options = ("train.patience=1", "train.micro_batches=4", "train.subword_sampling=0.1")
+    status, out, err = nmt("plan", recipe, "--seconds", 0, *options)
+    assert status == 0 and err.strip().endswith(f"wrote {tmp_path / 'run' / 'plan.json'}")
+    assert not (tmp_path / "run" / "data" / "epochs").exists()
+    assert "processes                 1, 2, 4\n" in out
+    assert "train.patience may end the run earlier" in out and "sampled text has more tokens" in out
+    forecast = read_forecast(tmp_path / "run")
+    assert forecast is not None and forecast.text is not None and forecast.text.updates == 25
+    assert read_forecast(write_forecast(forecast, tmp_path).parent) == forecast
+    (tmp_path / "plan.json").write_text('{"parameters": 1}')
+    assert read_forecast(tmp_path) is None
+
+
+def test_wrong_input(recipe: Path, nmt: Nmt) -> None:
+    for wrong in ("0", "1,x", ""):
+        status, _, err = nmt("plan", recipe, "--processes", wrong)
+        assert status == 1 and one_line(err).startswith("--processes must be numbers such as 1,2,4, got")
+    assert nmt("plan", recipe, "--seconds", -1)[0] == 2
