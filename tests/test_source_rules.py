@@ -26,7 +26,7 @@ LAYERS = (
     ("train", "decode"),
     ("keep", "rerank", "export", "plots"),
     ("evaluate",),
-    ("bench", "streams", "serve", "experiments"),
+    ("bench", "streams", "serve", "experiments", "heads"),
     ("pipeline",),
     ("nmt", "guide"),
     ("cli",),

@@ -61,6 +61,7 @@ COMMANDS = {
     "serve": Command("nmt.cli.serve", "serve", "Serve translations over HTTP."),
     "score": Command("nmt.cli.score", "score", "Print the log-probabilities of given translations."),
     "align": Command("nmt.cli.align", "align", "Align the words of sentence pairs."),
+    "heads": Command("nmt.cli.heads", "heads", "Measure attention heads, and prune them."),
     "rerank": Command("nmt.cli.rerank", "rerank", "Rerank n-best lists with several models."),
     "shortlist": Command("nmt.cli.shortlist", "shortlist", "Make a lexical shortlist for faster translation."),
     "evaluate": Command("nmt.cli.evaluate", "evaluate", "Score translations against references, as sacreBLEU does."),

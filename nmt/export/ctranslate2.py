@@ -26,7 +26,7 @@ from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 
-_SUPPORTED = ("d_head", "norm", "positions", "max_distance")  # unlike Hugging Face
+SUPPORTED = ("d_head", "norm", "positions", "max_distance")  # unlike Hugging Face
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "swiglu": "SWISH"}
 
 
@@ -38,7 +38,7 @@ def ctranslate2_files(
     metadata: given if other programs will load the export
     Raises UserError if CTranslate2 is not installed, or with all reasons why it cannot represent the model.
     """
-    reasons = unsupported_architecture(model.recipe, metadata, _SUPPORTED)
+    reasons = unsupported_architecture(model.recipe, metadata, SUPPORTED)
     require_representable("CTranslate2", reasons, "train with the defaults of these options")
     spec = _build_spec(model)
     spec.register_source_vocabulary(_all_pieces(tokenizers.src))

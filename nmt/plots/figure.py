@@ -36,6 +36,13 @@ def style_axes(axes: Axes, title: str, grid: Literal["both", "x"] = "both") -> N
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def require_drawable(path: Path) -> None:
+    """Raise UserError, before long work, where `save_figure` would: without matplotlib, or for an unknown extension."""
+    known = new_figure(1.0, 1.0).canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in known:
+        raise UserError(f"cannot draw {path}: the name needs an extension such as .png")
+
+
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
     """Write a figure in the format of the file extension: png, pdf, svg.
 

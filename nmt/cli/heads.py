@@ -1,0 +1,149 @@
+"""`nmt heads`: importance and behavior of attention heads, and models with fewer heads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from nmt.checkpoint import LoadedModel, load_model
+from nmt.cli.arguments import (
+    Device,
+    ModelArgument,
+    SrcArgument,
+    Threads,
+    read_pairs,
+    require_one_reader,
+    require_output,
+)
+from nmt.evaluate.tables import format_tables
+from nmt.heads.analysis import Analysis, MaskedBleu, measure_curves, removal_steps
+from nmt.heads.behavior import measure_behavior
+from nmt.heads.importance import nll_without, sensitivity
+from nmt.heads.masks import Head, HeadMasks, all_heads
+from nmt.heads.pairs import Pairs
+from nmt.heads.pruning import most_important, write_pruned
+from nmt.logs import progress, say
+from nmt.plots.figure import require_drawable
+from nmt.plots.heads import draw_head_removal
+from nmt.processes.distributed import choose_device
+from nmt.storage.sealed import require_new
+from nmt.text.tokenizer import Tokenizers
+
+
+def heads(
+    model: ModelArgument,
+    src: SrcArgument,
+    ref: Annotated[Path, typer.Argument(help="Their reference translations, one per line; - is standard input.")],
+    bleu: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Add the change of BLEU without each of the N heads of most effect.")
+    ] = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Plot BLEU against the number of removed heads: .png, .svg or .pdf.")
+    ] = None,
+    prune: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|FRACTION",
+            help="Write a model without the N least important heads of each attention, or without a fraction of them "
+            "such as 0.5; needs -o.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="New model directory of --prune.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all measures as JSON.")] = False,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Show how much each attention head contributes to given translations, and what it attends to.
+
+    Heads are listed by importance: the gradient of the negative log-likelihood (nll) with respect to a mask on the head
+    (Michel et al. 2019). The change of the nll without the head is measured, too; some hundred pairs are enough.
+
+    nmt heads runs/mine valid.en valid.de --plot heads.png
+
+    nmt heads runs/mine valid.en valid.de --prune 0.25 -o smaller
+    """
+    if (prune is None) != (out is None):
+        raise typer.BadParameter("--prune and -o belong together; give both, or leave both out")
+    if out is not None:
+        require_new(out)
+    require_one_reader([src, ref])
+    if plot is not None:
+        require_output("--plot", plot, [src, ref])
+        require_drawable(plot)
+    sources, references = read_pairs(src, ref)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    loaded = load_model(model, choose_device(device))
+    removed = None if prune is None else _heads_to_remove(prune, loaded.model.recipe.num_heads)
+    analysis = _analyze(loaded, sources, references, bleu, plots=plot is not None)
+    if as_json:
+        typer.echo(json.dumps(analysis.document(), indent=1))
+    else:
+        typer.echo(format_tables(analysis.tables(), "text"), nl=False)
+    if plot is not None:
+        title = f"{model.resolve().name}: BLEU without heads, {analysis.num_pairs:,} pairs"
+        draw_head_removal(title, {curve.name: curve.points for curve in analysis.curves}, plot)
+    if removed is not None and out is not None:
+        _prune(loaded, analysis, removed, out)
+
+
+def _heads_to_remove(text: str, num_heads: int) -> int:
+    """Return the number of heads to remove from each attention; raises BadParameter."""
+    try:
+        removed = round(float(text) * num_heads) if "." in text else int(text)
+    except (ValueError, OverflowError):
+        removed = 0
+    if not 0 < removed < num_heads:
+        allowed = "1" if num_heads == 2 else f"a number from 1 to {num_heads - 1}"
+        advice = f"give {allowed}, or a fraction such as 0.5" if num_heads > 1 else "leave it out"
+        heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
+        raise typer.BadParameter(f"--prune is {text!r}; each attention has {heads}, and one must remain; {advice}")
+    return removed
+
+
+def _analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu: int, *, plots: bool) -> Analysis:
+    """Measure all heads; `bleu`: number of heads whose effect on BLEU is measured."""
+    model, tokenizers = loaded.model, Tokenizers.load(loaded.directory)
+    device = model.tgt_embedding.weight.device
+    pairs = Pairs.encode(loaded, tokenizers, sources, references)
+    measure_bleu = MaskedBleu(loaded, tokenizers, sources, references) if bleu or plots else None
+    masks, known = HeadMasks(model), all_heads(model)
+    batches = [batch for _, batch in pairs.batches(device)]
+    with progress("measuring heads", 3 * len(batches), "batches") as bar:
+        importance = sensitivity(model, masks, batches, lambda: bar.advance(1))
+        behavior = measure_behavior(model, pairs, device, lambda: bar.advance(1))
+        nll, *without = nll_without(model, masks, batches, [[], *([head] for head in known)], lambda: bar.advance(1))
+    removal = {head: value - nll for head, value in zip(known, without, strict=True)}
+    analysis = Analysis(len(sources), nll, importance, removal, behavior)
+    if measure_bleu is not None:
+        _add_bleu(analysis, measure_bleu, bleu, plots)
+    return analysis
+
+
+def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, plots: bool) -> None:
+    """Add BLEU of all heads, without each of the `number` heads of most effect on the nll, and along the curves."""
+    largest: list[Head] = sorted(analysis.removal, key=lambda head: -abs(analysis.removal[head]))[:number]
+    points = sum(map(len, removal_steps(analysis.sensitivity).values())) if plots else 0
+    with progress("translating", 1 + len(largest) + points, "translations") as bar:
+        whole = measure.without([])
+        bar.advance(1)
+        analysis.bleu, analysis.signature = whole, measure.signature
+        for head in largest:
+            analysis.bleu_change[head] = measure.without([head]) - whole
+            bar.advance(1)
+        if plots:
+            analysis.curves = measure_curves(measure, analysis.sensitivity, whole, lambda: bar.advance(1))
+
+
+def _prune(loaded: LoadedModel, analysis: Analysis, removed: int, out: Path) -> None:
+    """Write the pruned model and say what it costs."""
+    num_heads = loaded.model.recipe.num_heads
+    pruned = write_pruned(loaded, most_important(analysis.sensitivity, num_heads - removed), out)
+    say(
+        f"{out}: {num_heads - removed} of {num_heads} heads in each attention, {pruned.num_parameters():,} parameters "
+        f"(before: {loaded.model.num_parameters():,})"
+    )

@@ -1,0 +1,180 @@
+"""All measures of the heads of a model, as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+from nmt.checkpoint import LoadedModel
+from nmt.decode.translator import Translator
+from nmt.evaluate.metrics import make_scorer
+from nmt.evaluate.tables import Table
+from nmt.heads.behavior import Behavior
+from nmt.heads.masks import Head, HeadMasks
+from nmt.heads.pruning import most_important
+from nmt.inference.prepacked import prepack
+from nmt.recipe import DecodeRecipe
+from nmt.text.clean import UnicodeForm
+from nmt.text.tokenizer import Tokenizers
+
+_CURVE_STEPS = 10
+
+
+@dataclass(frozen=True)
+class BleuCurve:
+    """BLEU after removing heads. points: (number of removed heads, BLEU), from 0 removed heads"""
+
+    name: str
+    points: list[tuple[int, float]]
+
+
+@dataclass
+class Analysis:
+    """Measures of all heads on sentence pairs.
+
+    nll:         negative log-likelihood of the references, per target token
+    sensitivity: see `nmt.heads.importance`; the order of removal
+    removal:     change of the nll when one head is removed
+    bleu:        BLEU of the model's translations and its signature, if measured
+    bleu_change: change of BLEU when one head is removed, for the measured heads
+    """
+
+    num_pairs: int
+    nll: float
+    sensitivity: dict[Head, float]
+    removal: dict[Head, float]
+    behavior: dict[Head, Behavior]
+    bleu: float | None = None
+    signature: str = ""
+    bleu_change: dict[Head, float] = field(default_factory=dict)
+    curves: list[BleuCurve] = field(default_factory=list)
+
+    def heads(self) -> list[Head]:
+        """Return all heads, the most important first."""
+        return sorted(self.sensitivity, key=lambda head: (-self.sensitivity[head], head))
+
+    def document(self) -> dict[str, Any]:
+        """Return all values in full precision for JSON."""
+        heads = [
+            {
+                "attention": head.attention.kind,
+                "layer": head.attention.layer,
+                "head": head.index,
+                "sensitivity": self.sensitivity[head],
+                "removal": self.removal[head],
+                "bleu_change": self.bleu_change.get(head),
+                **asdict(self.behavior[head]),
+                "role": self.behavior[head].role,
+            }
+            for head in self.heads()
+        ]
+        return {
+            "pairs": self.num_pairs,
+            "nll": self.nll,
+            "bleu": self.bleu,
+            "signature": self.signature or None,
+            "heads": heads,
+            "curves": {curve.name: [list(point) for point in curve.points] for curve in self.curves},
+        }
+
+    def tables(self) -> list[Table]:
+        """Return the table of all heads, and that of the BLEU curves if there are any."""
+        with_bleu = ("BLEU",) if self.bleu_change else ()
+        header = ("attention", "layer", "head", "dL/dxi", "removed", *with_bleu, "prev", "same", "next", "dist")
+        header += ("bound", "rare", "entropy", "align", "role")
+        notes = (
+            f"nll {self.nll:.4f} per target token, {self.num_pairs:,} pairs. dL/dxi: gradient of the nll by the head's "
+            "mask; removed: change of the nll without it.",
+            "prev, same, next: fraction of positions that attend most to this offset; dist: mean distance in tokens;",
+            "bound: weight of EOS (source) or BOS (target); rare: fraction that attends most to the rarest token;",
+            "entropy: of the weights, in nats; align: F1 of source tokens and the links of a statistical aligner.",
+        )
+        bleu = (("BLEU", f"{self.bleu:.2f} with all heads, {self.signature}"),) if self.bleu is not None else ()
+        rows = tuple(self._row(head) for head in self.heads())
+        tables = [Table("", f"lrrrr{'r' * len(with_bleu)}rrrrrrrrl", header, rows, bleu, notes)]
+        for curve in self.curves:
+            points = tuple((str(removed), f"{bleu:.2f}") for removed, bleu in curve.points)
+            tables.append(Table(curve.name, "rr", ("removed", "BLEU"), points))
+        return tables
+
+    def _row(self, head: Head) -> tuple[str, ...]:
+        one = self.behavior[head]
+        change = ([f"{self.bleu_change[head]:+.2f}" if head in self.bleu_change else ""]) if self.bleu_change else []
+        return (
+            head.attention.kind,
+            str(head.attention.layer),
+            str(head.index),
+            f"{self.sensitivity[head]:.4f}",
+            f"{self.removal[head]:+.4f}",
+            *change,
+            *(_cell(value) for value in (one.previous, one.same, one.next, one.distance, one.boundary, one.rare)),
+            *(_cell(value) for value in (one.entropy, one.alignment)),
+            one.role,
+        )
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+class MaskedBleu:
+    """BLEU of a model's translations with heads removed, by beam search with the model's options."""
+
+    def __init__(
+        self, loaded: LoadedModel, tokenizers: Tokenizers, sources: Sequence[str], references: Sequence[str]
+    ) -> None:
+        facts, device = loaded.facts, loaded.model.tgt_embedding.weight.device
+        self._model = prepack(deepcopy(loaded.model))
+        self._masks = HeadMasks(self._model)
+        self._translator = Translator(
+            self._model,
+            tokenizers,
+            DecodeRecipe(alignments=False).over(facts.decode),
+            max_positions=loaded.model.recipe.max_positions,
+            unicode_form=cast(UnicodeForm, facts.unicode_form),
+            device=device,
+            reverse_target=facts.reverse_target,
+            max_tokens=facts.max_tokens,
+        )
+        self._scorer = make_scorer("bleu", tgt_lang=facts.tgt_lang, lowercase=tokenizers.tgt.lowercases())
+        self._sources, self._references = sources, references
+        self.signature = ""
+
+    def without(self, heads: Sequence[Head]) -> float:
+        """Return BLEU with these heads removed; sets `signature`."""
+        with self._masks.removed(heads):
+            score = self._scorer.score(self._translator.translate(self._sources), [self._references])
+        self.signature = score.signature
+        return score.value
+
+
+def removal_steps(importance: Mapping[Head, float]) -> dict[str, list[list[Head]]]:
+    """Return the heads removed at each point of the BLEU curves, from none to all but the most important.
+
+    The first curve removes the least important heads of the model, in ten steps; the second removes the same number
+    from each attention, as pruning does.
+    """
+    ascending = sorted(importance, key=lambda head: (importance[head], head))
+    counts = sorted({round(len(ascending) * step / _CURVE_STEPS) for step in range(_CURVE_STEPS)})
+    num_heads = 1 + max(head.index for head in importance)
+    same = []
+    for kept in range(num_heads, 0, -1):
+        keep = most_important(importance, kept)
+        same.append([head for head in ascending if head.index not in keep[head.attention]])
+    return {"least important first": [ascending[:count] for count in counts], "same number in each attention": same}
+
+
+def measure_curves(
+    bleu: MaskedBleu, importance: Mapping[Head, float], whole: float, advance: Callable[[], None] = lambda: None
+) -> list[BleuCurve]:
+    """Measure BLEU along the curves of `removal_steps`. whole: BLEU with all heads; advance: called at each point"""
+    curves = []
+    for name, steps in removal_steps(importance).items():
+        points = []
+        for heads in steps:
+            points.append((len(heads), bleu.without(heads) if heads else whole))
+            advance()
+        curves.append(BleuCurve(name, points))
+    return curves

@@ -1,0 +1,70 @@
+"""Sentence pairs on which heads are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+
+from nmt.checkpoint import LoadedModel
+from nmt.data.epoch_plan import plan_by_length
+from nmt.packing.packed import Batch, PackedSequences
+from nmt.recipe import UserError
+from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.tokenizer import Tokenizers
+
+# Tokens of a side in a batch. The logits of a batch are kept for the gradient.
+_BATCH_TOKENS = 1_024
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Token ids of sentence pairs in the order of the model.
+
+    sources:        with the model's tag, without EOS
+    targets:        without BOS and EOS; reversed for a right-to-left model
+    tag_length:     tokens of the tag
+    reverse_target: whether the targets are reversed
+    """
+
+    sources: list[list[int]]
+    targets: list[list[int]]
+    tag_length: int = 0
+    reverse_target: bool = False
+
+    @classmethod
+    def encode(
+        cls, loaded: LoadedModel, tokenizers: Tokenizers, sources: Sequence[str], targets: Sequence[str]
+    ) -> Pairs:
+        """Tokenize pairs of lines; raises UserError for a sentence longer than the model's positions."""
+        facts, limit = loaded.facts, loaded.model.recipe.max_positions - 1
+        form = cast(UnicodeForm, facts.unicode_form)
+        tag = [] if facts.decode.tag is None else [tokenizers.src.tag_id(facts.decode.tag)]
+        src = [[*tag, *tokenizers.src.encode(normalize(line, form))] for line in sources]
+        tgt = [tokenizers.tgt.encode(normalize(line, form)) for line in targets]
+        for number, (one, other) in enumerate(zip(src, tgt, strict=True), start=1):
+            if max(len(one), len(other)) > limit:
+                raise UserError(
+                    f"line {number} has {max(len(one), len(other))} tokens; the model supports at most {limit}; split "
+                    "or remove the sentence"
+                )
+        reverse = facts.reverse_target
+        return cls(src, [ids[::-1] for ids in tgt] if reverse else tgt, len(tag), reverse)
+
+    def batches(self, device: torch.device) -> list[tuple[list[int], Batch]]:
+        """Return batches of pairs of similar length, each with the indices of its pairs."""
+        lengths = [np.array([len(ids) for ids in side], dtype=np.int64) for side in (self.sources, self.targets)]
+        plan = plan_by_length(*lengths, micro_batch_tokens=_BATCH_TOKENS)
+        return [(ids.tolist(), self._batch(ids.tolist()).to(device)) for ids in plan]
+
+    def _batch(self, ids: Sequence[int]) -> Batch:
+        targets = [self.targets[i] for i in ids]
+        return Batch(
+            src=PackedSequences.from_lists([[*self.sources[i], EOS_ID] for i in ids]),
+            tgt=PackedSequences.from_lists([[BOS_ID, *target] for target in targets]),
+            labels=PackedSequences.from_lists([[*target, EOS_ID] for target in targets]).tokens,
+        )

@@ -1,0 +1,98 @@
+"""Models with fewer heads.
+
+Every attention keeps the same number of heads, and heads keep their dimension (`model.d_head`). A pruned model
+therefore has the architecture of any other model: it can be trained further, translated by both engines, and exported
+to CTranslate2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from nmt.alignment.attention import ChosenAttention
+from nmt.checkpoint import LoadedModel, model_files, model_tensors
+from nmt.heads.masks import AttentionId, Head, attentions
+from nmt.model.transformer import Transformer
+from nmt.recipe import DecodeRecipe, ModelRecipe
+from nmt.storage.sealed import write_directory
+from nmt.text.tokenizer import Tokenizers
+
+# The most important heads of each attention, ascending.
+KeptHeads = Mapping[AttentionId, Sequence[int]]
+
+
+def most_important(importance: Mapping[Head, float], kept: int) -> dict[AttentionId, list[int]]:
+    """Return the `kept` most important heads of each attention, ascending; of equal ones, those with lower indices."""
+    by_attention: dict[AttentionId, list[Head]] = {}
+    for head in sorted(importance, key=lambda head: (-importance[head], head)):
+        by_attention.setdefault(head.attention, []).append(head)
+    return {key: sorted(head.index for head in heads[:kept]) for key, heads in sorted(by_attention.items())}
+
+
+def prune(model: Transformer, kept: KeptHeads) -> Transformer:
+    """Return a model that has only these heads of each attention, the same number for all."""
+    (num_heads,) = {len(heads) for heads in kept.values()}
+    recipe = model.recipe
+    sizes = {"num_heads": num_heads, "d_head": recipe.head_width}
+    vocab = model.src_embedding.weight.shape[0], model.tgt_embedding.weight.shape[0]
+    with model.tgt_embedding.weight.device:
+        pruned = Transformer(ModelRecipe.model_validate(recipe.model_dump() | sizes), *vocab)
+    parameters = dict(model.named_parameters())
+    for key, attention in attentions(model).items():
+        prefix = next(name for name, module in model.named_modules() if module is attention)
+        index = torch.tensor(kept[key])
+        for name, tensor in attention.named_parameters():
+            parameters[f"{prefix}.{name}"] = torch.nn.Parameter(_select(name, tensor, recipe, index))
+    pruned.load_state_dict(parameters, strict=False)
+    return pruned.eval()
+
+
+def _select(name: str, tensor: Tensor, recipe: ModelRecipe, index: Tensor) -> Tensor:
+    """Select heads of a parameter of an attention: columns of W_O, rows of the other projections."""
+    shape, index = (recipe.num_heads, recipe.head_width), index.to(tensor.device)
+    match name.split("."):
+        case ["out", "weight"]:
+            columns: Tensor = tensor.unflatten(1, shape)
+            return columns.index_select(1, index).flatten(1)
+        case ["qkv" | "kv" | "q", _]:
+            rows: Tensor = tensor.unflatten(0, (-1, *shape))
+            return rows.index_select(1, index).flatten(0, 2)
+        case _:  # the bias of W_O and the vectors of relative positions, which all heads share
+            return tensor
+
+
+def write_pruned(loaded: LoadedModel, kept: KeptHeads, out: Path) -> Transformer:
+    """Write the pruned model as a new model directory, and return it. Raises UserError if `out` exists.
+
+    Options that name heads for alignments are adapted.
+    """
+    pruned = prune(loaded.model, kept)
+    origin = {kind: [list(heads) for key, heads in kept.items() if key.kind == kind] for kind in _kinds(kept)}
+    facts = replace(
+        loaded.facts,
+        decode=_renumber_alignment_heads(loaded, kept),
+        origin={**loaded.facts.origin, "kept_heads": origin},
+    )
+    tokenizer_files = Tokenizers.load(loaded.directory).files()
+    write_directory(out, model_files(pruned.recipe, model_tensors(pruned), tokenizer_files, facts))
+    return pruned
+
+
+def _kinds(kept: KeptHeads) -> list[str]:
+    return list(dict.fromkeys(key.kind for key in kept))
+
+
+def _renumber_alignment_heads(loaded: LoadedModel, kept: KeptHeads) -> DecodeRecipe:
+    """Return the search options with the new numbers of the heads for alignments; all heads if none is kept."""
+    decode = loaded.facts.decode
+    if not decode.alignment_heads:
+        return decode
+    layer = ChosenAttention.from_recipe(decode, loaded.model.recipe).layer
+    heads = kept[AttentionId("cross", layer)]
+    numbers = tuple(new for new, old in enumerate(heads) if old in decode.alignment_heads)
+    return decode.model_copy(update={"alignment_heads": numbers})

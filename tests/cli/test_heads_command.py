@@ -1,0 +1,118 @@
+"""`nmt heads` as a user types it, with a tiny model of random weights."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.checkpoint import load_model
+from nmt.export.packages import is_installed
+from tests.calling import Nmt, one_line
+from tests.cli.nasty_lines import sentence
+
+CPU = ("--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder, rng = tmp_path_factory.mktemp("pairs"), random.Random(1)
+    for name in ("src", "ref"):
+        lines = ["", *(sentence(rng) for _ in range(8)), ""] if name == "src" else [sentence(rng) for _ in range(10)]
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return folder / "src", folder / "ref"
+
+
+def test_table_and_json_have_the_same_heads(model: Path, pairs: tuple[Path, Path], nmt: Nmt) -> None:
+    status, out, _ = nmt("heads", model, *pairs, *CPU)
+    assert status == 0
+    header, *rows = out.split("\n\n")[0].split("\n")
+    assert header.split()[:5] == ["attention", "layer", "head", "dL/dxi", "removed"]
+    status, out, _ = nmt("heads", model, *pairs, "--json", *CPU)
+    found = json.loads(out)
+    assert (status, found["pairs"], found["bleu"], found["curves"]) == (0, 10, None, {})
+    names = [(head["attention"], str(head["layer"]), str(head["head"])) for head in found["heads"]]
+    assert names == [tuple(row.split()[:3]) for row in rows]
+    assert sorted(names) == [(kind, "0", head) for kind in ("cross", "decoder", "encoder") for head in ("0", "1")]
+    values = [head["sensitivity"] for head in found["heads"]]
+    assert values == sorted(values, reverse=True)
+
+
+def test_bleu_and_plot(model: Path, pairs: tuple[Path, Path], nmt: Nmt, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "heads.svg"
+    status, out, _ = nmt("heads", model, pairs[0], pairs[0], "--bleu", 2, "--plot", plot, "--json", *CPU)
+    found = json.loads(out)
+    assert status == 0
+    changes = {head["removal"]: head["bleu_change"] for head in found["heads"] if head["bleu_change"] is not None}
+    assert sorted(map(abs, changes)) == sorted(abs(head["removal"]) for head in found["heads"])[-2:]
+    assert found["signature"].startswith("BLEU|")
+    gradual, same = found["curves"].values()
+    assert [removed for removed, _ in gradual] == [0, 1, 2, 3, 4, 5]
+    assert [removed for removed, _ in same] == [0, 3]
+    assert gradual[0][1] == same[0][1] == found["bleu"]
+    assert "removed heads" in plot.read_text(encoding="utf-8")
+
+
+def test_a_pruned_model_is_smaller_and_translates(
+    model: Path, pairs: tuple[Path, Path], nmt: Nmt, tmp_path: Path
+) -> None:
+    status, _, err = nmt("heads", model, *pairs, "--prune", "0.5", "-o", tmp_path / "pruned", *CPU)
+    assert status == 0
+    whole, pruned = (load_model(path, torch.device("cpu")).model for path in (model, tmp_path / "pruned"))
+    assert (pruned.recipe.num_heads, pruned.recipe.d_head) == (1, 8)
+    assert f"1 of 2 heads in each attention, {pruned.num_parameters():,} parameters" in err
+    assert pruned.num_parameters() < whole.num_parameters()
+    nmt("heads", model, *pairs, "--prune", "1", "-o", tmp_path / "same", *CPU)
+    assert (tmp_path / "same/model.safetensors").read_bytes() == (tmp_path / "pruned/model.safetensors").read_bytes()
+    engines = ["torch"] + (["ctranslate2"] if is_installed("ctranslate2") else [])
+    for engine in engines:
+        status, out, _ = nmt("translate", tmp_path / "pruned", pairs[0], "--engine", engine, *CPU)
+        assert (status, out.count("\n")) == (0, 10)
+    if "ctranslate2" in engines:  # the export checks that both programs translate and score alike
+        assert nmt("export", tmp_path / "pruned", "--to", "ctranslate2", "-o", tmp_path / "export")[0] == 0
+        assert "cannot run" not in nmt("info", tmp_path / "pruned")[1]
+    status, _, err = nmt("export", tmp_path / "pruned", "--to", "huggingface", "-o", tmp_path / "hf")
+    assert status == 1
+    assert "Hugging Face cannot represent this model: model.d_head is 8" in one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--prune", "2", "-o", "new"], "one must remain; give 1, or a fraction such as 0.5"),
+        (["--prune", "0", "-o", "new"], "--prune is '0'"),
+        (["--prune", "0.9", "-o", "new"], "--prune is '0.9'"),
+        (["--prune", "half", "-o", "new"], "--prune is 'half'"),
+        (["--prune", "nan", "-o", "new"], "--prune is 'nan'"),
+        (["--prune", "1"], "--prune and -o belong together"),
+        (["-o", "new"], "--prune and -o belong together"),
+        (["--plot", "heads"], "needs an extension such as .png"),
+        (["--plot", "heads.txt"], "needs an extension such as .png"),
+        (["--plot", "nowhere/heads.png"], "is not a directory"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    model: Path,
+    pairs: tuple[Path, Path],
+    nmt: Nmt,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = nmt("heads", model, *pairs, *options, *CPU)
+    assert status != 0
+    assert out == ""
+    assert message in one_line(err)
+
+
+def test_text_that_does_not_fit_is_one_line(model: Path, pairs: tuple[Path, Path], nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("a\n")
+    assert "match line by line" in one_line(nmt("heads", model, pairs[0], tmp_path / "one", *CPU)[2])
+    (tmp_path / "long").write_text("a\n" + "a b c d " * 30 + "\n")
+    (tmp_path / "two").write_text("a\nb\n")
+    message = one_line(nmt("heads", model, tmp_path / "long", tmp_path / "two", *CPU)[2])
+    assert message.startswith("line 2 has ") and "at most 63" in message

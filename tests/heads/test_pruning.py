@@ -1,0 +1,96 @@
+"""Pruned models against models with masks."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.alignment.attention import ChosenAttention
+from nmt.checkpoint import LoadedModel, load_model, model_files, model_tensors
+from nmt.heads.importance import nll_without
+from nmt.heads.masks import AttentionId, Head, HeadMasks, all_heads
+from nmt.heads.pruning import most_important, prune, write_pruned
+from nmt.model.transformer import Transformer
+from nmt.packing.packed import PackedSequences
+from nmt.recipe import DecodeRecipe, TokenizerRecipe
+from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.storage.model_metadata import ModelMetadata
+from nmt.storage.sealed import write_directory
+from nmt.text.tokenizer import Tokenizers, train_tokenizer
+from tests.heads.test_importance import CPU, POSITIONS, batches, random_model
+
+VALUES = [0.3, 0.1, 0.2]
+
+
+def kept_heads(model: Transformer, kept: int) -> dict[AttentionId, list[int]]:
+    """Other heads in each attention."""
+    importance = {
+        head: VALUES[(head.index + head.attention.layer + len(head.attention.kind)) % 3] for head in all_heads(model)
+    }
+    return most_important(importance, kept)
+
+
+def test_most_important_heads_are_kept_in_order() -> None:
+    first, second = AttentionId("cross", 0), AttentionId("encoder", 1)
+    importance = {Head(first, 0): 2.0, Head(first, 1): 1.0, Head(first, 2): 3.0}
+    importance |= {Head(second, 0): 1.0, Head(second, 1): 1.0, Head(second, 2): 0.0}
+    assert most_important(importance, 2) == {first: [0, 2], second: [0, 1]}
+    assert most_important(importance, 1) == {first: [2], second: [0]}
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_pruned_model_equals_the_masked_model(positions: str, kept: int) -> None:
+    model = random_model(positions=positions, tied_embeddings="decoder", output_bias=True)
+    keep = kept_heads(model, kept)
+    removed = [head for head in all_heads(model) if head.index not in keep[head.attention]]
+    pruned = prune(model, keep)
+    assert (pruned.recipe.num_heads, pruned.recipe.head_width) == (kept, 4)
+    assert pruned.num_parameters() < model.num_parameters()
+    (expected,) = nll_without(masked := copy.deepcopy(model), HeadMasks(masked), batches(), [removed])
+    (found,) = nll_without(pruned, HeadMasks(pruned), batches(), [[]])
+    assert found == pytest.approx(expected, rel=1e-6)  # parameters of the pruned model are float32
+    masks, src, bos = (
+        HeadMasks(model),
+        PackedSequences.from_lists([[5, 6, EOS_ID], [7, EOS_ID]]),
+        torch.full((2, 1), BOS_ID),
+    )
+    with torch.inference_mode(), masks.removed(removed):
+        wanted = model.step(bos, model.start(src, 1))
+        torch.testing.assert_close(pruned.step(bos, pruned.start(src, 1)), wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = train_tokenizer(["a cat sees a dog"] * 20, TokenizerRecipe(vocab_size=280), folder / "tokenizer.model")
+    tokenizers = Tokenizers(tokenizer, tokenizer)
+    torch.manual_seed(0)
+    recipe = random_model().recipe
+    model = Transformer(recipe, tokenizer.vocab_size, tokenizer.vocab_size)
+    decode = DecodeRecipe(alignment_layer=1, alignment_heads=(0, 2))
+    facts = ModelMetadata("en", "de", tokenizer.vocab_size, tokenizer.vocab_size, "NFC", decode, origin={"seed": 1})
+    write_directory(folder / "model", model_files(recipe, model_tensors(model), tokenizers.files(), facts))
+    return load_model(folder / "model", CPU)
+
+
+@pytest.mark.parametrize(("cross", "heads"), [([1, 2], (1,)), ([0, 2], (0, 1)), ([0, 1], (0,))])
+def test_heads_for_alignments_are_renumbered(
+    loaded: LoadedModel, tmp_path: Path, cross: list[int], heads: tuple[int, ...]
+) -> None:
+    keep = kept_heads(loaded.model, 2) | {AttentionId("cross", 1): cross}
+    written = write_pruned(loaded, keep, tmp_path / "pruned")
+    found = load_model(tmp_path / "pruned", CPU)
+    assert found.facts.decode.alignment_heads == heads
+    assert ChosenAttention.from_recipe(found.facts.decode, found.model.recipe) == ChosenAttention(1, heads)
+    assert found.facts.origin["kept_heads"]["cross"][1] == cross
+    assert found.facts.origin["seed"] == 1
+    for name, tensor in model_tensors(found.model).items():
+        assert torch.equal(tensor, model_tensors(written)[name])
+
+
+def test_alignments_use_all_heads_if_theirs_are_removed(loaded: LoadedModel, tmp_path: Path) -> None:
+    keep = kept_heads(loaded.model, 1) | {AttentionId("cross", 1): [1]}
+    write_pruned(loaded, keep, tmp_path / "pruned")
+    assert load_model(tmp_path / "pruned", CPU).facts.decode.alignment_heads == ()
