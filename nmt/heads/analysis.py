@@ -125,20 +125,20 @@ class MaskedBleu:
     def __init__(
         self, loaded: LoadedModel, tokenizers: Tokenizers, sources: Sequence[str], references: Sequence[str]
     ) -> None:
-        facts, device = loaded.facts, loaded.model.tgt_embedding.weight.device
+        metadata, device = loaded.metadata, loaded.model.tgt_embedding.weight.device
         self._model = prepack(deepcopy(loaded.model))
         self._masks = HeadMasks(self._model)
         self._translator = Translator(
             self._model,
             tokenizers,
-            DecodeRecipe(alignments=False).over(facts.decode),
+            DecodeRecipe(alignments=False).over(metadata.decode),
             max_positions=loaded.model.recipe.max_positions,
-            unicode_form=cast(UnicodeForm, facts.unicode_form),
+            unicode_form=cast(UnicodeForm, metadata.unicode_form),
             device=device,
-            reverse_target=facts.reverse_target,
-            max_tokens=facts.max_tokens,
+            reverse_target=metadata.reverse_target,
+            max_tokens=metadata.max_tokens,
         )
-        self._scorer = make_scorer("bleu", tgt_lang=facts.tgt_lang, lowercase=tokenizers.tgt.lowercases())
+        self._scorer = make_scorer("bleu", tgt_lang=metadata.tgt_lang, lowercase=tokenizers.tgt.lowercases())
         self._sources, self._references = sources, references
         self.signature = ""
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nmt.alignment.attention import Place
+from nmt.alignment.attention import AlignmentAt
 from nmt.alignment.choice import MAX_PAIRS, LinkSet, agreement
 from nmt.alignment.lexical import agreed_links
 from nmt.heads.masks import AttentionId, Head
@@ -39,8 +39,8 @@ class Behavior:
     boundary:  weight of the boundary token
     rare:      fraction of queries whose most attended key is the visible token that is rarest in the text
     entropy:   of the weights, in nats
-    alignment: F1 of most attended source tokens and the links of a statistical aligner, at the better place
-    place:     that place: `output`, where the decoder predicts a target token, or `input`, where it reads it
+    alignment: F1 of most attended source tokens and the links of a statistical aligner, at the better position
+    at:        that decoder position: `output`, which predicts a target token, or `input`, which reads it
     """
 
     previous: float | None
@@ -51,7 +51,7 @@ class Behavior:
     rare: float | None
     entropy: float | None
     alignment: float | None = None
-    place: Place | None = None
+    at: AlignmentAt | None = None
 
     @property
     def role(self) -> Role:
@@ -83,8 +83,8 @@ def measure_behavior(
     for key, means in collected.means().items():
         for index, measured in enumerate(means):
             if key.kind == "cross":
-                alignment, place = _agreement(pairs, links, collected.attended[key], index)
-                measured = measured | {"alignment": alignment, "place": place}
+                alignment, at = _agreement(pairs, links, collected.attended[key], index)
+                measured = measured | {"alignment": alignment, "at": at}
             found[Head(key, index)] = Behavior(**measured)
     return found
 
@@ -186,13 +186,15 @@ def _reference_links(pairs: Pairs) -> list[LinkSet]:
 
 def _agreement(
     pairs: Pairs, links: Sequence[LinkSet], attended: Mapping[int, list[list[int]]], head: int
-) -> tuple[float, Place]:
-    """Return the higher agreement of a head's links with the reference, of the two places, and that place."""
-    found: dict[Place, list[LinkSet]] = {"output": [], "input": []}
+) -> tuple[float, AlignmentAt]:
+    """Return the higher agreement of a head's links with the reference, of the two positions, and that position."""
+    found: dict[AlignmentAt, list[LinkSet]] = {"output": [], "input": []}
     for number in range(len(links)):
         sources, tag, last = attended[number][head], pairs.tag_length, len(pairs.targets[number]) - 1
         has_source = len(pairs.sources[number]) > tag
         for first, of_pairs in enumerate(found.values()):
             linked = enumerate(sources[first : first + last + 1] if has_source else [])
-            of_pairs.append({(source - tag, last - at if pairs.reverse_target else at) for at, source in linked})
-    return max((agreement(of_pairs, links), place) for place, of_pairs in found.items())
+            of_pairs.append(
+                {(source - tag, last - target if pairs.reverse_target else target) for target, source in linked}
+            )
+    return max((agreement(of_pairs, links), at) for at, of_pairs in found.items())

@@ -41,9 +41,9 @@ class Pairs:
         cls, loaded: LoadedModel, tokenizers: Tokenizers, sources: Sequence[str], targets: Sequence[str]
     ) -> Pairs:
         """Tokenize pairs of lines; raises UserError for a sentence longer than the model's positions."""
-        facts, limit = loaded.facts, loaded.model.recipe.max_positions - 1
-        form = cast(UnicodeForm, facts.unicode_form)
-        tag = [] if facts.decode.tag is None else [tokenizers.src.tag_id(facts.decode.tag)]
+        metadata, limit = loaded.metadata, loaded.model.recipe.max_positions - 1
+        form = cast(UnicodeForm, metadata.unicode_form)
+        tag = [] if metadata.decode.tag is None else [tokenizers.src.tag_id(metadata.decode.tag)]
         src = [[*tag, *tokenizers.src.encode(normalize(line, form))] for line in sources]
         tgt = [tokenizers.tgt.encode(normalize(line, form)) for line in targets]
         for number, (one, other) in enumerate(zip(src, tgt, strict=True), start=1):
@@ -52,7 +52,7 @@ class Pairs:
                     f"line {number} has {max(len(one), len(other))} tokens; the model supports at most {limit}; split "
                     "or remove the sentence"
                 )
-        reverse = facts.reverse_target
+        reverse = metadata.reverse_target
         return cls(src, [ids[::-1] for ids in tgt] if reverse else tgt, len(tag), reverse)
 
     def batches(self, device: torch.device) -> list[tuple[list[int], Batch]]:

@@ -73,13 +73,13 @@ def write_pruned(loaded: LoadedModel, kept: KeptHeads, out: Path) -> Transformer
     """
     pruned = prune(loaded.model, kept)
     origin = {kind: [list(heads) for key, heads in kept.items() if key.kind == kind] for kind in _kinds(kept)}
-    facts = replace(
-        loaded.facts,
+    metadata = replace(
+        loaded.metadata,
         decode=_renumber_alignment_heads(loaded, kept),
-        origin={**loaded.facts.origin, "kept_heads": origin},
+        origin={**loaded.metadata.origin, "kept_heads": origin},
     )
     tokenizer_files = Tokenizers.load(loaded.directory).files()
-    write_directory(out, model_files(pruned.recipe, model_tensors(pruned), tokenizer_files, facts))
+    write_directory(out, model_files(pruned.recipe, model_tensors(pruned), tokenizer_files, metadata))
     return pruned
 
 
@@ -89,7 +89,7 @@ def _kinds(kept: KeptHeads) -> list[str]:
 
 def _renumber_alignment_heads(loaded: LoadedModel, kept: KeptHeads) -> DecodeRecipe:
     """Return the search options with the new numbers of the heads for alignments; all heads if none is kept."""
-    decode = loaded.facts.decode
+    decode = loaded.metadata.decode
     if not decode.alignment_heads:
         return decode
     layer = ChosenAttention.from_recipe(decode, loaded.model.recipe).layer

@@ -55,11 +55,11 @@ def self_attention_weights(attention: SelfAttention, x: Tensor, sentences: Packe
     if attention.rotary is not None:
         qk = rotate(qk, F.embedding(sentences.positions, attention.rotary))
     q, k = (pad(part, sentences.one_per_row) for part in qk.unbind(1))  # (num_sentences, num_heads, width, d_head)
-    scores, place = q @ k.transpose(-2, -1), torch.arange(q.shape[2], device=q.device)
+    scores, position = q @ k.transpose(-2, -1), torch.arange(q.shape[2], device=q.device)
     if attention.relative is not None:
-        keys = attention.relative.vectors(place - place[:, None])[0]  # (width, width, d_head)
+        keys = attention.relative.vectors(position - position[:, None])[0]  # (width, width, d_head)
         scores = scores + torch.einsum("shid,ijd->shij", q, keys.to(q.dtype))
     scores = scores / math.sqrt(q.shape[-1]) + sentences.padding_mask[:, None, None, :].to(q.dtype)
     if causal:
-        scores = scores.masked_fill(place[:, None] < place, float("-inf"))
+        scores = scores.masked_fill(position[:, None] < position, float("-inf"))
     return torch.softmax(scores, dim=-1)[:, :, : sentences.max_length, : sentences.max_length]

@@ -45,8 +45,8 @@ def test_the_weights_explain_the_output_of_every_attention(positions: str) -> No
             torch.testing.assert_close(own.sum(dim=-1), torch.ones_like(own[..., 0]), atol=1e-6, rtol=0)
             result = torch.einsum("hqk,khd->qhd", own, value)
             if isinstance(relative := getattr(attentions(model)[key], "relative", None), RelativePositions):
-                place = torch.arange(len(value))
-                result = result + torch.einsum("hqk,qkd->qhd", own, relative.vectors(place - place[:, None])[1])
+                position = torch.arange(len(value))
+                result = result + torch.einsum("hqk,qkd->qhd", own, relative.vectors(position - position[:, None])[1])
             torch.testing.assert_close(result.flatten(1), output, atol=1e-6, rtol=1e-5)
 
 
@@ -75,8 +75,8 @@ def measure(
                 lengths = zip(queries.lengths.tolist(), keys.lengths.tolist(), strict=True)
                 for sentence, (num_queries, num_keys) in enumerate(lengths):
                     for query in range(num_queries):
-                        places = chosen(query, num_keys)
-                        weights[sentence, 0, query, places] = 1 / len(places)
+                        chosen_keys = chosen(query, num_keys)
+                        weights[sentence, 0, query, chosen_keys] = 1 / len(chosen_keys)
                 read(key, weights, queries, keys)
 
         hook = network.register_forward_pre_hook(read_hand_made)
@@ -128,19 +128,19 @@ def test_a_head_that_attends_to_rare_tokens(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("place", ["output", "input"])
-def test_agreement_with_the_statistical_aligner(monkeypatch: pytest.MonkeyPatch, reverse: bool, place: str) -> None:
+@pytest.mark.parametrize("at", ["output", "input"])
+def test_agreement_with_the_statistical_aligner(monkeypatch: pytest.MonkeyPatch, reverse: bool, at: str) -> None:
     """Each target token has the id of its source token plus 5 and its position; a tag precedes the source."""
     sentences = [[5, 6, 7], [7, 5, 6], [6, 7, 5], [5, 7], [6, 5], []]
     targets = [[token + 5 for token in sentence] for sentence in sentences]
     pairs = Pairs([[4, *one] for one in sentences], [one[::-1] for one in targets] if reverse else targets, 1, reverse)
 
     def choose(query: int, keys: int) -> list[int]:
-        words, at = keys - 2, query if place == "output" else query - 1
-        return [1 + (words - 1 - at if reverse else at)] if 0 <= at < words else [keys - 1]
+        words, target = keys - 2, query if at == "output" else query - 1
+        return [1 + (words - 1 - target if reverse else target)] if 0 <= target < words else [keys - 1]
 
     found = measure(monkeypatch, pairs, {CROSS: choose})[Head(CROSS, 0)]
-    assert (found.alignment, found.place, found.role) == (1.0, place, "alignment")
+    assert (found.alignment, found.at, found.role) == (1.0, at, "alignment")
 
 
 def test_a_whole_model_has_a_behavior_of_every_head() -> None:

@@ -40,7 +40,7 @@ def sentence_losses(model: Transformer) -> Tensor:
     for source, target in zip(PAIRS.sources, PAIRS.targets, strict=True):
         src, tgt = PackedSequences.from_lists([[*source, EOS_ID]]), PackedSequences.from_lists([[BOS_ID, *target]])
         log_probs = model.logits(model(src, tgt)).log_softmax(dim=-1)
-        losses.append(-sum(log_probs[place, token] for place, token in enumerate([*target, EOS_ID])))
+        losses.append(-sum(log_probs[position, token] for position, token in enumerate([*target, EOS_ID])))
     return torch.stack([torch.as_tensor(loss) for loss in losses]).detach()
 
 

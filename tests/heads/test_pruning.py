@@ -82,10 +82,10 @@ def test_heads_for_alignments_are_renumbered(
     keep = kept_heads(loaded.model, 2) | {AttentionId("cross", 1): cross}
     written = write_pruned(loaded, keep, tmp_path / "pruned")
     found = load_model(tmp_path / "pruned", CPU)
-    assert found.facts.decode.alignment_heads == heads
-    assert ChosenAttention.from_recipe(found.facts.decode, found.model.recipe) == ChosenAttention(1, heads)
-    assert found.facts.origin["kept_heads"]["cross"][1] == cross
-    assert found.facts.origin["seed"] == 1
+    assert found.metadata.decode.alignment_heads == heads
+    assert ChosenAttention.from_recipe(found.metadata.decode, found.model.recipe) == ChosenAttention(1, heads)
+    assert found.metadata.origin["kept_heads"]["cross"][1] == cross
+    assert found.metadata.origin["seed"] == 1
     for name, tensor in model_tensors(found.model).items():
         assert torch.equal(tensor, model_tensors(written)[name])
 
@@ -93,4 +93,4 @@ def test_heads_for_alignments_are_renumbered(
 def test_alignments_use_all_heads_if_theirs_are_removed(loaded: LoadedModel, tmp_path: Path) -> None:
     keep = kept_heads(loaded.model, 1) | {AttentionId("cross", 1): [1]}
     write_pruned(loaded, keep, tmp_path / "pruned")
-    assert load_model(tmp_path / "pruned", CPU).facts.decode.alignment_heads == ()
+    assert load_model(tmp_path / "pruned", CPU).metadata.decode.alignment_heads == ()
