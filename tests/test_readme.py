@@ -103,7 +103,7 @@ def test_the_worked_example(tmp_path: Path) -> None:
     (tmp_path / "pages.jsonl").write_text('{"id": 1, "body": {"text": "word1 of train"}}\n')
     commands = [shrink(words) for words in nmt_commands() if "recipes" not in " ".join(words)]
     expected = {"config", "run", "train", "average", "translate", "score", "evaluate", "compare", "plot", "align"}
-    expected |= {"heads", "replay", "rerank", "shortlist", "leaks", "info", "new"}
+    expected |= {"heads", "rerank", "shortlist", "leaks", "info", "new"}
     if is_installed("ctranslate2") and is_installed("transformers"):
         expected |= {"export", "import"}
     else:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.export.capabilities import EngineDevice, supported_precisions, unsupported_options
+from nmt.export.ctranslate2 import SUPPORTED
 from nmt.export.fit import unsupported_architecture
 from nmt.export.packages import is_installed
 from nmt.recipe import ModelRecipe
@@ -80,7 +81,7 @@ def _engines(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:
     if not is_installed("ctranslate2"):
         ctranslate2: list[str] | str = "not installed"
     elif reasons := [
-        *unsupported_architecture(recipe),
+        *unsupported_architecture(recipe, supported=SUPPORTED),
         *(f"it does not support {name}" for name in unsupported_options(own)),
     ]:
         ctranslate2 = f"cannot run this model: {'; '.join(reasons)}"
