@@ -144,9 +144,9 @@ def progress(description: str, total: float | None, unit: str, *, done: float = 
         bar.close()
 
 
-def counted(count: int, noun: str) -> str:
-    """Format a count with its noun: `1 line`, `2,000 lines`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Format a count with its noun: `1 line`, `2,000 lines`; plural: None appends an s."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def format_duration(seconds: float) -> str:

@@ -51,7 +51,7 @@ class DecodedPass:
 class DecodingResult:
     """Measurements of translation. Rates are per second; memory is in bytes, summed over processes.
 
-    load_seconds, warm_up_seconds: loading the model and the first pass, neither timed
+    load_seconds, warm_up_seconds: loading the model and the first pass, not timed
     tokens:    output tokens per pass, EOS excluded
     latencies: seconds per sentence translated alone: percentiles, mean and maximum; None if not requested
     """

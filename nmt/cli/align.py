@@ -61,7 +61,9 @@ def align(
     place: PlaceOption = None,
     choose: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="DEV_SRC DEV_TGT", help="Find the layer and heads that align this validation text best."),
+        typer.Option(
+            metavar="VALID_SRC VALID_TGT", help="Select layer and heads by agreement on this validation text."
+        ),
     ] = None,
     reverse_model: Annotated[
         Path | None,

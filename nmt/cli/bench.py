@@ -15,6 +15,7 @@ from nmt.bench.model_specs import find_model_spec
 from nmt.bench.report import decoding_rows, format_table, training_rows, write_json
 from nmt.bench.training import measure_training
 from nmt.cli.arguments import Device, Precision, require_output
+from nmt.logs import counted
 from nmt.processes.distributed import start_world
 
 app = typer.Typer(help="Measure the training and translation speed of this machine.", no_args_is_help=True)
@@ -84,18 +85,18 @@ def train(
     with start_world(spec.recipe.train.device, "rerun the command") as world, tempfile.TemporaryDirectory() as folder:
         needed = warm_up + updates * (repetitions + 1)
         spec, store = prepare_training_data(spec, lengths, Path(folder), needed, vocab_size)
-        figures = measure_training(spec, world, store, warm_up=warm_up, updates=updates, repetitions=repetitions)
+        result = measure_training(spec, world, store, warm_up=warm_up, updates=updates, repetitions=repetitions)
     if not world.is_main:
         return
     recipe = spec.recipe
     title = f"training {model} on {world.device}, vocabulary {spec.tgt_vocab_size:,}, lengths of {lengths}"
     batches = f"{recipe.train.batch_tokens:,} target tokens per update"
-    typer.echo(format_table(f"{title}, {batches}", training_rows(figures)))
+    typer.echo(format_table(f"{title}, {batches}", training_rows(result)))
     if json_file is not None:
         settings = {"model": model, "lengths": lengths, "vocab_size": spec.tgt_vocab_size, "warm_up": warm_up}
         settings |= {"updates": updates, "repetitions": repetitions, "device": str(world.device), "world": world.size}
         resolved = recipe.model_dump(mode="json", include={"model", "train", "seed"})
-        write_json(json_file, "train", {**settings, "recipe": resolved}, figures)
+        write_json(json_file, "train", {**settings, "recipe": resolved}, result)
 
 
 @app.command()
@@ -147,11 +148,12 @@ def decode(
     with tempfile.TemporaryDirectory() as folder:
         path, recipe, lines = prepare_decoding(request, Path(folder))
         task = DecodingTask(path, lines, recipe, device, precision.value, threads)
-        figures = measure_decoding(task, processes=processes, repetitions=repetitions, latency=latency)
-    title = f"translating with {model}, beam {recipe.beam_size}, {precision.value}, {processes} process(es)"
-    typer.echo(format_table(title, decoding_rows(figures)))
+        result = measure_decoding(task, processes=processes, repetitions=repetitions, latency=latency)
+    number = counted(processes, "process", "processes")
+    title = f"translating with {model}, beam {recipe.beam_size}, {precision.value}, {number}"
+    typer.echo(format_table(title, decoding_rows(result)))
     if json_file is not None:
-        facts: dict[str, Any] = {"model": model, "input": str(source) if source else None, "sentences": len(lines)}
-        facts |= {"output_tokens": output_tokens, "precision": precision.value, "device": device, "threads": threads}
-        facts |= {"processes": processes, "repetitions": repetitions}
-        write_json(json_file, "decode", {**facts, "decode": recipe.model_dump(mode="json")}, figures)
+        measured: dict[str, Any] = {"model": model, "input": str(source) if source else None, "sentences": len(lines)}
+        measured |= {"output_tokens": output_tokens, "precision": precision.value, "device": device, "threads": threads}
+        measured |= {"processes": processes, "repetitions": repetitions}
+        write_json(json_file, "decode", {**measured, "decode": recipe.model_dump(mode="json")}, result)

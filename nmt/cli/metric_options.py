@@ -79,7 +79,7 @@ FormatOption = Annotated[
 
 @dataclass(frozen=True)
 class TestSet:
-    """A test set; references are by file name."""
+    """A test set, with the lines of each reference by file name."""
 
     references: dict[str, list[str]]
     reference_files: tuple[Path, ...]

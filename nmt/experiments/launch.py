@@ -19,7 +19,7 @@ import torch
 from nmt.data.fingerprint import outdated_splits, preparation_options, read_report
 from nmt.data.folder import link_or_copy, replacing
 from nmt.experiments.sweep import Run
-from nmt.logs import ProgressBar, format_duration, progress, say, warn
+from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.processes.parallel import num_cores
 from nmt.recipe import Recipe, UserError, parse_saved_recipe
@@ -66,7 +66,7 @@ def prepare_data(runs: Sequence[Run]) -> list[Run]:
         source = next((run for run in group if _is_prepared(run)), None)
         if source is None:
             source = group[0]
-            say(f"preparing the data of {len(group)} run{'s' if len(group) > 1 else ''}")
+            say(f"preparing the data of {counted(len(group), 'run')}")
             if not _succeeds(_start("prepare", source, _Slot({}, ())), source):
                 failed += group
                 continue
@@ -117,7 +117,7 @@ def _execute(runs: Sequence[Run], slots: Sequence[_Slot], bar: ProgressBar) -> l
             process.wait()
         if isinstance(error, Interrupted):
             raise Interrupted(
-                f"interrupted; {len(pending) + len(active)} runs are not complete; rerun the command to continue",
+                f"interrupted; incomplete: {counted(len(pending) + len(active), 'run')}; rerun the command to continue",
                 error.status,
             ) from error
         raise

@@ -141,13 +141,13 @@ def check_ctranslate2(
 ) -> Parity:
     """Compare greedy translations, and the log-probabilities of CTranslate2's translations.
 
-    The first comparison computes in float32, with the weights of the model rounded like those of the export: a wrong
-    weight is found however small its effect. If weights are rounded, a second comparison is between the unrounded model
+    The first comparison computes in float32, with the weights of the model rounded like those of the export: it finds a
+    wrong weight even if its effect is small. If weights are rounded, a second comparison is between the unrounded model
     and the export in CTranslate2's compute type.
     """
     exact = _compare(loaded, tokenizers, exported, sample, round_weights(loaded.model, quantization), "float32")
     passed = exact.max_difference <= MAX_LOG_PROB_DIFFERENCE and exact.num_equal >= _MIN_EQUAL_FRACTION * exact.total
-    summary = f"{exact.total} sentences of {sample.origin}, in float32 arithmetic"
+    summary = f"{exact.total} sentences of {sample.origin}, computed in float32"
     if quantization != "float32":
         summary += f" with weights rounded to {quantization} on both sides"
     summary += (
@@ -160,7 +160,7 @@ def check_ctranslate2(
     quantized = _compare(loaded, tokenizers, exported, sample, loaded.model, _cpu_compute_type(quantization))
     limit = _MAX_MEAN_DIFFERENCE.get(quantization, _MAX_MEAN_DIFFERENCE_INT8)
     summary += (
-        f"; in CTranslate2's arithmetic on a CPU, against the unrounded model: by {quantized.mean_difference:.2g} on "
+        f"; in CTranslate2's compute type on a CPU, against the unrounded model: by {quantized.mean_difference:.2g} on "
         f"average (limit {limit:g}) and by at most {quantized.max_difference:.2g}, and {quantized.num_equal} of "
         f"{quantized.total} greedy translations are the same"
     )

@@ -51,7 +51,7 @@ _QUALITY_ROW = (
         ),
     ),
     _Panel(
-        "Perplexity of a validation token",
+        "Validation perplexity per target token",
         (
             _Curve("valid/perplexity", "weights", BLUE, "o"),
             _Curve("valid/average_perplexity", "EMA", GREEN, "s"),
@@ -59,7 +59,7 @@ _QUALITY_ROW = (
         "lowest",
     ),
     _Panel(
-        "BLEU of validation translations",
+        "Validation BLEU",
         (_Curve("valid/bleu", "weights", BLUE, "o"), _Curve("valid/average_bleu", "EMA", GREEN, "s")),
         "highest",
         from_zero=True,
@@ -73,7 +73,7 @@ _TRAINING_ROW = (
 _COMPARED_METRICS = {
     "train/nll": "Training loss without smoothing (nats per target token)",
     "valid/nll": "Validation loss without smoothing (nats per target token)",
-    "valid/bleu": "BLEU of validation translations",
+    "valid/bleu": "Validation BLEU",
 }
 
 

@@ -77,7 +77,7 @@ class DecodeRecipe(Section):
     alignments: bool = False
     """Output word alignments."""
     alignment_layer: NonNegativeInt | None = None
-    """Decoder layer of the cross-attention for alignments, from 0; by default the last but one. `nmt align --choose`
+    """Decoder layer of the cross-attention for alignments, from 0; by default the second to last. `nmt align --choose`
     finds the best layer and heads."""
     alignment_heads: tuple[NonNegativeInt, ...] = ()
     """Heads to average, from 0; by default all."""

@@ -1,4 +1,4 @@
-"""The job of `nmt translate`: what to resume, the windows of the input, and the output with its progress."""
+"""The translation job: resume a partial output, split the input into windows, and write the output with progress."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from nmt.streams.workers import Load, TranslatedWindow, Workers
 class TranslationJob:
     """Translates a source to an output.
 
-    window:    lines that are translated together, by default as the input suggests
+    window:    lines that are translated together; None selects a number by the input
     max_delay: seconds that a line of a pipe waits for further lines
     models:    their paths, for the final message
     note:      the engine, for the final message
@@ -77,7 +77,7 @@ class TranslationJob:
 
     @contextmanager
     def _open_output(self, *, resume: bool, restart: bool) -> Iterator[PartFile | Stream]:
-        """Open the output; an interruption of the block tells how to continue."""
+        """Open the output; the message of an interruption says how to continue."""
         sink: PartFile | Stream | None = None
         try:
             with self.output.open(self.origin, resume=resume, restart=restart) as sink:

@@ -1,9 +1,9 @@
 """The incomplete output `NAME.part` and its journal `NAME.part.jsonl`, from which an interrupted command resumes.
 
-The first line of the journal is the origin of the part: model, options and input. Each further line is a mark: a number
-of records, the bytes of the part that hold them, and the SHA-256 of their input. To resume is to truncate the part at
-the last mark, if model, options and the input up to the mark are unchanged. The journal is locked while a command
-writes. A part without marks is removed or overwritten.
+The first line of the journal is the origin of the part: model, options and input. Each further line is a mark: the
+number of records so far, the size of the part, and the SHA-256 of the input so far. A resuming command truncates the
+part at the last mark, if model, options and the input up to the mark are unchanged. The journal is locked while a
+command writes. A part without marks is removed or overwritten.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Mark:
-    """A position from which a part can be resumed: records, bytes that hold them, and SHA-256 of their input."""
+    """A position at which a part can be resumed: number of records, size in bytes, and SHA-256 of the input so far."""
 
     records: int = 0
     bytes: int = 0
@@ -107,7 +107,7 @@ class PartFile:
         self.path, self.start, self.before = path, start, before
         self._journal, self._sink = journal, sink
         self._written = self._marked = start
-        self._is_torn = False
+        self._has_partial_write = False
         self._last_mark = -SECONDS_BETWEEN_MARKS
 
     @property
@@ -130,16 +130,16 @@ class PartFile:
 
         records: of the part after the text; sha256: of their input
         """
-        self._is_torn = True
+        self._has_partial_write = True
         self._sink.write(text)
         self._written = Mark(records, self._sink.position, sha256)
-        self._is_torn = False
+        self._has_partial_write = False
         if monotonic() - self._last_mark >= SECONDS_BETWEEN_MARKS:
             self.mark()
 
     def mark(self) -> None:
         """Add a mark to the journal, unless it would repeat the last one or fall into an incomplete gzip member."""
-        if self._written.records == self._marked.records or (self._is_torn and self._sink.is_compressed):
+        if self._written.records == self._marked.records or (self._has_partial_write and self._sink.is_compressed):
             return
         mark = self._written
         if self._sink.is_compressed:
@@ -245,7 +245,7 @@ def _json_line(value: Mapping[str, Any]) -> bytes:
 
 
 def _read_journal(file: FileIO) -> tuple[Origin | None, list[Mark], list[int]]:
-    """Return the origin (None if the journal is invalid), the marks, and the end of each mark in the file, in bytes.
+    """Return the origin (None if the journal is invalid), the marks, and the byte offset of the end of each mark.
 
     An incomplete last line is ignored.
     """

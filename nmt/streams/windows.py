@@ -1,8 +1,8 @@
 """Group input lines into windows that are translated together.
 
 A file is read in windows of a fixed number of lines. A window of a pipe also ends shortly after its first line, unless
-more lines are already available: a slow writer gets its translations soon, and a fast one gets wide windows, which take
-less time per line. Memory use is bounded by a few windows.
+more lines are already available: a slow writer gets its translations soon, and a fast one gets large windows, which
+take less time per line. Memory use is bounded by a few windows.
 """
 
 from __future__ import annotations

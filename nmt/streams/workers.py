@@ -74,7 +74,7 @@ class Workers:
     """The processes that translate: the current process alone, and in a subclass several.
 
     size:         processes of the job; each runs the same command, and the first one writes the output
-    on_gpu:       whether windows are wide enough for the batches of a GPU
+    on_gpu:       whether windows are large enough for the batches of a GPU
     splits_files: whether small files are split into many windows, to have some for each process
     """
 

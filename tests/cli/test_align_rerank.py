@@ -72,7 +72,7 @@ def test_align_prints_pharaoh_lines_within_the_words(folder: Path, nmt: Nmt) -> 
         assert {place for _, place in found} == set(range(len(target.split())))
         assert all(0 <= place < len(source.split()) for place, _ in found)
     by_layer = [nmt("align", folder / "forward", folder / "src", folder / "tgt", "--layer", n)[1] for n in range(3)]
-    assert by_layer[1] == out  # the last but one
+    assert by_layer[1] == out  # the second to last
     assert len(set(by_layer)) == 3
     by_head = nmt("align", folder / "forward", folder / "src", folder / "tgt", "--layer", 2, "--heads", "0")[1]
     assert by_head != by_layer[2]

@@ -150,6 +150,6 @@ def test_sigterm_stops_all_processes(recipe: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 143
-    assert "2 runs are not complete; rerun the command to continue" in err.splitlines()[-1]
+    assert "incomplete: 2 runs; rerun the command to continue" in err.splitlines()[-1]
     for seed in (1, 2):
         assert list(Path("out/tiny", f"seed-{seed}", "checkpoints").iterdir())  # each has saved

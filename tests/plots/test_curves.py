@@ -63,7 +63,7 @@ def test_curves_have_the_values_of_the_metrics(tmp_path: Path, monkeypatch: pyte
     panels = {axes.get_title(loc="left"): axes for axes in figure.axes}
     assert list(panels) == [
         "Loss with label smoothing (nats per target token)",
-        "Perplexity of a validation token",
+        "Validation perplexity per target token",
         "Learning rate",
         "Gradient norm",
     ]
@@ -73,7 +73,7 @@ def test_curves_have_the_values_of_the_metrics(tmp_path: Path, monkeypatch: pyte
         ([200, 300], [4.5, 4.7]),
     ]
     assert legend_of(loss) == ["training", "validation"]
-    perplexity = panels["Perplexity of a validation token"]
+    perplexity = panels["Validation perplexity per target token"]
     assert [text.get_text() for text in perplexity.texts] == ["90.00"]  # the best value is labeled
     assert points(perplexity.lines[-1].get_xdata()) == [200]
 
