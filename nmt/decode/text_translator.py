@@ -66,6 +66,7 @@ class TextTranslator(ABC):
     lines_reused = 0
 
     _shows_scores = True
+    _on_tokens: Callable[[list[int]], None] | None = None
 
     def __init__(
         self,
@@ -100,6 +101,17 @@ class TextTranslator(ABC):
         other = copy(self)
         other._shows_scores = scores
         other._set_decode(decode)
+        return other
+
+    def watched(self, on_text: Callable[[str], None]) -> Self:
+        """Return a translator that reports the output so far after each step, for one line and a beam of 1.
+
+        Nothing is reported for a line that is split, for several lines, or for a larger beam.
+
+        on_text: receives the text so far; the engine may call it in another thread
+        """
+        other = copy(self)
+        other._on_tokens = lambda tokens: on_text(_BREAKS.sub(" ", self._tokenizers.tgt.decode(tokens)))
         return other
 
     def _set_decode(self, decode: DecodeRecipe) -> None:

@@ -34,6 +34,7 @@ from nmt.search.options import SearchOptions
 from nmt.search.partial_word import PartialWordModel
 from nmt.search.restricted import restrict
 from nmt.search.sampling import SamplingOptions, sample
+from nmt.search.watched import WatchedModel
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
 from nmt.text.clean import UnicodeForm
@@ -158,7 +159,7 @@ class Translator(TextTranslator):
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search in batches of sentences of similar length; see `nmt.search.batches`."""
         lengths = [len(self._tag) + len(task.sentence) + 1 for task in tasks]
-        is_plain = self._shortlist is None and not any(task.partial for task in tasks)
+        is_plain = self._shortlist is None and self._on_tokens is None and not any(task.partial for task in tasks)
         refillable = self._sampling is None and is_plain and is_refillable(self._model)
 
         def search(ids: list[int], batch_size: int, results: dict[int, list[Hypothesis]]) -> None:
@@ -174,7 +175,7 @@ class Translator(TextTranslator):
         self, tasks: Sequence[Task], options: SearchOptions, batch_size: int, finished: dict[int, list[Hypothesis]]
     ) -> None:
         """Search sentences, `batch_size` at a time; `finished` receives the hypotheses of each by its index."""
-        model = self._model_for(tasks)
+        model = self._model_for(tasks, options)
         src = PackedSequences.from_lists([[*self._tag, *task.sentence, EOS_ID] for task in tasks]).to(self._device)
         # A partial word has at most as many tokens as bytes.
         prefixes = [[*task.prefix, *[ANY_TOKEN] * len(task.partial)][: options.max_tokens] for task in tasks]
@@ -186,8 +187,8 @@ class Translator(TextTranslator):
             )
         finished.update(enumerate(results))
 
-    def _model_for(self, tasks: Sequence[Task]) -> StepModel[Any]:
-        """Return the model, restricted to a shortlist and to partial words of these sentences if there are any."""
+    def _model_for(self, tasks: Sequence[Task], options: SearchOptions) -> StepModel[Any]:
+        """Return the model, restricted to the shortlist and partial words of these sentences, and watched."""
         model = self._model
         if self._shortlist is not None:
             spelling = [self._spelling.agreeing(task.partial) if task.partial else [] for task in tasks]
@@ -197,6 +198,8 @@ class Translator(TextTranslator):
             ]
             candidates = self._shortlist.candidates([task.sentence for task in tasks], needed)
             model = restrict(model, to_device(candidates, self._device))
+        if self._on_tokens is not None and options.beam_size == len(tasks) == 1:
+            model = WatchedModel(model, self._on_tokens)
         if any(task.partial for task in tasks):
             prefixes, texts = [task.prefix for task in tasks], [task.partial for task in tasks]
             model = PartialWordModel(model, self._spelling, prefixes, texts)
@@ -205,7 +208,7 @@ class Translator(TextTranslator):
     @torch.inference_mode()
     def _next_tokens(self, task: Task, count: int) -> list[int]:
         """See `TextTranslator._next_tokens`."""
-        model = self._model_for([task])
+        model = self._model_for([task], self._options)
         src = PackedSequences.from_lists([[*self._tag, *task.sentence, EOS_ID]]).to(self._device)
         state = model.start(src, 1)
         same = torch.zeros(1, 1, dtype=torch.int64, device=self._device)

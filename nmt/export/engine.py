@@ -101,9 +101,18 @@ class CTranslate2Engine:
         return self.start_search(tasks, options, batch_tokens, scores=scores)()
 
     def start_search(
-        self, tasks: Sequence[Task], options: SearchOptions, batch_tokens: int, *, scores: bool = True
+        self,
+        tasks: Sequence[Task],
+        options: SearchOptions,
+        batch_tokens: int,
+        *,
+        scores: bool = True,
+        on_tokens: Callable[[list[int]], None] | None = None,
     ) -> Callable[[], list[list[Hypothesis]]]:
-        """Start a search like `search`, and return a function that waits for its results."""
+        """Start a search like `search`, and return a function that waits for its results.
+
+        on_tokens: receives the token ids of the output so far, for one task and a beam of 1
+        """
         prefixes = [task.prefix for task in tasks]
         limits, minimums = output_limits(options, [len(task.sentence) for task in tasks], prefixes)
         is_distant = options.max_length_ratio == math.inf and options.max_extra_tokens >= _DISTANT_LIMIT
@@ -114,6 +123,8 @@ class CTranslate2Engine:
         def start(indices: list[int], *, all_hypotheses: bool = False) -> _Search:
             longest, shortest = max(limits[i] for i in indices), minimums[indices[0]]
             arguments = self._arguments(options, longest, shortest, all_hypotheses or bool(prefixes[indices[0]]))
+            if on_tokens is not None and options.beam_size == len(tasks) == 1:
+                arguments["callback"] = self._reporter(on_tokens)
             return self._start([tasks[i] for i in indices], arguments, batch_tokens)
 
         searches = [start(indices) for indices in groups.values()]
@@ -147,6 +158,18 @@ class CTranslate2Engine:
                 disable_unk=True,
             )
         return [self._tgt_ids[hypothesis[len(task.prefix)]] for hypothesis in result.hypotheses]
+
+    def _reporter(self, on_tokens: Callable[[list[int]], None]) -> Callable[[Any], bool]:
+        """Return a callback for CTranslate2, which calls it for each token, also of the prefix."""
+        tokens: list[int] = []
+
+        def report(step: Any) -> bool:
+            if step.token_id != EOS_ID:
+                tokens.append(self._tgt_ids[step.token])
+                on_tokens(tokens)
+            return False  # do not stop
+
+        return report
 
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], batch_tokens: int) -> list[list[float]]:
         """Return the log-probabilities of each target's tokens and EOS; pairs have no special tokens."""
@@ -433,5 +456,7 @@ class CTranslate2Translator(TextTranslator):
         if any(task.partial for task in tasks):
             raise UserError(_NO_PARTIAL_WORDS)
         tagged = [task._replace(sentence=[*self._tag, *task.sentence]) for task in tasks]
-        finish = self._engine.start_search(tagged, options, self._batch_tokens, scores=self._scores)
+        finish = self._engine.start_search(
+            tagged, options, self._batch_tokens, scores=self._scores, on_tokens=self._on_tokens
+        )
         return lambda: [[self._in_reading_order(hypothesis) for hypothesis in hypotheses] for hypotheses in finish()]

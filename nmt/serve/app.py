@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from time import monotonic
 from typing import Any
 
@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.decode.translation import Translation
-from nmt.serve.events import Event, stream_events
+from nmt.serve.events import Event, merge, stream_events, watch
 from nmt.serve.messages import (
     JsonLine,
     LibreTranslateRequest,
@@ -115,10 +115,16 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         _require_single_lines(texts)
         options = _request_options(body)
         lines = [Line(text, body.prefix if text.strip() else "", tuple(body.required)) for text in texts]
-        if body.attention and (len(texts) != 1 or body.stream):
+        if body.attention and (len(texts) != 1 or body.stream or body.stream_tokens):
             raise HTTPException(400, "attention needs a request with one text and without stream; send one")
         if body.stream:
             return await stream_events(_line_events(service.stream(request, model, options, lines), options))
+        if body.stream_tokens:
+            if (body.beam_size or model.decode.beam_size) > 1:
+                raise HTTPException(400, "stream_tokens needs a greedy search; set beam_size to 1")
+            texts_so_far, watched = watch(lines)
+            chunks = service.stream(request, model, replace(options, watched=True), watched)
+            return await stream_events(merge(_line_events(chunks, options), texts_so_far))
         n_best_lists = await service.translate(request, model, options, lines)
         translations = [[_fields(translation, options) for translation in n_best] for n_best in n_best_lists]
         if body.attention:

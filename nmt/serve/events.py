@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import HTTPException
 from fastapi.responses import StreamingResponse
+
+from nmt.serve.models import Line
 
 Event = tuple[str, dict[str, Any]]
 """Name and data of an event."""
@@ -22,6 +26,38 @@ async def stream_events(events: AsyncIterator[Event]) -> StreamingResponse:
     first = await anext(events, None)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}  # a proxy must not wait for the whole response
     return StreamingResponse(_encode(first, events), media_type="text/event-stream", headers=headers)
+
+
+def watch(lines: Sequence[Line]) -> tuple[asyncio.Queue[Event], list[Line]]:
+    """Return a queue, and the lines with functions that add to it an event `text` for each output so far."""
+    queue: asyncio.Queue[Event] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def add(index: int, text: str) -> None:  # called in another thread
+        loop.call_soon_threadsafe(queue.put_nowait, ("text", {"index": index, "text": text}))
+
+    return queue, [line._replace(on_text=partial(add, index)) for index, line in enumerate(lines)]
+
+
+async def merge(events: AsyncIterator[Event], queue: asyncio.Queue[Event]) -> AsyncIterator[Event]:
+    """Yield events and those of a queue as they arrive, until there are no more events."""
+    while True:
+        event = asyncio.ensure_future(anext(events, None))
+        try:
+            while not event.done():
+                queued = asyncio.ensure_future(queue.get())
+                try:
+                    await asyncio.wait((event, queued), return_when=asyncio.FIRST_COMPLETED)
+                    if queued.done():
+                        yield queued.result()
+                finally:
+                    queued.cancel()
+            found = event.result()
+        finally:
+            event.cancel()
+        if found is None:
+            return
+        yield found
 
 
 async def _encode(first: Event | None, rest: AsyncIterator[Event]) -> AsyncIterator[bytes]:

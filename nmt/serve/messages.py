@@ -73,6 +73,7 @@ class TranslateRequest(NativeRequest):
     attention: bool = False
     scores: bool = False
     stream: bool = False
+    stream_tokens: bool = False
 
 
 class ScoreRequest(NativeRequest):

@@ -27,6 +27,7 @@ class RequestOptions:
     beam_size, length_alpha: None for those of the model
     partial_word: whether prefixes may end within a word
     alternatives: whether the n_best translations differ in the first token after the prefix
+    watched:      whether the outputs so far of greedy searches are reported to `Line.on_text`
     """
 
     n_best: int = 1
@@ -36,16 +37,21 @@ class RequestOptions:
     forbid: tuple[str, ...] = ()
     partial_word: bool = False
     alternatives: bool = False
+    watched: bool = False
     alignments: bool = False
     scores: bool = False
 
 
 class Line(NamedTuple):
-    """A line to translate, the prefix of its translation, and the phrases that it must contain."""
+    """A line to translate, the prefix of its translation, and the phrases that it must contain.
+
+    on_text: receives the output so far, in the worker thread or one of the engine
+    """
 
     text: str
     prefix: str = ""
     required: tuple[str, ...] = ()
+    on_text: Callable[[str], None] = lambda text: None
 
 
 class Pair(NamedTuple):
@@ -110,6 +116,10 @@ class ServedModel:
                 translator.alternatives(line.text, line.prefix, options.n_best, line.required, partial_word=partial)
                 for line in lines
             ]
+        if options.watched and len(lines) > 1:
+            return [found for line in lines for found in self._translate(options, [line])]
+        if options.watched:
+            translator = translator.watched(lines[0].on_text)
         n_best_lists = translator.translate_n_best(
             [line.text for line in lines],
             prefixes=[line.prefix for line in lines],

@@ -118,3 +118,21 @@ def test_attention_of_a_split_line_is_an_error(translator: Translator) -> None:
     ((translation,),) = translator.translate_n_best([line], 1)
     with pytest.raises(UserError, match="the line is split"):
         translator.attention(line, translation)
+
+
+@pytest.mark.parametrize("prefix", ["", "the cat"])
+def test_a_greedy_search_reports_each_token(model: Path, lines: list[str], prefix: str) -> None:
+    greedy = Translator.load(model, "cpu", "fp32", SEARCH.model_copy(update={"beam_size": 1}).all_given())
+    for line in lines:
+        reported: list[str] = []
+        ((translation,),) = greedy.watched(reported.append).translate_n_best([line], prefixes=[prefix])
+        ids = greedy._tokenizers.tgt.ids(translation.pieces)
+        assert reported == [greedy._tokenizers.tgt.decode(ids[: end + 1]) for end in range(len(ids))]
+        assert greedy.translate([line], [prefix]) == [translation.text]
+
+
+def test_other_searches_report_nothing(translator: Translator, lines: list[str]) -> None:
+    reported: list[str] = []
+    watched = translator.watched(reported.append)
+    assert watched.translate(lines) == translator.translate(lines)
+    assert reported == []

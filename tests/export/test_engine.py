@@ -118,6 +118,17 @@ def test_alternatives_match(model: Path, lines: list[str], prefix: str) -> None:
     assert sum(same) >= 9  # rounding may decide between two tokens or translations
 
 
+@pytest.mark.parametrize("prefix", ["", "Der alte"])
+def test_a_greedy_search_reports_each_token(model: Path, lines: list[str], prefix: str) -> None:
+    engine = CTranslate2Translator.load(model, "cpu", "fp32", search(beam_size=1))
+    decode = Tokenizers.load(model).tgt
+    for line in lines[:5]:
+        reported: list[str] = []
+        ((translation,),) = engine.watched(reported.append).translate_n_best([line], prefixes=[prefix])
+        ids = decode.ids(translation.pieces)
+        assert reported == [decode.decode(ids[: end + 1]) for end in range(len(ids))]
+
+
 def test_scores_are_log_probabilities_including_a_prefix(model: Path, copies: list[Path], lines: list[str]) -> None:
     options: dict[str, object] = {"beam_size": 4, "length_penalty": "none"}
     ours, theirs = load_both(model, **options)

@@ -124,6 +124,24 @@ def test_a_text_is_translated_sentence_by_sentence(page: Browser, reference: Tra
     assert texts(page, "#output") == [f"{expected[0]} {expected[1]}\n\n{expected[2]}"]
 
 
+def test_a_greedy_search_shows_each_token(page: Browser, model: Path) -> None:
+    page.run("document.querySelector('#beam-size').value = 1")
+    page.run("""(() => {
+        window.shown = [];
+        const record = () => document.querySelectorAll('.pending').forEach((one) => window.shown.push(one.innerText));
+        new MutationObserver(record).observe(document.querySelector('#output'), {childList: true});
+    })()""")
+    enter(page, SENTENCES[0])
+    greedy = Translator.load(model, "cpu", "fp32", SEARCH.model_copy(update={"beam_size": 1}).all_given())
+    (final,) = greedy.translate(SENTENCES[:1])
+    assert texts(page, "#output .sentence") == [final]
+    reported: list[str] = []
+    greedy.watched(reported.append).translate(SENTENCES[:1])
+    shown = list(dict.fromkeys(page.run("window.shown")))
+    assert len(shown) > 2
+    assert set(shown) <= {f"{text}…" for text in ["", *reported]}
+
+
 def test_tokens_have_their_probability(page: Browser, reference: Translator) -> None:
     enter(page, SENTENCES[0])
     (translation,) = best(reference, SENTENCES[:1])

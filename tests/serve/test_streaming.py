@@ -91,3 +91,22 @@ def test_beam_size_and_length_penalty_are_those_of_the_request(echo: EchoTransla
     for field, value in (("beam_size", 33), ("beam_size", 0), ("length_alpha", -1), ("length_alpha", "x")):
         response = client.post("/v1/translate", json={"text": "a", field: value})
         assert (response.status_code, response.json()["error"].split(":")[0]) == (400, field)
+
+
+def test_tokens_of_a_greedy_search_are_streamed(client: TestClient) -> None:
+    lines = ["The cat sees a dog.", "", "A tree"]
+    body = {"text": lines, "beam_size": 1}
+    expected = [best["text"] for (best,) in client.post("/v1/translate", json=body).json()["translations"]]
+    events = read_events(client.post("/v1/translate", json=body | {"stream_tokens": True}))
+    assert [data["index"] for name, data in events if name == "line"] == [0, 1, 2]
+    for index, text in enumerate(expected):
+        own = [data for name, data in events if name == "text" and data["index"] == index]
+        assert len({data["text"] for data in own}) == len(own)
+        assert [data["text"] for data in own[-1:]] == ([text] if text else [])
+    assert sum(name == "text" for name, _ in events) > 2
+
+
+def test_tokens_need_a_greedy_search(client: TestClient) -> None:
+    response = client.post("/v1/translate", json={"text": "a", "stream_tokens": True})
+    assert response.status_code == 400
+    assert response.json()["error"] == "stream_tokens needs a greedy search; set beam_size to 1"

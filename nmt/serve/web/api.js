@@ -17,12 +17,18 @@ export async function translate(body, signal) {
   return (await (await post(body, signal)).json()).translations[0];
 }
 
-/** Translate lines; calls onLine(index, n-best list) for each as soon as it is translated. */
-export async function translateLines(body, signal, onLine) {
-  const response = await post({...body, stream: true}, signal);
+/**
+ * Translate lines; calls onLine(index, n-best list) for each as soon as it is translated.
+ *
+ * onText: if given, receives index and text so far of a line after each token; needs a beam of 1
+ */
+export async function translateLines(body, signal, onLine, onText = null) {
+  const response = await post({...body, [onText ? "stream_tokens" : "stream"]: true}, signal);
   for await (const [name, data] of events(response.body)) {
     if (name === "line") {
       onLine(data.index, data.translations);
+    } else if (name === "text") {
+      onText(data.index, data.text);
     } else if (name === "error") {
       throw new Error(data.error);
     } else {

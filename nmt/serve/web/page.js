@@ -17,6 +17,7 @@ let selected = 0; // index of the sentence whose details are shown
 let request = new AbortController();
 let timer = 0;
 const results = new Map(); // n-best lists by `keyOf`
+const partial = new Map(); // text so far of the sentences that are being translated, by `keyOf`
 const prefixes = new Map(); // prefix of the translation that the user chose, by source sentence
 const ranks = new Map(); // index of the shown translation, by `keyOf`
 
@@ -107,6 +108,7 @@ function schedule(delay = DELAY) {
 async function update() {
   request.abort();
   request = new AbortController();
+  partial.clear();
   const {signal} = request;
   const isValid = ["beam-size", "length-alpha", "n-best"].every((id) => element(id).checkValidity());
   element("error").hidden = isValid;
@@ -127,10 +129,14 @@ async function update() {
   try {
     for (const [fields, texts] of missing) {
       const lines = [...texts];
-      await translateLines({...JSON.parse(fields), text: lines}, signal, (index, nBest) => {
-        results.set(JSON.stringify([lines[index], JSON.parse(fields)]), nBest);
-        showOutput();
-      });
+      const body = JSON.parse(fields);
+      const show = (map) => (index, value) => {
+        if (!signal.aborted) {
+          map.set(JSON.stringify([lines[index], body]), value);
+          showOutput();
+        }
+      };
+      await translateLines({...body, text: lines}, signal, show(results), body.beam_size === 1 ? show(partial) : null);
     }
     element("status").textContent = "";
   } catch (error) {
@@ -187,7 +193,7 @@ function showOutput() {
       span.append(...wordsWithTokens(translation, index));
     } else {
       span.classList.add("pending");
-      span.textContent = "…";
+      span.textContent = `${partial.get(keyOf(sentence)) ?? ""}…`;
     }
     parts.push(text.slice(end, sentence.start), span);
     end = sentence.end;
