@@ -16,7 +16,7 @@ from nmt.data.store import PairStore
 from nmt.data.workload import Workload
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError, load_recipe
-from nmt.train.batching import micro_batch_multiple, plan_of_epoch, update_needs
+from nmt.train.batching import micro_batch_multiple, plan_of_epoch, update_statistics
 from nmt.train.data import TrainingData
 
 PROCESSES = (1, 2, 4, 8, 16, 64)
@@ -42,10 +42,10 @@ def workload(recipe: Recipe, text: TrainingData, processes: int) -> Workload:
     """Workload of a number of processes with one GPU each."""
     train, world = recipe.train, World(0, processes, torch.device("cpu"))
     assert train.micro_batch_tokens != "auto"
-    multiple, needs = micro_batch_multiple(recipe, world), update_needs(recipe, text)
-    plan = plan_of_epoch(recipe, text, needs, multiple)
+    multiple, statistics = micro_batch_multiple(recipe, world), update_statistics(recipe, text)
+    plan = plan_of_epoch(recipe, text, statistics, multiple)
     if train.shapes == "fixed" or (train.shapes == "auto" and train.compile and processes == 1):
-        plan = replace(plan, shape=needs.shape(train.micro_batch_tokens, multiple))
+        plan = replace(plan, shape=statistics.shape(train.micro_batch_tokens, multiple))
     return Workload.from_plan(plan, processes)
 
 

@@ -25,7 +25,7 @@ from nmt.evaluate.student_t import student_t_quantile
 from nmt.logs import progress, say, warnings_only
 from nmt.processes.distributed import World, start_world
 from nmt.recipe import Recipe, dump_choices
-from nmt.train.batching import plan_of_epoch, update_needs
+from nmt.train.batching import plan_of_epoch, update_statistics
 from nmt.train.data import TrainingData
 from nmt.train.disk_space import disk_need, model_parameters
 from nmt.train.memory import MemoryProbe, available_memory, checkpoint_copy_bytes, missing_moment_bytes
@@ -58,13 +58,13 @@ def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Fo
     plain = recipe.model_copy(update={"train": recipe.train.model_copy(update={"subword_sampling": 0.0})})
     world = World(0, 1, torch.device("cpu"))
     text = TrainingData.from_prepared(prepared, plain, world)
-    needs = update_needs(plain, text)
-    counts = count_run(plain, text, needs)
+    statistics = update_statistics(plain, text)
+    counts = count_run(plain, text, statistics)
     if not seconds:
         tokens = recipe.train.micro_batch_tokens
-        work = () if tokens == "auto" else forecast_work(plain, text, needs, tokens, processes)
+        work = () if tokens == "auto" else forecast_work(plain, text, statistics, tokens, processes)
         return replace(forecast, text=counts, work=work)
-    return _measure(replace(forecast, text=counts), plain, text, needs, sizes, processes, seconds)
+    return _measure(replace(forecast, text=counts), plain, text, statistics, sizes, processes, seconds)
 
 
 def _prepared(recipe: Recipe) -> Prepared | None:
@@ -73,12 +73,12 @@ def _prepared(recipe: Recipe) -> Prepared | None:
     return None if "train" in outdated_splits(recipe, directory) else load_prepared(directory)
 
 
-def count_run(recipe: Recipe, text: TrainingData, needs: UpdateStatistics) -> TextForecast:
+def count_run(recipe: Recipe, text: TrainingData, statistics: UpdateStatistics) -> TextForecast:
     """Count epochs and target tokens of a run by planning every epoch."""
     train, updates, tokens, epoch, epochs, first = recipe.train, 0, 0, 0, 0.0, 0
     with progress("planning", train.max_steps, "updates") as bar:
         while updates < train.max_steps and (train.max_epochs is None or epoch < train.max_epochs):
-            plan = plan_of_epoch(recipe, text, needs, multiple=1, epoch=epoch)
+            plan = plan_of_epoch(recipe, text, statistics, multiple=1, epoch=epoch)
             used = min(len(plan), train.max_steps - updates)
             pairs = plan.order[: plan.starts[used]]
             tokens += int(plan.tgt_lengths[pairs].sum(dtype=np.int64)) + len(pairs)
@@ -90,7 +90,7 @@ def count_run(recipe: Recipe, text: TrainingData, needs: UpdateStatistics) -> Te
 def forecast_work(
     recipe: Recipe,
     text: TrainingData,
-    needs: UpdateStatistics,
+    statistics: UpdateStatistics,
     micro_batch_tokens: int,
     processes: Sequence[int],
     *,
@@ -105,9 +105,9 @@ def forecast_work(
         multiple = number if requested == "auto" else requested
         if multiple % number:
             continue
-        plan = replace(plan_of_epoch(recipe, text, needs, multiple), micro_batch_tokens=micro_batch_tokens)
+        plan = replace(plan_of_epoch(recipe, text, statistics, multiple), micro_batch_tokens=micro_batch_tokens)
         if has_one_shape or recipe.train.shapes == "fixed":
-            plan = replace(plan, shape=needs.shape(micro_batch_tokens, multiple))
+            plan = replace(plan, shape=statistics.shape(micro_batch_tokens, multiple))
         load = Workload.from_plan(plan, number)
         work.append(WorkForecast(number, load.micro_batches, load.efficiency))
     return tuple(work)
@@ -117,7 +117,7 @@ def _measure(
     forecast: Forecast,
     recipe: Recipe,
     text: TrainingData,
-    needs: UpdateStatistics,
+    statistics: UpdateStatistics,
     sizes: tuple[int, int],
     processes: Sequence[int],
     seconds: float,
@@ -130,7 +130,7 @@ def _measure(
             bench = TrainingBench(spec, world, text.train, text)
         with bench:
             trainer = bench.trainer
-            memory = _memory(trainer, needs)
+            memory = _memory(trainer, statistics)
             first = bench.run(1).seconds
             updates = max(1, round(seconds / REPETITIONS / max(bench.run(1).seconds, first / 100, 1e-6)))
             done = [bench.run(updates) for _ in range(REPETITIONS)]
@@ -138,7 +138,7 @@ def _measure(
             work = forecast_work(
                 recipe,
                 text,
-                needs,
+                statistics,
                 bench.micro_batch_tokens,
                 processes,
                 has_one_shape=trainer.batching.shape is not None,
@@ -166,7 +166,7 @@ def _measure(
     return replace(forecast, work=work, speed=speed)
 
 
-def _memory(trainer: Trainer, needs: UpdateStatistics) -> int | None:
+def _memory(trainer: Trainer, statistics: UpdateStatistics) -> int | None:
     """Return the bytes of parameters, gradients, optimizer, checkpoint copies and the largest micro-batch.
 
     None if the step is compiled, because other shapes would be compiled for the measurement.
@@ -176,7 +176,7 @@ def _memory(trainer: Trainer, needs: UpdateStatistics) -> int | None:
         return None
     averages = int(trainer.average is not None)
     reserve = missing_moment_bytes(trainer.updater.optimizer) + checkpoint_copy_bytes(trainer.model, averages, device)
-    plan = plan_of_epoch(recipe, trainer.text, needs, batching.multiple)
+    plan = plan_of_epoch(recipe, trainer.text, statistics, batching.multiple)
     shape = batching.shape
     fixed = None if shape is None else (lambda budget: shape)
     probe = MemoryProbe(trainer.loss, plan, trainer.world, trainer.updater.precision, reserve, fixed)

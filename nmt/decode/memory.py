@@ -105,7 +105,7 @@ class TranslationMemory:
         except OSError as error:
             raise sqlite3.OperationalError(error.strerror) from error
         if start and start != _HEADER:
-            raise self._damaged("it is no SQLite database")
+            raise self._damaged("it is not an SQLite database")
 
     def _create_or_check(self) -> None:
         """Create the tables of a new database; raises UserError if an existing one has others."""
@@ -146,7 +146,7 @@ class TranslationMemory:
 
     def _damaged(self, problem: str) -> UserError:
         return UserError(
-            f"{self._path} is damaged or no translation memory ({problem}); --memory needs a file of `nmt translate "
+            f"{self._path} is damaged or not a translation memory ({problem}); --memory needs a file of `nmt translate "
             "--memory`; remove it to start an empty one, or name another file"
         )
 

@@ -1,11 +1,12 @@
 """Attention (Vaswani et al. 2017, section 3.2.1): the equation, and its kernels for packed sentences.
 
-All kernels compute the same:
+All kernels compute the same result:
 
 matmul  padded rows and `scaled_dot_product`; fastest for short sentences on a CPU
 sdpa    padded rows and torch's fused kernel; on a GPU if varlen does not support the dtype or dropout
 varlen  torch's variable-length flash kernel on packed rows; on a GPU if `can_use_varlen`
-masked  all positions to all, with a mask from `cu_seqlens`; the inputs of varlen on any device, to test compiled steps
+masked  all packed positions at once, with a mask from `cu_seqlens`; has the inputs of varlen and runs on any device, to
+        test compiled steps
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Kernel = Literal["matmul", "sdpa", "varlen", "masked"]
 if torch.cuda.is_available():
     from torch.nn.attention.varlen import varlen_attn
 
-    # torch 2.12 replaced `is_causal` by the window (-1, 0).
+    # torch 2.12 replaced `is_causal` with the window (-1, 0).
     _HAS_WINDOW = "window_size" in inspect.signature(varlen_attn).parameters
     _VARLEN_CAUSAL: dict[str, Any] = {"window_size": (-1, 0)} if _HAS_WINDOW else {"is_causal": True}
 
@@ -95,9 +96,9 @@ def attend(
     kernel = kernel or choose_kernel(q, p)
     match kernel:
         case "varlen":
-            causality = _VARLEN_CAUSAL if causal else {}
+            options = _VARLEN_CAUSAL if causal else {}
             lengths = (queries.cu_seqlens, keys.cu_seqlens, queries.max_length, keys.max_length)
-            return cast(Tensor, varlen_attn(q, k, v, *lengths, **causality))
+            return cast(Tensor, varlen_attn(q, k, v, *lengths, **options))
         case "sdpa" | "matmul":
             rows = queries.attention_rows(keys, causal=causal)
             q, k, v = pad(q, rows.queries), pad(k, rows.keys), pad(v, rows.keys)  # (rows, num_heads, width, d_head)

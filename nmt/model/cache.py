@@ -30,7 +30,8 @@ class Cache(Protocol):
 class KeyValueCache:
     """Keys and values of every hypothesis so far, including pruned ones.
 
-    Reordering hypotheses does not move them: `DecoderState.mask` selects the slots of a hypothesis, and is small.
+    Reordering hypotheses does not move keys and values. It reorders the small `DecoderState.mask`, which selects the
+    slots of each hypothesis.
 
     stored: (2, batch, num_heads, padded_width(length), d_head), zeros after the first `length` slots
     """
@@ -39,23 +40,23 @@ class KeyValueCache:
         """Create an empty cache with the sizes of `like`, (2, batch, num_heads, any, d_head)."""
         self.stored = like[:, :, :, :0]
         self.length = 0
-        self._steps: list[int] = []  # of each slot
+        self._steps: list[int] = []  # step of each slot
 
     def append(self, keys_values: Tensor) -> Tensor:
         """See `Cache.append`."""
         first, self.length = self.length, self.length + keys_values.shape[1]
         self._steps += [self._steps[-1] + 1 if self._steps else 0] * keys_values.shape[1]
-        more = padded_width(self.length) - self.stored.shape[3]
-        if more:
+        missing = padded_width(self.length) - self.stored.shape[3]
+        if missing:
             # No spare capacity: matmuls of `attend_cached` need contiguous memory.
-            self.stored = F.pad(self.stored, (0, 0, 0, more))
+            self.stored = F.pad(self.stored, (0, 0, 0, missing))
         self.stored[:, :, :, first : self.length] = heads_first(keys_values)
         return self.stored
 
     def distances(self) -> Tensor:
         """See `Cache.distances`."""
-        behind = [0] * (self.stored.shape[3] - self.length)
-        return torch.tensor([step - self._steps[-1] for step in self._steps] + behind, device=self.stored.device)
+        unused = [0] * (self.stored.shape[3] - self.length)
+        return torch.tensor([step - self._steps[-1] for step in self._steps] + unused, device=self.stored.device)
 
     def select(self, sentences: Tensor) -> None:
         """Select sentences (n,), in this order."""
@@ -103,7 +104,7 @@ class DecoderState:
     memory_mask: (batch, 1, 1, padded src_len), -inf at source padding
     mask:        (batch, 1, beam, capacity), 0 at the slots of a hypothesis and its ancestors, -inf elsewhere
     slots:       used slots of the cache; the first step adds one, later steps one per hypothesis
-    length:      steps so far
+    length:      number of steps taken
     """
 
     layers: list[LayerState[KeyValueCache]]
@@ -124,7 +125,7 @@ class DecoderState:
         return self.mask[:, :, :hypotheses, :width]
 
     def reorder(self, beam_index: Tensor) -> None:
-        """Let hypothesis j of sentence b continue hypothesis `beam_index[b, j]`; beam_index: (batch, beam)."""
+        """Make hypothesis j of sentence b continue hypothesis `beam_index[b, j]`; beam_index: (batch, beam)."""
         self.mask = self.mask.gather(2, beam_index[:, None, :, None].expand_as(self.mask))
 
     def select(self, sentence_index: Tensor) -> None:

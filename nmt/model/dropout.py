@@ -22,10 +22,10 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(...) -> (...)."""
-        return dropout(x, self.p_now)
+        return dropout(x, self.current_p)
 
     @property
-    def p_now(self) -> float:
+    def current_p(self) -> float:
         """Current probability of zeroing an element."""
         return self.p * self.scale if self.training else 0.0
 
@@ -33,16 +33,16 @@ class Dropout(nn.Module):
 def dropout(x: Tensor, p: float) -> Tensor:
     """Zero each element with probability `p` and scale the others by 1 / (1 - p).
 
-    On a CPU each random 64-bit integer gives four 16-bit integers, several times faster than one draw per element. `p`
-    is rounded to a multiple of 2^-16, and the scale matches the rounded value.
+    On a CPU each random 64-bit integer gives four 16-bit integers, several times faster than one sample per element.
+    `p` is rounded to a multiple of 2^-16, and the scale matches the rounded value.
     """
     if p == 0.0:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, p)
     dropped_levels = round(p * _LEVELS)
-    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
-    kept = draws.view(torch.int16)[: x.numel()].view(x.shape).ge_(dropped_levels - _LEVELS // 2)  # 1 or 0
+    samples = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
+    kept = samples.view(torch.int16)[: x.numel()].view(x.shape).ge_(dropped_levels - _LEVELS // 2)  # 1 or 0
     scale = torch.tensor(_LEVELS / (_LEVELS - dropped_levels), dtype=x.dtype)
     if x.dtype.itemsize == kept.dtype.itemsize:
         return x * kept.mul_(scale.view(kept.dtype)).view(x.dtype)  # the bits of the scale, or of 0

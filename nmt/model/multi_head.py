@@ -26,7 +26,7 @@ class MultiHeadAttention(nn.Module):
         self.num_heads = recipe.num_heads
         self.width = recipe.num_heads * recipe.head_width  # num_heads * d_head
         self.dropout = Dropout(recipe.attention_dropout)  # on the attention weights
-        self.kernel: Kernel | None = None  # None: the fastest
+        self.kernel: Kernel | None = None  # None selects the fastest
 
     def split_heads(self, projected: Tensor, parts: int) -> Tensor:
         """(..., parts * num_heads * d_head) -> (..., parts, num_heads, d_head)."""
@@ -50,9 +50,9 @@ class SelfAttention(MultiHeadAttention):
         """(total, d_model) -> (total, d_model); `causal`: a position attends only to itself and earlier positions."""
         q, k, v = self._project(x, sentences.positions).unbind(1)  # each (total, num_heads, d_head)
         if self.relative is not None:
-            heads = self.relative.attend(q, k, v, sentences, causal=causal, p=self.dropout.p_now)
+            heads = self.relative.attend(q, k, v, sentences, causal=causal, p=self.dropout.current_p)
         else:
-            heads = attend(q, k, v, sentences, sentences, causal=causal, p=self.dropout.p_now, kernel=self.kernel)
+            heads = attend(q, k, v, sentences, sentences, causal=causal, p=self.dropout.current_p, kernel=self.kernel)
         return self.out(heads.flatten(-2))
 
     def step(self, x: Tensor, positions: Tensor, cache: Cache, mask: Tensor) -> Tensor:
@@ -89,12 +89,12 @@ class CrossAttention(MultiHeadAttention):
         self.q = nn.Linear(recipe.d_model, self.width)
         self.kv = nn.Linear(recipe.d_model, 2 * self.width)
         self.out = nn.Linear(self.width, recipe.d_model)
-        self.cache_dtype: torch.dtype | None = None  # None: that of the encoder output
+        self.cache_dtype: torch.dtype | None = None  # None keeps the dtype of the encoder output
 
     def forward(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
         """x: (tgt.total, d_model), encoder output: (src.total, d_model) -> (tgt.total, d_model)."""
         q, (k, v) = self._queries(x), self.split_heads(self.kv(memory), 2).unbind(1)
-        heads = attend(q, k, v, tgt, src, causal=False, p=self.dropout.p_now, kernel=self.kernel)
+        heads = attend(q, k, v, tgt, src, causal=False, p=self.dropout.current_p, kernel=self.kernel)
         return self.out(heads.flatten(-2))
 
     def weights(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
@@ -111,7 +111,7 @@ class CrossAttention(MultiHeadAttention):
         return heads_first(kv).contiguous().to(self.cache_dtype or memory.dtype)
 
     def step(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        """(batch, hypotheses, d_model) -> the same shape; memory: of `cache_memory`; mask: (batch, 1, 1, src_len)."""
+        """(batch, hypotheses, d_model) -> the same shape; memory: from `cache_memory`; mask: (batch, 1, 1, src_len)."""
         return self.out(attend_cached(self._queries(x), memory, mask).flatten(-2))
 
     def _queries(self, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Packed sentences: concatenated without padding.
 
 Each side of a micro-batch is one row of tokens. Only attention uses sentence boundaries; all other layers and the loss
-work on `(total, ...)` rows. To give all micro-batches one shape, sentences of pad tokens follow; their labels are
+work on `(total, ...)` rows. To give all micro-batches one shape, sentences of pad tokens are appended, whose labels are
 ignored.
 """
 
@@ -130,7 +130,7 @@ class PackedSequences:
         )
 
     def repeated(self) -> PackedSequences:
-        """Return all sentences, followed by the same sentences."""
+        """Return all sentences twice, the copies after the originals."""
         return PackedSequences(
             tokens=self.tokens.repeat(2),
             positions=self.positions.repeat(2),
@@ -140,7 +140,7 @@ class PackedSequences:
         )
 
     def append_padding(self, lengths: Sequence[int], max_length: int | None = None) -> PackedSequences:
-        """Append sentences of pad tokens with the given lengths; `max_length` defaults to the present one."""
+        """Append sentences of pad tokens with the given lengths; `max_length` defaults to the current one."""
         device = self.tokens.device
         ends = self.total + torch.tensor(lengths, dtype=torch.int64, device=device).cumsum(0)
         positions = (torch.arange(length, device=device) for length in lengths if length)
@@ -184,12 +184,12 @@ class BatchShape:
     max_length: int
 
     def padding_pairs(self, src_tokens: int, tgt_tokens: int) -> int:
-        """Return the minimum number of padding pairs after so many tokens, each up to `max_padding_length`."""
+        """Return the minimum number of padding pairs, each up to `max_padding_length`, after this many tokens."""
         missing = max(self.src_tokens - src_tokens, self.tgt_tokens - tgt_tokens)
         return math.ceil(missing / max_padding_length(self.max_length))
 
     def holds(self, src_tokens: int, tgt_tokens: int, num_sentences: int) -> bool:
-        """Return whether so much fits, with a source token for each padding pair to attend to."""
+        """Return whether these counts fit, with a source token for each padding pair to attend to."""
         padding = self.padding_pairs(src_tokens, tgt_tokens)
         fits = src_tokens + padding <= self.src_tokens and tgt_tokens <= self.tgt_tokens
         return fits and num_sentences + padding <= self.num_sentences
@@ -221,7 +221,7 @@ class Batch:
         return self.labels.shape[0] - self.padding
 
     def pad_to_shape(self, shape: BatchShape) -> Batch:
-        """Pad to `shape`, by pairs of pad tokens and then empty pairs."""
+        """Pad to `shape` with pairs of pad tokens, then with empty pairs."""
         counts = self.src.total, self.tgt.total, self.num_sentences
         assert shape.holds(*counts), f"{shape} does not hold {counts}"
         padding = shape.padding_pairs(*counts[:2])

@@ -19,7 +19,7 @@ from nmt.devices.transfer import to_device
 
 Lengths = NDArray[np.int64]
 
-# Rows have room for several short sentences, and a width that is a multiple of the step, to limit the matmul shapes.
+# Rows have capacity for several short sentences. Their width is a multiple of the step, to limit the matmul shapes.
 _MIN_WIDTH = 64
 _WIDTH_STEP = 16
 
@@ -71,7 +71,7 @@ class AttentionRows:
 
 
 def one_per_row(lengths: Lengths, device: torch.device) -> PaddedRows:
-    """Lay out each sentence in its own row, with the padded width of the longest."""
+    """Put each sentence in its own row, with the padded width of the longest."""
     width = padded_width(int(lengths.max(initial=0)))
     return _layout(lengths, np.arange(len(lengths)), width).to(device)
 
@@ -143,7 +143,7 @@ class _Layout:
 
 
 def _layout(lengths: Lengths, row_of: Lengths, width: int) -> _Layout:
-    """Lay out sentences in the given rows, in order within a row."""
+    """Put sentences in the given rows, in order within a row."""
     num_rows, total = int(row_of.max(initial=-1)) + 1, int(lengths.sum())
     ends = np.zeros(num_rows, dtype=np.int64)
     np.add.at(ends, row_of, lengths)

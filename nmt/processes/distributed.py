@@ -1,4 +1,4 @@
-"""Process group of a job: rank, world size, collectives, start and end. With one process every operation is trivial.
+"""Process group of a job: rank, world size, collectives, start and end. With one process, collectives do nothing.
 
 Processes are started by torchrun, or by any launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
 MASTER_PORT, such as srun. A rank that dies or hangs ends the job with one message (`nmt.processes.failure_detection`).
@@ -30,7 +30,7 @@ RESUME_REMEDY = "rerun the same command to resume from the last checkpoint"
 
 @dataclass(frozen=True)
 class World:
-    """This process among all: `rank` of `size`, its device, and the failure detector (None with one process)."""
+    """This process in its job: `rank` of `size`, its device, and the failure detector (None with one process)."""
 
     rank: int
     size: int
@@ -62,7 +62,7 @@ class World:
             dist.barrier()
 
     def barrier_without_timeout(self) -> None:
-        """Wait until every process has reached this point, for as long as all are alive."""
+        """Wait without a timeout until every process has reached this point; raises JobEnded if the job ends."""
         if self.detector is not None:
             self.detector.barrier()
 
@@ -164,7 +164,7 @@ def start_world(device_name: str, remedy: str = RESUME_REMEDY) -> Iterator[World
     """Join the process group for a `with` block; with one process, only choose the device.
 
     Args:
-        remedy: what the user does after a rank died or hung, for the message.
+        remedy: advice to the user after a rank died or hung, for the message.
 
     Raises:
         UserError: the other processes cannot be reached.

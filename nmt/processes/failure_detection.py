@@ -32,13 +32,13 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from nmt.recipe import JobEnded, UserError
 
 MAX_HEARTBEAT_SECONDS = 1.0
-EXIT_SECONDS = 5.0  # how long a process may take to exit by itself after a verdict
+EXIT_SECONDS = 5.0  # time for a process to exit by itself after a verdict
 POLL_SECONDS = 0.05
 
-# After a connection broke: missed heartbeats that identify the lost rank, and checks before giving up.
+# After a broken connection: missed heartbeats that identify the lost rank, and checks before giving up.
 SUSPECT_MISSED = 4
 SUSPECT_CHECKS = 10
-# Heartbeats for which the process that found a failure lives on: the store may end with it.
+# The process that found a failure exits after this many heartbeats, because the store may end with it.
 VERDICT_HEARTBEATS = 3
 
 NO_VERDICT = "none"
@@ -47,9 +47,10 @@ LEFT = "left"
 
 @dataclass
 class Peer:
-    """One rank as seen by the others. Counts are heartbeats of the observer: a suspended machine loses nobody.
+    """One rank as seen by the others. Counts are in heartbeats of the observer, so suspending its machine does not
+    make other ranks look lost.
 
-    heartbeat: last value read; LEFT once the rank announced its exit
+    heartbeat: last value read; LEFT after the rank announced its exit
     synchronizations: synchronization points that it has reached
     missed: heartbeats without a new value
     behind: heartbeats for which others have waited for it
@@ -85,8 +86,9 @@ def join_job(store: Store, rank: int, size: int, timeout: float) -> tuple[str, l
     """Wait for all ranks; return a job id and all peers in rank order.
 
     After an elastic restart the store still holds the keys of earlier processes, and torchrun's restart count differs
-    between machines (pytorch#108158). Therefore rank 0 publishes the list of all cards until every rank has found its
-    own card in it. The hash of that list is the job id and prefixes all keys of the job.
+    between machines (pytorch#108158). Therefore each rank publishes a card with its host, pid and a random id, and
+    rank 0 publishes the list of all cards until every rank has found its own card in it. The hash of that list is the
+    job id, which prefixes all keys of the job.
 
     Raises:
         UserError: a rank is missing after `timeout` seconds.
@@ -127,7 +129,7 @@ class FailureDetector:
     synchronizations: synchronization points that this process has reached; counted by the main thread
     patience: seconds without a heartbeat after which a rank counts as dead
     timeout: seconds that a rank may be late at a synchronization point
-    verdict: why the job ends; empty while it runs
+    verdict: reason for the end of the job; empty while it runs
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class FailureDetector:
 
         Args:
             serves_store: the store ends with this process.
-            remedy: what the user does after a failure, for the message.
+            remedy: advice to the user after a failure, for the message.
 
         Raises:
             UserError: a rank is missing after `timeout` seconds.
@@ -305,14 +307,14 @@ class FailureDetector:
 
     def _conclude(self, verdict: str, *, is_shown: bool = True) -> bool:
         """Set and print the verdict; return False if there is one already."""
-        signed = f"{self._rank} {verdict}"  # two ranks may find the same words
+        signed = f"{self._rank} {verdict}"  # distinguishes ranks that find the same cause
         with self._verdict_lock:  # no thread exits between writing and printing
             try:
-                found = self._store.compare_set("verdict", NO_VERDICT, signed).decode()
+                stored = self._store.compare_set("verdict", NO_VERDICT, signed).decode()
             except RuntimeError:  # without the store every rank reports for itself
-                found = signed
-            is_first = found == signed and not self.verdict
-            self.verdict = self.verdict or _unsigned(found)
+                stored = signed
+            is_first = stored == signed and not self.verdict
+            self.verdict = self.verdict or _unsigned(stored)
             if is_first and is_shown:
                 _print_message(verdict)
             return is_first

@@ -43,7 +43,8 @@ def map_in_order(
 
     Args:
         make_worker: builds the worker function, once per process; must be picklable.
-        jobs: inputs of the worker function. None is not a job: it flushes, because the next job may take long to come.
+        jobs: inputs of the worker function. None is not a job: all pending results are yielded before the next
+            job is read, which may take long.
         option: the option that sets the number of processes, for the error message.
 
     Raises:
@@ -106,19 +107,19 @@ def _context(modules: Iterable[str]) -> BaseContext:
     return context
 
 
-def _modules(part: Any) -> Iterator[str]:
+def _modules(worker: Any) -> Iterator[str]:
     """Yield the modules of this package that define a function and the arguments of a partial."""
-    if isinstance(part, partial):
-        for inner in (part.func, *part.args, *part.keywords.values()):
+    if isinstance(worker, partial):
+        for inner in (worker.func, *worker.args, *worker.keywords.values()):
             yield from _modules(inner)
-    elif getattr(part, "__module__", "").split(".")[0] == __name__.split(".")[0]:
-        yield part.__module__
+    elif getattr(worker, "__module__", "").split(".")[0] == __name__.split(".")[0]:
+        yield worker.__module__
 
 
-def _start_worker(make_worker: Callable[[], Callable[[Any], Any]], end: Connection) -> None:
+def _start_worker(make_worker: Callable[[], Callable[[Any], Any]], pipe: Connection) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for spawned workers
-    threading.Thread(target=_exit_with_parent, args=(end,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(pipe,), daemon=True).start()
     _worker = make_worker()
     # Collecting these permanent objects would take 0.1 s and copy the pages shared with the fork server.
     gc.freeze()
@@ -128,8 +129,8 @@ def _work(job: Any) -> Any:
     return _worker(job)
 
 
-def _exit_with_parent(end: Connection) -> None:
+def _exit_with_parent(pipe: Connection) -> None:
     """Exit when the parent closes its end of the pipe: it died, or needs no more results."""
     with suppress(EOFError, OSError):
-        end.recv_bytes()
+        pipe.recv_bytes()
     os._exit(1)

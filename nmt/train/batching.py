@@ -46,7 +46,7 @@ class Batching:
     def choose(
         cls, recipe: Recipe, world: World, text: TrainingData, updater: Updater, averages: int, state: TrainState
     ) -> Batching:
-        """Find the largest micro-batch that fits into memory, or check that of the recipe; called by all processes.
+        """Find the largest micro-batch that fits into memory, or check the one of the recipe; called by all processes.
 
         Reuses the result of an earlier start of the run if it is still valid.
 
@@ -57,11 +57,11 @@ class Batching:
             UserError: no micro-batch fits, or the micro-batches cannot be divided by the world size.
         """
         multiple = micro_batch_multiple(recipe, world)
-        needs = update_needs(recipe, text)
+        statistics = update_statistics(recipe, text)
         shapes: Callable[[int], BatchShape] | None = None
         if has_fixed_shapes(recipe, world, updater.precision):
-            shapes = partial(needs.shape, multiple=multiple)
-        plan = plan_of_epoch(recipe, text, needs, multiple)
+            shapes = partial(statistics.shape, multiple=multiple)
+        plan = plan_of_epoch(recipe, text, statistics, multiple)
         budget = _known_budget(recipe, world, state)
         if budget is None:
             reserve = missing_moment_bytes(updater.optimizer) + checkpoint_copy_bytes(
@@ -71,7 +71,7 @@ class Batching:
             budget = fit_micro_batch(recipe.train.micro_batch_tokens, recipe.data.max_tokens + 1, probe)
         shape = shapes(budget) if shapes else None
         workload = Workload.from_plan(replace(plan, micro_batch_tokens=budget, shape=shape), world.size)
-        return cls(needs.src_tokens, budget, multiple, shape, workload)
+        return cls(statistics.src_tokens, budget, multiple, shape, workload)
 
     def announce(self, recipe: Recipe, state: TrainState) -> None:
         """Log the micro-batching and its changes since the last start; warn of idle processes."""
@@ -90,7 +90,7 @@ class Batching:
 
 
 def describe_workload(work: Workload) -> str:
-    """Return a log line."""
+    """Return a log line about micro-batches, padding and load balance."""
     line = f"an update has {work.micro_batches:.3g} micro-batches on average"
     if work.processes == 1:
         return f"{line}, {work.useful:.1%} of them tokens, the rest padding"
@@ -113,7 +113,7 @@ def micro_batch_multiple(recipe: Recipe, world: World) -> int:
     return requested
 
 
-def update_needs(recipe: Recipe, text: TrainingData) -> UpdateStatistics:
+def update_statistics(recipe: Recipe, text: TrainingData) -> UpdateStatistics:
     """Return the sizes of updates, the same in every epoch and after every resume."""
     store, mixture = text.train, text.mixture
     src, tgt = store.src.lengths, store.tgt.lengths
@@ -129,7 +129,7 @@ def update_needs(recipe: Recipe, text: TrainingData) -> UpdateStatistics:
 
 
 def plan_of_epoch(
-    recipe: Recipe, text: TrainingData, needs: UpdateStatistics, multiple: int, epoch: int = 0
+    recipe: Recipe, text: TrainingData, statistics: UpdateStatistics, multiple: int, epoch: int = 0
 ) -> EpochPlan:
     """Plan an epoch; the first is representative of all. For "auto", with the smallest micro-batches."""
     requested = recipe.train.micro_batch_tokens
@@ -137,7 +137,7 @@ def plan_of_epoch(
         text.train.src.lengths,
         text.train.tgt.lengths,
         batch_tokens=recipe.train.batch_tokens,
-        src_batch_tokens=needs.src_tokens,
+        src_batch_tokens=statistics.src_tokens,
         micro_batch_tokens=recipe.data.max_tokens + 1 if requested == "auto" else requested,
         seed=recipe.seed,
         epoch=epoch,

@@ -23,7 +23,7 @@ ROW_MULTIPLE = 64
 def compilable_cross_entropy(
     hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk_bytes: int
 ) -> tuple[Tensor, Tensor]:
-    """Compute `linear_cross_entropy` without rows whose label is PAD_ID.
+    """Compute `linear_cross_entropy`, ignoring rows whose label is PAD_ID.
 
     Args:
         hidden: (total, d_model), in the dtype of matmuls

@@ -19,8 +19,8 @@ from nmt.recipe import Recipe
 class TrainingData:
     """Training and validation pairs.
 
-    mixture:        pairs of each corpus in an epoch; None: every pair once
-    epochs:         subword segmentations sampled for each epoch; None: those of `train`
+    mixture:        pairs of each corpus in an epoch; None shows every pair once
+    epochs:         subword segmentations sampled for each epoch; None uses those of `train`
     identity:       fingerprint of the training text, see `nmt.data.fingerprint.text_identity`; "" if unknown
     valid_identity: fingerprint of the validation text, see `nmt.data.prepare.Prepared.valid_identity`
     """

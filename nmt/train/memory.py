@@ -40,7 +40,7 @@ MARGIN = 0.1
 
 # Approximate maximum tokens of a trial step on a CPU.
 _SAMPLE_TOKENS = 2_048
-# Updates are random samples of the corpus; a few show the lengths that occur together.
+# Updates are random samples of the corpus, so a few show which lengths occur together.
 _MAX_SAMPLED_UPDATES = 64
 _POLL_SECONDS = 0.001
 
@@ -91,7 +91,7 @@ def heaviest_shape(plan: EpochPlan) -> MicroBatchShape:
     Both sides have as many tokens as the budget allows, or as an equal part of an update has. Attention on padded rows
     needs memory for tokens * longest: the pairs of a micro-batch have similar target lengths, but one source may be
     long. Therefore assume in each micro-batch of some updates the longest source of the corpus for its target lengths,
-    and return the one with the largest attention. Longer sentences by subword sampling are not covered.
+    and return the one with the largest attention. Does not account for longer sentences from subword sampling.
     """
     updates = [plan.bands(index) for index in range(max(1, min(len(plan) - 1, _MAX_SAMPLED_UPDATES)))]
     tokens = min(plan.micro_batch_tokens, _largest_part(plan))
@@ -180,13 +180,13 @@ def checkpoint_copy_bytes(model: nn.Module, averages: int, device: torch.device)
 class MemoryProbe:
     """Measures which micro-batch budgets fit into memory. Model, gradients and random states are unchanged.
 
-    All processes must call it together, and get the same result, that of the process with the least memory.
+    All processes must call it together and get the same result: that of the process with the least memory.
 
     loss:       model and loss on their device, without DDP
-    plan:       of any epoch; its own budget is ignored
-    reserve:    bytes that training will allocate besides, such as the optimizer state; the weights
-                are there already, and their gradients are part of every step that is tried
-    shape:      the shape of all micro-batches under a budget; None if shapes vary
+    plan:       plan of any epoch; its budget is ignored
+    reserve:    bytes that training allocates in addition, such as the optimizer state. Excludes the weights, which
+                exist already, and their gradients, which each measured step includes
+    shape:      returns the shape of all micro-batches under a budget; None if shapes vary
     available, measure: replaced in tests
     """
 
@@ -205,7 +205,7 @@ class MemoryProbe:
             return
         longest = 1 + int(max(self.plan.src_lengths.max(), self.plan.tgt_lengths.max()))
         best = self._largest(range(_round_up(longest), budget, BUDGET_STEP))
-        self._require_some(best, longest)
+        self._require_fit(best, longest)
         raise UserError(
             f"a step with train.micro_batch_tokens={budget} exceeds the memory of {self._device}; "
             f"it must be at most {best}; set it to {best}{self._or_recompute}"
@@ -222,7 +222,7 @@ class MemoryProbe:
         if self._device.type == "cpu":
             largest = min(largest, LARGEST_ON_CPU)
         best = self._largest(range(smallest, max(smallest, largest) + 1, BUDGET_STEP))
-        self._require_some(best, at_least)
+        self._require_fit(best, at_least)
         return best
 
     def _largest(self, budgets: range) -> int:
@@ -230,7 +230,7 @@ class MemoryProbe:
         fitting = bisect_left(budgets, True, key=lambda budget: not self._fits(budget, MARGIN))
         return -self.world.max(-(budgets[fitting - 1] if fitting else 0))
 
-    def _require_some(self, best: int, longest: int) -> None:
+    def _require_fit(self, best: int, longest: int) -> None:
         if not best:
             raise UserError(
                 f"a micro-batch with a sentence of {longest} tokens exceeds the memory of {self._device}; it must fit; "

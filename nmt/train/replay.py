@@ -40,11 +40,11 @@ _BATCH_TOKENS = 1_024
 
 @dataclass(frozen=True)
 class ReplaySource:
-    """What an update of a run is repeated from.
+    """Checkpoint and recipe from which an update of a run is repeated.
 
     step:       update to replay, from 1
-    checkpoint: the newest one before `step`; None for the initial weights
-    following:  the oldest one at or after `step`; None if the run has none
+    checkpoint: newest checkpoint before `step`; None for the initial weights
+    following:  oldest checkpoint at or after `step`; None if there is none
     recipe:     options of the update
     """
 
@@ -242,15 +242,15 @@ def start_replay(source: ReplaySource, world: World) -> Iterator[Replayer]:
 
 def logged_metrics(run: Path, step: int) -> dict[str, float]:
     """Return the training metrics that a run logged at an update; empty if it logged none."""
-    path, found = run / "metrics.jsonl", dict[str, float]()
+    path, metrics = run / "metrics.jsonl", dict[str, float]()
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
             entry = json.loads(line)
         except ValueError:  # incomplete after a crash
             continue
         if entry.get("step") == step:
-            found |= {name: value for name, value in entry.items() if name.startswith("train/")}
-    return found
+            metrics |= {name: value for name, value in entry.items() if name.startswith("train/")}
+    return metrics
 
 
 def _single_process_recipe(source: ReplaySource, directory: Path) -> Recipe:

@@ -23,7 +23,7 @@ _UPDATE_OPTIONS = (
     "best_metric",
 )
 
-# The report of a run uses the present values of these options.
+# The report of a run uses the current values of these options.
 _REPORT_OPTIONS = ("data.test", "decode.", "evaluate.")
 
 _VALID_TEXT = "validation text (SHA-256)"
@@ -41,15 +41,15 @@ def choose_checkpoint(run_dir: Path, world: World) -> tuple[Path, Checkpoint] | 
         UserError: another process does not see the same checkpoint.
         CorruptError: another process reads other content.
     """
-    found, chosen = None, ""
+    newest, chosen = None, ""
     if world.is_main:
         remove_leftovers(run_dir)
-        found = newest_checkpoint(run_dir, warn)
-        if found is not None:
-            chosen = f"{checkpoint_step(found[0])} {manifest_digest(found[0])}"
+        newest = newest_checkpoint(run_dir, warn)
+        if newest is not None:
+            chosen = f"{checkpoint_step(newest[0])} {manifest_digest(newest[0])}"
     chosen = world.broadcast_text(chosen)
-    if not chosen or found is not None:
-        return found
+    if not chosen or newest is not None:
+        return newest
     step, _, digest = chosen.partition(" ")
     directory = checkpoint_directory(run_dir, int(step))
     if manifest_digest(directory) != digest:
@@ -69,13 +69,13 @@ def require_same_text(recipe: Recipe) -> None:
     if not list_checkpoints(recipe.directory) or read_report(directory) is None:
         return
     if "train" in outdated_splits(recipe, directory):
-        raise UserError(_other_text(recipe, "its training text or a corpus file has changed since it was prepared"))
+        raise UserError(_text_error(recipe, "its training text or a corpus file has changed since it was prepared"))
 
 
 def require_same_identity(recipe: Recipe, state: TrainState, identity: str) -> None:
     """Raise UserError if a checkpoint was trained on another text; see `nmt.data.fingerprint.text_identity`."""
     if state.text and identity and state.text != identity:
-        raise UserError(_other_text(recipe, "its prepared training text is not that of the checkpoint"))
+        raise UserError(_text_error(recipe, "its prepared training text is not that of the checkpoint"))
 
 
 def require_same_tokenizers(recipe: Recipe, tokenizers: Tokenizers) -> None:
@@ -89,18 +89,18 @@ def require_same_tokenizers(recipe: Recipe, tokenizers: Tokenizers) -> None:
         except UserError:
             continue
         if saved.files() != tokenizers.files():
-            raise UserError(_other_text(recipe, f"{checkpoint.name} was trained with another tokenizer"))
+            raise UserError(_text_error(recipe, f"{checkpoint.name} was trained with another tokenizer"))
         return
 
 
-def _other_text(recipe: Recipe, what: str) -> str:
+def _text_error(recipe: Recipe, what: str) -> str:
     return (
         f"{recipe.directory} cannot be resumed: {what}; its text and tokenizer must not change; "
         f"restore the files, train under another name, or fine-tune: name=NEW train.start_from={recipe.directory}"
     )
 
 
-def say_what_changed(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
+def log_changes(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
     """Log the options that changed since a checkpoint was saved; raise UserError for invalid changes."""
     before = _recipe_of(checkpoint)
     if before is None:
@@ -119,17 +119,19 @@ def say_what_changed(recipe: Recipe, state: TrainState, checkpoint: Path) -> Non
     _check_learning_rate(recipe, before, state.step)
 
 
-def note_what_changed(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
+def record_changes(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
     """Record the training options that changed since a checkpoint was saved, for the report."""
     before = _recipe_of(checkpoint)
     if before is None:
         return
     changes = _changes(recipe, before, state.step)
-    scoring = _score_options(recipe)
-    state.changes += [one for one in changes if one.option in scoring or not one.option.startswith(_REPORT_OPTIONS)]
+    score_options = _score_options(recipe)
+    for change in changes:
+        if change.option in score_options or not change.option.startswith(_REPORT_OPTIONS):
+            state.changes.append(change)
 
 
-def forget_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, valid: str, is_finished: bool) -> str:
+def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, valid: str, is_finished: bool) -> str:
     """Discard scores of another validation text than `valid`, or of other options unless finished; return a message."""
     before = _recipe_of(checkpoint)
     if not state.scores:
@@ -144,18 +146,18 @@ def forget_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, val
             state.changes.append(text)
             changed = ["the validation text", *changed]
         elif not changed:
-            return f"{checkpoint} does not identify its validation text; its scores count as those of the present text"
+            return f"{checkpoint} does not identify its validation text; its scores count as those of the current text"
     if not changed:
         return ""
     best = f" (update {state.best_step:,})" if state.best_step else ""
-    state.forget_scores()
+    state.discard_scores()
     return (
         f"{' and '.join(changed)} changed: earlier scores are not comparable; discarding the best{best} and restarting "
         "patience"
     )
 
 
-def require_no_other_updates(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
+def require_used_options(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
     """Raise UserError if a finished run is given training options that no update used.
 
     The report would list them as options of the training.
@@ -197,13 +199,13 @@ def _options(recipe: Recipe) -> dict[str, object]:
 def _score_options(recipe: Recipe) -> dict[str, object]:
     """Return the options that affect validation scores, by full name."""
     train = recipe.train
-    found: dict[str, object] = {"train.best_metric": train.best_metric, "train.average": train.average == "ema"}
+    selection: dict[str, object] = {"train.best_metric": train.best_metric, "train.average": train.average == "ema"}
     if train.best_metric == "loss":
-        return found | {"train.label_smoothing": train.label_smoothing}
+        return selection | {"train.label_smoothing": train.label_smoothing}
     of_bleu = ("train.validate_bleu_sentences", "evaluate.tokenize")
     options = _options(recipe).items()
     search = {key: value for key, value in options if key.startswith("decode.") and key != "decode.batch_tokens"}
-    return found | search | {key: value for key, value in options if key in of_bleu}
+    return selection | search | {key: value for key, value in options if key in of_bleu}
 
 
 def _check_learning_rate(recipe: Recipe, before: Recipe, step: int) -> None:
@@ -218,6 +220,6 @@ def _check_learning_rate(recipe: Recipe, before: Recipe, step: int) -> None:
     if now > _MAX_RATE_FACTOR * last and not is_intended:
         raise UserError(
             f"the learning rate of update {step + 1} would be {now:.3g} after {last:.3g}, because the schedule was "
-            f"made for train.max_steps={before.train.max_steps}; it must not jump; restart the schedule "
+            f"planned for train.max_steps={before.train.max_steps}; it must not jump; restart the schedule "
             f"(train.schedule_start={step}), or start a new run from this one (train.start_from)"
         )

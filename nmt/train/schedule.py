@@ -7,7 +7,7 @@ from typing import assert_never
 
 from nmt.recipe import TrainRecipe
 
-# Few levels of dropout: a compiled step is compiled for each.
+# Few levels of dropout, because the step is compiled for each.
 _DROPOUT_LEVELS = 4
 
 

@@ -114,7 +114,7 @@ class TrainState:
         """Return the steps of the `count` best scores, best first."""
         return [int(step) for step in sorted(self.scores, key=lambda step: -self.scores[step])[:count]]
 
-    def note_score(self, score: float, metrics: dict[str, float]) -> bool:
+    def record_score(self, score: float, metrics: dict[str, float]) -> bool:
         """Record the score and metrics of this step; return whether it is the best so far."""
         is_best = score > self.best_score  # -inf is never the best
         self.scores[str(self.step)] = score
@@ -123,7 +123,7 @@ class TrainState:
             self.best_step, self.best_validation = self.step, metrics
         return is_best
 
-    def forget_scores(self) -> None:
+    def discard_scores(self) -> None:
         """Discard scores that are not comparable with later ones; validate this step again."""
         self.validation_due = self.validation_due or str(self.step) in self.scores
         self.scores, self.best_validation = {}, {}
@@ -141,7 +141,7 @@ def require_same_run(recipe: Recipe) -> None:
     if first is None:
         return
     now, then = _identity(recipe), _identity(first)
-    differences = [f"{key} is {_shown(now[key])}, was {_shown(then[key])}" for key in now if now[key] != then[key]]
+    differences = [f"{key} is {_shorten(now[key])}, was {_shorten(then[key])}" for key in now if now[key] != then[key]]
     if differences:
         raise UserError(
             f"{recipe.directory} holds a run with another recipe: {'; '.join(differences)}; these must not change; "
@@ -149,7 +149,7 @@ def require_same_run(recipe: Recipe) -> None:
         )
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     """Format a value on one line, truncated."""
     text = str(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -31,11 +31,11 @@ from nmt.train.loss import TrainingLoss
 from nmt.train.optimizer import load_optimizer_tensors, optimizer_tensors
 from nmt.train.resume import (
     choose_checkpoint,
-    forget_other_scores,
-    note_what_changed,
-    require_no_other_updates,
+    discard_other_scores,
+    log_changes,
+    record_changes,
     require_same_identity,
-    say_what_changed,
+    require_used_options,
 )
 from nmt.train.running_metrics import PendingUpdate, RunningMetrics
 from nmt.train.signals import Stopped, StopRequest, stop_requests
@@ -129,8 +129,8 @@ class Trainer:
         max_steps = self.train_recipe.max_steps
         bar = progress("training", max_steps, "updates", done=state.step) if is_main else nullcontext()
         try:
-            with self.batches() as batches, stop_requests() as stop, self.writer, bar as shown:
-                self._loop(batches, stop, metrics, shown)
+            with self.batches() as batches, stop_requests() as stop, self.writer, bar as progress_bar:
+                self._loop(batches, stop, metrics, progress_bar)
         finally:
             if metrics is not None:
                 metrics.close()
@@ -172,7 +172,7 @@ class Trainer:
         while not self._is_finished():
             update = next(batches)
             running.add(update, self.update(update))
-            self._share_stop(stop)
+            self._agree_on_stop(stop)
             if any(self._due()) or stop.agreed:
                 self._synchronize(running)
             is_log_due, is_validation_due, is_save_due = self._due()  # again: `max_minutes` may have ended the run
@@ -196,8 +196,8 @@ class Trainer:
         log, validation, save = recipe.log_every, recipe.validate_every, recipe.save_every
         return is_last or step % log == 0, is_last or step % validation == 0, is_last or step % save == 0
 
-    def _share_stop(self, stop: StopRequest) -> None:
-        """Let a signal to one process stop all of them at the same update."""
+    def _agree_on_stop(self, stop: StopRequest) -> None:
+        """Make a signal to one process stop all of them at the same update."""
         stop.agreed = self.world.max(stop.status)
 
     def _exit_if_stopped(self, stop: StopRequest) -> None:
@@ -261,16 +261,16 @@ class Trainer:
             "train/epoch": state.epoch,
             "train/skipped_updates": state.skipped,
         }
-        shown = ""
+        losses = ""
         if sums["learned"]:  # not every update was skipped
             loss, nll = sums["loss"] / sums["learned"], sums["nll"] / sums["learned"]
             values |= {"train/loss": loss, "train/nll": nll, "train/perplexity": perplexity(nll)}
-            shown = f", loss {loss:.3f}, nll {nll:.3f}"
+            losses = f", loss {loss:.3f}, nll {nll:.3f}"
         metrics.write(state.step, values)
-        bar.advance(0, f"training epoch {state.epoch + 1}{shown}, {speed:,.0f} tokens/s")
+        bar.advance(0, f"training epoch {state.epoch + 1}{losses}, {speed:,.0f} tokens/s")
 
     def _validate(self, stop: StopRequest, metrics: MetricsWriter | None) -> bool:
-        """Validate; return whether the step is among the `keep_best` best. Remains due if interrupted."""
+        """Validate; return whether the step is among the `keep_best` best. It remains due if interrupted."""
         state, uses_average = self.state, self.train_recipe.average == "ema"
         try:
             values = self._evaluate(stop, metrics, translates=not uses_average)
@@ -284,7 +284,7 @@ class Trainer:
         score = -values[f"{prefix}loss"] if math.isfinite(values[f"{prefix}perplexity"]) else -math.inf
         if self.train_recipe.best_metric == "bleu":
             score = values.get(f"{prefix}bleu", -math.inf)
-        is_best = state.note_score(score, values)
+        is_best = state.record_score(score, values)
         state.validation_due = False
         if metrics is not None:
             steps = {"valid/best_step": state.best_step}
@@ -310,7 +310,7 @@ class Trainer:
         """Return validation loss and, if due and `translates`, BLEU; raises _ValidationInterrupted."""
 
         def check_stop() -> None:
-            self._share_stop(stop)
+            self._agree_on_stop(stop)
             if stop.agreed:
                 raise _ValidationInterrupted
 
@@ -355,25 +355,25 @@ class Trainer:
 
     def _resume(self) -> None:
         """Resume from the newest valid checkpoint, if there is one."""
-        found = choose_checkpoint(self.recipe.directory, self.world)
-        if found is None:
+        newest = choose_checkpoint(self.recipe.directory, self.world)
+        if newest is None:
             return
-        directory, checkpoint = found
+        directory, checkpoint = newest
         require_same_run(self.recipe)
         self.state = TrainState.read(checkpoint.state, directory)
         require_same_identity(self.recipe, self.state, self.text.identity)
         if self.world.is_main:
             say(f"resuming from {directory}")
-            say_what_changed(self.recipe, self.state, directory)
+            log_changes(self.recipe, self.state, directory)
         is_finished = self._is_finished()
         if is_finished:
-            require_no_other_updates(self.recipe, self.state, directory)
+            require_used_options(self.recipe, self.state, directory)
         valid = self.text.valid_identity
-        message = forget_other_scores(self.recipe, self.state, directory, valid, is_finished)
+        message = discard_other_scores(self.recipe, self.state, directory, valid, is_finished)
         if message and self.world.is_main:
             say(message)
         if not self._is_finished() or self.state.validation_due:
-            note_what_changed(self.recipe, self.state, directory)
+            record_changes(self.recipe, self.state, directory)
         load_tensors(self.model, checkpoint.model)
         load_optimizer_tensors(self.updater.optimizer, self.model, checkpoint.optimizer)
         if self.average is not None:
@@ -382,7 +382,7 @@ class Trainer:
 
 
 def _describe(state: TrainState, values: Mapping[str, float]) -> str:
-    """Return a log line."""
+    """Return a log line about a validation."""
     parts = [f"step {state.step:,}", format_duration(state.seconds)]
     for prefix, name in (("valid/", "validation"), ("valid/average_", "EMA")):
         if f"{prefix}loss" in values:

@@ -35,8 +35,8 @@ def with_start_model(recipe: Recipe) -> Recipe:
     if start is None:
         return recipe
     architecture = _architecture(start, recipe.directory)
-    given = recipe.model.model_dump(include=recipe.model.model_fields_set)
-    model = ModelRecipe.model_validate(architecture.model_dump() | given)
+    explicit = recipe.model.model_dump(include=recipe.model.model_fields_set)
+    model = ModelRecipe.model_validate(architecture.model_dump() | explicit)
     if differences := _differences(architecture, model):
         raise UserError(
             f"train.start_from {start}: {differences}; they must be equal; correct section model, or leave it out"

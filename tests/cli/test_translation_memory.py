@@ -97,7 +97,11 @@ def test_limit(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     ("options", "status", "expected"),
     [
         (("--memory-limit", 5), 2, "--memory-limit has no effect without --memory; add that, or leave it out"),
-        (("--memory", "in"), 1, "in is damaged or no translation memory (it is no SQLite database); --memory needs"),
+        (
+            ("--memory", "in"),
+            1,
+            "in is damaged or not a translation memory (it is not an SQLite database); --memory needs",
+        ),
         (("--memory", "no/m"), 1, "cannot use no/m: unable to open database file; --memory needs a readable and"),
         (("--memory", "m", "-o", "m"), 1, "-o m is the input m; it must be another file"),
     ],
