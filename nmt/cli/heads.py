@@ -39,7 +39,10 @@ def heads(
     src: SrcArgument,
     ref: Annotated[Path, typer.Argument(help="Their reference translations, one per line; - is standard input.")],
     bleu: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Add the change of BLEU without each of the N heads of most effect.")
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Add the change of BLEU without each of the N heads that affect the nll most."
+        ),
     ] = 0,
     plot: Annotated[
         Path | None, typer.Option(help="Plot BLEU against the number of removed heads: .png, .svg or .pdf.")
@@ -67,7 +70,7 @@ def heads(
     nmt heads runs/mine valid.en valid.de --prune 0.25 -o smaller
     """
     if (prune is None) != (out is None):
-        raise typer.BadParameter("--prune and -o belong together; give both, or leave both out")
+        raise typer.BadParameter("--prune and -o must be given together; give both, or leave both out")
     if out is not None:
         require_new(out)
     require_one_reader([src, ref])
@@ -125,7 +128,7 @@ def _analyze(loaded: LoadedModel, sources: list[str], references: list[str], ble
 
 
 def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, plots: bool) -> None:
-    """Add BLEU of all heads, without each of the `number` heads of most effect on the nll, and along the curves."""
+    """Add BLEU of all heads, without each of the `number` heads that affect the nll most, and along the curves."""
     largest: list[Head] = sorted(analysis.removal, key=lambda head: -abs(analysis.removal[head]))[:number]
     points = sum(map(len, removal_steps(analysis.sensitivity).values())) if plots else 0
     with progress("translating", 1 + len(largest) + points, "translations") as bar:
@@ -140,7 +143,7 @@ def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, plots: bool)
 
 
 def _prune(loaded: LoadedModel, analysis: Analysis, removed: int, out: Path) -> None:
-    """Write the pruned model and say what it costs."""
+    """Write the pruned model and log its size."""
     num_heads = loaded.model.recipe.num_heads
     pruned = write_pruned(loaded, most_important(analysis.sensitivity, num_heads - removed), out)
     say(

@@ -1,4 +1,4 @@
-"""`nmt plan`: what a run will take, before it begins."""
+"""`nmt plan`: forecast of a run: updates, load balance, memory, disk and time."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def plan(
     seconds: Annotated[float, typer.Option(min=0, help="Duration of the speed measurement; 0 measures nothing.")] = 30,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Forecast a run before it begins: updates, epochs, load balance, memory, disk and time.
+    """Forecast a run before it starts: updates, epochs, load balance, memory, disk and time.
 
     Counts are exact, because the pairs of every update follow from the recipe and the prepared text. Time and memory
-    come from a short training in a temporary directory on this machine; run nothing else meanwhile. The interval of
-    the time is 95 %, for a machine that stays as fast as during the measurement.
+    come from a short training in a temporary directory on this machine, which must be idle otherwise. The time has a
+    95 % confidence interval, which assumes that the speed of the machine does not change.
 
-    Without prepared text, only model and disk are known; run `nmt prepare RECIPE` first. The forecast is kept in the
+    Without prepared text, only model and disk are known; run `nmt prepare RECIPE` first. The forecast is saved in the
     run directory, and the report of `nmt run` compares it with the run.
     """
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
@@ -69,7 +69,7 @@ def _rows(recipe: Recipe, forecast: Forecast) -> Iterator[tuple[str, str]]:
         work = forecast.work
         yield "processes", ", ".join(str(one.processes) for one in work)
         yield "micro-batches per update", ", ".join(f"{one.micro_batches:.3g}" for one in work)
-        yield "useful part of the work", ", ".join(f"{one.useful:.1%}" for one in work)
+        yield "useful fraction of the work", ", ".join(f"{one.useful:.1%}" for one in work)
     disk, free, checkpoint = map(format_bytes, (forecast.disk, forecast.disk_free, forecast.checkpoint))
     yield "disk", f"{disk} at most, {free} available; a checkpoint has {checkpoint}"
     if forecast.speed is not None:
@@ -99,4 +99,4 @@ def _notes(recipe: Recipe, forecast: Forecast) -> Iterator[str]:
     if forecast.text is not None and train.subword_sampling:
         yield "Subword sampling is not included: sampled text has more tokens."
     if forecast.speed is not None and train.validate_bleu_every:
-        yield "The time of validation is without BLEU."
+        yield "The validation time does not include BLEU."

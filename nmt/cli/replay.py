@@ -30,15 +30,15 @@ def replay(
 ) -> None:
     """Repeat one update of a run and list its training pairs by loss, with file and line.
 
-    Shows what training read when a loss spiked or a gradient was not finite. High losses at a trained model often are
-    wrong pairs: misaligned, in another language, or truncated.
+    Shows what training read when the loss spiked or a gradient was not finite. In a trained model, pairs with a high
+    loss are often wrong: misaligned, in another language, or truncated.
 
     Resumes from the checkpoint before the update and repeats all updates in between, in a temporary directory; the run
     is not changed. The loss of a pair is its negative log-likelihood per target token in nats, under the weights before
     the update, without dropout.
 
     On a CPU the replay is exact with the same number of threads: the SHA-256 of the state equals that of the run.
-    --verify proves it. Lines are found by searching the corpora for the text of the pairs.
+    --verify checks this. Lines are found by searching the corpora for the text of the pairs.
     """
     source = ReplaySource.find(run_dir, step)
     if device is not None:
@@ -61,7 +61,7 @@ def replay(
 
 
 def _read_pairs(prepared: Prepared, recipe: Recipe, found: Replay, top: int) -> list[StoredPair]:
-    """Return the text of the first pairs with their place in the corpora, as far as they are readable."""
+    """Return the text of the first pairs with their locations, if the corpora are readable."""
     pairs = decode_pairs(prepared, recipe, found.pairs[: top or None])
     say("searching the corpora for the pairs")
     try:
@@ -154,6 +154,6 @@ def _text(found: dict[str, Any], top: int) -> str:
 
 def _verified(found: dict[str, Any]) -> str:
     if found["verified"] is None:
-        return "no; --verify continues to the next checkpoint and compares"
+        return "no; --verify continues to the next checkpoint and compares the state"
     equal = "equals" if found["verified"] else "DIFFERS FROM"
     return f"the state after update {found['verified_at']:,} {equal} the checkpoint of the run"

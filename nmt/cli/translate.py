@@ -84,8 +84,8 @@ _OUTPUT_FORMAT = (
 )
 _WITH_ALIGNMENTS = "Add the word alignment after a tab, as 0-0 1-2; in JSON Lines as a field."
 _KEEP = (
-    "Parts of the text that arrive in the translation, as a list with commas: markup (HTML or XML tags, around the "
-    "aligned words), numbers (as the target language writes them: 1,234.5 is 1.234,5 in German), urls, emails, "
+    "Comma-separated kinds of text that translations must contain: markup (HTML or XML tags, around the aligned "
+    "words), numbers (as the target language writes them: 1,234.5 is 1.234,5 in German), urls, emails, "
     "placeholders ({name}, %s, %(x)d). If a translation lacks one, the line is translated again or in parts."
 )
 _RESUME = (
@@ -144,10 +144,10 @@ _PROCESSES = (
     "processes of one thread each (default: one process with all cores)."
 )
 _MEMORY = (
-    "Reuse translations of this SQLite file, and add new ones. A line that it has for the same model and options is "
-    "not translated again. Several commands may share it."
+    "Reuse translations of this SQLite file, and add new ones. Lines that it contains for the same model and options "
+    "are not translated again. Several commands may share it."
 )
-_MEMORY_LIMIT = "Most translations in --memory; the least recently used are removed (default: 1,000,000)."
+_MEMORY_LIMIT = "Maximum number of translations in --memory; the least recently used are removed (default: 1,000,000)."
 _PRECISION = (
     "Compute type. auto: int8 (quantized weights) with CTranslate2 on a CPU, else bf16 if native, else fp32. Affects "
     "some translations."
@@ -369,7 +369,7 @@ def _with_memory(
     writer: RecordWriter,
     keep: Kinds,
 ) -> Load:
-    """Return the function that loads the translator, with the translation memory or the kept items if there are any.
+    """Return the function that loads the translator, with a translation memory or kept items, if requested.
 
     Raises BadParameter for a limit without memory.
     """

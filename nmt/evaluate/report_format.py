@@ -144,7 +144,7 @@ def _forecast(report: RunReport, forecast: Forecast) -> Iterator[str]:
         ]
     for work in forecast.work:
         if work.processes == training.world_size and training.work_share is not None:
-            rows.append(("useful part of the work", f"{work.useful:.1%}", f"{training.work_share:.1%}"))
+            rows.append(("useful fraction of the work", f"{work.useful:.1%}", f"{training.work_share:.1%}"))
     if speed is not None:
         low, high = format_duration(speed.low), format_duration(speed.high)
         forecast_time = f"{format_duration(speed.seconds)} ({low} to {high})"

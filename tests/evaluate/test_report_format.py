@@ -212,7 +212,7 @@ def test_forecast_beside_the_run() -> None:
         ["updates", "1,200", "1,200"],
         ["epochs", "12.30", "12.34"],
         ["target tokens", "7,400,000", "7,450,000"],
-        ["useful part of the work", "97.0%", "96.5%"],
+        ["useful fraction of the work", "97.0%", "96.5%"],
         ["training time", "1 h 00 min (58 min 00 s to 1 h 02 min)", "1 h 02 min"],
     ]
     assert "other options than" not in format_markdown(report)

@@ -1,4 +1,4 @@
-"""Speed goals of nmt and the measurements that decide them."""
+"""Speed goals of nmt and how they are measured."""
 
 from __future__ import annotations
 

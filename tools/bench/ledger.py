@@ -1,4 +1,4 @@
-"""The ledger of measurements: `results.json` stores the newest per goal and machine, `RESULTS.md` is made from it."""
+"""The ledger of measurements: `results.json` stores the newest per goal and machine, `RESULTS.md` shows all."""
 
 from __future__ import annotations
 

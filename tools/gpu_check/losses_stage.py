@@ -151,7 +151,7 @@ def _draw(curves: dict[str, dict[str, list[float]]], path: Path) -> str:
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - optional
     except ImportError:
-        return "No picture: matplotlib is not installed."
+        return "No plot: matplotlib is not installed."
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     for axes, (dropout, of_dropout) in zip(figure.subplots(1, len(curves)), curves.items(), strict=True):
         for name, losses in of_dropout.items():

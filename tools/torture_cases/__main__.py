@@ -61,7 +61,7 @@ examples:
   tools/torture --out torture.jsonl   append a line of JSON per case
 
 Each trial runs `nmt` on a small corpus, with dropout, gradient accumulation, EMA and subword sampling. "Bit-identical"
-means that weights, optimizer state, averages, train state and all metrics equal those of an undisturbed run. Most
+means that weights, optimizer state, averages, train state and all metrics equal those of a fault-free run. Most
 commands are forks of this process, to save import time; some are new interpreters, and jobs of several processes are
 started by torchrun. Needs Linux.
 
@@ -223,7 +223,7 @@ def _read_command_line() -> argparse.Namespace:
     known = "\n".join(f"  {case.name:<10} {case.title}" for case in CASES)
     parser = argparse.ArgumentParser(
         prog="tools/torture",
-        description="Test that killed, stopped and damaged runs end with the result of an undisturbed run.",
+        description="Test that killed, stopped and damaged runs end with the result of a fault-free run.",
         epilog=EXAMPLES + known,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -40,7 +40,7 @@ def check_completed(result: CommandResult, run: Path, reference: Path) -> str | 
     if result.status != 0 or result.traceback:
         return f"the restart failed: {result.summary}"
     different = differences(run, reference)
-    return f"the result differs from the undisturbed run: {', '.join(different)}" if different else None
+    return f"the result differs from the fault-free run: {', '.join(different)}" if different else None
 
 
 def _check_checkpoints(run: Path) -> str | None:

@@ -263,14 +263,14 @@ class Sandbox:
         return run
 
     def reference(self, launch: Launch = "fork", processes: int = 1) -> tuple[Path, float]:
-        """Return an undisturbed run, created on first use, and its duration in seconds."""
+        """Return a fault-free run, created on first use, and its duration in seconds."""
         name = f"{launch} {processes}"
         if name not in self._references:
             run = self.new_run() if processes == 1 else self.prepared_run()
             command = "run" if processes == 1 else "train"
             result = self.run(self.training(run, command=command), launch=launch, processes=processes)
             if result.status != 0:
-                raise SetupError(f"the undisturbed run failed: {result.summary}; see {run.parent.parent}")
+                raise SetupError(f"the fault-free run failed: {result.summary}; see {run.parent.parent}")
             self._references[name] = run, result.seconds
         return self._references[name]
 

@@ -15,7 +15,7 @@ from torture_cases.sandbox import LIMIT, Command, CommandResult, Sandbox, SetupE
 
 _LINES = 60
 
-# Longest time from the end of a reader to the end of all processes.
+# Maximum time from the exit of a reader to the exit of all processes.
 _END_LIMIT = 15.0
 
 
@@ -48,7 +48,7 @@ class _Translation:
         out = sandbox.folder / "translation"
         result = self.translate("-o", str(out))
         if result.status != 0:
-            raise SetupError(f"the undisturbed translation failed: {result.summary}")
+            raise SetupError(f"the fault-free translation failed: {result.summary}")
         self.expected = out.read_bytes()
 
     def arguments(self, *options: str, model: Path | None = None) -> list[str]:
@@ -58,10 +58,10 @@ class _Translation:
         return self.sandbox.run(self.arguments(*options, model=model))
 
     def check(self, result: CommandResult, written: bytes) -> str | None:
-        """Return a problem unless the output is the undisturbed translation."""
+        """Return a problem unless the output is the fault-free translation."""
         if result.status != 0:
             return f"it failed ({result.summary})"
-        return None if written == self.expected else "the text differs from the undisturbed translation"
+        return None if written == self.expected else "the text differs from the fault-free translation"
 
 
 def _refused(result: CommandResult, *words: str) -> str | None:
