@@ -51,6 +51,7 @@ COMMANDS = {
     "prepare": Command("nmt.cli.recipes", "prepare", "Clean the corpora, train the tokenizer and encode the text."),
     "train": Command("nmt.cli.recipes", "train", "Train, resuming from the newest checkpoint of the run."),
     "replay": Command("nmt.cli.replay", "replay", "Repeat one update of a run and list its pairs by loss."),
+    "lr-range": Command("nmt.cli.lr_range", "lr_range", "Test a range of learning rates and plot the loss."),
     "average": Command("nmt.cli.recipes", "average", "Average several checkpoints into one model."),
     "recipes": Command("nmt.cli.recipe_list", "recipes", "List the recipes that come with nmt, or copy one."),
     "new": Command("nmt.cli.new", "new", "Write a recipe for your text."),

@@ -29,10 +29,9 @@ from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError, load_saved_recipe
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.storage.sealed import verify_directory
-from nmt.train.data import TrainingData
 from nmt.train.optimizer import optimizer_tensors
 from nmt.train.state import TrainState
-from nmt.train.trainer import Trainer
+from nmt.train.trainer import Trainer, build_trainer
 
 # Log-probabilities of a batch are stored at once.
 _BATCH_TOKENS = 1_024
@@ -230,12 +229,8 @@ def start_replay(source: ReplaySource, world: World) -> Iterator[Replayer]:
             (temporary / "checkpoints" / source.checkpoint.name).symlink_to(source.checkpoint.absolute())
         prepared = load_prepared(temporary / "data")
         recipe = _single_process_recipe(source, temporary)
-        tokenizers = prepared.tokenizers
-        torch.manual_seed(recipe.seed)
-        model = Transformer(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
-        text = TrainingData.from_prepared(prepared, recipe, world)
         with warnings_only():
-            trainer = Trainer(recipe, world, model, text, lambda tensors, step: {})
+            trainer = build_trainer(recipe, prepared, world)
         with trainer.batches() as batches:
             yield Replayer(source, trainer, batches, prepared)
 

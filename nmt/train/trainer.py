@@ -15,6 +15,7 @@ import torch
 
 from nmt.checkpoint import Checkpoint, Tensors, load_tensors, model_tensors, prune_checkpoints, save_checkpoint
 from nmt.data.loader import DataPosition, TrainingBatches, Update
+from nmt.data.prepare import Prepared
 from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.precision import autocast
 from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say, warn
@@ -379,6 +380,15 @@ class Trainer:
         if self.average is not None:
             self.average.load(checkpoint.average)
         self.updater.loss_scaler.load_state_dict(self.state.loss_scale)
+
+
+def build_trainer(recipe: Recipe, prepared: Prepared, world: World) -> Trainer:
+    """Build a trainer to make single updates in a scratch run directory; its checkpoints would have no model files."""
+    tokenizers = prepared.tokenizers
+    torch.manual_seed(recipe.seed)
+    model = Transformer(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+    text = TrainingData.from_prepared(prepared, recipe, world)
+    return Trainer(recipe, world, model, text, lambda tensors, step: {})
 
 
 def _describe(state: TrainState, values: Mapping[str, float]) -> str:

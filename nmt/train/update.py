@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,13 +43,17 @@ class UpdateResult:
 
 
 class Updater:
-    """Makes updates: forward and backward over the micro-batches, all-reduce, gradient clipping, Adam."""
+    """Makes updates: forward and backward over the micro-batches, all-reduce, gradient clipping, Adam.
+
+    schedule: learning rate of each update, counted from 1
+    """
 
     def __init__(self, recipe: Recipe, world: World, loss: TrainingLoss) -> None:
         self.recipe = recipe
         self.world = world
         self.loss, self.model = loss, loss.model
         self.optimizer = build_optimizer(loss.model, recipe.train)
+        self.schedule: Callable[[int], float] = partial(learning_rate, recipe.train, loss.model.recipe.d_model)
         self.precision = choose_precision(recipe.train.precision, world.device)
         self.loss_scaler = torch.amp.GradScaler(world.device.type, enabled=self.precision == "fp16")
         self._row_multiple = row_multiple(torch_dtype(self.precision), world.device)
@@ -68,7 +74,7 @@ class Updater:
         grad_norm = self._clip_gradients()
         skipped = (~torch.isfinite(grad_norm)).float()  # the same on every process: gradients are summed
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.recipe.train, self.model.recipe.d_model, step)
+            group["lr"] = self.schedule(step)
         # The fused kernel skips the step on the device if `found_inf` is 1. torch.amp.GradScaler uses these attributes.
         self.optimizer.grad_scale, self.optimizer.found_inf = None, skipped  # type: ignore[attr-defined]
         self.optimizer.step()

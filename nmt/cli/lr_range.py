@@ -1,0 +1,83 @@
+"""`nmt lr-range`: learning rate range test."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.arguments import Overrides, RecipeArgument, require_output
+from nmt.data.prepare import load_prepared
+from nmt.evaluate.tables import Table, format_tables
+from nmt.logs import say
+from nmt.plots.rates import draw_rate_range
+from nmt.processes.distributed import start_world
+from nmt.recipe import Recipe, UserError, load_recipe
+from nmt.train.lr_range import RateRange, run_range_test
+from nmt.train.warm_start import with_start_model
+
+
+def lr_range(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    lowest: Annotated[float, typer.Option(help="First learning rate.")] = 1e-6,
+    highest: Annotated[float, typer.Option(help="Last learning rate.")] = 1.0,
+    updates: Annotated[int, typer.Option(min=20, help="Number of updates, one rate each.")] = 200,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Plot: .png, .svg or .pdf.")] = Path("lr-range.png"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the loss at each rate.")] = False,
+) -> None:
+    """Raise the learning rate from update to update, and plot the loss (Smith 2017).
+
+    A good peak rate is where the loss falls steeply, well below the rate with the lowest loss. The test trains from
+    the initial weights, with the batches of the recipe and without its schedule; it ends when the loss diverges. Long
+    warm-up tolerates higher rates than the test.
+
+    Needs prepared text (`nmt prepare RECIPE`); nothing is written to the run.
+    """
+    if not 0 < lowest < highest < math.inf:
+        raise UserError(f"--lowest must be positive and less than --highest, got {lowest:g} and {highest:g}")
+    require_output("-o", out)
+    loaded = with_start_model(load_recipe(recipe, overrides or ()))
+    prepared = load_prepared(loaded.data_directory)
+    with start_world(loaded.train.device, "rerun the command") as world:
+        found = run_range_test(loaded, prepared, world, lowest, highest, updates)
+    if not world.is_main:
+        return
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=1))
+    else:
+        typer.echo(format_tables([Table("", "ll", (), tuple(_rows(loaded, found)))], "text"), nl=False)
+    if not found.points:
+        raise UserError(f"the loss is not finite at the first rate; --lowest must be lower than {lowest:g}; lower it")
+    draw_rate_range(found, out, loaded.name)
+    say(f"wrote {out}")
+
+
+def _rows(recipe: Recipe, found: RateRange) -> Iterator[tuple[str, str]]:
+    if found.points:
+        yield "updates", f"{len(found.points):,}, {_rate(found.points[0].learning_rate)} to {_rate(_last(found))}"
+        yield "steepest descent", _with_factor(recipe, found.steepest)
+        yield "lowest loss", _with_factor(recipe, found.lowest)
+        yield "diverged", f"at {_rate(_last(found))}" if found.diverged else "no; raise --highest"
+
+
+def _with_factor(recipe: Recipe, rate: float) -> str:
+    """Return a rate, for `noam` with the option that has it as peak."""
+    train = recipe.train
+    if train.schedule != "noam":
+        return _rate(rate)
+    factor = rate * math.sqrt(recipe.model.d_model * train.warmup_steps)
+    return f"{_rate(rate)} (train.learning_rate={factor:.2g}, the factor of noam, has this peak)"
+
+
+def _last(found: RateRange) -> float:
+    return found.points[-1].learning_rate
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.2g}"

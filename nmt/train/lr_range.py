@@ -1,0 +1,98 @@
+"""Learning rate range test (Smith 2017, "Cyclical Learning Rates for Training Neural Networks", section 3.3).
+
+The rate rises exponentially from update to update, until the loss diverges. Rates at which the loss falls steeply are
+good peak rates; where it rises, training would diverge.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmt.data.prepare import Prepared
+from nmt.logs import progress, warnings_only
+from nmt.processes.distributed import World
+from nmt.recipe import Recipe
+from nmt.train.trainer import build_trainer
+
+# Weight of earlier losses in the smoothed loss.
+_SMOOTHING = 0.9
+# Stop when the smoothed loss exceeds its minimum by this factor.
+_DIVERGED = 1.5
+
+
+@dataclass(frozen=True)
+class RatePoint:
+    """One update of the test.
+
+    loss:     mean loss of the update in nats per target token, with label smoothing
+    smoothed: exponential mean of the losses so far, corrected for its start
+    """
+
+    learning_rate: float
+    loss: float
+    smoothed: float
+
+
+@dataclass(frozen=True)
+class RateRange:
+    """Result of the test.
+
+    steepest: rate at which the smoothed loss falls fastest per factor of the rate
+    lowest:   rate with the lowest smoothed loss; higher rates diverge or stop to improve
+    diverged: whether the loss diverged before the last rate
+    """
+
+    points: tuple[RatePoint, ...]
+    steepest: float
+    lowest: float
+    diverged: bool
+
+
+def run_range_test(
+    recipe: Recipe, prepared: Prepared, world: World, lowest: float, highest: float, updates: int
+) -> RateRange:
+    """Train with rates from `lowest` to `highest`, in a temporary directory and without the schedule of the recipe."""
+    train = recipe.train.model_copy(update={"dropout_ramp_steps": 0, "subword_sampling": 0.0})
+    rates, points, mean, diverged = range_rates(lowest, highest, updates), list[RatePoint](), 0.0, False
+    with tempfile.TemporaryDirectory() as folder:
+        with warnings_only():
+            trainer = build_trainer(
+                recipe.model_copy(update={"run_dir": Path(folder), "train": train}), prepared, world
+            )
+        trainer.loss.train()
+        trainer.updater.schedule = lambda step: rates[step - 1]
+        with trainer.batches() as batches, progress("testing rates", updates, "updates") as bar:
+            while not diverged and len(points) < updates:
+                update = next(batches)
+                result = trainer.update(update)
+                loss = float(world.sum(result.loss)) / update.tgt_tokens
+                if not math.isfinite(loss) or bool(result.skipped):
+                    diverged = True
+                    break
+                mean = _SMOOTHING * mean + (1 - _SMOOTHING) * loss
+                smoothed = mean / (1 - _SMOOTHING ** (len(points) + 1))
+                points.append(RatePoint(rates[len(points)], loss, smoothed))
+                diverged = smoothed > _DIVERGED * min(point.smoothed for point in points)
+                bar.advance(1)
+    return summarize_range(points, diverged)
+
+
+def range_rates(lowest: float, highest: float, updates: int) -> list[float]:
+    """Return rates in geometric progression, `(updates,)`."""
+    return [lowest * (highest / lowest) ** (index / (updates - 1)) for index in range(updates)]
+
+
+def summarize_range(points: Sequence[RatePoint], diverged: bool) -> RateRange:
+    """Find the steepest descent before the minimum, and the minimum."""
+    losses = [point.smoothed for point in points]
+    minimum = min(range(len(losses)), key=losses.__getitem__, default=0)
+    # Differences over a window: the smoothed loss still has noise.
+    window = max(1, len(points) // 20)
+    falls = {index: losses[index - window] - losses[index + window] for index in range(window, minimum - window + 1)}
+    steepest = max(falls, key=falls.__getitem__, default=minimum)
+    rates = [point.learning_rate for point in points] or [math.nan]
+    return RateRange(tuple(points), rates[steepest], rates[minimum], diverged)

@@ -1,0 +1,108 @@
+"""Learning rate range test: rates, losses of plain updates, and the summary of a curve."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from nmt.data.prepare import load_prepared
+from nmt.processes.distributed import start_world
+from nmt.recipe import load_recipe
+from nmt.train.lr_range import RatePoint, range_rates, run_range_test, summarize_range
+from nmt.train.trainer import build_trainer
+from tests.calling import Nmt, one_line
+
+RECIPE = """
+name = "small"
+src_lang = "en"
+tgt_lang = "de"
+run_dir = "FOLDER/run"
+[data]
+workers = 1
+max_tokens = 60
+train = [{ kind = "toy", pairs = 100 }]
+valid = [{ kind = "toy", split = "valid", pairs = 10 }]
+[tokenizer]
+vocab_size = 400
+[model]
+d_model = 16
+d_ff = 32
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+max_positions = 64
+[train]
+batch_tokens = 400
+micro_batch_tokens = 200
+precision = "fp32"
+device = "cpu"
+threads = 1
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, nmt: Nmt) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(RECIPE.replace("FOLDER", str(tmp_path)))
+    assert nmt("prepare", path)[0] == 0
+    return path
+
+
+def points(*smoothed: float) -> list[RatePoint]:
+    rates = range_rates(1e-3, 1.0, len(smoothed))
+    return [RatePoint(rate, loss, loss) for rate, loss in zip(rates, smoothed, strict=True)]
+
+
+def test_rates_are_geometric() -> None:
+    assert range_rates(1e-4, 1.0, 5) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1.0])
+
+
+def test_summary_of_a_curve() -> None:
+    curve = points(9.0, 9.0, 8.9, 7.0, 6.5, 6.4, 6.6, 9.5)
+    found = summarize_range(curve, diverged=True)
+    assert found.steepest == curve[3].learning_rate  # 8.9 to 6.5 around it
+    assert found.lowest == curve[5].learning_rate
+    rising = points(5.0, 6.0, 7.0)
+    assert summarize_range(rising, diverged=True).steepest == rising[0].learning_rate
+    assert math.isnan(summarize_range([], diverged=True).lowest)
+
+
+def test_losses_are_those_of_updates_with_constant_rates(recipe: Path, tmp_path: Path) -> None:
+    """Two updates at rates 1e-3 and 1e-2 equal those of a trainer whose schedule is set by hand."""
+    loaded = load_recipe(recipe)
+    prepared = load_prepared(loaded.data_directory)
+    with start_world("cpu") as world:
+        found = run_range_test(loaded, prepared, world, 1e-3, 1e-2, 2)
+        options = {"schedule": "linear", "warmup_steps": 10, "learning_rate": 1e-2, "max_steps": 10**6}
+        train = loaded.train.model_copy(update=options)  # rates 1e-3 and 2e-3
+        other = build_trainer(loaded.model_copy(update={"run_dir": tmp_path / "o", "train": train}), prepared, world)
+        other.loss.train()
+        with other.batches() as batches:
+            updates = [next(batches) for _ in range(2)]
+            losses = [float(other.update(update).loss) / update.tgt_tokens for update in updates]
+    # Both updates see the same weights: the rate of an update affects the next loss only.
+    assert [point.loss for point in found.points] == losses
+    assert found.points[0].smoothed == pytest.approx(losses[0])
+    assert found.points[1].smoothed == pytest.approx((0.09 * losses[0] + 0.1 * losses[1]) / 0.19)
+
+
+def test_command(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    plot = tmp_path / "rates.svg"
+    before = sorted(tmp_path.rglob("*"))
+    status, out, err = nmt("lr-range", recipe, "--updates", 40, "--highest", 10, "-o", plot, "--json")
+    assert status == 0 and f"wrote {plot}" in err
+    found = json.loads(out)
+    assert found["diverged"] and found["points"][0]["learning_rate"] == pytest.approx(1e-6)
+    assert found["points"][0]["learning_rate"] < found["steepest"] <= found["lowest"] < 10
+    assert "<svg" in plot.read_text() and sorted(tmp_path.rglob("*")) == sorted([*before, plot])
+    status, out, _ = nmt("lr-range", recipe, "--updates", 20, "--highest", 1e-5, "-o", plot, "train.max_steps=5")
+    assert status == 0 and "20, 1e-06 to 1e-05" in out and "no; raise --highest" in out
+    assert "the factor of noam" in out
+
+
+def test_wrong_input(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    status, _, err = nmt("lr-range", recipe, "--lowest", 1, "--highest", 0.1)
+    assert status == 1 and one_line(err) == "--lowest must be positive and less than --highest, got 1 and 0.1"
+    status, _, err = nmt("lr-range", recipe, f"run_dir={tmp_path / 'none'}", "-o", tmp_path / "a.png")
+    assert status == 1 and "run `nmt prepare` with its recipe" in one_line(err)
