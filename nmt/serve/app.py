@@ -25,6 +25,7 @@ from nmt.serve.models import Line, Pair, RequestOptions, ServedModel, Translated
 from nmt.serve.page import add_page
 from nmt.serve.service import Service
 
+_MAX_ALTERNATIVES = 32  # each needs a search of its own
 _SERVED_WHILE_DRAINING = ("/health", "/metrics")
 
 
@@ -171,6 +172,9 @@ def _describe(model: ServedModel) -> dict[str, Any]:
 
 
 def _request_options(body: TranslateRequest) -> RequestOptions:
+    if body.alternatives and body.n_best > _MAX_ALTERNATIVES:
+        problem = f"n_best is {body.n_best}; with alternatives it must be at most {_MAX_ALTERNATIVES}; request fewer"
+        raise HTTPException(400, problem)
     return RequestOptions(
         n_best=body.n_best,
         beam_size=body.beam_size,

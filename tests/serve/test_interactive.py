@@ -67,6 +67,7 @@ def test_attention_of_each_translation(client: TestClient, translator: Translato
         ({"text": LINE, "attention": True, "stream": True}, "attention needs a request with one text"),
         ({"text": "the cat sees a dog. " * 20, "attention": True}, "the line is split"),
         ({"text": LINE, "attention": "much"}, "attention: "),
+        ({"text": LINE, "alternatives": True, "n_best": 33}, "n_best is 33; with alternatives it must be at most 32"),
     ],
 )
 def test_invalid_requests(client: TestClient, fields: dict[str, Any], message: str) -> None:

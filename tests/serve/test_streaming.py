@@ -1,5 +1,6 @@
 """Server-sent events: the same translations as in one response, in growing batches, and errors at any time."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -82,6 +83,37 @@ def test_a_timeout_within_a_stream_is_an_event_and_frees_the_queue(
     assert [name for name, _ in events] == ["line", "error"]
     assert events[1][1]["error"].startswith("timeout after 0.2 seconds")
     assert service.models["en-de"].batcher.num_waiting == 0
+
+
+def test_a_disconnect_within_a_stream_ends_it(echo: EchoTranslator, echo_service: MakeService) -> None:
+    service = echo_service(batching=BatchingOptions(batch_size=1, max_delay=0.0))
+    body = json.dumps({"text": LINES, "stream": True}).encode()
+
+    async def call() -> None:
+        has_started = asyncio.Event()
+        messages: list[Any] = [{"type": "http.request", "body": body}]
+
+        async def receive() -> Any:
+            if messages:
+                return messages.pop()
+            await has_started.wait()
+            while len(echo.batches) < 2:  # until the worker thread has the second line
+                await asyncio.sleep(0.01)
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message.get("body"):
+                echo.may_run.clear()
+                has_started.set()
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/translate", "headers": [], "query_string": b""}
+        await asyncio.wait_for(build_app(service)(scope, receive, send), 20)
+
+    asyncio.run(call())
+    assert service.num_active == 0
+    echo.may_run.set()
+    service.models["en-de"].batcher.close()
+    assert echo.batches == [[LINES[0]], [LINES[1]]]
 
 
 def test_beam_size_and_length_penalty_are_those_of_the_request(echo: EchoTranslator, echo_service: MakeService) -> None:

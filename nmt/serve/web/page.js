@@ -95,6 +95,9 @@ function shown(sentence) {
   return results.get(key)?.at(ranks.get(key) ?? 0);
 }
 
+/** Return the translations without those whose text an earlier one has, from other tokens. */
+const distinct = (nBest) => nBest.filter(({text}, i) => nBest.findIndex((one) => one.text === text) === i);
+
 // --- Translation -----------------------------------------------------------------------------------------------------
 
 /** Translate after a delay; a newer call replaces an older one. */
@@ -136,7 +139,8 @@ async function update() {
           showOutput();
         }
       };
-      await translateLines({...body, text: lines}, signal, show(results), body.beam_size === 1 ? show(partial) : null);
+      const store = (index, nBest) => show(results)(index, distinct(nBest));
+      await translateLines({...body, text: lines}, signal, store, body.beam_size === 1 ? show(partial) : null);
     }
     element("status").textContent = "";
   } catch (error) {
@@ -270,7 +274,10 @@ function showSelected() {
       showOutput();
     },
     onUnpin: () => pin(sentence, undefined),
-    findAttention: async (rank) => (await translate({...fields, text: sentence.text, attention: true}))[rank].attention,
+    findAttention: async (rank) => {
+      const found = await translate({...fields, text: sentence.text, attention: true});
+      return distinct(found)[rank].attention;
+    },
   });
 }
 
@@ -331,8 +338,13 @@ element("clear").addEventListener("click", () => {
   schedule(0);
 });
 element("copy").addEventListener("click", async () => {
-  await navigator.clipboard.writeText(element("output").textContent);
-  element("status").textContent = "Copied";
+  try {
+    await navigator.clipboard.writeText(element("output").textContent);
+    element("status").textContent = "Copied";
+  } catch { // no permission, or no clipboard, which browsers offer only with TLS and on this machine
+    getSelection().selectAllChildren(element("output"));
+    element("status").textContent = "Selected; press Ctrl+C";
+  }
 });
 element("swap").addEventListener("click", () => {
   const {source, target} = model();
