@@ -14,8 +14,7 @@ import torch
 
 from nmt.checkpoint import Tensors, average_checkpoints, model_files, write_ema
 from nmt.data import prepare as preparation
-from nmt.data.leak_record import begin_search, read_leaks, record_leaks
-from nmt.data.leaks import SetLeaks
+from nmt.data.leaks import SetLeaks, begin_search, read_leaks, record_leaks
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
 from nmt.data.test_sets import TestSet, test_sets

@@ -158,7 +158,7 @@ def _training_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mixture_options(recipe: Recipe) -> dict[str, Any] | None:
-    """Return the options of the mixture; None if an epoch shows every pair once, whatever the sizes of the corpora."""
+    """Return the options of the mixture; None if an epoch shows every pair once for corpora of any size."""
     weights = [corpus.weight for corpus in recipe.data.train]
     temperature = recipe.data.temperature
     is_mixed = len(set(weights)) > 1 or (len(weights) > 1 and temperature != 1.0)

@@ -6,11 +6,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 
 from nmt.data.fingerprint import REPORT_FILE
 from nmt.recipe import UserError
-from nmt.storage.sealed import reporting_disk_errors, sync
+from nmt.storage.sealed import new_directory, reporting_disk_errors, sync
 
 
 @contextmanager
@@ -21,26 +22,22 @@ def replacing(directory: Path) -> Iterator[Path]:
     Raises UserError if the file system refuses to write, or if `directory` contains anything but a prepared corpus.
     """
     directory = Path(os.path.realpath(directory))
-    unfinished, replaced = (directory.with_name(f".{directory.name}.{state}") for state in ("unfinished", "replaced"))
+    replaced = directory.with_name(f".{directory.name}.replaced")
     needed = "preparation needs about as much space as the uncompressed text"
     with reporting_disk_errors(directory, needed=needed, alternative="set run_dir to another disk"):
         if directory.exists() and not (directory / REPORT_FILE).exists() and any(directory.iterdir()):
             raise UserError(f"{directory} exists but is not a prepared corpus; it is not overwritten; move it away")
-        try:
-            for leftover in (unfinished, replaced):
-                if leftover.exists():
-                    shutil.rmtree(leftover)
-            unfinished.mkdir(parents=True)
-            yield unfinished
-            for path in unfinished.iterdir():
+        for leftover in (replaced, *directory.parent.glob(f".{escape(directory.name)}.part-*")):
+            if leftover.exists():
+                shutil.rmtree(leftover)
+        with new_directory(directory) as new:
+            yield new
+            for path in new.iterdir():
                 sync(path)
             if directory.exists():
                 directory.rename(replaced)
-            unfinished.rename(directory)
-            if replaced.exists():
-                shutil.rmtree(replaced)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        if replaced.exists():
+            shutil.rmtree(replaced)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

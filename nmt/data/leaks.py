@@ -4,29 +4,40 @@ An occurrence is exact if the lines are equal except for trailing white space. I
 only case, punctuation, spacing or the Unicode form differ. Sentences that differ in a word do not match.
 
 Searches the unmodified training text, because cleaning drops and changes lines. Memory holds the searched sentences
-and one chunk of training text.
+and one chunk of training text. Preparation reads the training text anyway, so it feeds the search, and the run records
+the leaks in `leaks.json`. If the prepared text is up to date but the record is not, the training text is read for the
+search alone.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
+from pathlib import Path
 from re import Pattern
-from typing import Literal
+from typing import Any, Literal
 
 from nmt.data.corpus import ReadOptions, pair_location, read_chunks, read_pairs
+from nmt.data.fingerprint import text_identity
 from nmt.data.store import Side
 from nmt.data.test_sets import test_sets
-from nmt.logs import progress
+from nmt.logs import progress, say, warn
 from nmt.recipe import DataRecipe, Recipe, UserError
 from nmt.text.clean import Pair
 
 Part = Literal["source", "reference", "both"]
 Kind = Literal["exact", "near"]
+
+LEAKS_FILE = "leaks.json"
+
+# Increment when the same text gives different leaks.
+_FORMAT = 2
 
 _IGNORED_CATEGORIES = ("P", "Z", "Cc", "Cf", "Sk")
 
@@ -44,8 +55,8 @@ class SearchedSet:
         if leak.part != "reference":
             return self.src[leak.line - 1]
         refs = [stream[leak.line - 1] for stream in self.refs]
-        *forms, found = normal_forms([*refs, leak.found])
-        return refs[forms.index(found)]
+        *forms, leaked_form = normal_forms([*refs, leak.found])
+        return refs[forms.index(leaked_form)]
 
 
 @dataclass(frozen=True)
@@ -136,8 +147,8 @@ class LeakFinder:
         self.num_read: Counter[int] = Counter()
         """Training pairs searched so far, by corpus index."""
         self._sides = (
-            _Side([[line] for one in self.sets for line in one.src]),
-            _Side([lines for one in self.sets for lines in zip(*one.refs, strict=True)]),
+            _Side([[line] for searched in self.sets for line in searched.src]),
+            _Side([lines for searched in self.sets for lines in zip(*searched.refs, strict=True)]),
         )
         self._found: dict[Part, defaultdict[int, _Occurrences]] = {
             part: defaultdict(_Occurrences) for part in ("source", "reference", "both")
@@ -160,10 +171,10 @@ class LeakFinder:
     def leaks(self) -> list[SetLeaks]:
         """Return the leaks of each set."""
         result, first = [], 0
-        for one in self.sets:
-            size = len(one.src)
-            found = [leak for index in range(size) for leak in self._sentence_leaks(first + index, line=index + 1)]
-            result.append(SetLeaks(one.name, size, tuple(found)))
+        for searched in self.sets:
+            size = len(searched.src)
+            leaks = [leak for index in range(size) for leak in self._sentence_leaks(first + index, line=index + 1)]
+            result.append(SetLeaks(searched.name, size, tuple(leaks)))
             first += size
         return result
 
@@ -274,3 +285,72 @@ def describe_location(leak: Leak, data: DataRecipe) -> str:
     """Return the location of a leak in the training text, such as file and line."""
     side: Side = "tgt" if leak.part == "reference" else "src"
     return pair_location(data.train[leak.corpus], data.root, leak.number, side)
+
+
+# --- Record of a run --------------------------------------------------------------------------------------------------
+
+
+def begin_search(recipe: Recipe) -> LeakFinder | None:
+    """Return a finder for the test and validation sentences; warn and return None if they are unreadable."""
+    try:
+        return LeakFinder(searched_sets(recipe))
+    except UserError as error:
+        _warn(error)
+        return None
+
+
+def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFinder | None) -> None:
+    """Write the leaks to the run directory, unless the record is up to date.
+
+    Searches the training text if the finder has not read it. If it is unreadable, warns and removes the record.
+    """
+    path = recipe.directory / LEAKS_FILE
+    if finder is None:
+        path.unlink(missing_ok=True)
+        return
+    key = _key(text_identity(prepare_report, recipe), finder.sets)
+    if not finder.num_read:
+        if _read(path).get("key") == key:
+            return
+        try:
+            search_training_text(recipe, finder)
+        except UserError as error:
+            _warn(error)
+            path.unlink(missing_ok=True)
+            return
+    leaks = finder.leaks()
+    for set_leaks in leaks:
+        if set_leaks.leaks:
+            count = set_leaks.counts().any
+            say(
+                f"{set_leaks.name}: {count.exact:,} of {set_leaks.sentences:,} sentences occur exactly in the training "
+                f"text, {count.near:,} nearly; `nmt leaks` lists them"
+            )
+    record = {"key": key, "sets": list(map(asdict, leaks))}
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_leaks(run_dir: Path) -> dict[str, SetLeaks]:
+    """Return the recorded leaks of a run by set name; empty if there is no record."""
+    sets = _read(run_dir / LEAKS_FILE).get("sets", [])
+    return {
+        entry["name"]: SetLeaks(entry["name"], entry["sentences"], tuple(Leak(**leak) for leak in entry["leaks"]))
+        for entry in sets
+    }
+
+
+def _key(text: str, sets: tuple[SearchedSet, ...]) -> str:
+    """Return the SHA-256 of the identity of the training text and of the searched sets."""
+    return hashlib.sha256(json.dumps([_FORMAT, text, *map(asdict, sets)]).encode()).hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # missing or truncated
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _warn(error: UserError) -> None:
+    warn(f"skipping the search for test sentences in the training text: {error}")

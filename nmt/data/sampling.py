@@ -32,7 +32,7 @@ from nmt.data.store import PairStore, PairWriter, Side
 from nmt.logs import SECONDS_BETWEEN_PLAIN_LINES, say
 from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import TrainRecipe, UserError
-from nmt.storage.sealed import reporting_disk_errors, sync
+from nmt.storage.sealed import new_directory, reporting_disk_errors, sync
 from nmt.text.segmentation import Ints, SubwordSampler, Tokens, gather, reverse_each
 from nmt.text.tokenizer import Tokenizers
 
@@ -167,14 +167,8 @@ class SampledEpochs:
         directory = self._path(epoch)
         if self._is_complete(directory):
             return
-        unfinished = directory.with_name(f".{directory.name}.unfinished")
-        try:
-            with _reporting_disk_errors(directory):
-                unfinished.mkdir(parents=True)
-                self._write(epoch, unfinished)
-                unfinished.rename(directory)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        with _reporting_disk_errors(directory), new_directory(directory) as temporary:
+            self._write(epoch, temporary)
 
     def _write(self, epoch: int, directory: Path) -> None:
         dtypes = {side: self._base.side(side).tokens.dtype for side in self._sides}

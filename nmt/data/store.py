@@ -156,7 +156,7 @@ class _ArrayWriter:
         with self._file:
             self._file.seek(0)
             self._write_header()
-            assert self._file.tell() == self._header_size, "NumPy pads the header, so that the length can grow"
+            assert self._file.tell() == self._header_size, "NumPy pads the header to allow a larger length"
 
     def _write_header(self) -> None:
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self.length,)}

@@ -69,14 +69,14 @@ class TranslationMemory:
 
     def find(self, keys: Iterable[bytes]) -> dict[bytes, list[Translation]]:
         """Return the entries of these keys that exist; raises UserError if the file is damaged."""
-        found = {}
+        entries = {}
         with self._errors(), self._transaction("DEFERRED"):
             for key in keys:
                 for digest, content in self._database.execute(_FIND, (key,)):
                     if not isinstance(content, bytes) or digest != _digest(key, content):
                         raise self._damaged("an entry differs from its checksum")
-                    found[key] = [_translation(*fields) for fields in json.loads(content)]
-        return found
+                    entries[key] = [_translation(*fields) for fields in json.loads(content)]
+        return entries
 
     def update(self, used: Iterable[bytes], added: Mapping[bytes, Sequence[Translation]]) -> None:
         """Add entries, mark them and the `used` ones as the most recently used, and remove the oldest above the limit.
@@ -156,7 +156,7 @@ class RememberingTranslator:
 
     A line that occurs several times is translated once.
 
-    lines_reused: number of lines that were not translated so far
+    lines_reused: number of lines reused so far
     """
 
     def __init__(self, translator: TextTranslator, memory: TranslationMemory, settings: Mapping[str, Any]) -> None:
@@ -173,7 +173,7 @@ class RememberingTranslator:
     def start_translation(
         self, lines: Sequence[str], *, prefixes: Sequence[str], required: Sequence[Sequence[str]]
     ) -> Callable[[], list[list[Translation]]]:
-        """Start a translation like `TextTranslator.start_translation`; raises UserError also for the memory."""
+        """Start a translation like `TextTranslator.start_translation`; also raises UserError for the memory."""
         requests = list(zip(lines, prefixes, map(list, required), strict=True))
         keys = [_sha256(json.dumps([self._settings, *request]).encode()) for request in requests]
         reused = self._memory.find(keys)
@@ -188,8 +188,8 @@ class RememberingTranslator:
         def result() -> list[list[Translation]]:
             added = dict(zip(missing, finish(), strict=True))
             self._memory.update(reused, added)
-            found = reused | added
-            return [found[key] for key in keys]
+            entries = reused | added
+            return [entries[key] for key in keys]
 
         return result
 

@@ -122,7 +122,7 @@ class Translator(TextTranslator):
         if precision not in get_args(SearchPrecision):
             raise ValueError(f"precision must be one of {', '.join(get_args(SearchPrecision))}, got {precision!r}")
         torch_device = choose_device(device)
-        loaded = [load_model(Path(one), torch_device) for one in (path, *ensemble)]
+        loaded = [load_model(Path(member), torch_device) for member in (path, *ensemble)]
         first, metadata = loaded[0], loaded[0].metadata
         tokenizers = Tokenizers.load(first.directory)
         for other in loaded[1:]:
@@ -137,8 +137,8 @@ class Translator(TextTranslator):
                     "decode in the same; rerank the n-best list of one with the other instead (nmt rerank)"
                 )
         options = metadata.decode if decode is None else decode.over(metadata.decode)
-        num_parameters = sum(one.model.num_parameters() for one in loaded)
-        models = [_prepacked(one.model, precision, torch_device) for one in loaded]
+        num_parameters = sum(member.model.num_parameters() for member in loaded)
+        models = [_prepacked(member.model, precision, torch_device) for member in loaded]
         is_captured = torch_device.type == "cuda" and all(map(can_capture, models))
         members: list[StepModel[Any]] = [CapturedModel(model) if is_captured else model for model in models]
         translator = cls(
@@ -149,7 +149,7 @@ class Translator(TextTranslator):
             unicode_form=cast(UnicodeForm, metadata.unicode_form),
             device=torch_device,
             reverse_target=metadata.reverse_target,
-            max_tokens=min(one.metadata.max_tokens for one in loaded),
+            max_tokens=min(member.metadata.max_tokens for member in loaded),
         )
         translator.num_parameters = num_parameters
         if torch_device.type == "cpu":

@@ -98,7 +98,7 @@ class PackedSequences:
         return one_per_row(self.sizes, self.tokens.device)
 
     def attention_rows(self, keys: PackedSequences, *, causal: bool) -> AttentionRows:
-        """Return the layout of these sentences as queries beside `keys`, cached for all layers.
+        """Return the layout of these sentences as queries with `keys`, cached for all layers.
 
         Args:
             keys: this object, or the other side of the same batch.

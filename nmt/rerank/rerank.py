@@ -81,7 +81,7 @@ def best_first(candidates: Sequence[Candidate], values: Floats, weights: Floats)
 
     values: (candidates, features); weights: (features,)
     """
-    scored = [Candidate(one.text, float(score)) for one, score in zip(candidates, values @ weights, strict=True)]
+    scored = [Candidate(own.text, float(score)) for own, score in zip(candidates, values @ weights, strict=True)]
     return sorted(scored, key=lambda candidate: -candidate.score)
 
 

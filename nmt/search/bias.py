@@ -203,13 +203,13 @@ class Bias(Batched):
 
         Bias that the hypothesis has earned before is not included.
         """
-        vocab, live = log_probs.shape[2], [one for beam in self.progress for one in beam]
+        vocab, live = log_probs.shape[2], [progress for beam in self.progress for progress in beam]
         biased = log_probs + self.phrases.root_rewards(vocab, self.device)
-        rewards = [self.phrases.node_rewards(one.node) for one in live]
+        rewards = [self.phrases.node_rewards(progress.node) for progress in live]
         offsets = np.repeat(np.arange(len(live)) * vocab, [len(tokens) for tokens, _ in rewards])
         tokens, values = (np.concatenate(parts) for parts in zip(*rewards, strict=True))
         self._set_rewards(biased, log_probs, offsets + tokens, values)
-        overrides = [self.phrases.overrides(one.node, one.met) for one in live]
+        overrides = [self.phrases.overrides(progress.node, progress.met) for progress in live]
         indices = [row * vocab + token for row, own in enumerate(overrides) for token in own]
         values = np.array([value for own in overrides for value in own.values()], dtype=np.float32)
         self._set_rewards(biased, log_probs, np.array(indices, dtype=np.int64), values)
@@ -227,11 +227,13 @@ class Bias(Batched):
     @cached_property
     def earned(self) -> Tensor:
         """Total bias of each hypothesis if it ended now, (batch, beam) float32."""
-        return self._to_device([[one.earned for one in beam] for beam in self.progress])
+        return self._to_device([[progress.earned for progress in beam] for beam in self.progress])
 
     def max_total(self) -> Tensor:
         """Upper bound of the total bias of each hypothesis, (batch, beam) float32: all gains, no further penalties."""
-        return self._to_device([[one.earned + one.met.remaining for one in beam] for beam in self.progress])
+        return self._to_device(
+            [[progress.earned + progress.met.remaining for progress in beam] for beam in self.progress]
+        )
 
     def extend(self, parents: Tensor, tokens: Tensor) -> Bias:
         """Return the progress of hypotheses that extend `parents` by `tokens`, both (batch, beam)."""

@@ -33,25 +33,32 @@ def write_directory(directory: Path, files: Mapping[str, bytes | Callable[[], by
     Raises UserError if the directory exists or cannot be written, or if the disk is full.
     """
     require_new(directory)
-    with reporting_disk_errors(directory):
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        temporary = directory.with_name(f".{directory.name}.part-{os.getpid()}")
+    with reporting_disk_errors(directory), new_directory(directory) as temporary:
+        manifest = {}
+        for name, content in files.items():
+            data = content() if callable(content) else content
+            write_synced(temporary / name, data)
+            manifest[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            del data  # frees the memory before the next content is made
+        write_synced(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
+
+
+@contextmanager
+def new_directory(directory: Path) -> Iterator[Path]:
+    """Yield an empty temporary directory, renamed to `directory` at the end of a `with` block or removed on an error.
+
+    The block must sync the files that it writes. A kill leaves the temporary directory, `.NAME.part-PID`.
+    """
+    temporary = directory.with_name(f".{directory.name}.part-{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        sync(temporary)
+        temporary.rename(directory)
+        sync(directory.parent)
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        try:
-            manifest = {}
-            for name, content in files.items():
-                data = content() if callable(content) else content
-                write_synced(temporary / name, data)
-                manifest[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-                del data  # frees the memory before the next content is made
-            write_synced(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
-            sync(temporary)
-            temporary.rename(directory)
-            sync(directory.parent)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
 
 
 def require_new(directory: Path) -> None:

@@ -1,7 +1,7 @@
 """Label-smoothed cross-entropy of the output projection, and R-Drop, without materializing all logits.
 
 Forward pass and gradient are computed together, in chunks of rows. `torch.nn.functional.linear_cross_entropy` does the
-same since torch 2.13, but does not return the plain negative log-likelihood beside the smoothed loss.
+same since torch 2.13, but does not also return the plain negative log-likelihood.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _autocast(hidden: Tensor) -> Tensor:
 
 
 class _LinearCrossEntropy(PrecomputedGradients):
-    """Forward pass and gradient, chunk by chunk; the logits of a chunk are dropped at once.
+    """Forward pass and gradient, chunk by chunk; the logits of a chunk are freed before the next.
 
     With z = h W^T, s = sum(exp(z - max z)) and V entries, the loss of a row is
     log s + max z - (1 - eps) z_gold - eps mean(z), and its gradient in z is softmax(z) - (1 - eps) onehot - eps / V.

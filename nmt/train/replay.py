@@ -33,7 +33,7 @@ from nmt.train.optimizer import optimizer_tensors
 from nmt.train.state import TrainState
 from nmt.train.trainer import Trainer, build_trainer
 
-# Log-probabilities of a batch are stored at once.
+# Small, because all log-probabilities of a batch are in memory.
 _BATCH_TOKENS = 1_024
 
 
@@ -78,9 +78,9 @@ class ReplaySource:
         if self.following is None:
             return
         last = checkpoint_step(self.following)
-        changed = [one for one in TrainState.load(self.following).changes if self.first < one.step < last]
+        changed = [change for change in TrainState.load(self.following).changes if self.first < change.step < last]
         if changed:
-            options = ", ".join(sorted({one.option for one in changed}))
+            options = ", ".join(sorted({change.option for change in changed}))
             warn(
                 f"{options} changed after update {changed[-1].step:,}, between two checkpoints; the replay uses the "
                 "later options, so the states may differ"

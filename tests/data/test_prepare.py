@@ -340,7 +340,7 @@ def test_killed_preparation_is_not_reused(folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     victim = subprocess.Popen(command, env=environment, start_new_session=True)
     assert victim.wait() == -signal.SIGKILL
-    assert [path.name for path in (folder / "killed").iterdir()] == [".data.unfinished"]
+    assert [path.name for path in (folder / "killed").iterdir()] == [f".data.part-{victim.pid}"]
     assert_session_ends(victim.pid)
     prepare(recipe_for(folder, "killed"))
     prepare(recipe_for(folder, "whole"))

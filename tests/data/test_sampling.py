@@ -283,7 +283,7 @@ def test_resume_after_a_kill(bpe_corpus: Path, sample: Sample) -> None:
     killed, elsewhere = bpe_corpus, Path(shutil.copytree(bpe_corpus, bpe_corpus.with_name("elsewhere")))
     victim = run_program(killed, workers=2, ending="dies")
     assert victim.wait() == -signal.SIGKILL
-    assert [path.name for path in (killed / "epochs").iterdir()] == [".epoch-5.unfinished"]
+    assert [path.name for path in (killed / "epochs").iterdir()] == [f".epoch-5.part-{victim.pid}"]
     assert_session_ends(victim.pid)
     epochs = sample(killed)
     assert list((killed / "epochs").iterdir()) == []

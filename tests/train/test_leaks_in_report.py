@@ -76,7 +76,7 @@ def test_the_training_text_is_read_once_for_each_test_set(
     run = tmp_path / "run"
     options = [f"run_dir={run}", *OPTIONS]
     reads: list[int] = []
-    monkeypatch.setattr("nmt.data.leak_record.search_training_text", lambda recipe, finder: reads.append(1))
+    monkeypatch.setattr("nmt.data.leaks.search_training_text", lambda recipe, finder: reads.append(1))
     assert nmt("prepare", recipe, *options)[0] == 0
     written = (run / "leaks.json").read_text()
     assert {found["name"]: len(found["leaks"]) for found in json.loads(written)["sets"]} == {
