@@ -13,6 +13,7 @@ from nmt.data.prepare import load_prepared
 from nmt.data.store import PairStore, PairWriter, Side, token_dtype
 from nmt.recipe import UserError
 from nmt.special_ids import EOS_ID
+from nmt.storage.run_folder import find_prepared
 
 Ints = NDArray[np.int64]
 
@@ -62,7 +63,7 @@ class PreparedCorpus:
 
 def open_corpus(path: Path) -> PreparedCorpus:
     """Open the prepared training pairs of a run directory or its `data` folder; raises UserError if missing."""
-    directory = path / "data" if (path / "data").is_dir() else path
+    directory = find_prepared(path)
     sizes = load_prepared(directory).report["vocab_size"]
     return PreparedCorpus(PairStore(directory, "train"), sizes["src"], sizes["tgt"])
 

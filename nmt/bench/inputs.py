@@ -13,7 +13,7 @@ from nmt.bench.random_model import number_sentences, number_tokenizers, write_ra
 from nmt.data.store import PairStore
 from nmt.recipe import DecodeRecipe, UserError, override_decode
 from nmt.storage.model_metadata import read_model_metadata
-from nmt.storage.run_folder import find_model
+from nmt.storage.run_folder import find_model, find_prepared
 from nmt.text.lines import read_lines
 from nmt.text.tokenizer import Tokenizers
 
@@ -106,8 +106,7 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
     elif request.vocab_size is not None:
         raise UserError("--vocab-size and --tokenizer are mutually exclusive; give one of them")
     else:
-        data = request.tokenizer / "data"
-        tokenizers = Tokenizers.load(data if data.is_dir() else request.tokenizer)
+        tokenizers = Tokenizers.load(find_prepared(request.tokenizer))
     if request.source is not None and request.tokenizer is None:
         raise UserError("random weights need a tokenizer to read text; give --tokenizer, or remove --input")
     if request.source is None and request.tokenizer is not None:

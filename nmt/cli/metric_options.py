@@ -13,7 +13,7 @@ from typing import Annotated, Any, assert_never
 import typer
 
 from nmt.data.corpus import sacrebleu_files
-from nmt.evaluate.metrics import Scorer, bleu_tokenizer, make_scorer
+from nmt.evaluate.metrics import Scorer, bleu_tokenizer, check_aligned, make_scorer
 from nmt.evaluate.moses import LANGUAGES
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say, warn
@@ -109,8 +109,7 @@ def read_test_set(ref: Sequence[Path] | None, src: Path | None, test_set: str | 
         raise UserError(f"--ref {same[0]} is given twice; references must be different files; remove one")
     references = {input_name(path): list(read_lines(path, allow_pipe=True)) for path in files}
     source = None if src is None else list(read_lines(src, allow_pipe=True))
-    for path, lines in [*references.items(), *([(input_name(src), source)] if src and source is not None else [])]:
-        _check_line_counts(next(iter(references.items())), (path, lines))
+    check_aligned(references | ({input_name(src): source} if src is not None and source is not None else {}))
     return TestSet(references, files, source, tgt_lang)
 
 
@@ -127,7 +126,7 @@ def read_systems(files: Sequence[Path], text: TestSet) -> dict[str, list[str]]:
         lines = list(read_lines(path, allow_pipe=True))
         if any(path.resolve() == reference.resolve() for reference in text.reference_files):
             raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")
-        _check_line_counts(next(iter(text.references.items())), (system, lines))
+        check_aligned({**text.references, system: lines})
         if not any(line.strip() for line in lines):
             warn(f"all lines of {system} are empty; is it the right file?")
         known = {**text.references, **({"the source": text.source} if text.source is not None else {})}
@@ -241,14 +240,3 @@ def print_results(document: Mapping[str, Any], tables: Sequence[Table], output: 
             typer.echo(format_tables(tables, "latex"), nl=False)
         case _:
             assert_never(output)
-
-
-def _check_line_counts(reference: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]) -> None:
-    (first, first_lines), (name, lines) = reference, other
-    if not lines:
-        raise UserError(f"{name} is empty; it must have one sentence per line; check the file")
-    if len(lines) != len(first_lines):
-        raise UserError(
-            f"{name} has {len(lines):,} lines and {first} has {len(first_lines):,}; they must match line by line; "
-            "check that both belong to the same test set"
-        )

@@ -13,6 +13,7 @@ from nmt.data.prepare import load_prepared
 from nmt.data.store import PairStore
 from nmt.decode.shortlist import coverage, make_shortlist
 from nmt.logs import progress, say
+from nmt.storage.run_folder import find_prepared
 
 
 def shortlist(
@@ -27,7 +28,7 @@ def shortlist(
     It is estimated from the training pairs of the run and fits all models with its tokenizers. Reports the size of the
     shortlist per validation sentence, and how many reference tokens it covers.
     """
-    directory = run / "data" if (run / "data").is_dir() else run
+    directory = find_prepared(run)
     require_output("-o", out, [directory], replaces=b"nmt-shortlist-")
     prepared = load_prepared(directory)
     store = PairStore(directory, "train")

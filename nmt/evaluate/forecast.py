@@ -1,4 +1,4 @@
-"""Forecast of a run, made by `nmt plan` and kept in the run directory as `plan.json`."""
+"""Forecast of a run, made by `nmt plan` and saved in the run directory as `plan.json`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class WorkForecast:
 
 @dataclass(frozen=True)
 class SpeedForecast:
-    """Measured speed and the time that follows from it.
+    """Measured speed, and the training time at this speed.
 
     micro_batch_tokens: maximum tokens per side of a micro-batch
     measured_updates:   timed updates

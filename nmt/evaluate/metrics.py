@@ -225,7 +225,7 @@ def check_aligned(streams: Mapping[str, Sequence[object]]) -> None:
     (first, first_lines), *others = streams.items()
     for name, lines in streams.items():
         if not lines:
-            raise UserError(f"{name} has no lines; it must have one sentence per line")
+            raise UserError(f"{name} is empty; it must have one sentence per line; check the file")
     for name, lines in others:
         if len(lines) != len(first_lines):
             raise UserError(
@@ -264,7 +264,7 @@ def _corpus_score(
     try:
         return metric.corpus_score(lines, references, n_bootstrap=max(resamples, 1)), {}
     except TypeError:
-        # sacreBLEU 2.6 cannot average resampled scores of which some are exactly zero, because these are float and the
+        # sacreBLEU 2.6 cannot average resampled scores if some are exactly zero, because these are float and the
         # others are float32. Its paired test can, with the same resamples of the baseline. The failed call has already
         # set n_bootstrap and seed for the signature.
         test = PairedTest([("", lines)], {"": metric}, references, test_type="bs", n_samples=resamples)

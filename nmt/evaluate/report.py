@@ -34,7 +34,7 @@ class DataSummary:
     train_read:  training pairs read; train_pairs of them were kept
     dropped:     number of dropped training pairs by reason
     src_tokens, tgt_tokens: subword tokens of the kept training pairs
-    valid_leaks: validation pairs of which a side has an exact or near match in the training text; None if unknown
+    valid_leaks: validation pairs with an exact or near match of a side in the training text; None if unknown
     """
 
     train_read: int

@@ -34,7 +34,7 @@ def open_socket(host: str, port: int) -> socket.socket:
 def run_server(service: Service, bound: socket.socket) -> None:
     """Serve until SIGTERM or Ctrl-C, then finish accepted requests and return.
 
-    Raises Interrupted at once after a second signal.
+    Raises Interrupted immediately after a second signal.
     """
     config = uvicorn.Config(
         build_app(service),

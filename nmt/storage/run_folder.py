@@ -40,6 +40,11 @@ def find_model(path: Path) -> Path:
     raise UserError(f"{path} {wrong}; expected a model directory (with model.toml), a checkpoint or a run directory")
 
 
+def find_prepared(path: Path) -> Path:
+    """Return the directory of the prepared corpus of a run; another path is returned as it is."""
+    return path / "data" if (path / "data").is_dir() else path
+
+
 def find_report(model: Path) -> dict[str, Any] | None:
     """Return the report of the run that contains the averaged model `model`; None for any other model."""
     path = model.resolve().parent / "report.json"

@@ -34,7 +34,7 @@ def write_errors(name: str) -> Iterator[None]:
 
 
 class Sink:
-    """Writes text to a file without buffering: readers see each write at once, and errors surface where they occur.
+    """Writes text to a file without buffering: readers see each write immediately, and errors surface where they occur.
 
     Compressed output is a sequence of gzip members, and can be truncated after each member.
 

@@ -413,10 +413,10 @@ def test_invalid_input_is_one_line(texts: Path, tmp_path: Path, nmt: Nmt) -> Non
     ref = ["--ref", texts / "ref"]
     good = texts / "good"
     cases: list[tuple[list[object], str]] = [
-        ([*ref, tmp_path / "short"], "short has 2 lines and"),
+        ([*ref, tmp_path / "short"], "short has 2; they must match"),
         ([*ref, tmp_path / "empty"], "empty is empty"),
-        ([*ref, "--ref", tmp_path / "short", good], "short has 2 lines and"),
-        ([*ref, "--src", tmp_path / "short", good], "short has 2 lines and"),
+        ([*ref, "--ref", tmp_path / "short", good], "short has 2; they must match"),
+        ([*ref, "--src", tmp_path / "short", good], "short has 2; they must match"),
         ([*ref, *ref, good], "ref is given twice; references must be different files"),
         ([*ref, good, "--train-tgt", tmp_path / "empty"], "has no words"),
         ([*ref, good, "--word-counts", tmp_path / "empty"], "has no words"),

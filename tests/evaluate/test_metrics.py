@@ -238,9 +238,9 @@ def test_different_lengths_are_an_error_with_names_and_counts() -> None:
 
 
 def test_empty_streams_are_an_error() -> None:
-    with pytest.raises(UserError, match="the hypothesis has no lines"):
+    with pytest.raises(UserError, match="the hypothesis is empty"):
         score_corpus([], [[]], ["bleu"], tgt_lang="en")
-    with pytest.raises(UserError, match=r"ref\.de has no lines"):
+    with pytest.raises(UserError, match=r"ref\.de is empty"):
         check_aligned({"out.de": ["a"], "ref.de": []})
 
 
