@@ -30,7 +30,7 @@ _PLACEHOLDER = (
     r"\{\{[^{}\n]{1,80}\}\}|\$?\{[^{}\n]{0,80}\}"
     r"|%(?:\(\w+\))?(?:\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:hh?|ll?)?[sdifuxXeEgGcr@](?!\w)"
 )
-_NUMBER = r"\d+(?:[.,:/]\d+)*"
+_NUMBER = r"\d++(?:[.,:/]\d++)*+(?![\w.+-]{0,64}@)"  # not the beginning of an address
 _SPACED_NUMBER = rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?!\d)(?:,\d+)?|"
 
 # A translation may write number words in digits.

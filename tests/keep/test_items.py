@@ -23,6 +23,7 @@ def found(text: str, *kinds: str, language: str = "en") -> list[str]:
         ("Hi {name}, {{ count }} of ${total} %s %(x)d %1$s %.2f%%", "{name}|{{ count }}|${total}|%s|%(x)d|%1$s|%.2f"),
         ("50% die, 5 %", ["50", "5"]),
         ("In 1990, 1,234.5 of 3rd, A4 at 10:30 on 1/2/2020.", "1990|1,234.5|3|4|10:30|1/2/2020"),
+        ("5,663a.b@example.org", ["663a.b@example.org"]),
         ("nothing here", []),
     ],
 )
