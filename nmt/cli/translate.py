@@ -44,13 +44,15 @@ class InputFormat(StrEnum):
     text = "text"
     tsv = "tsv"
     jsonl = "jsonl"
+    html = "html"
+    srt = "srt"
 
 
 class Kinds(tuple[Kind, ...]):
     """Value of --keep."""
 
     @classmethod
-    def parse(cls, given: str | Kinds) -> Kinds:
+    def parse(cls, given: str | tuple[str, ...]) -> Kinds:
         """Parse a list with commas; raises BadParameter for an unknown kind."""
         names = [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
         for name in names:
@@ -69,7 +71,10 @@ class InvalidUtf8(StrEnum):
 # --- Input and output -------------------------------------------------------------------------------------------------
 
 _INPUT = "Text to translate, plain or compressed (.gz, .xz, .zst); - is standard input."
-_INPUT_FORMAT = "Format of FILE (default: by its extension .tsv, .jsonl, .json or .txt, else one sentence per line)."
+_INPUT_FORMAT = (
+    "Format of FILE (default: by its extension, else one sentence per line). html: a page; srt: subtitles. Layout and "
+    "tags of these are kept, see --keep."
+)
 _COLUMN = "TSV: column of the text, from 0, or its name in the header (default: 0)."
 _HEADER = "TSV: the first line names the columns. Implied by --column NAME."
 _FIELD = "JSON Lines: field of the text; a dot addresses a nested field, as in page.text (default: text)."
@@ -80,7 +85,8 @@ _OUT = "Output file, compressed if its name ends in .gz; - is standard output."
 _OUTPUT_FORMAT = (
     "Default: by the extension of the output, else the format of the input. tsv: the input columns and the "
     "translation. jsonl: the input fields and translation, score, log_prob, tokens, token_log_probs and n_best, all "
-    "null for a null text. moses: n-best lists as Moses writes them, with indices from 0."
+    "null for a null text. moses: n-best lists as Moses writes them, with indices from 0. html, srt: only for "
+    "input of the same format."
 )
 _WITH_ALIGNMENTS = "Add the word alignment after a tab, as 0-0 1-2; in JSON Lines as a field."
 _KEEP = (
@@ -211,12 +217,12 @@ def translate(
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
     started = monotonic()
-    _require_compatible(threads, processes, resume, restart, keep, memory)
+    _require_compatible(threads, processes, resume, restart)
     named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens, "tag": tag}
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "sampling_seed": seed}
     named |= {"alignments": with_alignments or None, "shortlist": shortlist}
     decode = _override_decode(read_model_metadata(find_model(model)).decode, named, settings or (), ensemble or ())
-    reader, out_format = _make_reader(file, input_format, out, output_format, column, header, field)
+    reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
     source = Source.open(file, reader, invalid_utf8.value, prefixes, required)
     writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine)
     models = [model, *(ensemble or ())]
@@ -230,18 +236,17 @@ def translate(
     job.run(start_workers(choice.engine, device, processes, threads), resume=resume, restart=restart)
 
 
-def _require_compatible(
-    threads: int | None, processes: int | None, resume: bool, restart: bool, keep: Kinds, memory: Path | None
-) -> None:
+def _require_compatible(threads: int | None, processes: int | None, resume: bool, restart: bool) -> None:
     """Raise BadParameter if options are mutually exclusive."""
     require_at_most_one({"--threads": threads is not None, "--processes": processes is not None})
     require_at_most_one({"--resume": resume, "--restart": restart})
-    require_at_most_one({"--keep": bool(keep), "--memory": memory is not None})
 
 
-def _load_keeping(load: Callable[[], TextTranslator], keep: Kinds, pair: tuple[str, str]) -> KeepingTranslator:
-    """Load a translator that keeps items of these kinds. pair: source and target language"""
-    return KeepingTranslator(load(), keep, pair)
+def _load_keeping(
+    load: Callable[[], TextTranslator], keep: Kinds, pair: tuple[str, str], entities: bool
+) -> KeepingTranslator:
+    """Load a translator that keeps items of these kinds. pair: source and target language; entities: whether of XML"""
+    return KeepingTranslator(load(), keep, pair, entities=entities)
 
 
 def _max_delay(source: Source, given: float | None) -> float:
@@ -258,14 +263,22 @@ def _make_reader(
     column: str | None,
     header: bool,
     field: str | None,
-) -> tuple[RecordReader, Format]:
-    """Make the reader of the input, and return it with the format of the output.
+    keep: Kinds,
+) -> tuple[RecordReader, Format, Kinds]:
+    """Make the reader of the input, and return it with the format of the output and what is kept.
 
     The extensions of the files determine the formats that are not given. Raises BadParameter for an option without
     effect.
     """
     in_format = Format(input_format) if input_format else Format.of_file(file) or Format.text
     out_format = output_format or Format.of_file(out) or in_format
+    if in_format is not out_format and (in_format.is_document or out_format.is_document):
+        raise typer.BadParameter(
+            f"{file} is read as {in_format.value} and {out} is written as {out_format.value}; a document keeps its "
+            "format; change --input-format or --output-format"
+        )
+    if in_format.is_document:
+        keep = Kinds.parse(("markup", *keep))
     is_read = f"{file} is read as {in_format.value}"
     for option, is_given in (("--column", column is not None), ("--header", header)):
         if is_given and in_format is not Format.tsv:
@@ -279,7 +292,7 @@ def _make_reader(
     index = column if column is None or not column.lstrip("-").isdecimal() else int(column)
     if isinstance(index, int) and index < 0:
         raise typer.BadParameter(f"--column is {column}; it must be a number from 0, or a name in the header")
-    return RecordReader(in_format, index or 0, field or "text", header or isinstance(index, str)), out_format
+    return RecordReader(in_format, index or 0, field or "text", header or isinstance(index, str)), out_format, keep
 
 
 def _make_writer(
@@ -300,6 +313,9 @@ def _make_writer(
     """
     require_at_most_one({"--keep": bool(keep), "--with-alignments": decode.alignments})
     n_best = decode.n_best if decode.mbr_metric == "none" else 1
+    if out_format.is_document and (with_scores or n_best > 1):
+        option = "--with-scores" if with_scores else "--n-best"
+        raise typer.BadParameter(f"{option} does not support {out_format.value}; a document has one translation")
     if distinct is not None and n_best == 1:
         option = "--distinct" if distinct else "--no-distinct"
         raise typer.BadParameter(f"{option} has no effect on one translation per line; add --n-best, or leave it out")
@@ -376,7 +392,9 @@ def _with_memory(
     if memory is None:
         if limit is not None:
             raise typer.BadParameter("--memory-limit has no effect without --memory; add that, or leave it out")
-        return partial(_load_keeping, load, keep, languages(models[0])) if keep else load
+        entities = writer.format is not Format.srt
+        return partial(_load_keeping, load, keep, languages(models[0]), entities) if keep else load
+    require_at_most_one({"--keep": bool(keep), "--memory": True})
     settings, _ = _search_settings(models, decode, choice)
     return partial(load_remembering, memory, limit, settings | {"scores": writer.shows_scores}, load)
 

@@ -68,6 +68,11 @@ class TranslationJob:
             if restart:
                 self.output.require_file("--restart")
             if resume:
+                if self.writer.format.is_document:
+                    raise UserError(
+                        f"--resume does not support {self.writer.format.value}; a document is translated as a whole; "
+                        "give --restart"
+                    )
                 self.output.require_file("--resume")
                 if workers.max(int(workers.is_main and self._is_complete(count))):
                     return

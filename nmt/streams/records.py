@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, assert_never
 
 from nmt.alignment.words import format_links
 from nmt.decode.translation import Translation
+from nmt.keep.documents import Segment, html_segments, srt_segments
 from nmt.recipe import UserError
 from nmt.text.json_fields import parse_json, text_or_null
 
@@ -18,18 +19,29 @@ _DECIMALS = 6  # about the precision of float32
 
 
 class Format(StrEnum):
-    """Line-based text formats; moses (n-best lists) is for output only."""
+    """Formats of input and output.
+
+    Records are lines, or the texts of a document (html, srt). moses (n-best lists) is for output only.
+    """
 
     text = "text"
     tsv = "tsv"
     jsonl = "jsonl"
     moses = "moses"
+    html = "html"
+    srt = "srt"
+
+    @property
+    def is_document(self) -> bool:
+        """Whether records are texts of a document, which is copied apart from them."""
+        return self in (Format.html, Format.srt)
 
     @classmethod
     def of_file(cls, path: Path) -> Format | None:
         """Return the format that the extension of a file implies (`.tsv`, `.jsonl.gz`), None if it implies none."""
         endings = [ending for ending in path.suffixes[-2:] if ending not in (".gz", ".xz", ".zst")]
         formats = {".txt": cls.text, ".tsv": cls.tsv, ".jsonl": cls.jsonl, ".json": cls.jsonl}
+        formats |= {".html": cls.html, ".htm": cls.html, ".xhtml": cls.html, ".srt": cls.srt}
         return formats.get(endings[-1]) if endings else None
 
 
@@ -42,6 +54,7 @@ class Record:
     line:     the whole line, without its line feed
     prefix:   target prefix of the translation
     required: phrases that the translation must contain
+    segment:  for a text of a document, what surrounds it
     """
 
     number: int
@@ -49,6 +62,7 @@ class Record:
     line: str
     prefix: str = ""
     required: tuple[str, ...] = ()
+    segment: Segment | None = None
 
 
 @dataclass(frozen=True)
@@ -93,8 +107,8 @@ class RecordReader:
         """
         where = f"{name}, line {number + (self.names is not None)}"
         match self.format:
-            case Format.moses:
-                raise AssertionError("moses is not an input format")
+            case Format.moses | Format.html | Format.srt:
+                raise AssertionError("not an input format of lines")
             case Format.text:
                 return Record(number, line, line)
             case Format.tsv:
@@ -112,6 +126,13 @@ class RecordReader:
                 return Record(number, text, line)
             case _:
                 assert_never(self.format)
+
+    def read_document(self, lines: Iterable[str]) -> Iterator[Record]:
+        """Parse all lines of a document, and yield its texts."""
+        document = "".join(f"{line}\n" for line in lines)
+        segments = html_segments(document) if self.format is Format.html else srt_segments(document)
+        for number, one in enumerate(segments, start=1):
+            yield Record(number, one.text, one.before + one.text, segment=one)
 
     def _text_of_columns(self, columns: Sequence[str], where: str) -> str:
         assert isinstance(self.column, int), "`with_header` replaces a name by its index"
@@ -192,6 +213,9 @@ class RecordWriter:
                 return self._columns(record, translations)
             case Format.jsonl:
                 return self._object(record, translations)
+            case Format.html | Format.srt:
+                assert record.segment is not None, "documents are not converted"
+                return record.segment.layout(translations[0].text)
             case Format.moses:
                 return "".join(self._moses(record.number - 1, one) for one in translations[: self.n_best])
             case _:
@@ -235,8 +259,8 @@ class RecordWriter:
         if record.text is None:
             fields = dict.fromkeys(fields)
         match self.reader.format:
-            case Format.moses:
-                raise AssertionError("moses is not an input format")
+            case Format.moses | Format.html | Format.srt:
+                raise AssertionError("not an input format of lines")
             case Format.text:
                 return _dump(_add_fields(_nested(self.reader.field, record.line), self.reader.field, fields)) + "\n"
             case Format.tsv:

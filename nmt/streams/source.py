@@ -91,9 +91,11 @@ class Source:
 
         Raises UserError, with the line number, for a line that is not UTF-8 or has no text in the expected field.
         """
-        records: Iterator[Record] = (
-            self.reader.read(line, number, self.name) for number, line in enumerate(self._lines(), start=1)
-        )
+        reader, lines = self.reader, self._lines()
+        if reader.format.is_document:
+            records = reader.read_document(lines)
+        else:
+            records = (reader.read(line, number, self.name) for number, line in enumerate(lines, start=1))
         if self.prefixes is not None:
             records = self._add_lines(records, self.prefixes, lambda record, line: replace(record, prefix=line))
         if self.required is not None:

@@ -1,5 +1,6 @@
 """`nmt translate --keep`: the command line and its messages."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
@@ -78,3 +79,50 @@ def test_wrong_options(model: Path, marked: Path, nmt: Nmt, arguments: list[str]
     status, out, err = nmt("translate", model, marked, *arguments)
     assert (status, out) == (2, "")
     assert message in err
+
+
+PAGE = "<html><body>\n<p class='x'>A <b>red hat</b> &amp; more</p>\n<script>a < b</script>\n<p>Two</p></body></html>\n"
+SUBTITLES = "1\n00:00:01,000 --> 00:00:02,000\n<i>A red hat &\nmore</i>\n\n2\n00:00:03,000 --> 00:00:04,000\nTwo\n"
+
+
+@pytest.mark.parametrize(("name", "content"), [("page.html", PAGE), ("film.srt", SUBTITLES)])
+def test_documents_keep_their_layout(model: Path, nmt: Nmt, tmp_path: Path, name: str, content: str) -> None:
+    path, out = tmp_path / name, tmp_path / f"out-{name}"
+    path.write_text(content)
+    status, _, err = nmt("translate", model, path, "-o", out, "--engine", "torch", "--device", "cpu")
+    assert status == 0, err
+    translated = out.read_text()
+    if name == "page.html":
+        assert re.fullmatch(
+            r"<html><body>\n<p class='x'>[^\n]*<b>[^\n]*</b>[^\n]*</p>\n"
+            r"<script>a < b</script>\n<p>[^<\n]*</p></body></html>\n",
+            translated,
+        )
+    else:
+        pattern = r"1\n00:00:01,000 --> 00:00:02,000\n<i>[^<]*</i>\n\n2\n00:00:03,000 --> 00:00:04,000\n[^<\n]*\n"
+        assert re.fullmatch(pattern, translated)
+        assert "&amp;" not in translated
+    assert translated != content
+    assert "kept all items" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--output-format", "text"], 2, "is read as html and - is written as text; a document keeps its format"),
+        (["--with-scores"], 2, "--with-scores does not support html"),
+        (["--n-best", "2"], 2, "--n-best does not support html"),
+        (["--column", "1"], 2, "--column is for TSV input"),
+        (["--resume"], 1, "--resume does not support html"),
+        (["--with-alignments"], 2, "mutually exclusive"),
+        (["--memory", "memory.db"], 2, "mutually exclusive"),
+    ],
+)
+def test_wrong_options_of_documents(
+    model: Path, nmt: Nmt, tmp_path: Path, arguments: list[str], status: int, message: str
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(PAGE)
+    found, _, err = nmt("translate", model, path, *arguments, "--engine", "torch", "--device", "cpu")
+    assert found == status
+    assert message in " ".join(err.split())

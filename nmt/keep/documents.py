@@ -1,0 +1,91 @@
+"""HTML pages and SubRip subtitles: their text, and all between that is copied."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nmt.keep.markup import BLOCKS, TAG
+
+# Elements whose text is not language, or has significant line breaks.
+_COPIED = frozenset(["math", "pre", "script", "style", "svg", "template", "textarea"])
+_CUE = re.compile(r"^[ \t]*\d+:\d\d:\d\d[,.]\d+[ \t]*-->[^\n]*\n(?P<text>(?:[ \t]*\S[^\n]*(?:\n|\Z))+)", re.MULTILINE)
+_CUE_LINE = re.compile(r"(?P<before>\s*(?:\{\\[^{}\n]*\})*\s*)(?P<text>.*?)\s*\Z", re.DOTALL)
+_NEW_SPEAKER = re.compile(r"\n(?=[ \t]*[-\u2013\u2014])")
+_TOKEN = re.compile(r"(?:<[^<>]*>|\S)+")
+
+
+class Segment(NamedTuple):
+    """A text to translate, with its inline tags.
+
+    before:    what is copied between it and the previous segment
+    num_lines: lines of the translation
+    """
+
+    before: str
+    text: str
+    num_lines: int = 1
+
+    def layout(self, translation: str) -> str:
+        """Return the copied part and the translation, with line breaks that give lines of similar length."""
+        words = _TOKEN.findall(translation) if self.num_lines > 1 else []
+        if len(words) < self.num_lines:
+            return self.before + translation
+        lengths = [len(TAG.sub("", word)) + 1 for word in words]
+        target, length, lines = sum(lengths) / self.num_lines, 0, [""]
+        for word, own in zip(words, lengths, strict=True):
+            if lines[-1] and len(lines) < self.num_lines and length + own / 2 > target * len(lines):
+                lines.append("")
+            lines[-1] += f" {word}" if lines[-1] else word
+            length += own
+        return self.before + "\n".join(lines)
+
+
+def html_segments(document: str) -> Iterator[Segment]:
+    """Yield the text of each block element; the last segment has no text.
+
+    Scripts, styles and preformatted text are copied.
+    """
+    copied, position = 0, 0  # ends of the copied part and of the current block
+    for start, end in _blocks(document):
+        text = document[start:end]
+        if any(map(str.isalpha, html.unescape(TAG.sub(" ", text)))):
+            first = start + len(text) - len(text.lstrip())
+            position = start + len(text.rstrip())
+            yield Segment(document[copied:first], document[first:position])
+            copied = position
+    yield Segment(document[copied:], "")
+
+
+def _blocks(document: str) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of a page between tags of block elements."""
+    start, position = 0, 0
+    while tag := TAG.search(document, position):
+        name, position = (tag["name"] or "").lower(), tag.end()
+        if name in _COPIED and not tag["end"] and not (tag["rest"] or "").endswith("/"):
+            closing = re.compile(f"</{name}\\s*>", re.IGNORECASE).search(document, position)
+            position = closing.end() if closing else len(document)
+        elif name not in BLOCKS and not tag[0].startswith(("<!D", "<!d", "<?")):
+            continue
+        yield start, tag.start()
+        start = position
+    yield start, len(document)
+
+
+def srt_segments(document: str) -> Iterator[Segment]:
+    """Yield the text of each subtitle, or of each speaker in it; the last segment has no text."""
+    copied = 0
+    for cue in _CUE.finditer(document):
+        start = cue.start("text")
+        for lines in _NEW_SPEAKER.split(cue["text"]):
+            found = _CUE_LINE.fullmatch(lines)
+            assert found is not None, "every text matches"
+            text = found["text"]
+            if any(map(str.isalpha, TAG.sub("", text))):
+                first = start + len(found["before"])
+                yield Segment(document[copied:first], text, text.count("\n") + 1)
+                copied = first + len(text)
+            start += len(lines) + 1
+    yield Segment(document[copied:], "")

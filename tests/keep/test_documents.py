@@ -1,0 +1,86 @@
+"""Text of HTML pages and of subtitles."""
+
+import re
+
+import pytest
+
+from nmt.keep.documents import Segment, html_segments, srt_segments
+
+PAGE = """<!DOCTYPE html>
+<html><head><title>A page</title><style>p > a { color: red }</style></head>
+<body class="a > b">
+<!-- a comment -->
+<p>First <b>line</b>,
+on two lines.</p><p>Second</p>
+<script>if (a < b) { x("<p>no text</p>"); }</script>
+<ul><li>One &amp; two<li><a href="x">Three</a></ul>
+<pre>kept  as
+it is</pre>
+<table><tr><td>&nbsp;</td><td>1,234</td><td>a<br>b</td></tr></table>
+Loose <i>text
+</body></html>
+"""
+
+
+def test_html() -> None:
+    segments = list(html_segments(PAGE))
+    assert [segment.text for segment in segments] == [
+        "A page",
+        "First <b>line</b>,\non two lines.",
+        "Second",
+        "One &amp; two",
+        '<a href="x">Three</a>',
+        "a",
+        "b",
+        "Loose <i>text",
+        "",
+    ]
+    assert "".join(segment.before + segment.text for segment in segments) == PAGE
+
+
+SUBTITLES = """1
+00:00:01,000 --> 00:00:02,500
+<i>A first line
+and a second.</i>
+
+2
+00:00:03,000 --> 00:00:04,000
+{\\an8}- Who is there?
+- It is I & you.
+
+3
+00:00:05,000 --> 00:00:06,000
+\u266a 17 \u266a
+
+4
+00:00:07.000 --> 00:00:08.000 X1:0
+The end"""
+
+
+@pytest.mark.parametrize("line_feed", ["\n", "\r\n"])
+def test_srt(line_feed: str) -> None:
+    document = SUBTITLES.replace("\n", line_feed)
+    segments = list(srt_segments(document))
+    assert [(segment.text, segment.num_lines) for segment in segments] == [
+        (f"<i>A first line{line_feed}and a second.</i>", 2),
+        ("- Who is there?", 1),
+        ("- It is I & you.", 1),
+        ("The end", 1),
+        ("", 1),
+    ]
+    assert "".join(segment.before + segment.text for segment in segments) == document
+
+
+@pytest.mark.parametrize("text", ["", "no markup", "<", "<p", "<script>", "</p>", "1\n2\n", "<!-- <p>x</p>", "\n\n"])
+def test_damaged_documents_are_complete(text: str) -> None:
+    for read in (html_segments, srt_segments):
+        assert "".join(segment.before + segment.text for segment in read(text)) == text
+
+
+def test_layout() -> None:
+    text = '<i>Eine erste</i> <b class="x y">Zeile</b> und eine zweite.'
+    laid_out = Segment("2\n", "a\nb", 2).layout(text)
+    assert laid_out == '2\n<i>Eine erste</i> <b class="x y">Zeile</b>\nund eine zweite.'
+    assert Segment("", "a\nb", 2).layout("kurz") == "kurz"
+    assert re.sub("\n", " ", Segment("", "a", 3).layout("a b c d e f")) == "a b c d e f"
+    assert Segment("", "a", 3).layout("a b c d e f").count("\n") == 2
