@@ -12,7 +12,7 @@ from nmt.keep.markup import BLOCKS, TAG
 # Elements whose text is not language, or has significant line breaks.
 _COPIED = frozenset(["math", "pre", "script", "style", "svg", "template", "textarea"])
 _CUE = re.compile(r"^[ \t]*\d+:\d\d:\d\d[,.]\d+[ \t]*-->[^\n]*\n(?P<text>(?:[ \t]*\S[^\n]*(?:\n|\Z))+)", re.MULTILINE)
-_CUE_LINE = re.compile(r"(?P<before>\s*(?:\{\\[^{}\n]*\})*\s*)(?P<text>.*?)\s*\Z", re.DOTALL)
+_CUE_LINE = re.compile(r"(?P<before>\s*(?:\{\\[^{}\n]*\})*\s*(?:[-\u2013\u2014]\s*)?)(?P<text>.*?)\s*\Z", re.DOTALL)
 _NEW_SPEAKER = re.compile(r"\n(?=[ \t]*[-\u2013\u2014])")
 _TOKEN = re.compile(r"(?:<[^<>]*>|\S)+")
 

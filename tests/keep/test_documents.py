@@ -63,8 +63,8 @@ def test_srt(line_feed: str) -> None:
     segments = list(srt_segments(document))
     assert [(segment.text, segment.num_lines) for segment in segments] == [
         (f"<i>A first line{line_feed}and a second.</i>", 2),
-        ("- Who is there?", 1),
-        ("- It is I & you.", 1),
+        ("Who is there?", 1),
+        ("It is I & you.", 1),
         ("The end", 1),
         ("", 1),
     ]
