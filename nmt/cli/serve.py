@@ -29,6 +29,7 @@ _HOST = "Address to listen on; 0.0.0.0 is all IPv4 addresses of this machine."
 _API_KEYS = "File of API keys, one per line; each request must then have one of them (default: no key is required)."
 _LOG_TEXT = "Log texts and translations to stderr."
 _SET = "An option of section decode for all models: beam_size=8, no_repeat_ngram=4, ... Repeatable."
+_SENTENCES = "Split each line into sentences and translate them separately, for lines that are paragraphs."
 _MAX_DELAY = "Seconds that a line waits for a batch to fill."
 _PROCESSES = "Batches that CTranslate2 translates in parallel; 0 is one per core."
 _MAX_SECONDS = "Timeout for receiving a request, and for answering it, in seconds."
@@ -52,6 +53,7 @@ def serve(
     max_lines: Annotated[int, typer.Option(min=1, help="Maximum lines per request.")] = Limits.lines,
     max_seconds: Annotated[float, typer.Option(min=0.001, help=_MAX_SECONDS)] = Limits.seconds,
     log_text: Annotated[bool, typer.Option("--log-text", help=_LOG_TEXT)] = False,
+    split_sentences: Annotated[bool, typer.Option("--split-sentences", help=_SENTENCES)] = False,
     settings: Settings = None,
     processes: Annotated[int, typer.Option(min=0, help=_PROCESSES)] = 0,
     device: Device = "auto",
@@ -70,9 +72,9 @@ def serve(
     if keys is None and not ipaddress.ip_address(bound.getsockname()[0]).is_loopback:
         say(f"warning: {host} is reachable from other machines without an API key; see --api-keys")
     batching = BatchingOptions(batch_lines, queue_lines, max_delay)
+    options = [*(settings or ()), *(["split_sentences=true"] if split_sentences else [])]
     served = [
-        _load(name, path, batching, settings or (), processes, device, precision, engine)
-        for name, path in paths.items()
+        _load(name, path, batching, options, processes, device, precision, engine) for name, path in paths.items()
     ]
     limits = Limits(max_bytes, max_characters, max_lines, max_seconds)
     run_server(Service(served, limits, keys, logs_text=log_text), bound)

@@ -123,6 +123,7 @@ _DISTINCT = (
     "fewer than N. Default in text and TSV, except for samples."
 )
 _TAG = "Tag of a training corpus, such as <web>: selects that domain."
+_SENTENCES = "Split each line into sentences and translate them separately, for lines that are paragraphs."
 _ENSEMBLE = "Add a model to the ensemble; repeatable."
 _SHORTLIST = 'File made by `nmt shortlist`: restrict the target vocabulary, for speed. "" disables it.'
 _SET = "Any other option of section decode: sampling=true, no_repeat_ngram=4, 'bias.Dr. Smith=1', ... Repeatable."
@@ -135,6 +136,7 @@ LengthAlpha = Annotated[float | None, typer.Option(min=0.0, help="Exponent of th
 NBest = Annotated[int | None, typer.Option(min=1, help="Translations per line; text output: number, score, text.")]
 Distinct = Annotated[bool | None, typer.Option("--distinct/--no-distinct", help=_DISTINCT)]
 Tag = Annotated[str | None, typer.Option(help=_TAG)]
+SplitSentences = Annotated[bool, typer.Option("--split-sentences", help=_SENTENCES)]
 Others = Annotated[list[Path] | None, typer.Option("--ensemble", help=_ENSEMBLE)]
 ShortlistFile = Annotated[str | None, typer.Option("--shortlist", metavar="FILE", help=_SHORTLIST)]
 Seed = Annotated[int | None, typer.Option(help="Sampling seed; same as --set sampling_seed=N.")]
@@ -197,6 +199,7 @@ def translate(
     n_best: NBest = None,
     distinct: Distinct = None,
     tag: Tag = None,
+    split_sentences: SplitSentences = False,
     ensemble: Others = None,
     shortlist: ShortlistFile = None,
     seed: Seed = None,
@@ -220,13 +223,12 @@ def translate(
     _require_compatible(threads, processes, resume, restart)
     named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens, "tag": tag}
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "sampling_seed": seed}
-    named |= {"alignments": with_alignments or None, "shortlist": shortlist}
+    named |= {"alignments": with_alignments or None, "shortlist": shortlist, "split_sentences": split_sentences or None}
     decode = _override_decode(read_model_metadata(find_model(model)).decode, named, settings or (), ensemble or ())
     reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
     source = Source.open(file, reader, invalid_utf8.value, prefixes, required)
     writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine)
-    models = [model, *(ensemble or ())]
-    output = Output(out, writer.is_numbered, bool(writer.header))
+    models, output = [model, *(ensemble or ())], Output(out, writer.is_numbered, bool(writer.header))
     require_not_input("-o", output.path, (file, prefixes, required, decode.shortlist, memory, *map(find_model, models)))
     load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
     choice = choose_engine(engine, precision, device, search_decode, models, load, required=required is not None)

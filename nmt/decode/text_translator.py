@@ -24,6 +24,7 @@ from nmt.search.limits import distinct_requirements, num_required_tokens
 from nmt.search.options import SearchOptions
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
 from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.sentences import split_sentences
 from nmt.text.spelling import Spelling
 from nmt.text.splitting import Alternatives, Part, assign_phrases, split_line
 from nmt.text.subword_file import SPACE, spell
@@ -122,6 +123,7 @@ class TextTranslator(ABC):
         self._require = decode.require
         self._samples = decode.sampling
         self._aligns = decode.alignments
+        self._splits_sentences = decode.split_sentences
         # Imported lazily: sacreBLEU takes longer to import than a short text to translate.
         self._mbr: Any = None if decode.mbr_metric == "none" else import_module("nmt.decode.mbr")
         self._utility = None if self._mbr is None else self._mbr.sentence_utility(decode.mbr_metric)
@@ -279,13 +281,25 @@ class TextTranslator(ABC):
             yield from self.translate_n_best(batch, prefixes=own_prefixes, required=own_required)
 
     def _split(self, line: str) -> list[Part]:
-        """Return the parts of a line: none if it is empty, several if it is too long, otherwise one."""
+        """Return the parts of a line: none if it is empty, several if it is too long, otherwise one.
+
+        With `decode.split_sentences`, return the parts of each of its sentences.
+        """
         text, limit = normalize(line, self._unicode_form), self._max_tokens - len(self._tag)
-        tokens = self._tokenizers.src.encode(text)
-        if len(tokens) <= limit:
-            return [Part(text, 0, tokens)] if tokens else []
-        self.lines_split += 1
-        return split_line(text, self._tokenizers.src.encode, limit)
+        parts: list[Part] = []
+        is_too_long, end = False, 0
+        for sentence in split_sentences(text) if self._splits_sentences else [text]:
+            start = text.index(sentence, end)
+            end = start + len(sentence)
+            tokens = self._tokenizers.src.encode(sentence)
+            if len(tokens) > limit:
+                is_too_long = True
+                own = split_line(sentence, self._tokenizers.src.encode, limit)
+                parts += [part._replace(start=start + part.start) for part in own]
+            elif tokens:
+                parts.append(Part(sentence, start, tokens))
+        self.lines_split += is_too_long
+        return parts
 
     def _tasks(
         self,

@@ -59,6 +59,8 @@ class DecodeRecipe(Section):
     """Token prepended to each source sentence to select a domain: the `tag` of a training corpus, such as `<web>`."""
     ensemble_mean: Literal["linear", "log"] = "linear"
     """Combination of an ensemble: arithmetic or geometric mean of the probabilities."""
+    split_sentences: bool = False
+    """Split each line into sentences and translate them separately, for models trained on single sentences."""
     mbr_metric: Literal["none", "chrf", "bleu"] = "none"
     """Minimum Bayes risk decoding (MBR): output the candidate of the `n_best` with the highest expected value of this
     sentence-level metric against all candidates."""

@@ -174,6 +174,26 @@ def make_translator(
 # --- With the model that copies --------------------------------------------------------------------------------------
 
 
+def test_sentences_of_a_line_are_translated_separately(tokenizers: Tokenizers) -> None:
+    sentences = ["Dr. Smith sees the old red tree.", "The dog likes the tree!", "The cat sees the tree."]
+    limit = max(len(tokenizers.src.encode(sentence)) for sentence in sentences)
+    model = CopyModel(tokenizers.src.vocab_size)
+    translator = make_translator(model, tokenizers, max_positions=limit + 1, beam_size=3, split_sentences=True)
+    joined, empty = translator.translate_n_best([f"  {sentences[0]}\t {sentences[1]} {sentences[2]} ", " "], n_best=3)
+    assert translator.lines_split == 0
+    whole = make_translator(model, tokenizers, max_positions=limit + 1, beam_size=3)
+    parts = whole.translate_n_best(sentences, n_best=3)
+    assert (joined[0].text, empty[0].text) == (" ".join(sentences), "")
+    for rank, translation in enumerate(joined):
+        assert translation.pieces == [piece for part in parts for piece in part[rank].pieces]
+
+    longer = "the dog likes the old red tree slowly and the cat sees the old red tree."
+    prefixed = translator.translate_n_best([f"{sentences[0]} {longer}"], n_best=1, prefixes=["the"])[0][0]
+    assert translator.lines_split == 1
+    assert prefixed.text.startswith("the")
+    assert prefixed.text.endswith(longer)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("max_positions", [40, 1024])
 def test_lines_keep_their_order(tokenizers: Tokenizers, max_positions: int) -> None:

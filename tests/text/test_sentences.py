@@ -1,0 +1,33 @@
+"""Sentence splitting against sentences that were separated by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from nmt.text.sentences import split_sentences
+
+# One paragraph per line; | separates its sentences, and stands for a space, or for nothing after a wide mark.
+CASES = (Path(__file__).parent / "sentences.txt").read_text(encoding="utf-8").strip().split("\n")
+WIDE_MARKS = set("\u3002\uff01\uff1f")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_reference(case: str) -> None:
+    sentences = case.split("|")
+    text = ""
+    for sentence in sentences:
+        text += ("" if not text or set(text[-2:]) & WIDE_MARKS else " ") + sentence
+    assert split_sentences(text) == sentences
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(set(CASES)) == len(CASES) > 120
+
+
+def test_nothing_but_white_space_is_lost() -> None:
+    text = "  One two.  Three!\u00a0Four?\tFive \u3000 six. "
+    assert split_sentences(text) == ["One two.", "Three!", "Four?", "Five \u3000 six."]
+    assert split_sentences(" \t ") == split_sentences("") == []
+    assert split_sentences("...") == ["..."]
+    paragraph = "".join(CASES).replace("|", " ")
+    assert "".join("".join(split_sentences(paragraph)).split()) == "".join(paragraph.split())
