@@ -1,15 +1,15 @@
 """FLOPs that a model's matmuls require.
 
-Only matmuls count. An (n, a) by (a, b) matmul takes 2 n a b FLOPs. With d = d_model, a = num_heads * d_head, f = d_ff,
-g = 2 f with swiglu and f otherwise, V = target vocabulary size, E encoder layers and D decoder layers, a forward pass
-takes:
+Only matmuls count. An (n, a) by (a, b) matmul takes 2 n a b FLOPs. With d = d_model, a = num_heads * d_head, e the same
+for the heads of the encoder, f = d_ff, g = 2 f with swiglu and f otherwise, V = target vocabulary size, E encoder
+layers and D decoder layers, a forward pass takes:
 
-    per source token    E (8 d a + 2 d (f + g))    self-attention projections; feed-forward
+    per source token    E (8 d e + 2 d (f + g))    self-attention projections; feed-forward
                       + D 4 d a                    cross-attention keys and values
     per target token    D (8 d a + 2 d (f + g))    self-attention projections; feed-forward
                       + D 4 d a                    cross-attention query and output projections
                       + 2 d V                      logits
-    attention           4 a                        per visible query-key pair, for scores and weighted sum;
+    attention           4 a (encoder: 4 e)         per visible query-key pair, for scores and weighted sum;
                                                    S source and T target tokens have E S^2 + D S T + D T (T + 1) / 2
 
 EOS counts as a token. BOS does not, because it takes the position of EOS in the decoder input. A training step takes
@@ -57,20 +57,22 @@ class ModelFlops:
 
     @property
     def attended_pair(self) -> int:
-        """FLOPs per visible query-key pair."""
-        return 4 * self._attention_width
+        """FLOPs per visible query-key pair of the decoder."""
+        return 4 * self._widths[1]
 
     @property
-    def _attention_width(self) -> int:
-        return self.recipe.num_heads * self.recipe.head_width
+    def _widths(self) -> tuple[int, int]:
+        """Dimensions of all heads of an attention, of the encoder and of the decoder."""
+        return self.recipe.encoder_heads * self.recipe.head_width, self.recipe.num_heads * self.recipe.head_width
 
     def forward(self, src_lengths: Lengths, tgt_lengths: Lengths) -> int:
         """FLOPs of a forward pass over sentence pairs of these lengths (num_pairs,), EOS included."""
         src, tgt = src_lengths.astype(np.int64), tgt_lengths.astype(np.int64)
         encoder, decoder = self.recipe.num_encoder_layers, self.recipe.num_decoder_layers
-        pairs = encoder * (src * src) + decoder * (src * tgt + tgt * (tgt + 1) // 2)
+        e, a = self._widths
+        pairs = 4 * e * encoder * (src * src) + 4 * a * decoder * (src * tgt + tgt * (tgt + 1) // 2)
         linear = sum(matmul.count * matmul.flops for matmul in self.matmuls(int(src.sum()), int(tgt.sum())))
-        return linear + self.attended_pair * int(pairs.sum())
+        return linear + int(pairs.sum())
 
     def training(self, src_lengths: Lengths, tgt_lengths: Lengths) -> int:
         """FLOPs of a training step on these pairs."""
@@ -78,12 +80,12 @@ class ModelFlops:
 
     def matmuls(self, src_tokens: int, tgt_tokens: int) -> list[Matmul]:
         """Return the linear layers of one forward pass, as the model computes them."""
-        d, f, a = self.recipe.d_model, self.recipe.d_ff, self._attention_width
+        d, f, (e, a) = self.recipe.d_model, self.recipe.d_ff, self._widths
         gated = 2 * f if self.recipe.activation == "swiglu" else f
         encoder, decoder = self.recipe.num_encoder_layers, self.recipe.num_decoder_layers
         return [
-            Matmul(encoder, src_tokens, d, 3 * a),  # self-attention queries, keys and values
-            Matmul(encoder, src_tokens, a, d),
+            Matmul(encoder, src_tokens, d, 3 * e),  # self-attention queries, keys and values
+            Matmul(encoder, src_tokens, e, d),
             Matmul(encoder, src_tokens, d, gated),
             Matmul(encoder, src_tokens, f, d),
             Matmul(decoder, src_tokens, d, 2 * a),  # cross-attention keys and values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -30,8 +31,16 @@ from nmt.logs import progress, say
 from nmt.plots.figure import require_drawable
 from nmt.plots.heads import draw_head_removal
 from nmt.processes.distributed import choose_device
+from nmt.recipe import ModelRecipe
 from nmt.storage.sealed import require_new
 from nmt.text.tokenizer import Tokenizers
+
+
+class Stack(StrEnum):
+    """Choices of --stack."""
+
+    encoder = "encoder"
+    decoder = "decoder"
 
 
 def heads(
@@ -55,6 +64,7 @@ def heads(
             "such as 0.5; needs -o.",
         ),
     ] = None,
+    stack: Annotated[Stack | None, typer.Option(help="With --prune: prune only this stack (default: both).")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="New model directory of --prune.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all measures as JSON.")] = False,
     device: Device = "auto",
@@ -67,10 +77,12 @@ def heads(
 
     nmt heads runs/mine valid.en valid.de --plot heads.png
 
-    nmt heads runs/mine valid.en valid.de --prune 0.25 -o smaller
+    nmt heads runs/mine valid.en valid.de --prune 0.5 --stack encoder -o smaller
     """
     if (prune is None) != (out is None):
         raise typer.BadParameter("--prune and -o must be given together; give both, or leave both out")
+    if stack is not None and prune is None:
+        raise typer.BadParameter("--stack has no effect without --prune; add that, or leave it out")
     if out is not None:
         require_new(out)
     require_one_reader([src, ref])
@@ -81,7 +93,7 @@ def heads(
     if threads is not None:
         torch.set_num_threads(threads)
     loaded = load_model(model, choose_device(device))
-    removed = None if prune is None else _heads_to_remove(prune, loaded.model.recipe.num_heads)
+    kept = None if prune is None else _numbers_to_keep(prune, stack, loaded.model.recipe)
     analysis = _analyze(loaded, sources, references, bleu, plots=plot is not None)
     if as_json:
         typer.echo(json.dumps(analysis.document(), indent=1))
@@ -90,22 +102,30 @@ def heads(
     if plot is not None:
         title = f"{model.resolve().name}: BLEU without heads, {analysis.num_pairs:,} pairs"
         draw_head_removal(title, {curve.name: curve.points for curve in analysis.curves}, plot)
-    if removed is not None and out is not None:
-        _prune(loaded, analysis, removed, out)
+    if kept is not None and out is not None:
+        _prune(loaded, analysis, kept, out)
 
 
-def _heads_to_remove(text: str, num_heads: int) -> int:
-    """Return the number of heads to remove from each attention; raises BadParameter."""
-    try:
-        removed = round(float(text) * num_heads) if "." in text else int(text)
-    except (ValueError, OverflowError):
-        removed = 0
-    if not 0 < removed < num_heads:
-        allowed = "1" if num_heads == 2 else f"a number from 1 to {num_heads - 1}"
-        advice = f"give {allowed}, or a fraction such as 0.5" if num_heads > 1 else "leave it out"
-        heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
-        raise typer.BadParameter(f"--prune is {text!r}; each attention has {heads}, and one must remain; {advice}")
-    return removed
+def _numbers_to_keep(text: str, stack: Stack | None, recipe: ModelRecipe) -> tuple[int, int]:
+    """Return the number of heads that each attention of encoder and decoder keeps; raises BadParameter."""
+    kept = []
+    for one, num_heads in ((Stack.encoder, recipe.encoder_heads), (Stack.decoder, recipe.num_heads)):
+        if stack not in (None, one):
+            kept.append(num_heads)
+            continue
+        try:
+            removed = round(float(text) * num_heads) if "." in text else int(text)
+        except (ValueError, OverflowError):
+            removed = 0
+        if not 0 < removed < num_heads:
+            allowed = "1" if num_heads == 2 else f"a number from 1 to {num_heads - 1}"
+            advice = f"give {allowed}, or a fraction such as 0.5" if num_heads > 1 else "leave it out"
+            heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
+            raise typer.BadParameter(
+                f"--prune is {text!r}; each attention of the {one.value} has {heads}, and one must remain; {advice}"
+            )
+        kept.append(num_heads - removed)
+    return kept[0], kept[1]
 
 
 def _analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu: int, *, plots: bool) -> Analysis:
@@ -142,11 +162,11 @@ def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, plots: bool)
             analysis.curves = measure_curves(measure, analysis.sensitivity, whole, lambda: bar.advance(1))
 
 
-def _prune(loaded: LoadedModel, analysis: Analysis, removed: int, out: Path) -> None:
+def _prune(loaded: LoadedModel, analysis: Analysis, kept: tuple[int, int], out: Path) -> None:
     """Write the pruned model and log its size."""
-    num_heads = loaded.model.recipe.num_heads
-    pruned = write_pruned(loaded, most_important(analysis.sensitivity, num_heads - removed), out)
+    before, pruned = loaded.model, write_pruned(loaded, most_important(analysis.sensitivity, *kept), out)
+    recipe, parameters = before.recipe, f"{pruned.num_parameters():,} of {before.num_parameters():,} parameters"
     say(
-        f"{out}: {num_heads - removed} of {num_heads} heads in each attention, {pruned.num_parameters():,} parameters "
-        f"(before: {loaded.model.num_parameters():,})"
+        f"{out}: {kept[0]} of {recipe.encoder_heads} heads in each attention of the encoder, {kept[1]} of "
+        f"{recipe.num_heads} in the decoder; {parameters}"
     )

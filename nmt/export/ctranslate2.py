@@ -26,7 +26,7 @@ from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 
-SUPPORTED = ("d_head", "norm", "positions", "max_distance")  # unlike Hugging Face
+SUPPORTED = ("d_head", "num_encoder_heads", "norm", "positions", "max_distance")  # unlike Hugging Face
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "swiglu": "SWISH"}
 
 
@@ -73,13 +73,13 @@ def _build_spec(model: Transformer) -> Any:
         "activation": getattr(specs.Activation, _ACTIVATIONS[recipe.activation]),
         "ffn_glu": recipe.activation == "swiglu",
         "rms_norm": recipe.norm == "rms",
-        "head_dim": recipe.d_head,
+        "head_dim": recipe.head_width if recipe.d_head or recipe.num_encoder_heads else None,
         "rotary_dim": 0 if recipe.positions == "rotary" else None,  # 0: all features
         "rotary_interleave": False,
         "relative_position": recipe.positions == "relative",
     }
     spec = specs.TransformerSpec(
-        specs.TransformerEncoderSpec(recipe.num_encoder_layers, recipe.num_heads, **options),
+        specs.TransformerEncoderSpec(recipe.num_encoder_layers, recipe.encoder_heads, **options),
         specs.TransformerDecoderSpec(recipe.num_decoder_layers, recipe.num_heads, **options),
     )
     _fill_embedding(spec.encoder, spec.encoder.embeddings[0], model.src_embedding)

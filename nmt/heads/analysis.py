@@ -153,17 +153,27 @@ class MaskedBleu:
 def removal_steps(importance: Mapping[Head, float]) -> dict[str, list[list[Head]]]:
     """Return the heads removed at each point of the BLEU curves, from none to all but the most important.
 
-    The first curve removes the least important heads of the model, in ten steps; the second removes the same number
-    from each attention, as pruning does.
+    The first curve removes the least important heads of the model, in ten steps; the others remove the same number from
+    each attention, as pruning does.
     """
     ascending = sorted(importance, key=lambda head: (importance[head], head))
     counts = sorted({round(len(ascending) * step / _CURVE_STEPS) for step in range(_CURVE_STEPS)})
-    num_heads = 1 + max(head.index for head in importance)
-    same = []
-    for kept in range(num_heads, 0, -1):
-        keep = most_important(importance, kept)
-        same.append([head for head in ascending if head.index not in keep[head.attention]])
-    return {"least important first": [ascending[:count] for count in counts], "same number in each attention": same}
+    encoder, decoder = (
+        1 + max(head.index for head in importance if (head.attention.kind == "encoder") == is_encoder)
+        for is_encoder in (True, False)
+    )
+
+    def removed(encoder_heads: int, decoder_heads: int) -> list[Head]:
+        keep = most_important(importance, encoder_heads, decoder_heads)
+        return [head for head in ascending if head.index not in keep[head.attention]]
+
+    return {
+        "least important first": [ascending[:count] for count in counts],
+        "same number in each attention": [
+            removed(encoder - less, decoder - less) for less in range(min(encoder, decoder))
+        ],
+        "same number in each encoder layer": [removed(encoder - less, decoder) for less in range(encoder)],
+    }
 
 
 def measure_curves(

@@ -1,8 +1,8 @@
 """Models with fewer heads.
 
-Every attention keeps the same number of heads, and heads keep their dimension (`model.d_head`). A pruned model
-therefore has the architecture of any other model: it can be trained further, translated by both engines, and exported
-to CTranslate2.
+All attentions of a stack keep the same number of heads (`model.num_encoder_heads`, `model.num_heads`), and heads keep
+their dimension (`model.d_head`). Both engines support such models. A number for each layer would be more flexible, but
+CTranslate2 has one for each stack.
 """
 
 from __future__ import annotations
@@ -22,23 +22,30 @@ from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers
 
-# The most important heads of each attention, ascending.
+# The heads that each attention keeps, ascending.
 KeptHeads = Mapping[AttentionId, Sequence[int]]
 
 
-def most_important(importance: Mapping[Head, float], kept: int) -> dict[AttentionId, list[int]]:
-    """Return the `kept` most important heads of each attention, ascending; of equal ones, those with lower indices."""
+def most_important(importance: Mapping[Head, float], encoder: int, decoder: int) -> dict[AttentionId, list[int]]:
+    """Return the most important heads of each attention, ascending; of equal ones, those with lower indices.
+
+    encoder: number of heads of each encoder layer; decoder: of each self- and cross-attention of the decoder
+    """
     by_attention: dict[AttentionId, list[Head]] = {}
     for head in sorted(importance, key=lambda head: (-importance[head], head)):
         by_attention.setdefault(head.attention, []).append(head)
-    return {key: sorted(head.index for head in heads[:kept]) for key, heads in sorted(by_attention.items())}
+    return {
+        key: sorted(head.index for head in heads[: encoder if key.kind == "encoder" else decoder])
+        for key, heads in sorted(by_attention.items())
+    }
 
 
 def prune(model: Transformer, kept: KeptHeads) -> Transformer:
-    """Return a model that has only these heads of each attention, the same number for all."""
-    (num_heads,) = {len(heads) for heads in kept.values()}
+    """Return a model that has only these heads; all attentions of a stack must keep the same number."""
     recipe = model.recipe
-    sizes = {"num_heads": num_heads, "d_head": recipe.head_width}
+    (encoder_heads,) = {len(heads) for key, heads in kept.items() if key.kind == "encoder"}
+    (num_heads,) = {len(heads) for key, heads in kept.items() if key.kind != "encoder"}
+    sizes = {"num_heads": num_heads, "num_encoder_heads": encoder_heads, "d_head": recipe.head_width}
     vocab = model.src_embedding.weight.shape[0], model.tgt_embedding.weight.shape[0]
     with model.tgt_embedding.weight.device:
         pruned = Transformer(ModelRecipe.model_validate(recipe.model_dump() | sizes), *vocab)
@@ -47,20 +54,21 @@ def prune(model: Transformer, kept: KeptHeads) -> Transformer:
         prefix = next(name for name, module in model.named_modules() if module is attention)
         index = torch.tensor(kept[key])
         for name, tensor in attention.named_parameters():
-            parameters[f"{prefix}.{name}"] = torch.nn.Parameter(_select(name, tensor, recipe, index))
+            parameters[f"{prefix}.{name}"] = torch.nn.Parameter(_select(name, tensor, attention.num_heads, index))
     pruned.load_state_dict(parameters, strict=False)
     return pruned.eval()
 
 
-def _select(name: str, tensor: Tensor, recipe: ModelRecipe, index: Tensor) -> Tensor:
+def _select(name: str, tensor: Tensor, num_heads: int, index: Tensor) -> Tensor:
     """Select heads of a parameter of an attention: columns of W_O, rows of the other projections."""
-    shape, index = (recipe.num_heads, recipe.head_width), index.to(tensor.device)
+    index = index.to(tensor.device)
     match name.split("."):
         case ["out", "weight"]:
-            columns: Tensor = tensor.unflatten(1, shape)
+            columns: Tensor = tensor.unflatten(1, (num_heads, -1))
             return columns.index_select(1, index).flatten(1)
         case ["qkv" | "kv" | "q", _]:
-            rows: Tensor = tensor.unflatten(0, (-1, *shape))
+            parts = {"qkv": 3, "kv": 2, "q": 1}[name.partition(".")[0]]
+            rows: Tensor = tensor.unflatten(0, (parts, num_heads, -1))
             return rows.index_select(1, index).flatten(0, 2)
         case _:  # the bias of W_O and the vectors of relative positions, which all heads share
             return tensor

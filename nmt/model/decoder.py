@@ -20,7 +20,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.attention = SelfAttention(recipe)
+        self.attention = SelfAttention(recipe, recipe.num_heads)
         self.attention_residual = Residual(recipe)
         self.cross_attention = CrossAttention(recipe)
         self.cross_attention_residual = Residual(recipe)

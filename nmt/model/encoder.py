@@ -19,7 +19,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.attention = SelfAttention(recipe)
+        self.attention = SelfAttention(recipe, recipe.encoder_heads)
         self.attention_residual = Residual(recipe)
         self.feed_forward = FeedForward(recipe)
         self.feed_forward_residual = Residual(recipe)

@@ -21,10 +21,10 @@ class MultiHeadAttention(nn.Module):
     Projections of the same input are fused into one matmul: its weight stacks W_Q, W_K and W_V.
     """
 
-    def __init__(self, recipe: ModelRecipe) -> None:
+    def __init__(self, recipe: ModelRecipe, num_heads: int) -> None:
         super().__init__()
-        self.num_heads = recipe.num_heads
-        self.width = recipe.num_heads * recipe.head_width  # num_heads * d_head
+        self.num_heads = num_heads
+        self.width = num_heads * recipe.head_width  # num_heads * d_head
         self.dropout = Dropout(recipe.attention_dropout)  # on the attention weights
         self.kernel: Kernel | None = None  # None selects the fastest
 
@@ -36,8 +36,8 @@ class MultiHeadAttention(nn.Module):
 class SelfAttention(MultiHeadAttention):
     """Attention within a sentence."""
 
-    def __init__(self, recipe: ModelRecipe) -> None:
-        super().__init__(recipe)
+    def __init__(self, recipe: ModelRecipe, num_heads: int) -> None:
+        super().__init__(recipe, num_heads)
         self.qkv = nn.Linear(recipe.d_model, 3 * self.width)
         self.out = nn.Linear(self.width, recipe.d_model)
         self.rotary: Tensor | None
@@ -85,7 +85,7 @@ class CrossAttention(MultiHeadAttention):
     """Attention from target to source."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
-        super().__init__(recipe)
+        super().__init__(recipe, recipe.num_heads)
         self.q = nn.Linear(recipe.d_model, self.width)
         self.kv = nn.Linear(recipe.d_model, 2 * self.width)
         self.out = nn.Linear(self.width, recipe.d_model)

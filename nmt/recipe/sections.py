@@ -108,6 +108,8 @@ class ModelRecipe(Section):
     d_head: PositiveInt | None = None
     """Dimension of queries, keys and values per head (d_k and d_v of the paper); by default `d_model / num_heads`. Row
     B of the paper's table 3 changes only d_k."""
+    num_encoder_heads: PositiveInt | None = None
+    """Attention heads of the encoder; by default `num_heads`. For pruned models (`nmt heads`)."""
     num_encoder_layers: PositiveInt = 6
     """Encoder layers."""
     num_decoder_layers: PositiveInt = 6
@@ -142,6 +144,17 @@ class ModelRecipe(Section):
     def head_width(self) -> int:
         """`d_head` or its default."""
         return self.d_head or self.d_model // self.num_heads
+
+    @property
+    def encoder_heads(self) -> int:
+        """`num_encoder_heads` or its default."""
+        return self.num_encoder_heads or self.num_heads
+
+    @field_validator("num_encoder_heads")
+    @classmethod
+    def _drop_equal_heads(cls, num_encoder_heads: int | None, info: ValidationInfo) -> int | None:
+        """Make recipes of equal models equal."""
+        return None if num_encoder_heads == info.data.get("num_heads") else num_encoder_heads
 
     @field_validator("d_head")
     @classmethod

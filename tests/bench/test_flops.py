@@ -16,7 +16,10 @@ SMALL = ModelRecipe(d_model=16, d_ff=40, num_heads=2, num_encoder_layers=3, num_
 VOCAB = 50
 GATED = SMALL.model_copy(update={"activation": "swiglu"})
 WIDE_HEADS = SMALL.model_copy(update={"d_head": 12})
-RECIPES = pytest.mark.parametrize("recipe", [SMALL, GATED, WIDE_HEADS], ids=["paper", "swiglu", "wide heads"])
+PRUNED = SMALL.model_copy(update={"num_encoder_heads": 1})
+RECIPES = pytest.mark.parametrize(
+    "recipe", [SMALL, GATED, WIDE_HEADS, PRUNED], ids=["paper", "swiglu", "wide heads", "fewer encoder heads"]
+)
 
 
 def batch(num_pairs: int, src_length: int, tgt_length: int) -> Batch:
@@ -44,13 +47,15 @@ def test_training_step_equals_the_count_of_torch(
 @RECIPES
 def test_forward_pass_equals_the_formulas_per_token_and_pair(recipe: ModelRecipe) -> None:
     d, a, f = 16, recipe.num_heads * recipe.head_width, 40
-    layer = 8 * d * a + 2 * d * (3 * f if recipe.activation == "swiglu" else 2 * f)
-    src_token, tgt_token = 3 * layer + 2 * 4 * d * a, 2 * (layer + 4 * d * a) + 2 * d * VOCAB
+    encoder_a = a // 2 if recipe is PRUNED else a
+    feed_forward = 2 * d * (3 * f if recipe.activation == "swiglu" else 2 * f)
+    src_token = 3 * (8 * d * encoder_a + feed_forward) + 2 * 4 * d * a
+    tgt_token = 2 * (8 * d * a + feed_forward + 4 * d * a) + 2 * d * VOCAB
     src, tgt = np.array([3, 1, 250], np.uint16), np.array([2, 300, 4], np.uint16)
     total = 0
     for s, t in zip(src.tolist(), tgt.tolist(), strict=True):
         total += s * src_token + t * tgt_token
-        total += 4 * a * (3 * s * s + 2 * sum(s + position + 1 for position in range(t)))
+        total += 4 * encoder_a * 3 * s * s + 4 * a * 2 * sum(s + position + 1 for position in range(t))
     assert ModelFlops(recipe, VOCAB).forward(src, tgt) == total
 
 

@@ -41,6 +41,8 @@ VARIANTS = [
         "d_head": 6,
     },
     {"d_head": 4, "num_heads": 5, "norm_order": "pre"},
+    {"num_encoder_heads": 1},
+    {"d_head": 4, "num_heads": 2, "num_encoder_heads": 3, "norm_order": "pre"},
     {"norm": "rms", "output_bias": True},
     {"norm": "rms", "output_bias": True, "norm_order": "pre"},
 ]

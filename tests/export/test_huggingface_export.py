@@ -128,6 +128,7 @@ def test_a_model_without_a_matching_class_is_an_error(
         ("norm", "rms"),
         ("activation", "swiglu"),
         ("d_head", 12),
+        ("num_encoder_heads", 1),
         ("positions", "learned"),
         ("positions", "rotary"),
         ("positions", "relative"),

@@ -23,30 +23,31 @@ from tests.heads.test_importance import CPU, POSITIONS, batches, random_model
 VALUES = [0.3, 0.1, 0.2]
 
 
-def kept_heads(model: Transformer, kept: int) -> dict[AttentionId, list[int]]:
+def kept_heads(model: Transformer, kept: int, encoder: int = 0) -> dict[AttentionId, list[int]]:
     """Other heads in each attention."""
     importance = {
         head: VALUES[(head.index + head.attention.layer + len(head.attention.kind)) % 3] for head in all_heads(model)
     }
-    return most_important(importance, kept)
+    return most_important(importance, encoder or kept, kept)
 
 
 def test_most_important_heads_are_kept_in_order() -> None:
     first, second = AttentionId("cross", 0), AttentionId("encoder", 1)
     importance = {Head(first, 0): 2.0, Head(first, 1): 1.0, Head(first, 2): 3.0}
     importance |= {Head(second, 0): 1.0, Head(second, 1): 1.0, Head(second, 2): 0.0}
-    assert most_important(importance, 2) == {first: [0, 2], second: [0, 1]}
-    assert most_important(importance, 1) == {first: [2], second: [0]}
+    assert most_important(importance, 2, 2) == {first: [0, 2], second: [0, 1]}
+    assert most_important(importance, 1, 2) == {first: [0, 2], second: [0]}
+    assert most_important(importance, 2, 1) == {first: [2], second: [0, 1]}
 
 
-@pytest.mark.parametrize("kept", [1, 2])
+@pytest.mark.parametrize(("kept", "encoder"), [(1, 1), (2, 2), (2, 1), (1, 3)])
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_a_pruned_model_equals_the_masked_model(positions: str, kept: int) -> None:
+def test_a_pruned_model_equals_the_masked_model(positions: str, kept: int, encoder: int) -> None:
     model = random_model(positions=positions, tied_embeddings="decoder", output_bias=True)
-    keep = kept_heads(model, kept)
+    keep = kept_heads(model, kept, encoder)
     removed = [head for head in all_heads(model) if head.index not in keep[head.attention]]
     pruned = prune(model, keep)
-    assert (pruned.recipe.num_heads, pruned.recipe.head_width) == (kept, 4)
+    assert (pruned.recipe.encoder_heads, pruned.recipe.num_heads, pruned.recipe.head_width) == (encoder, kept, 4)
     assert pruned.num_parameters() < model.num_parameters()
     (expected,) = nll_without(masked := copy.deepcopy(model), HeadMasks(masked), batches(), [removed])
     (found,) = nll_without(pruned, HeadMasks(pruned), batches(), [[]])

@@ -107,8 +107,8 @@ class PlainModel:
         return self._linear(f"{name}.out", self._attend(self._linear(f"{name}.q", x), k, v, causal=False))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, relative: str | None = None) -> Tensor:
-        heads = []
-        for one_q, one_k, one_v in zip(*(rows.chunk(self.recipe.num_heads, dim=1) for rows in (q, k, v)), strict=True):
+        heads, d_head = [], self.recipe.head_width
+        for one_q, one_k, one_v in zip(*(rows.split(d_head, dim=1) for rows in (q, k, v)), strict=True):
             rows = []
             for i in range(len(one_q)):
                 last = i + 1 if causal else len(one_k)

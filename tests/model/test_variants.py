@@ -26,6 +26,8 @@ VARIANTS: list[dict[str, object]] = [
     {"positions": "relative", "d_head": 6, "norm_order": "pre"},
     {"d_head": 6},
     {"d_head": 3, "num_heads": 5},
+    {"num_encoder_heads": 1},
+    {"num_encoder_heads": 3, "d_head": 4, "positions": "relative", "max_distance": 2},
 ]
 
 
