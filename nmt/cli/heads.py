@@ -43,6 +43,16 @@ class Stack(StrEnum):
     decoder = "decoder"
 
 
+Prune = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|FRACTION",
+        help="Write a model without the N least important heads of each attention, or without a fraction of them "
+        "such as 0.5; needs -o.",
+    ),
+]
+
+
 def heads(
     model: ModelArgument,
     src: SrcArgument,
@@ -56,14 +66,7 @@ def heads(
     plot: Annotated[
         Path | None, typer.Option(help="Plot BLEU against the number of removed heads: .png, .svg or .pdf.")
     ] = None,
-    prune: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|FRACTION",
-            help="Write a model without the N least important heads of each attention, or without a fraction of them "
-            "such as 0.5; needs -o.",
-        ),
-    ] = None,
+    prune: Prune = None,
     stack: Annotated[Stack | None, typer.Option(help="With --prune: prune only this stack (default: both).")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="New model directory of --prune.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all measures as JSON.")] = False,
