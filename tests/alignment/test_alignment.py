@@ -41,9 +41,9 @@ class TellingModel:
             for sentence, (source, target) in enumerate(zip(sources, targets, strict=True)):
                 weights[sentence, :, :, len(source) - 1] = 0.8
                 weights[sentence, :, :, 0] += 0.02
-                for place, token in enumerate(target):
+                for position, token in enumerate(target):
                     if layer == 1 and token in source:
-                        weights[sentence, 1, place, source.index(token)] += 0.1
+                        weights[sentence, 1, position, source.index(token)] += 0.1
             yield weights
 
 
@@ -101,7 +101,7 @@ def test_words_are_aligned_for_lines_of_any_length(tokenizers: Tokenizers) -> No
     found = make_aligner(tokenizers).align([f" {source}  \u200b" for source in sources], targets)
     for source, target, links in zip(sources, targets, found, strict=True):
         words = source.split()
-        assert links == sorted((words.index(word), place) for place, word in enumerate(target.split()))
+        assert links == sorted((words.index(word), position) for position, word in enumerate(target.split()))
 
 
 def test_an_empty_side_has_no_links(tokenizers: Tokenizers) -> None:
@@ -207,11 +207,11 @@ def translate(
 def test_copied_words_are_aligned(tokenizers: Tokenizers, max_positions: int) -> None:
     """Of any line, split or not, each visible character is aligned with itself."""
     for line, (best,) in zip(LINES, translate(tokenizers, LINES, max_positions), strict=True):
-        given, printed = words_as_given(line, "NFC"), words_as_printed(best.text)
-        assert len(given) == len(printed)
-        assert best.alignment == sorted(set(zip(given, printed, strict=True)))
+        src_words, tgt_words = words_as_given(line, "NFC"), words_as_printed(best.text)
+        assert len(src_words) == len(tgt_words)
+        assert best.alignment == sorted(set(zip(src_words, tgt_words, strict=True)))
     (plain,) = translate(tokenizers, LINES[:1], max_positions)[0]
-    assert plain.alignment == [(place, place) for place in range(6)]
+    assert plain.alignment == [(position, position) for position in range(6)]
     (empty,) = translate(tokenizers, [""], max_positions)[0]
     assert empty.alignment == []
 
@@ -220,8 +220,8 @@ def test_each_translation_has_its_own_alignment(tokenizers: Tokenizers) -> None:
     for translations in translate(tokenizers, LINES[:4], 1024, n_best=2):
         for translation in translations:
             assert translation.alignment is not None
-            places = {target for _, target in translation.alignment}
-            assert places == set(range(len(translation.text.split())))
+            positions = {target for _, target in translation.alignment}
+            assert positions == set(range(len(translation.text.split())))
 
 
 def test_alignments_are_computed_only_on_request(tokenizers: Tokenizers) -> None:

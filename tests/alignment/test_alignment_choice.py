@@ -34,10 +34,10 @@ class KnowingModel:
             for head in range(4):
                 weights = torch.rand(shape, generator=noise) * 0.5
                 for sentence, (source, target) in enumerate(zip(src.to_lists(), tgt.to_lists(), strict=True)):
-                    for place, token in enumerate(target):
+                    for position, token in enumerate(target):
                         right = self.other.get(token)
                         if right in source and token % 2 in self.knowing.get((layer, head), ()):
-                            weights[sentence, place - self.shift, source.index(right)] += 1.0
+                            weights[sentence, position - self.shift, source.index(right)] += 1.0
                 heads.append(weights)
             yield torch.stack(heads, dim=1)
 
@@ -59,9 +59,9 @@ def text() -> tuple[list[str], list[str]]:
     for _ in range(200):
         words = [letter * 2 for letter in rng.sample(LETTERS, k=rng.randint(2, 8))]
         sources.append(" ".join(words))
-        for place in range(0, len(words) - 1, 2):
+        for position in range(0, len(words) - 1, 2):
             if rng.random() < 0.5:
-                words[place : place + 2] = words[place + 1], words[place]
+                words[position : position + 2] = words[position + 1], words[position]
         targets.append(" ".join(words).upper())
     return sources, targets
 
@@ -81,13 +81,13 @@ def make_aligner(tokenizers: Tokenizers, knowing: Knowing, back: bool = False, s
 def test_the_statistical_aligner_finds_the_aligned_heads(tokenizers: Tokenizers) -> None:
     """At input and output positions."""
     knowing: Knowing = {(2, 1): (0,), (2, 3): (1,), (0, 0): (0,)}
-    for shift, place in ((0, "input"), (1, "output")):
+    for shift, position in ((0, "input"), (1, "output")):
         choice = choose_attention(make_aligner(tokenizers, knowing, shift=shift), *text())
-        assert choice.attention == ChosenAttention(2, (1, 3), place)  # type: ignore[arg-type]
+        assert choice.attention == ChosenAttention(2, (1, 3), position)  # type: ignore[arg-type]
         assert choice.agreement > 0.95
         assert len(choice.by_layer) == 6
         by_layer = choice.by_layer
-        assert max(by_layer, key=lambda one: by_layer[one]) == ChosenAttention(2, (), place)  # type: ignore[arg-type]
+        assert max(by_layer, key=lambda one: by_layer[one]) == ChosenAttention(2, (), position)  # type: ignore[arg-type]
 
 
 def test_all_heads_are_kept_if_a_subset_is_no_better(tokenizers: Tokenizers) -> None:

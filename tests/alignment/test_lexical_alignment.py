@@ -15,7 +15,7 @@ Pairs = list[tuple[list[int], list[int]]]
 Table = dict[tuple[int | None, int], float]
 
 
-def places(src: list[int], i: int, n: int) -> list[tuple[int, int | None, float]]:
+def sources_of(src: list[int], i: int, n: int) -> list[tuple[int, int | None, float]]:
     """Possible sources of the i-th of n target words: position, word and prior; None is the null word."""
     if not src:
         return [(-1, None, 1.0)]
@@ -31,10 +31,10 @@ def table_by_loops(pairs: Pairs, iterations: int = 5) -> Table:
         totals: dict[int | None, float] = defaultdict(float)
         for src, tgt in pairs:
             for i, word in enumerate(tgt):
-                joint = [(source, prior * table[source, word]) for _, source, prior in places(src, i, len(tgt))]
-                for source, share in joint:
-                    counts[source, word] += share / sum(value for _, value in joint)
-                    totals[source] += share / sum(value for _, value in joint)
+                joint = [(source, prior * table[source, word]) for _, source, prior in sources_of(src, i, len(tgt))]
+                for source, joint_probability in joint:
+                    counts[source, word] += joint_probability / sum(value for _, value in joint)
+                    totals[source] += joint_probability / sum(value for _, value in joint)
         table = defaultdict(float, {key: count / totals[key[0]] for key, count in counts.items()})
     return table
 
@@ -44,7 +44,7 @@ def by_loops(pairs: Pairs) -> list[list[int]]:
     table = table_by_loops(pairs)
     return [
         [
-            max(places(src, i, len(tgt)), key=lambda place: place[2] * table[place[1], tgt[i]])[0]
+            max(sources_of(src, i, len(tgt)), key=lambda position: position[2] * table[position[1], tgt[i]])[0]
             for i in range(len(tgt))
         ]
         for src, tgt in pairs
@@ -66,10 +66,10 @@ def language(count: int, seed: int) -> tuple[Pairs, list[set[tuple[int, int]]]]:
     for _ in range(count):
         src = rng.sample(range(40), k=rng.randint(2, 9))
         order = list(range(len(src)))
-        for place in range(0, len(src) - 1, 2):
+        for position in range(0, len(src) - 1, 2):
             if rng.random() < 0.5:
-                order[place], order[place + 1] = order[place + 1], order[place]
-        pairs.append((src, [100 + src[place] for place in order]))
+                order[position], order[position + 1] = order[position + 1], order[position]
+        pairs.append((src, [100 + src[position] for position in order]))
         links.append({(source, target) for target, source in enumerate(order)})
     return pairs, links
 

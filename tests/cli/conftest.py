@@ -38,17 +38,17 @@ AWKWARD = [
 def spoil(line: str, random_numbers: random.Random, share: float) -> str:
     """The line with about that share of its words dropped, doubled, moved or written in capitals."""
     words = line.split(" ")
-    for place in range(len(words)):
+    for index in range(len(words)):
         if random_numbers.random() < share:
             match random_numbers.randrange(4):
                 case 0:
-                    words[place] = ""
+                    words[index] = ""
                 case 1:
-                    words[place] *= 2
+                    words[index] *= 2
                 case 2:
-                    words[place], words[0] = words[0], words[place]
+                    words[index], words[0] = words[0], words[index]
                 case _:
-                    words[place] = words[place].upper()
+                    words[index] = words[index].upper()
     return " ".join(word for word in words if word)
 
 

@@ -148,8 +148,8 @@ def test_shell_completion_does_not_import_torch(words: str, expected: list[str])
     program = (
         "import atexit, sys; from nmt import cli\natexit.register(lambda: print('torch' in sys.modules))\ncli.main()"
     )
-    place = str(len(words.split(" ")) - 1)
-    variables = {"_NMT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
+    index = str(len(words.split(" ")) - 1)
+    variables = {"_NMT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": index}
     done = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | variables, capture_output=True, text=True, check=False
     )

@@ -253,7 +253,7 @@ def test_lists_of_the_best_hold_no_text_twice(model: Path, nmt: Nmt, sentences: 
     assert sorted(distinct) == sorted(expected)
     few = nmt(*command, "--n-best", 2)[1].splitlines()
     numbers = [line.split("\t")[0] for line in distinct]
-    assert few == [line for place, line in enumerate(distinct) if numbers[:place].count(numbers[place]) < 2]
+    assert few == [line for index, line in enumerate(distinct) if numbers[:index].count(numbers[index]) < 2]
     assert nmt(*command, "--n-best", 2, "--output-format", "jsonl")[1].count('"score"') == 3 * len(SENTENCES)
     status, _, err = nmt(*command, "--distinct")
     assert status == 2

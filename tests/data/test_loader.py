@@ -108,11 +108,11 @@ def test_resume_from_any_position(data: tuple[PairStore, Sentences, Sentences]) 
     store, _, _ = data
     with TrainingBatches(store, RECIPE, seed=3) as batches:
         updates = list(islice(batches, 20))
-    whole, places = [as_values(update) for update in updates], [DataPosition(), *(update.next for update in updates)]
-    assert {position.epoch for position in places} >= {0, 1}
+    whole, starts = [as_values(update) for update in updates], [DataPosition(), *(update.next for update in updates)]
+    assert {position.epoch for position in starts} >= {0, 1}
     for start in (0, 1, 7, 13):
         # Checkpoints of early versions have no pair count.
-        for position in (places[start], replace(places[start], pair=0)):
+        for position in (starts[start], replace(starts[start], pair=0)):
             with TrainingBatches(store, RECIPE, seed=3, start=position) as batches:
                 assert [as_values(update) for update in islice(batches, 5)] == whole[start : start + 5]
 
@@ -147,14 +147,14 @@ def test_updates_are_balanced_over_ranks(
     world_size: int, multiple: int | None, data: tuple[PairStore, Sentences, Sentences]
 ) -> None:
     store, _, _ = data
-    shares: list[list[Update]] = []
+    by_rank: list[list[Update]] = []
     for rank in range(world_size):
         options: dict[str, Any] = {"rank": rank, "world_size": world_size, "multiple": multiple}
         with TrainingBatches(store, RECIPE, seed=1, **options) as batches:
-            shares.append(list(islice(batches, 9)))
+            by_rank.append(list(islice(batches, 9)))
     with TrainingBatches(store, RECIPE, seed=1, multiple=multiple) as batches:
         alone = list(islice(batches, 9))
-    for update, *parts in zip(alone, *shares, strict=True):
+    for update, *parts in zip(alone, *by_rank, strict=True):
         assert {part.tgt_tokens for part in parts} == {update.tgt_tokens}
         assert {part.num_sentences for part in parts} == {update.num_sentences}
         assert {tuple(part.sentence_ids) for part in parts} == {tuple(update.sentence_ids)}

@@ -253,9 +253,9 @@ def test_tokenizer_sample_follows_the_mixture(
     sample, total = tokenizer_sample(recipe, monkeypatch), min(training_pairs, 500)
     assert len(sample) == total
     mixture = Mixture.from_weights([400, 100], weights, temperature=1.0)
-    for pairs, share in zip(corpora.values(), mixture.pairs_per_epoch, strict=True):
+    for pairs, num_pairs in zip(corpora.values(), mixture.pairs_per_epoch, strict=True):
         counts = [sample.count(pair) for pair in pairs]
-        assert sum(counts) == pytest.approx(total * share / 500, abs=1)
+        assert sum(counts) == pytest.approx(total * num_pairs / 500, abs=1)
         assert max(counts) - min(counts) <= 1, "each pair counts as much as any other of its corpus"
 
 

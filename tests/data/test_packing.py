@@ -192,7 +192,7 @@ TEMPERATURES = st.floats(1.0, 100.0)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "weights", "temperature", "shares"),
+    ("sizes", "weights", "temperature", "expected"),
     [
         ((900, 100), (1, 1), 1.0, (900, 100)),
         ((900, 100), (0.1, 0.1), 1.0, (900, 100)),
@@ -208,23 +208,23 @@ TEMPERATURES = st.floats(1.0, 100.0)
     ],
 )
 def test_mixture_examples(
-    sizes: tuple[int, ...], weights: tuple[float, ...], temperature: float, shares: tuple[int, ...]
+    sizes: tuple[int, ...], weights: tuple[float, ...], temperature: float, expected: tuple[int, ...]
 ) -> None:
     mixture = Mixture.from_weights(sizes, weights, temperature)
-    assert mixture == Mixture(sizes, shares)
-    assert mixture.shows_each_pair_once == (shares == sizes)
+    assert mixture == Mixture(sizes, expected)
+    assert mixture.shows_each_pair_once == (expected == sizes)
 
 
 @given(SIZES, WEIGHTS, TEMPERATURES)
 def test_mixture_rounds_quotas(sizes: list[int], weights: list[float], temperature: float) -> None:
     mixture = Mixture.from_weights(sizes, weights[: len(sizes)], temperature)
     assert sum(mixture.pairs_per_epoch) == sum(sizes)
-    assert [share > 0 for share in mixture.pairs_per_epoch] == [size > 0 for size in sizes]
+    assert [num_shown > 0 for num_shown in mixture.pairs_per_epoch] == [size > 0 for size in sizes]
     wanted = np.array(weights[: len(sizes)]) * np.array(sizes, dtype=float) ** (1 / temperature)
     quotas = sum(sizes) * wanted / wanted.sum()
     lifted = sum(quota < 1 for quota, size in zip(quotas, sizes, strict=True) if size)
-    for share, quota in zip(mixture.pairs_per_epoch, quotas, strict=True):
-        assert quota - 1 - lifted - 1e-6 < share < quota + 1 + 1e-6
+    for num_shown, quota in zip(mixture.pairs_per_epoch, quotas, strict=True):
+        assert quota - 1 - lifted - 1e-6 < num_shown < quota + 1 + 1e-6
 
 
 @given(SIZES, st.floats(1e-9, 1e9))
@@ -242,7 +242,7 @@ def test_mixture_samples_permutations(sizes: list[int], weights: list[float], te
         assert chosen.tolist() == mixture.sample_epoch(seed, epoch).tolist()
         corpora = np.searchsorted(ends, chosen, side="right")
         assert Counter(corpora.tolist()) == Counter(
-            {i: share for i, share in enumerate(mixture.pairs_per_epoch) if share}
+            {i: num_shown for i, num_shown in enumerate(mixture.pairs_per_epoch) if num_shown}
         )
         for corpus, row in enumerate(rows):
             row += chosen[corpora == corpus].tolist()

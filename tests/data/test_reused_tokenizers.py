@@ -83,14 +83,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def recipe_for(folder: Path, run: str, given: Tokenizers | None, *options: str) -> Recipe:
+def recipe_for(folder: Path, run: str, reused: Tokenizers | None, *options: str) -> Recipe:
     required = [f"run_dir='{folder / run}'", f"data.root='{folder}'"]
-    if given is None:
+    if reused is None:
         required += ["tokenizer.vocab_size=330"]
     else:
-        write_directory(folder / f"{run} model", {"model.toml": b"", "model.safetensors": b"weights", **given.files()})
+        write_directory(folder / f"{run} model", {"model.toml": b"", "model.safetensors": b"weights", **reused.files()})
         required += [f"tokenizer.start_from='{folder / f'{run} model'}'"]
-        required += [] if given.joint else ["model.tied_embeddings='none'"]
+        required += [] if reused.joint else ["model.tied_embeddings='none'"]
     return parse_recipe(RECIPE, [*required, *options])
 
 
@@ -172,11 +172,11 @@ def test_trained_tokenizer(options: tuple[str, ...], folder: Path, monkeypatch: 
 
 def test_reusing_the_trained_tokenizer_gives_the_same_store(folder: Path) -> None:
     plain = prepare(recipe_for(folder, "plain", None))
-    given = prepare(recipe_for(folder, "given", plain.tokenizers))
+    reused = prepare(recipe_for(folder, "given", plain.tokenizers))
     for path in plain.directory.iterdir():
         if path.name != "prepare.json":  # has other options
-            assert path.read_bytes() == (given.directory / path.name).read_bytes()
-    reports = [{**prepared.report, "recipe": None} for prepared in (plain, given)]
+            assert path.read_bytes() == (reused.directory / path.name).read_bytes()
+    reports = [{**prepared.report, "recipe": None} for prepared in (plain, reused)]
     assert reports[0] == reports[1]
 
 
@@ -184,9 +184,9 @@ def test_result_is_independent_of_workers(
     folder: Path, tokenizers: dict[str, Tokenizers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmt.data.corpus.PAIRS_PER_CHUNK", 5)
-    given = tokenizers["bpe, joint"]
-    alone = prepare(recipe_for(folder, "alone", given)).directory
-    together = prepare(recipe_for(folder, "together", given, "data.workers=2")).directory
+    reused = tokenizers["bpe, joint"]
+    alone = prepare(recipe_for(folder, "alone", reused)).directory
+    together = prepare(recipe_for(folder, "together", reused, "data.workers=2")).directory
     assert sorted(path.name for path in alone.iterdir()) == sorted(path.name for path in together.iterdir())
     assert all(path.read_bytes() == (together / path.name).read_bytes() for path in alone.iterdir())
 

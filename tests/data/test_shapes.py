@@ -83,11 +83,11 @@ def test_fill_partitions_arbitrary_pairs(
     plan = plan_epoch(src, tgt, **sizes, src_batch_tokens=needs.src_tokens, seed=5, epoch=2, shape=shape)
     seen: list[int] = []
     for update in range(len(plan)):
-        shares = plan.micro_batches(update)
-        ids = np.concatenate(shares)
+        parts = plan.micro_batches(update)
+        ids = np.concatenate(parts)
         assert sorted(ids) == sorted(plan.sentences(update))
-        for share in shares:
-            assert shape.holds(int(src[share].sum()) + len(share), int(tgt[share].sum()) + len(share), len(share))
+        for part in parts:
+            assert shape.holds(int(src[part].sum()) + len(part), int(tgt[part].sum()) + len(part), len(part))
         seen += ids.tolist()
     assert sorted(seen) == list(range(len(pairs)))
 

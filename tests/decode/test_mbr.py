@@ -57,6 +57,6 @@ def test_brevity_penalty_equals_sockeyes() -> None:
     table = vectors("sockeye.json")["brevity_penalty_log"]
     rows = [(3.5, *row) for row in zip(*table["weight3.5"].values(), strict=True)]
     for weight, hypothesis, reference, log_penalty in [*rows, (2.0, 3, 5, table["weight2_hyp3_ref5"])]:
-        words = [f"w{place}" for place in range(100)]
+        words = [f"w{index}" for index in range(100)]
         bleu = sentence_utility("bleu")([" ".join(words[:hypothesis]), " ".join(words[:reference])])[0, 1]
         assert weight * math.log(bleu / 100) == pytest.approx(log_penalty, abs=1e-9)

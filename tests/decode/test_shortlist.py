@@ -107,7 +107,7 @@ def test_lists_do_not_depend_on_chunks_or_direction(
 
 
 def test_max_pairs_samples_the_whole_corpus(tokenizers: Tokenizers, tmp_path: Path) -> None:
-    pairs = [([4 + place], [104 + place]) for place in range(50)]
+    pairs = [([4 + offset], [104 + offset]) for offset in range(50)]
     read: list[int] = []
     made = make_shortlist(write_pairs(tmp_path, pairs), tokenizers, best=3, max_pairs=5, progress=read.append)
     assert sum(read) == PASSES * 5
@@ -165,8 +165,8 @@ def test_damaged_files_are_rejected(made: Shortlist, tokenizers: Tokenizers, tmp
     path = tmp_path / "list"
     made.save(path, tokenizers)
     whole = path.read_bytes()
-    for place in [*range(0, 900), *range(900, len(whole), 23)]:
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+    for offset in [*range(0, 900), *range(900, len(whole), 23)]:
+        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1 << offset % 8]) + whole[offset + 1 :])
         refusal(path, tokenizers)
     for size in (0, 5, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])

@@ -100,7 +100,7 @@ def test_a_deep_model_keeps_only_layer_inputs() -> None:
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             model(src, tgt)
-        return sum(t.untyped_storage().nbytes() for place, t in storages.items() if place not in weights)
+        return sum(t.untyped_storage().nbytes() for address, t in storages.items() if address not in weights)
 
     src, tgt = (PackedSequences.from_lists([[5] * 15] * 20) for _ in range(2))
     deep = {"num_encoder_layers": 8, "num_decoder_layers": 8}

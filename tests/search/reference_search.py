@@ -125,8 +125,8 @@ def beam_outputs(task: Task) -> list[Scored]:
             found = sorted(candidates(task, live, taken, width), key=lambda candidate: -candidate[0])
             chosen = list(allot(task, found, length))[: 2 * width if width > 1 else 1]
             is_open = len(ended[number]) < wanted
-            for place, (_, log_prob, (*tokens, token)) in enumerate(chosen):
-                if token == EOS_ID and is_open and (options.stop == "exact" or place < width):
+            for position, (_, log_prob, (*tokens, token)) in enumerate(chosen):
+                if token == EOS_ID and is_open and (options.stop == "exact" or position < width):
                     ended[number].append((task.score(tuple(tokens)), log_prob, tuple(tokens)))
             groups[number] = [(log_prob, t) for _, log_prob, t in chosen if t[-1] != EOS_ID][:width]
             taken.update(tokens[-1] for _, tokens in groups[number])

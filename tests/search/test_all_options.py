@@ -157,8 +157,8 @@ def test_results_do_not_depend_on_the_batch_with_any_option(chosen: dict[str, An
     alone = [search_together([task])[0] for task in tasks]
     rng = random.Random(0)
     for _ in range(5):
-        places = rng.sample(range(len(tasks)), k=rng.randint(2, len(tasks)))
-        assert search_together([tasks[i] for i in places]) == [alone[i] for i in places]  # bit-identical
+        indices = rng.sample(range(len(tasks)), k=rng.randint(2, len(tasks)))
+        assert search_together([tasks[i] for i in indices]) == [alone[i] for i in indices]  # bit-identical
     assert search_together([tasks[4], tasks[1], tasks[4]]) == [alone[4], alone[1], alone[4]]
 
 

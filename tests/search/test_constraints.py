@@ -96,7 +96,7 @@ def test_exhaustive_beam_finds_the_optimum_under_constraints(
         forbidden=forbidden,
     )
     sources = [source_of(length, name) for name, length in enumerate(lengths)]
-    prefixes = [prefix if place % 2 == 0 else () for place in range(len(sources))]
+    prefixes = [prefix if sentence % 2 == 0 else () for sentence in range(len(sources))]
     found = beam_search(TableModel(table), PackedSequences.from_lists(sources), options, prefixes)
     for source, own, hypotheses in zip(sources, prefixes, found, strict=True):
         assert_same(hypotheses, best_allowed(table, source, options, own), table, source)

@@ -98,8 +98,8 @@ def test_equals_reference_with_all_options_when_refilled(
     options = SearchOptions(beam_size=width * groups, n_best=n_best, beam_groups=groups, **chosen, **data.draw(stops))
     tasks = tasks_of(seed, lengths, zeros, words, options, constraints)
     found, model = search(tasks, batch_size)
-    for task, of_one in zip(tasks, found, strict=True):
-        assert_same(of_one, beam_outputs(task), task.table, task.source)
+    for task, hypotheses in zip(tasks, found, strict=True):
+        assert_same(hypotheses, beam_outputs(task), task.table, task.source)
     assert max(model.rows_per_step) <= batch_size
     arrived = [size for sizes in model.arrived for size in sizes]
     assert sorted(arrived) == sorted(len(task.source) for task in tasks), "each is encoded once"
@@ -112,7 +112,9 @@ def test_free_slots_are_refilled() -> None:
     tasks = [Task(random_table(5, 6), source_of(length % 5, length), options) for length in range(80)]
     together, model = search(tasks, batch_size=80)
     refilled, model_of_8 = search(tasks, batch_size=8)
-    assert [[h.tokens for h in of_one] for of_one in refilled] == [[h.tokens for h in of_one] for of_one in together]
+    assert [[h.tokens for h in hypotheses] for hypotheses in refilled] == [
+        [h.tokens for h in hypotheses] for hypotheses in together
+    ]
     assert len(model.arrived) == 1
     in_groups = [search(tasks[first : first + 8], batch_size=8)[1].rows_per_step for first in range(0, 80, 8)]
     assert len(model_of_8.rows_per_step) < 0.7 * sum(map(len, in_groups)), "steps in all"
@@ -126,8 +128,8 @@ def test_batch_size_one_searches_one_sentence_at_a_time() -> None:
     tasks = [Task(random_table(2, 4), source_of(n, n), options) for n in (3, 0, 4)]
     found, model = search(tasks, batch_size=1)
     assert model.arrived == [[5], [4], [1]]
-    for task, of_one in zip(tasks, found, strict=True):
-        assert_same(of_one, beam_outputs(task), task.table, task.source)
+    for task, hypotheses in zip(tasks, found, strict=True):
+        assert_same(hypotheses, beam_outputs(task), task.table, task.source)
 
 
 def test_other_models_need_the_whole_batch() -> None:
@@ -173,10 +175,12 @@ def test_cache_is_a_ring_buffer() -> None:
     seed=st.integers(0, 10**6),
     beam=st.integers(1, 5),
     steps=st.integers(1, 60),
-    share=st.sampled_from((0.1, 0.4, 0.8)),
+    probability=st.sampled_from((0.1, 0.4, 0.8)),
     positions=st.sampled_from(("sinusoidal", "rotary")),
 )
-def test_steps_equal_those_of_single_sentences(seed: int, beam: int, steps: int, share: float, positions: str) -> None:
+def test_steps_equal_those_of_single_sentences(
+    seed: int, beam: int, steps: int, probability: float, positions: str
+) -> None:
     """Sentences leave and start at random; new ones may be longer than all before and need more slots than are free."""
     rng, model = random.Random(seed), make_model(seed % 3, positions=positions)
     captured = CapturedModel(model, Rehearsing())
@@ -192,7 +196,7 @@ def test_steps_equal_those_of_single_sentences(seed: int, beam: int, steps: int,
             expected = model.advance(tokens[row : row + 1], own)
             torch.testing.assert_close(found[row : row + 1], expected, rtol=0.0, atol=1e-12)
         num_new = 0
-        if rng.random() < share:
+        if rng.random() < probability:
             staying = sorted(rng.sample(range(len(alone)), k=rng.randint(0, len(alone))))
             src = draw_sources(rng, rng.randint(1, 6), longest=rng.choice((3, 40)))
             num_new = src.num_sentences
@@ -288,8 +292,8 @@ def test_batch_size_depends_on_gpu_memory(
     assert choose_batch_tokens(decode, torch.device("cuda", 0), models * 2) <= expected
     assert choose_batch_tokens(decode, torch.device("cpu"), models) == 2_048
     assert choose_batch_tokens(decode, torch.device("cuda", 0), []) == 2_048
-    given = DecodeRecipe(beam_size=beam_size, batch_tokens=777)
-    assert choose_batch_tokens(given, torch.device("cuda", 0), models) == 777
+    fixed = DecodeRecipe(beam_size=beam_size, batch_tokens=777)
+    assert choose_batch_tokens(fixed, torch.device("cuda", 0), models) == 777
 
 
 def test_batch_sizes_match_buffer_shapes() -> None:

@@ -17,10 +17,10 @@ words = st.integers(0, 3)
 def test_matched_prefix_lengths_equal_the_reference(phrases: list[tuple[int, ...]], output: tuple[int, ...]) -> None:
     matcher = PhraseMatcher(phrases, torch.device("cpu"))
     node = torch.zeros(1, dtype=torch.int64)
-    for place, token in enumerate(output, start=1):
+    for length, token in enumerate(output, start=1):
         node = matcher.step(node, torch.tensor([token]))
         found = matcher.matched(node, torch.arange(len(phrases)))
-        assert found.tolist() == [begun(phrase, output[:place]) for phrase in phrases]
+        assert found.tolist() == [begun(phrase, output[:length]) for phrase in phrases]
 
 
 def test_nested_phrases_are_all_matched() -> None:

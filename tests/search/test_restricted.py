@@ -54,9 +54,9 @@ def pack(sources: list[list[int]]) -> PackedSequences:
 def restricted_log_probs(model: Transformer, source: list[int], tokens: tuple[int, ...], own: Tensor) -> list[float]:
     """Of each token and of EOS, from one forward pass: a softmax over the candidates."""
     hidden = model.forward(pack([source]), pack([[BOS_ID, *tokens]]))
-    places = {piece: place for place, piece in enumerate(own.nonzero().flatten().tolist())}
+    columns = {piece: column for column, piece in enumerate(own.nonzero().flatten().tolist())}
     log_probs = model.logits(hidden)[:, own].double().log_softmax(dim=-1)
-    return [float(log_probs[i, places[token]]) for i, token in enumerate((*tokens, EOS_ID))]
+    return [float(log_probs[i, columns[token]]) for i, token in enumerate((*tokens, EOS_ID))]
 
 
 @pytest.mark.slow

@@ -34,9 +34,9 @@ def test_sample_frequencies_match_probabilities() -> None:
     def probability(tokens: Prefix) -> float:
         """Probability of an output, without special tokens and with a limit of two words."""
         total = 1.0
-        for place, token in enumerate((*tokens, EOS_ID)):
-            probs = [math.exp(value) for value in table(SOURCE, tokens[:place])]
-            allowed = sum(probs[EOS_ID:]) if place < 2 else probs[EOS_ID]
+        for position, token in enumerate((*tokens, EOS_ID)):
+            probs = [math.exp(value) for value in table(SOURCE, tokens[:position])]
+            allowed = sum(probs[EOS_ID:]) if position < 2 else probs[EOS_ID]
             total *= probs[token] / allowed
         return total
 

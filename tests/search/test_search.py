@@ -54,8 +54,8 @@ class PrefixState:
 
     def reorder(self, beam_index: Tensor) -> None:
         assert beam_index.dtype == torch.int64
-        places = beam_index.tolist()
-        self.prefixes = [[row[j] for j in order] for row, order in zip(self.prefixes, places, strict=True)]
+        orders = beam_index.tolist()
+        self.prefixes = [[row[j] for j in order] for row, order in zip(self.prefixes, orders, strict=True)]
 
     def select(self, sentence_index: Tensor) -> None:
         kept = sentence_index.tolist()

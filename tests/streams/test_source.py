@@ -36,9 +36,9 @@ def test_pipe_lines(pipe: tuple[int, int]) -> None:
     content = as_bytes(nasty_lines(300, num_longest=4)) + b"\n\r\n\0\xff\n" + b"no end"
 
     def write() -> None:
-        place = 0
-        while place < len(content):
-            place += os.write(pipe[1], content[place : place + 10_001])
+        offset = 0
+        while offset < len(content):
+            offset += os.write(pipe[1], content[offset : offset + 10_001])
         os.close(pipe[1])
 
     writer = threading.Thread(target=write)

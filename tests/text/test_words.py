@@ -64,13 +64,13 @@ def words_of_line(tokenizer: Tokenizer, line: str, form: UnicodeForm = "NFC") ->
 @given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("abt \u2581\u3000é"), max_size=40))
 def test_pieces_spell_their_word(tokenizer: Tokenizer, line: str) -> None:
     pieces, words = words_of_line(tokenizer, line)
-    for place, word in enumerate(line.split()):
-        found = b"".join(spelled(piece) for piece, own in zip(pieces, words, strict=True) if own == place)
+    for index, word in enumerate(line.split()):
+        found = b"".join(spelled(piece) for piece, own in zip(pieces, words, strict=True) if own == index)
         expected = normalize(word, "NFC").replace("\u2581", " ").split()
         assert found.decode() == "".join(expected)
     visible = [own for piece, own in zip(pieces, words, strict=True) if spelled(piece)]
     assert None not in visible
-    assert visible == sorted(visible, key=lambda place: place or 0)
+    assert visible == sorted(visible, key=lambda index: index or 0)
 
 
 @pytest.fixture(scope="session", params=[True, False], ids=["bytes", "unknown"])
@@ -119,8 +119,8 @@ def foreign(request: pytest.FixtureRequest) -> Tokenizer:
 @pytest.mark.parametrize("form", ["none", "NFC", "NFKC"])
 def test_words_with_a_normalizing_tokenizer(foreign: Tokenizer, line: str, form: UnicodeForm) -> None:
     pieces, words = words_of_line(foreign, line, form)
-    for place, word in enumerate(line.split()):
-        found = [piece for piece, own in zip(pieces, words, strict=True) if own == place]
+    for index, word in enumerate(line.split()):
+        found = [piece for piece, own in zip(pieces, words, strict=True) if own == index]
         alone, _ = words_of_line(foreign, word, form)
         assert b"".join(map(spelled, found)) == b"".join(map(spelled, alone))
 

@@ -124,8 +124,8 @@ def test_a_damaged_tokenizer_in_a_checkpoint_is_not_a_mismatch(
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
     damaged = run / "checkpoints" / "step-00000004" / name
     content = bytearray(damaged.read_bytes())
-    place = content.find(b'"sha256": "') + 20 if name == "manifest.json" else len(content) // 2
-    content[place] = content[place] ^ 1
+    offset = content.find(b'"sha256": "') + 20 if name == "manifest.json" else len(content) // 2
+    content[offset] = content[offset] ^ 1
     damaged.write_bytes(content)
     status, _, err = nmt("train", recipe, f"run_dir={run}")
     assert status == 0, err
