@@ -60,7 +60,7 @@ def serve(
     precision: Annotated[Precision, typer.Option(help="As for nmt translate.")] = Precision.auto,
     engine: Annotated[Engine, typer.Option(help="As for nmt translate.")] = Engine.auto,
 ) -> None:
-    """Serve translations over HTTP, with the API of LibreTranslate and a native API under /v1.
+    """Serve translations over HTTP: a web page, the API of LibreTranslate, and a native API under /v1.
 
     On SIGTERM and Ctrl-C, the server answers all pending requests and exits with status 0.
     """
