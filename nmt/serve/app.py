@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.decode.translation import Translation
+from nmt.keep.documents import Segment, html_segments
 from nmt.serve.events import Event, merge, stream_events, watch
 from nmt.serve.messages import (
     JsonLine,
@@ -57,19 +58,23 @@ def build_app(service: Service) -> FastAPI:
 def _add_libretranslate_api(app: FastAPI, service: Service) -> None:
     @app.post("/translate", openapi_extra=request_schema(LibreTranslateRequest, form=True))
     async def translate(request: Request) -> Response:
-        """Translate a text or a list of texts, line by line."""
+        """Translate a text or a list of texts, line by line, or HTML block by block."""
         body = await service.read_body(request, LibreTranslateRequest)
-        if body.format != "text":
-            raise HTTPException(400, f"format {body.format!r} is not supported; it must be 'text'")
+        if body.format not in ("text", "html"):
+            raise HTTPException(400, f"format {body.format!r} is not supported; it must be 'text' or 'html'")
         model = _find_model(service, body.source, body.target)
         is_single = isinstance(body.q, str)
         texts = [body.q] if isinstance(body.q, str) else body.q
-        split_texts = [text.split("\n") for text in texts]
+        documents = [list(html_segments(text)) if body.format == "html" else _line_segments(text) for text in texts]
         # Different token sequences may give the same text, so distinct alternatives need the whole beam.
-        options = RequestOptions(n_best=model.decode.beam_size if body.alternatives else 1)
-        lines = [Line(line) for text in split_texts for line in text]
+        n_best, keep = model.decode.beam_size if body.alternatives else 1, ("markup",) if body.format == "html" else ()
+        options = RequestOptions(n_best=n_best, keep=keep)
+        lines = [Line(segment.text) for document in documents for segment in document]
         n_best_lists = iter(await service.translate(request, model, options, lines))
-        translated = [_join_lines([next(n_best_lists) for _ in text], body.alternatives + 1) for text in split_texts]
+        translated = [
+            _join_segments(document, [next(n_best_lists) for _ in document], body.alternatives + 1)
+            for document in documents
+        ]
         response: dict[str, Any] = {"translatedText": translated[0][0] if is_single else [t[0] for t in translated]}
         if body.alternatives:
             response["alternatives"] = translated[0][1:] if is_single else [t[1:] for t in translated]
@@ -99,10 +104,15 @@ def _find_model(service: Service, source: str, target: str) -> ServedModel:
     return models[0]
 
 
-def _join_lines(n_best_lists: list[list[Translation]], limit: int) -> list[str]:
-    """Join the i-th best translations of all lines for each i, and return at most `limit` different texts."""
+def _line_segments(text: str) -> list[Segment]:
+    return [Segment("\n" if index else "", line) for index, line in enumerate(text.split("\n"))]
+
+
+def _join_segments(segments: Sequence[Segment], n_best_lists: list[list[Translation]], limit: int) -> list[str]:
+    """Join the i-th best translations of all segments for each i, and return at most `limit` different texts."""
+    pairs = list(zip(segments, n_best_lists, strict=True))
     ranks = range(max(map(len, n_best_lists)))
-    texts = ["\n".join(line[min(rank, len(line) - 1)].text for line in n_best_lists) for rank in ranks]
+    texts = ["".join(one.layout(own[min(rank, len(own) - 1)].text) for one, own in pairs) for rank in ranks]
     return list(dict.fromkeys(texts))[:limit]
 
 
@@ -175,6 +185,13 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
     if body.alternatives and body.n_best > _MAX_ALTERNATIVES:
         problem = f"n_best is {body.n_best}; with alternatives it must be at most {_MAX_ALTERNATIVES}; request fewer"
         raise HTTPException(400, problem)
+    excluded = [
+        name
+        for name in ("partial_word", "alternatives", "alignments", "attention", "stream_tokens")
+        if getattr(body, name)
+    ]
+    if body.keep and excluded:
+        raise HTTPException(400, f"keep and {excluded[0]} are mutually exclusive; send one of them")
     return RequestOptions(
         n_best=body.n_best,
         beam_size=body.beam_size,
@@ -183,6 +200,7 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
         forbid=tuple(body.forbidden),
         partial_word=body.partial_word,
         alternatives=body.alternatives,
+        keep=tuple(body.keep),
         alignments=body.alignments,
         scores=body.scores,
     )

@@ -10,6 +10,7 @@ from fastapi import HTTPException
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
+from nmt.keep.items import Kind
 from nmt.text.clean import valid_unicode
 
 FORM = "application/x-www-form-urlencoded"
@@ -69,6 +70,7 @@ class TranslateRequest(NativeRequest):
     required: Phrases = []
     forbidden: Phrases = []
     tag: Text | None = None
+    keep: list[Kind] = []
     alignments: bool = False
     attention: bool = False
     scores: bool = False

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
+from nmt.keep.translator import KeepingTranslator
 from nmt.recipe import DecodeRecipe, UserError, explain
 from nmt.serve.batching import Batcher, BatchingOptions
 
@@ -27,6 +28,7 @@ class RequestOptions:
     beam_size, length_alpha: None for those of the model
     partial_word: whether prefixes may end within a word
     alternatives: whether the n_best translations differ in the first token after the prefix
+    keep:         what the translations keep, see `KeepingTranslator`; excludes partial_word, alternatives and watched
     watched:      whether the outputs so far of greedy searches are reported to `Line.on_text`
     """
 
@@ -37,6 +39,7 @@ class RequestOptions:
     forbid: tuple[str, ...] = ()
     partial_word: bool = False
     alternatives: bool = False
+    keep: tuple[str, ...] = ()
     watched: bool = False
     alignments: bool = False
     scores: bool = False
@@ -116,6 +119,13 @@ class ServedModel:
                 translator.alternatives(line.text, line.prefix, options.n_best, line.required, partial_word=partial)
                 for line in lines
             ]
+        if options.keep:
+            n_best_lists = KeepingTranslator(translator, options.keep, self.languages).translate_n_best(
+                [line.text for line in lines],
+                prefixes=[line.prefix for line in lines],
+                required=[line.required for line in lines],
+            )
+            return [translations[: options.n_best] for translations in n_best_lists]
         if options.watched and len(lines) > 1:
             return [found for line in lines for found in self._translate(options, [line])]
         if options.watched:
@@ -135,7 +145,7 @@ class ServedModel:
             "length_alpha": self.decode.length_alpha if options.length_alpha is None else options.length_alpha,
             "tag": self.decode.tag if options.tag is None else options.tag,
             "forbid": (*self.decode.forbid, *options.forbid),
-            "alignments": options.alignments,
+            "alignments": options.alignments or ("markup" in options.keep and "alignments" not in self.unsupported),
         }
         try:
             decode = DecodeRecipe.model_validate(self.decode.model_dump() | changes)

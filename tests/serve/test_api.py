@@ -173,7 +173,7 @@ INVALID_REQUESTS: list[tuple[str, str | dict[str, Any] | bytes, int, str]] = [
     (T, {"q": "a", "source": 1, "target": "de"}, 400, "source: Input should be a valid string"),
     (T, {"q": "a", "source": "en", "target": "fr"}, 400, "no model translates 'en' to 'fr'"),
     (T, {"q": "a", "source": "auto", "target": "\ud800"}, 400, "no model translates 'auto' to '\ufffd'"),
-    (T, {"q": "a", "format": "html"} | PAIR, 400, "format 'html' is not supported"),
+    (T, {"q": "a", "format": "xml"} | PAIR, 400, "format 'xml' is not supported"),
     (T, {"q": "a", "alternatives": -1} | PAIR, 400, "alternatives: "),
     (T, {"q": "a" * 2_001} | PAIR, 413, "the request has 2,001 characters; the limit is 2,000"),
     (T, {"q": "\n" * 20} | PAIR, 413, "the request has 21 lines; the limit is 20"),

@@ -1,0 +1,61 @@
+"""Markup and items in translations of the server."""
+
+import re
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from nmt.serve.app import build_app
+from tests.serve.conftest import EchoTranslator, MakeService
+
+PAGE = "<p>A <b>red hat</b> &amp; more</p>\n<script>a < b</script><p>Two<br>lines</p>"
+
+
+def post(client: TestClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def test_html_of_a_random_model(client: TestClient) -> None:
+    body = {"q": [PAGE, "A &lt; b"], "source": "en", "target": "de", "format": "html"}
+    page, text = post(client, "/translate", body)["translatedText"]
+    assert re.fullmatch(r"<p>[^\n]*<b>[^\n]*</b>[^\n]*</p>\n<script>a < b</script><p>[^<\n]*<br>[^<\n]*</p>", page)
+    assert "<" not in text
+
+
+def test_html_without_alignments(echo_service: MakeService, echo: EchoTranslator) -> None:
+    with TestClient(build_app(echo_service())) as client:
+        body = {"q": PAGE, "source": "en", "target": "de", "format": "html", "alternatives": 1}
+        answer = post(client, "/translate", body)
+    expected = "<p>A <b>RED HAT</b> &amp; MORE</p>\n<script>a < b</script><p>TWO<br>LINES</p>"
+    assert answer["translatedText"] == expected
+    assert answer["alternatives"] == [
+        expected.replace("A <b>RED HAT", "a <b>red hat").replace("MORE", "more").replace("TWO<br>LINES", "two<br>lines")
+    ]
+    assert echo.batches == [["A red hat & more", "Two", "lines", ""]]
+
+
+def test_items(client: TestClient) -> None:
+    answer = post(
+        client, "/v1/translate", {"text": "Pay <i>1,234.5</i> to {name}", "keep": ["markup", "numbers", "placeholders"]}
+    )
+    text = answer["translations"][0][0]["text"]
+    assert "1.234,5" in text and "{name}" in text
+    assert re.search("<i>.*</i>", text)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"keep": ["tags"]}, "keep.0"),
+        ({"keep": ["markup"], "alignments": True}, "keep and alignments are mutually exclusive"),
+        ({"keep": ["markup"], "partial_word": True, "prefix": "a"}, "keep and partial_word are mutually exclusive"),
+    ],
+)
+def test_wrong_requests(client: TestClient, body: dict[str, Any], message: str) -> None:
+    response = client.post("/v1/translate", json={"text": "a"} | body)
+    assert response.status_code == 400
+    assert message in response.json()["error"]
