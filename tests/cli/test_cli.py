@@ -512,7 +512,7 @@ def test_files_of_unequal_length_are_not_scored(tmp_path: Path, run_dir: Path, n
     (tmp_path / "two").write_text("a\nb\n")
     (tmp_path / "one").write_text("a\n")
     (tmp_path / "none").write_text("")
-    for hyp, expected in (("one", "has 1 lines"), ("none", "is empty")):
+    for hyp, expected in (("one", "has 1; they must match"), ("none", "is empty")):
         status, _, err = nmt("evaluate", "--ref", tmp_path / "two", tmp_path / hyp)
         assert status == 1
         assert expected in one_line(err)
