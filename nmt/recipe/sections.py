@@ -222,8 +222,9 @@ class TrainRecipe(Section):
     """Epsilon of Adam."""
     weight_decay: NonNegativeFloat = 0.0
     """Weight decay of matrices, not of biases and norms; needs `adamw`."""
-    schedule: Literal["noam", "inverse-sqrt", "cosine", "linear", "constant"] = "noam"
-    """Learning rate schedule: `noam` (the paper), or warm-up to `learning_rate` and then the named decay."""
+    schedule: Literal["noam", "inverse-sqrt", "cosine", "linear", "constant", "plateau"] = "noam"
+    """Learning rate schedule: `noam` (the paper), or warm-up to `learning_rate` and then the named decay. `plateau`
+    multiplies the rate by `plateau_factor` after `plateau_patience` validations without a lower nll."""
     learning_rate: PositiveFloat = 1.0
     """Peak learning rate; for `noam`, a factor on the paper's schedule."""
     warmup_steps: NonNegativeInt = 4_000
@@ -233,6 +234,11 @@ class TrainRecipe(Section):
     further."""
     final_rate_ratio: Probability = 0.0
     """Final learning rate of `cosine` and `linear`, at `max_steps`, as a fraction of the peak."""
+    plateau_factor: Probability = 0.5
+    """With `plateau`: factor of each reduction of the learning rate, more than 0."""
+    plateau_patience: PositiveInt = 3
+    """With `plateau`: validations without a lower nll before each reduction. Early stopping (`patience`) should wait
+    longer."""
     dropout_ramp_steps: NonNegativeInt = 0
     """Increase all dropout rates from 0 to their full values in four equal steps over this many updates; 0 disables
     this, as in the paper. With `compile`, each of the five levels is compiled."""
@@ -298,6 +304,15 @@ class TrainRecipe(Section):
                 "train.warmup_steps is 0, but the noam schedule divides by it; it must be at least 1; "
                 "set it to 4_000 as in the paper"
             )
+        if self.schedule == "plateau" and not self.plateau_factor:
+            raise ValueError("train.plateau_factor is 0; it must be more than 0; set it to 0.5")
+        if self.schedule != "plateau" and {"plateau_factor", "plateau_patience"} & self.model_fields_set:
+            defaults = (TrainRecipe.model_fields[name].default for name in ("plateau_factor", "plateau_patience"))
+            if (self.plateau_factor, self.plateau_patience) != tuple(defaults):
+                raise ValueError(
+                    f"train.plateau_factor and train.plateau_patience have no effect on schedule {self.schedule!r}; "
+                    "set train.schedule to 'plateau', or leave them out"
+                )
         if self.schedule_start >= self.max_steps:
             raise ValueError(
                 f"train.schedule_start is {self.schedule_start}; it must be less than train.max_steps "

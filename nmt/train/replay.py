@@ -32,6 +32,7 @@ from nmt.storage.sealed import verify_directory
 from nmt.train.optimizer import optimizer_tensors
 from nmt.train.state import TrainState
 from nmt.train.trainer import Trainer, build_trainer
+from nmt.train.validate import validate
 
 # Small, because all log-probabilities of a batch are in memory.
 _BATCH_TOKENS = 1_024
@@ -136,6 +137,8 @@ class Replayer:
         self.source, self.prepared = source, prepared
         self._trainer, self._batches = trainer, batches
         trainer.loss.train()
+        if trainer.state.validation_due:
+            self._validate()
 
     def replay(self) -> Replay:
         """Advance to the update and make it."""
@@ -145,6 +148,8 @@ class Replayer:
         nll, tokens = self._pair_losses(update)
         before = self._digest()
         result = trainer.update(update)
+        rate, after = trainer.updater.learning_rate, self._digest()
+        self._validate()
         order = np.argsort(-nll, kind="stable")
         return Replay(
             step=source.step,
@@ -155,10 +160,10 @@ class Replayer:
             pair_nll=nll[order],
             pair_tokens=tokens[order],
             nll=float(result.nll) / update.tgt_tokens,
-            learning_rate=trainer.updater.learning_rate,
+            learning_rate=rate,
             gradient_norm=float(result.grad_norm),
             before=before,
-            after=self._digest(),
+            after=after,
             skipped=bool(result.skipped),
         )
 
@@ -176,7 +181,17 @@ class Replayer:
         with progress("replaying", step, "updates", done=state.step) as bar:
             while state.step < step:
                 self._trainer.update(next(self._batches))
+                self._validate()
                 bar.advance(1)
+
+    def _validate(self) -> None:
+        """Repeat a validation of the run if the learning rate depends on it."""
+        trainer, state = self._trainer, self._trainer.state
+        if trainer.train_recipe.schedule != "plateau" or state.step % trainer.train_recipe.validate_every:
+            return
+        with autocast(trainer.updater.precision, trainer.world.device):
+            result = validate(trainer.loss, trainer.text.valid, trainer.world, state.micro_batch_tokens, lambda: None)
+        state.record_plateau(result.nll, trainer.train_recipe)
 
     def _digest(self) -> str:
         trainer = self._trainer

@@ -19,6 +19,7 @@ from nmt.train.state import Change, TrainState
 # Options of updates that may change between two updates.
 _UPDATE_OPTIONS = (
     *("max_epochs", "batch_tokens", "learning_rate", "schedule", "warmup_steps", "schedule_start"),
+    *("plateau_factor", "plateau_patience"),
     *("final_rate_ratio", "dropout_ramp_steps", "label_smoothing", "rdrop", "clip_norm", "weight_decay"),
     "best_metric",
 )

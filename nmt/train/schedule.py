@@ -16,6 +16,7 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
 
     `noam` is equation 3 of Vaswani et al. 2017 times `learning_rate`. The others warm up linearly to `learning_rate`
     and then decay: `inverse-sqrt` as sqrt(warmup / step), `cosine` and `linear` to `final_rate_ratio` at `max_steps`.
+    `plateau` is constant here; `TrainState.rate_factor` has its reductions.
     After `schedule_start`, updates count from there.
     """
     warmup = max(recipe.warmup_steps, 1)
@@ -34,7 +35,7 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
             return recipe.learning_rate * (final + (1 - final) * ((1 + math.cos(math.pi * progress)) / 2))
         case "linear":
             return recipe.learning_rate * (final + (1 - final) * (1 - progress))
-        case "constant":
+        case "constant" | "plateau":
             return recipe.learning_rate
         case _:
             assert_never(recipe.schedule)

@@ -41,6 +41,9 @@ class TrainState:
     valid:              fingerprint of the validation text of the scores; "" if unknown
     scored_from:        step after which scores are comparable; earlier ones were discarded
     loss_scale:         state of the fp16 loss scaler
+    rate_factor:        factor on the learning rate, lowered by schedule `plateau`
+    plateau_best:       lowest validation nll so far, for schedule `plateau`
+    plateau_validations: validations since then, or since the last reduction of the rate
     unlogged:           sums over the updates since the last log line
     changes:            options that changed on resuming, oldest first
     """
@@ -66,6 +69,9 @@ class TrainState:
     scored_from: int = 0
     best_validation: dict[str, float] = field(default_factory=dict)
     loss_scale: dict[str, float] = field(default_factory=dict)
+    rate_factor: float = 1.0
+    plateau_best: float | None = None
+    plateau_validations: int = 0
     unlogged: dict[str, float] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
 
@@ -123,11 +129,26 @@ class TrainState:
             self.best_step, self.best_validation = self.step, metrics
         return is_best
 
+    def record_plateau(self, nll: float, train: TrainRecipe) -> bool:
+        """Record a validation nll for schedule `plateau`; return whether it lowers the learning rate."""
+        if train.schedule != "plateau":
+            return False
+        if math.isfinite(nll) and (self.plateau_best is None or nll < self.plateau_best):
+            self.plateau_best, self.plateau_validations = nll, 0
+            return False
+        self.plateau_validations += 1
+        if self.plateau_validations < train.plateau_patience:
+            return False
+        self.rate_factor *= train.plateau_factor
+        self.plateau_validations = 0
+        return True
+
     def discard_scores(self) -> None:
         """Discard scores that are not comparable with later ones; validate this step again."""
         self.validation_due = self.validation_due or str(self.step) in self.scores
         self.scores, self.best_validation = {}, {}
         self.best_step, self.validations_without_best = 0, 0
+        self.plateau_best, self.plateau_validations = None, 0
         self.scored_from = self.step
 
 

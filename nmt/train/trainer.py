@@ -97,6 +97,8 @@ class Trainer:
         self.model.use_activation_checkpointing(recipe.train.activation_checkpointing)
         self.loss = TrainingLoss(self.model, recipe.train.label_smoothing, recipe.train.rdrop)
         self.updater = Updater(recipe, world, self.loss)
+        schedule = self.updater.schedule
+        self.updater.schedule = lambda step: schedule(step) * self.state.rate_factor
         if start is not None and recipe.train.start_optimizer == "kept":
             load_start_optimizer(self.updater.optimizer, self.model, start)
         self.average = ExponentialMovingAverage(self.model, recipe.train.ema_decay) if recipe.train.ema_decay else None
@@ -287,6 +289,9 @@ class Trainer:
             score = values.get(f"{prefix}bleu", -math.inf)
         is_best = state.record_score(score, values)
         state.validation_due = False
+        is_lowered = state.record_plateau(values["valid/nll"], self.train_recipe)
+        if is_lowered and self.world.is_main:
+            say(f"no lower validation nll: the learning rate is now {state.rate_factor:.3g} of train.learning_rate")
         if metrics is not None:
             steps = {"valid/best_step": state.best_step}
             if state.scored_from:

@@ -236,7 +236,7 @@ def test_an_unchanged_recipe_logs_no_changes(
 
 
 def test_the_schedule_counts_from_its_start(tiny_recipe: Recipe) -> None:
-    for schedule in ("noam", "inverse-sqrt", "cosine", "linear", "constant"):
+    for schedule in ("noam", "inverse-sqrt", "cosine", "linear", "constant", "plateau"):
         whole = with_train(tiny_recipe, schedule=schedule, max_steps=30).train
         late = with_train(tiny_recipe, schedule=schedule, max_steps=40, schedule_start=10).train
         rates = [learning_rate(late, 16, step) for step in range(11, 41)]

@@ -29,7 +29,7 @@ def test_sockeye_inverse_sqrt_schedule(warmup: int) -> None:
         assert learning_rate(recipe(warmup_steps=warmup), 1, step) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["inverse-sqrt", "cosine", "linear", "constant"])
+@pytest.mark.parametrize("name", ["inverse-sqrt", "cosine", "linear", "constant", "plateau"])
 def test_every_other_schedule_warms_up_linearly_to_its_peak(name: str) -> None:
     train = recipe(schedule=name, learning_rate=0.003, warmup_steps=10, max_steps=110)
     assert [learning_rate(train, 512, step) for step in range(1, 11)] == pytest.approx(

@@ -1,0 +1,55 @@
+"""Schedule `plateau`: reductions by a written rule, the same after a resume, and in a replay."""
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.recipe import Recipe, TrainRecipe
+from nmt.storage.run_folder import checkpoint_step, list_checkpoints
+from nmt.train.schedule import learning_rate
+from nmt.train.state import TrainState
+from tests.train.run_tiny import final_files, metrics, train_tiny, with_train
+
+PLATEAU: dict[str, Any] = {
+    "schedule": "plateau",
+    "learning_rate": 3.0,
+    "warmup_steps": 2,
+    "plateau_patience": 1,
+    "save_every": 4,
+}
+
+
+def test_rate_is_lowered_after_validations_without_a_lower_nll() -> None:
+    train = TrainRecipe(schedule="plateau", plateau_factor=0.1, plateau_patience=2)
+    state, factors = TrainState(), []
+    for nll in (3.0, 2.0, 2.0, 2.5, 1.9, float("nan"), 1.9, 1.95, 1.8, 1.8):
+        state.record_plateau(nll, train)
+        factors.append(state.rate_factor)
+    assert factors == pytest.approx([1, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01])
+    constant = TrainState()
+    assert not constant.record_plateau(1.0, TrainRecipe()) and constant == TrainState()
+    assert learning_rate(train, 512, 4_000) == learning_rate(train, 512, 99_999) == train.learning_rate
+
+
+def test_resumed_run_has_the_same_rates_and_weights(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    """The run resumes at update 4, and repeats the validations of updates 6, 9 and 12."""
+    recipe = with_train(tiny_recipe, **PLATEAU, max_steps=14, validate_every=3, keep_best=0)
+    train_tiny(recipe, tiny_data)
+    files, rates, nll = final_files(recipe), metrics(recipe, "train/learning_rate"), metrics(recipe, "valid/nll")
+    factor, best, expected = 1.0, math.inf, []
+    for step in range(1, 15):  # the rule, written again
+        expected.append(factor * 3.0 * min(1.0, step / 2))
+        if step % 3 == 0:
+            value = nll[step // 3 - 1]
+            factor, best = (factor, value) if value < best else (factor / 2, best)
+    assert rates == pytest.approx(expected)
+    assert factor < 1
+    for checkpoint in list_checkpoints(recipe.directory):
+        if checkpoint_step(checkpoint) > 4:
+            shutil.rmtree(checkpoint)
+    train_tiny(recipe, tiny_data)
+    assert final_files(recipe) == files
+    assert metrics(recipe, "train/learning_rate") == rates
