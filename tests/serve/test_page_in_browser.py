@@ -108,6 +108,13 @@ def wait_for_translation(page: Browser) -> None:
     page.wait("document.querySelector('#output').ariaBusy === 'false'")
 
 
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def texts(page: Browser, selector: str) -> Any:
     return page.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.textContent)")
 
@@ -265,10 +272,7 @@ def test_a_file_is_translated_and_downloaded(
     page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     page.click("#download")
     downloaded = tmp_path / name.replace(".", ".translated.")
-    deadline = time.monotonic() + TIMEOUT
-    while not (downloaded.exists() and downloaded.stat().st_size):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: downloaded.exists() and downloaded.stat().st_size > 0)
     expected = [translation.text for translation in best(reference, lines)]
     if columns:
         expected = [f"{line}{columns}\t{text}" for line, text in zip(lines, expected, strict=True)]
@@ -373,16 +377,14 @@ def test_the_newest_text_wins(
     browser.run("document.querySelector('#key').focus()")
     browser.type("good")
     batcher = service.models["en-de"].batcher
-    while not echo.batches:  # the first text occupies the worker thread
-        time.sleep(0.01)
+    until(lambda: bool(echo.batches))  # the first text occupies the worker thread
     browser.run("document.querySelector('#source').focus()")
     browser.type("b\n")
-    while batcher.num_waiting != 1:
-        time.sleep(0.01)
+    until(lambda: batcher.num_waiting == 1)
     browser.type("c")
     browser.wait("document.querySelectorAll('#output .pending').length === 3")
-    time.sleep(1)  # the third text replaces the second in the queue
-    assert batcher.num_waiting == 1
+    aborted = 'nmt_requests_total{path="/v1/translate",status="499"} 2\n'
+    until(lambda: aborted in service.metrics.render(service.models.values()) and batcher.num_waiting == 1)
     echo.may_run.set()
     wait_for_translation(browser)
     assert texts(browser, "#output") == ["A\nB\nC"]
