@@ -186,7 +186,7 @@ def load_checkpoint(directory: Path) -> Checkpoint:
 
 
 def state_digest(model: Tensors, optimizer: Tensors, average: Tensors) -> str:
-    """Return the SHA-256 of the tensors of a training state: names, types, shapes and bits."""
+    """Return the SHA-256 of the tensors of a training state: names, dtypes, shapes and bits."""
     digest = hashlib.sha256()
     for kind, tensors in (("model", model), ("optimizer", optimizer), ("average", average)):
         for name, tensor in sorted(tensors.items()):

@@ -174,7 +174,7 @@ def count_pairs(corpus: Corpus, root: Path) -> int | None:
 
 
 def pair_location(corpus: Corpus, root: Path, number: int, side: Side) -> str:
-    """Return where a corpus has its pair `number`, counted from 1: file and line, or their equivalents."""
+    """Return the location of pair `number` of a corpus, counted from 1, such as file and line."""
     files = input_files(corpus, root)
     match corpus:
         case TextCorpus():

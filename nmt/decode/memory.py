@@ -1,7 +1,7 @@
 """Translation memory: reuse translations of earlier commands, stored in an SQLite database.
 
-An entry is found by the SHA-256 of all that determines a translation: model and options (`settings`), line, prefix and
-required phrases. Only exact matches count. Several processes may use a database at the same time.
+The key of an entry is the SHA-256 of everything that determines a translation: model and options (`settings`), line,
+prefix and required phrases. Only exact matches count. Several processes may use a database at the same time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TranslationMemory:
     """A database of translations by key, with a limit on the number of entries."""
 
     def __init__(self, path: Path, limit: int = DEFAULT_LIMIT) -> None:
-        """Open a database or create it; raises UserError if the file cannot be used, is damaged, or is something else.
+        """Open a database or create it; raises UserError if the file is unusable, damaged, or another kind of file.
 
         limit: maximum number of entries; the least recently used ones are removed
         """
@@ -61,8 +61,8 @@ class TranslationMemory:
             self.close = weakref.finalize(self, self._database.close)
             with self._transaction("IMMEDIATE"):
                 self._create_or_check()
-            # Readers do not block a writer with a write-ahead log. Another process that opens the database may prevent
-            # the change of mode; the next command then makes it.
+            # With a write-ahead log, readers do not block a writer. If another process prevents the change of mode, the
+            # next command makes it.
             with suppress(sqlite3.OperationalError):
                 self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")

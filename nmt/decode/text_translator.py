@@ -215,7 +215,7 @@ class TextTranslator(ABC):
 
     @property
     def unsupported(self) -> dict[str, str]:
-        """What this engine or model does not support, with the reason; by name, as in requests of `nmt serve`."""
+        """Names of request fields of `nmt serve` that this engine or model does not support, with the reasons."""
         return dict.fromkeys(_PREFIX_FIELDS, _RIGHT_TO_LEFT) if self._reverse_target else {}
 
     def alternatives(
@@ -308,7 +308,7 @@ class TextTranslator(ABC):
         required: list[list[list[int]]],
         options: SearchOptions,
     ) -> list[Task]:
-        """Return the tasks of a line. options: of the searches that assign required phrases to parts."""
+        """Return the tasks of a line. options: options of the searches that assign required phrases to parts."""
         tasks = [Task(part.tokens, [], []) for part in parts]
         tasks[:1] = [task._replace(prefix=prefix[0], partial=prefix[1]) for task in tasks[:1]]
         phrases = distinct_requirements(required)

@@ -134,7 +134,7 @@ class Translator(TextTranslator):
             if other.metadata.reverse_target != metadata.reverse_target:
                 raise UserError(
                     f"{other.directory} and {first.directory} decode in opposite directions; ensemble members must "
-                    "decode in the same; rerank the n-best list of one with the other instead (nmt rerank)"
+                    "decode in the same one; rerank the n-best list of one with the other instead (nmt rerank)"
                 )
         options = metadata.decode if decode is None else decode.over(metadata.decode)
         num_parameters = sum(member.model.num_parameters() for member in loaded)
@@ -211,14 +211,14 @@ class Translator(TextTranslator):
         model = self._model_for([task], self._options)
         src = PackedSequences.from_lists([[*self._tag, *task.sentence, EOS_ID]]).to(self._device)
         state = model.start(src, 1)
-        same = torch.zeros(1, 1, dtype=torch.int64, device=self._device)
+        zero = torch.zeros(1, 1, dtype=torch.int64, device=self._device)
         for token in (BOS_ID, *task.prefix):
-            log_probs = model.step(same + token, state)[0, 0]  # (vocab,)
-            state.reorder(same)
+            log_probs = model.step(zero + token, state)[0, 0]  # (vocab,)
+            state.reorder(zero)
         log_probs[: EOS_ID + 1] = float("-inf")
         best = log_probs.topk(min(count, len(log_probs)))
-        found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return [token for token, log_prob in found if log_prob > float("-inf")]
+        candidates = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return [token for token, log_prob in candidates if log_prob > float("-inf")]
 
     def attention(self, line: str, translation: Translation) -> Attention:
         """See `TextTranslator.attention`."""
@@ -226,9 +226,9 @@ class Translator(TextTranslator):
         if len(parts) > 1:
             raise UserError("the line is split; attention needs a line that fits the model; send one sentence")
         source, target = parts[0].tokens if parts else [], self._tokenizers.tgt.ids(translation.pieces)
-        (both_places,) = self._make_aligner(self._decode).maps([(source, target)])
+        (by_position,) = self._make_aligner(self._decode).maps([(source, target)])
         pieces = [*self._tokenizers.src.pieces(source), "</s>"]
-        return Attention(pieces, translation.pieces, both_places[0].round(_ATTENTION_DECIMALS).tolist())
+        return Attention(pieces, translation.pieces, by_position[0].round(_ATTENTION_DECIMALS).tolist())
 
     def _make_aligner(self, decode: DecodeRecipe) -> WordAligner:
         """Align words by the attention of the model, or of the first ensemble member."""

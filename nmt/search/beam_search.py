@@ -80,7 +80,7 @@ class StepModel(Protocol[State]):
         """Log-probabilities of the next token after `tokens` (batch, beam): (batch, beam, vocab) float32.
 
         At the first step all hypotheses of a sentence are equal. Values are at most 0 and may be -inf. Search writes
-        into the tensor, so it must be a new one.
+        into the tensor, so each call must return a new one.
         """
 
 
@@ -89,7 +89,7 @@ class RefillableModel(StepModel[State], Protocol[State]):
     """A model that supports continuous batching."""
 
     def refill(self, src: PackedSequences, state: State, steps: int) -> None:
-        """Append sentences, none longer than the longest that `start` was given.
+        """Append sentences, none longer than the longest sentence passed to `start`.
 
         steps: the maximum number of steps that a sentence in the batch has taken
         """

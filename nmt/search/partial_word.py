@@ -1,8 +1,8 @@
 """Prefixes that end within a word: search that spells given bytes with any tokens.
 
 The complete words of a prefix such as "Wie geh" are forced tokens, see `nmt.search.constraints`. Its last word is not,
-because the tokens of "geht" need not begin with those of "geh". A token is possible if it agrees with the bytes that
-are still to be spelled: it begins with them, or they begin with it. All possible tokens keep their log-probability.
+because the tokens of "geht" need not begin with those of "geh". A token is possible if it agrees with the
+remaining bytes: it begins with them, or they begin with it. All possible tokens keep their log-probability.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from nmt.text.spelling import Spelling
 
 @dataclass
 class PartialWordState:
-    """State of the model.
+    """State of the wrapped model, and progress in the partial words.
 
     starts: (batch,) number of forced tokens before the partial word
-    rests:  (batch, beam) bytes that each hypothesis must still spell
-    steps:  so far
+    rests:  (batch, beam) remaining bytes that each hypothesis must spell
+    steps:  number of steps taken
     """
 
     inner: StepState
@@ -46,7 +46,7 @@ class PartialWordState:
 
     @property
     def is_open(self) -> bool:
-        """Whether a hypothesis must still spell something."""
+        """Whether a hypothesis has bytes left to spell."""
         return any(map(any, self.rests))
 
 

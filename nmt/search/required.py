@@ -2,17 +2,17 @@
 
 A requirement is a list of alternative phrases, such as the inflected forms of a term; any one of them meets it. An
 output contains a phrase if the tokens of the phrase are consecutive in it. Phrases may overlap or contain each other,
-and a requirement that is given twice needs to be met once. A hypothesis cannot end before it meets all requirements.
+and a requirement that occurs twice needs to be met once. A hypothesis cannot end before it meets all requirements.
 
 Hypotheses that contain more of their phrases are less probable and would lose their slots to hypotheses that postpone
 the phrases. The slots of the beam are therefore allocated to banks. A bank contains the hypotheses that miss the same
-number of tokens, if the shortest alternatives follow, or first the rest of the phrase in progress. The best of each
+number of tokens, if the rest of a phrase in progress and then the shortest alternatives follow. The best of each
 bank gets a slot, then the second best of each, and so on, starting with the banks that miss the fewest tokens. Slots
 that a bank cannot fill go to the others. Every token that can continue a phrase is a candidate, regardless of its
 probability. The alternatives of a requirement compete by probability. A beam with more slots than required tokens can
 keep every bank, which gives the best translations.
 
-If necessary, the maximum length grows until all phrases fit one after the other behind the prefix, but never beyond
+If necessary, the maximum length grows until all phrases fit one after the other, following the prefix, but never beyond
 `max_tokens`. A hypothesis that has capacity for its missing tokens ranks before all others and always has such an
 extension. A beam of any size therefore finds an output with all phrases, unless the model or another constraint makes
 each of these extensions impossible or the phrases exceed `max_tokens`. In these cases there may be no output.

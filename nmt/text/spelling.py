@@ -15,7 +15,7 @@ class Spelling:
     """The bytes that each token adds to a text."""
 
     def __init__(self, spelled: Sequence[bytes]) -> None:
-        """spelled: by token id; empty for tokens that no text contains."""
+        """spelled: bytes of each token, by id; empty for tokens that no text contains."""
         self._spelled = spelled
         self._tokens: defaultdict[bytes, list[int]] = defaultdict(list)
         for token, text in enumerate(spelled):
@@ -25,11 +25,11 @@ class Spelling:
         self.agreeing = lru_cache(_MAX_CACHED_TEXTS)(self._agreeing)
 
     def rest(self, text: bytes, token: int) -> bytes:
-        """Return the part of `text` that is left after a token that agrees with it."""
+        """Return the rest of `text` after a token that agrees with it."""
         return text[len(self._spelled[token]) :]
 
     def _agreeing(self, text: bytes) -> list[int]:
-        """Return the tokens that begin with `text`, or that it begins with."""
+        """Return the tokens whose bytes begin with `text` or are a prefix of it."""
         following = islice(self._texts, bisect_left(self._texts, text), None)
         longer = takewhile(lambda other: other.startswith(text), following)
         shorter = (text[:end] for end in range(1, len(text)))

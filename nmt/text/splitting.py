@@ -105,7 +105,7 @@ def assign_phrases(
     log_probs: Sequence[float],
     search: Callable[[list[tuple[int, Alternatives]]], list[float]],
 ) -> list[list[Alternatives]]:
-    """Assign each required phrase of a line, given with its alternatives, to one of its parts.
+    """Assign each required phrase of a line, with its alternatives, to one part of the line.
 
     A phrase is assigned to a part whose unconstrained translation contains it, or else to the part that loses the
     least log-probability with it.

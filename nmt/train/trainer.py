@@ -84,7 +84,7 @@ class Trainer:
         self.translate_validation = translate_validation
         self.state = TrainState()
         self.writer = BackgroundWriter()
-        self.start_nll = math.inf  # of the model to fine-tune, if this process validated it
+        self.start_nll = math.inf  # nll of the start model, if this process validated it
         if world.device.type == "cpu":
             keep_freed_memory()
             local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
