@@ -2,8 +2,9 @@
 
 A sentence ends at a period, question mark, exclamation mark or ellipsis, with closing quotes and brackets, if white
 space and the start of a sentence follow: a capital letter, a digit, or a letter of a script without case, after opening
-quotes and brackets. Abbreviations, initials and ordinal numbers are exceptions. The lists of the three languages are
-used together, so the language of a text need not be known. Chinese and Japanese sentences end without white space.
+quotes, brackets and dashes. Abbreviations, initials and ordinal numbers are exceptions. The lists of the three
+languages are used together, so the language of a text need not be known. Chinese and Japanese sentences end without
+white space.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _END = re.compile(
     r"(?<![.!?\u2026])(?P<mark>[.!?\u2026\u061f\u06d4\u0964\u104b\u17d4]++)"
     r"(?P<closing>[)\]}\"'\u2019\u201d\u201c\u203a\u00bb\u00ab*]*+(?:\s+[\u00bb\u203a](?=[\s)]|$))?)\s+"
 )
-_OPENING = "\"'\u2018\u201c\u201e\u201a\u00ab\u00bb\u2039\u203a([{\u00bf\u00a1*\u00a0\u202f "
+_OPENING = "\"'\u2018\u201c\u201e\u201a\u00ab\u00bb\u2039\u203a([{\u00bf\u00a1*\u00a0\u202f -\u2013\u2014"
 _CONTEXT = 60  # characters around the end of a sentence that decide
 
 
@@ -95,7 +96,8 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     if not following[:1].isalnum() or following[0].islower():
         return False
     if match["mark"] != "." or match["closing"]:
-        return True
+        is_omission = match["mark"] in ("...", "\u2026") and following[0].isdecimal()
+        return not is_omission
     words = text[max(0, match.start() - _CONTEXT) : match.start()].split()
     starts_line = len(words) == 1 and match.start() < _CONTEXT
     word, previous = words[-1].lstrip(_OPENING) if words else "", words[-2] if len(words) > 1 else ""

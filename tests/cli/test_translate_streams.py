@@ -427,3 +427,16 @@ def test_a_wait_for_more_lines_is_refused_on_a_file(model: Path, nmt: Nmt, tmp_p
     status, out, err = nmt("translate", model, tmp_path / "in", "--max-delay", 1)
     assert (status, out) == (2, "")
     assert "--max-delay has no effect on " in one_line(err) and "which is a file; leave it out" in one_line(err)
+
+
+def test_sentences_of_a_paragraph(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("The dog sees Dr. Smith. The cat runs!\n\nA cat.\n")
+    command = ("translate", model, tmp_path / "in", "--engine", "torch", "--precision", "fp32")
+    first, second, third = Translator.load(model, "cpu", "fp32").translate(
+        ["The dog sees Dr. Smith.", "The cat runs!", "A cat."]
+    )
+    expected = [f"{first} {second}", "", third]
+    assert nmt(*command, "--split-sentences")[1].splitlines() == expected
+    memory = ("--memory", tmp_path / "m")
+    assert nmt(*command, *memory)[1] == nmt(*command)[1]
+    assert nmt(*command, *memory, "--split-sentences")[1].splitlines() == expected != nmt(*command)[1].splitlines()
