@@ -67,9 +67,14 @@ def choose_engine(
 ) -> EngineChoice:
     """Return the requested engine; `auto` selects CTranslate2 on a CPU if it supports all options and loads the model.
 
-    load: loads the translator, see `load_translator`; required: whether lines have required phrases of their own
+    load: loads the translator, see `load_translator`; required: whether lines have required phrases or glossary terms
     """
     if engine is Engine.ctranslate2:
+        if required:
+            raise UserError(
+                "--engine ctranslate2 does not support required phrases and glossaries; they need torch; leave them "
+                "out, or give --engine torch"
+            )
         compute_type = select_compute_type(precision.value, select_device(device))
         return EngineChoice(engine, Precision(PRECISION_OF[compute_type]))
     if engine is Engine.torch:
@@ -99,7 +104,7 @@ def _ctranslate2_obstacle(
     if precision in (Precision.bf16, Precision.fp16):
         return f"{precision.value} was requested"
     if required:
-        return "CTranslate2 does not support required phrases"
+        return "CTranslate2 does not support required phrases and glossaries"
     if missing := unsupported_options(decode, cast(EnginePrecision, precision.value), EngineDevice("cpu"), models[1:]):
         return f"CTranslate2 does not support {'; '.join(missing)}"
     if can_cache(models[0], "float32" if precision is Precision.fp32 else "int8"):

@@ -27,7 +27,8 @@ from nmt.streams.output import Output, require_not_input
 from nmt.streams.part import Origin
 from nmt.streams.records import Format, RecordReader, RecordWriter
 from nmt.streams.source import Source
-from nmt.streams.workers import Load
+from nmt.streams.term_report import TermReport
+from nmt.streams.workers import Load, LoadTranslator, WindowTranslator
 
 
 class LengthPenalty(StrEnum):
@@ -81,6 +82,11 @@ _FIELD = "JSON Lines: field of the text; a dot addresses a nested field, as in p
 _INVALID_UTF8 = "For bytes that are not UTF-8: stop with an error, or insert U+FFFD."
 _PREFIXES = "File of target prefixes, line by line; each translation starts with its prefix."
 _REQUIRED = "File of phrases that each translation must contain, line by line, separated by tabs."
+_GLOSSARY = (
+    "TSV file of terms: source term, translation (alternatives and inflected forms separated by |), and optionally yes "
+    "or no (case-sensitive) and a note. Terms in a line are required in its translation."
+)
+_GLOSSARY_REPORT = "TSV file of glossary terms in each line: used or missed. A summary goes to stderr in any case."
 _OUT = "Output file, compressed if its name ends in .gz; - is standard output."
 _OUTPUT_FORMAT = (
     "Default: by the extension of the output, else the format of the input. tsv: the input columns and the "
@@ -108,6 +114,8 @@ Field = Annotated[str | None, typer.Option(help=_FIELD)]
 OnInvalidUtf8 = Annotated[InvalidUtf8, typer.Option(help=_INVALID_UTF8)]
 Prefixes = Annotated[Path | None, typer.Option("--prefixes", help=_PREFIXES)]
 Required = Annotated[Path | None, typer.Option("--required", help=_REQUIRED)]
+GlossaryFile = Annotated[Path | None, typer.Option("--glossary", metavar="FILE", help=_GLOSSARY)]
+GlossaryReport = Annotated[Path | None, typer.Option("--glossary-report", metavar="FILE", help=_GLOSSARY_REPORT)]
 Out = Annotated[Path, typer.Option("-o", "--out", help=_OUT)]
 OutputFormat = Annotated[Format | None, typer.Option(help=_OUTPUT_FORMAT)]
 WithScores = Annotated[bool, typer.Option("--with-scores", help="Write the score and a tab before each translation.")]
@@ -186,6 +194,8 @@ def translate(
     invalid_utf8: OnInvalidUtf8 = InvalidUtf8.error,
     prefixes: Prefixes = None,
     required: Required = None,
+    glossary: GlossaryFile = None,
+    glossary_report: GlossaryReport = None,
     out: Out = Path("-"),
     output_format: OutputFormat = None,
     with_scores: WithScores = False,
@@ -219,23 +229,38 @@ def translate(
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
-    started = monotonic()
+    started, models = monotonic(), [model, *(ensemble or ())]
     _require_compatible(threads, processes, resume, restart)
+    named = _named(beam_size, n_best, batch_tokens, tag, length_penalty, length_alpha, seed, with_alignments, shortlist)
+    named["split_sentences"] = split_sentences or None
+    decode = _override_decode(read_model_metadata(find_model(model)).decode, named, settings or (), models[1:])
+    reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
+    source = Source.open(file, reader, invalid_utf8.value, prefixes, required, glossary)
+    writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine)
+    output, report = _make_outputs(source, writer, out, glossary_report, (glossary, decode.shortlist, memory), models)
+    load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
+    choice = choose_engine(engine, precision, device, search_decode, models, load, required=source.has_required)
+    origin, delay = _origin(models, decode, source, writer, choice, keep, glossary), _max_delay(source, max_delay)
+    search = _make_search(memory, memory_limit, load, models, search_decode, choice, writer, keep, source)
+    job = TranslationJob(source, output, origin, report, search, window, delay, models, choice.note, started, memory)
+    job.run(start_workers(choice.engine, device, processes, threads), resume=resume, restart=restart)
+
+
+def _named(
+    beam_size: int | None,
+    n_best: int | None,
+    batch_tokens: int | None,
+    tag: str | None,
+    length_penalty: LengthPenalty | None,
+    length_alpha: float | None,
+    seed: int | None,
+    with_alignments: bool,
+    shortlist: str | None,
+) -> dict[str, object]:
+    """Return the command's own options by their names in the recipe; None if not given."""
     named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens, "tag": tag}
     named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "sampling_seed": seed}
-    named |= {"alignments": with_alignments or None, "shortlist": shortlist, "split_sentences": split_sentences or None}
-    decode = _override_decode(read_model_metadata(find_model(model)).decode, named, settings or (), ensemble or ())
-    reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
-    source = Source.open(file, reader, invalid_utf8.value, prefixes, required)
-    writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine)
-    models, output = [model, *(ensemble or ())], Output(out, writer.is_numbered, bool(writer.header))
-    require_not_input("-o", output.path, (file, prefixes, required, decode.shortlist, memory, *map(find_model, models)))
-    load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
-    choice = choose_engine(engine, precision, device, search_decode, models, load, required=required is not None)
-    origin, delay = _origin(models, decode, source, writer, choice, keep), _max_delay(source, max_delay)
-    search = _with_memory(memory, memory_limit, partial(load, choice), models, search_decode, choice, writer, keep)
-    job = TranslationJob(source, output, origin, writer, search, window, delay, models, choice.note, started, memory)
-    job.run(start_workers(choice.engine, device, processes, threads), resume=resume, restart=restart)
+    return named | {"alignments": with_alignments or None, "shortlist": shortlist}
 
 
 def _require_compatible(threads: int | None, processes: int | None, resume: bool, restart: bool) -> None:
@@ -249,6 +274,31 @@ def _load_keeping(
 ) -> KeepingTranslator:
     """Load a translator that keeps items of these kinds. pair: source and target language; entities: whether of XML"""
     return KeepingTranslator(load(), keep, pair, entities=entities)
+
+
+def _make_outputs(
+    source: Source,
+    writer: RecordWriter,
+    out: Path,
+    report: Path | None,
+    files: Sequence[Path | None],
+    models: Sequence[Path],
+) -> tuple[Output, TermReport]:
+    """Make the output and the report of glossary terms. files: inputs besides source and models
+
+    Raises UserError for a file that would overwrite an input, and BadParameter if the report would be empty.
+    """
+    output = Output(out, writer.is_numbered, writer.header)
+    inputs = (source.path, source.prefixes, source.required, *files, *map(find_model, models))
+    require_not_input("-o", output.path, inputs)
+    if report is None:
+        return output, TermReport()
+    if source.glossary is None and writer.reader.format is not Format.jsonl:
+        raise typer.BadParameter("--glossary-report has no effect without --glossary; add that, or leave it out")
+    if report == output.path:
+        raise UserError(f"--glossary-report {report} is the output; it must be another file; name a new one")
+    require_not_input("--glossary-report", report, inputs)
+    return output, TermReport(report)
 
 
 def _max_delay(source: Source, given: float | None) -> float:
@@ -339,9 +389,13 @@ def _origin(
     writer: RecordWriter,
     choice: EngineChoice,
     keep: Kinds,
+    glossary: Path | None,
 ) -> Origin:
     """Collect the settings that determine the output, besides its input."""
     facts, names = _search_settings(models, decode, choice)
+    if glossary is not None:
+        facts["glossary"] = hashlib.sha256(glossary.read_bytes()).hexdigest()
+        names[facts["glossary"]] = str(glossary)
     reader = source.reader
     facts |= {
         "input format": reader.format.value,
@@ -377,28 +431,34 @@ def _search_settings(
     return facts, names
 
 
-def _with_memory(
+def _make_search(
     memory: Path | None,
     limit: int | None,
-    load: Callable[[], TextTranslator],
+    load: Callable[[EngineChoice], TextTranslator],
     models: Sequence[Path],
     decode: DecodeRecipe,
     choice: EngineChoice,
     writer: RecordWriter,
     keep: Kinds,
+    source: Source,
 ) -> Load:
-    """Return the function that loads the translator, with a translation memory or kept items, if requested.
+    """Return the function that loads the translator of windows, with a translation memory or kept items, if requested.
 
     Raises BadParameter for a limit without memory.
     """
-    if memory is None:
-        if limit is not None:
-            raise typer.BadParameter("--memory-limit has no effect without --memory; add that, or leave it out")
-        entities = writer.format is not Format.srt
-        return partial(_load_keeping, load, keep, languages(models[0]), entities) if keep else load
-    require_at_most_one({"--keep": bool(keep), "--memory": True})
-    settings, _ = _search_settings(models, decode, choice)
-    return partial(load_remembering, memory, limit, settings | {"scores": writer.shows_scores}, load)
+    search: LoadTranslator = partial(load, choice)
+    if memory is None and limit is not None:
+        raise typer.BadParameter("--memory-limit has no effect without --memory; add that, or leave it out")
+    require_at_most_one({"--keep": bool(keep), "--memory": memory is not None})
+    if memory is not None:
+        settings, _ = _search_settings(models, decode, choice)
+        settings |= {"scores": writer.shows_scores}
+        search = partial(load_remembering, memory, limit, settings, partial(load, choice))
+    if keep:
+        search = partial(
+            _load_keeping, partial(load, choice), keep, languages(models[0]), writer.format is not Format.srt
+        )
+    return partial(WindowTranslator.load, search, writer, source.glossary)
 
 
 def _override_decode(

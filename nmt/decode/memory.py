@@ -1,7 +1,8 @@
 """Translation memory: reuse translations of earlier commands, stored in an SQLite database.
 
 The key of an entry is the SHA-256 of everything that determines a translation: model and options (`settings`), line,
-prefix and required phrases. Only exact matches count. Several processes may use a database at the same time.
+prefix, required phrases and glossary terms. Only exact matches count. Several processes may use a database at the same
+time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+from nmt.decode.glossary import Glossary, Required
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.recipe import UserError
@@ -162,27 +164,40 @@ class RememberingTranslator:
     def __init__(self, translator: TextTranslator, memory: TranslationMemory, settings: Mapping[str, Any]) -> None:
         """Translate with `translator`. settings: JSON values that identify its models and options"""
         self.lines_reused = 0
-        self._translator, self._memory = translator, memory
-        self._settings = json.dumps(settings, sort_keys=True)
+        self._translator, self._memory, self._settings = translator, memory, settings
+        self._settings_json = json.dumps(settings, sort_keys=True)
 
     @property
     def lines_split(self) -> int:
         """See `TextTranslator`; reused lines are not counted."""
         return self._translator.lines_split
 
+    def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> RememberingTranslator:
+        """See `TextTranslator.with_constraints`."""
+        settings = {**self._settings, "decode.forbid": [*self._settings.get("decode.forbid", ()), *forbidden]}
+        settings |= {} if tag is None else {"decode.tag": tag}
+        return RememberingTranslator(self._translator.with_constraints(tag, forbidden), self._memory, settings)
+
     def start_translation(
-        self, lines: Sequence[str], *, prefixes: Sequence[str], required: Sequence[Sequence[str]]
+        self,
+        lines: Sequence[str],
+        *,
+        prefixes: Sequence[str],
+        required: Sequence[Sequence[Required]],
+        glossary: Sequence[Glossary | None] | None = None,
     ) -> Callable[[], list[list[Translation]]]:
-        """Start a translation like `TextTranslator.start_translation`; also raises UserError for the memory."""
-        requests = list(zip(lines, prefixes, map(list, required), strict=True))
-        keys = [_sha256(json.dumps([self._settings, *request]).encode()) for request in requests]
+        """Start a translation like `TextTranslator.start_translation`; raises UserError also for the memory."""
+        glossaries = [None] * len(lines) if glossary is None else glossary
+        requests = list(zip(lines, prefixes, map(list, required), glossaries, strict=True))
+        keys = [self._key(*request) for request in requests]
         reused = self._memory.find(keys)
         missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in reused}
         self.lines_reused += len(lines) - len(missing)
         finish = self._translator.start_translation(
-            [line for line, _, _ in missing.values()],
-            prefixes=[prefix for _, prefix, _ in missing.values()],
-            required=[phrases for _, _, phrases in missing.values()],
+            [line for line, _, _, _ in missing.values()],
+            prefixes=[prefix for _, prefix, _, _ in missing.values()],
+            required=[phrases for _, _, phrases, _ in missing.values()],
+            glossary=None if glossary is None else [one for _, _, _, one in missing.values()],
         )
 
         def result() -> list[list[Translation]]:
@@ -192,6 +207,11 @@ class RememberingTranslator:
             return [entries[key] for key in keys]
 
         return result
+
+    def _key(self, line: str, prefix: str, required: Sequence[Required], glossary: Glossary | None) -> bytes:
+        terms = [] if glossary is None else glossary.required(line)
+        facts = [self._settings_json, line, prefix, required, *([terms] if terms else [])]
+        return _sha256(json.dumps(facts).encode())
 
 
 def _translation(

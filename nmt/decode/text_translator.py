@@ -17,6 +17,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
+from nmt.decode.glossary import Glossary, Required, forms_of
 from nmt.decode.translation import Attention, Translation, join_ranks
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.search.hypothesis import Hypothesis, in_reading_order
@@ -26,7 +27,7 @@ from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.sentences import split_sentences
 from nmt.text.spelling import Spelling
-from nmt.text.splitting import Alternatives, Part, assign_phrases, split_line
+from nmt.text.splitting import Alternatives, Part, as_lists, assign_phrases, split_line
 from nmt.text.subword_file import SPACE, spell
 from nmt.text.tokenizer import Tokenizers
 
@@ -35,10 +36,6 @@ _BREAKS = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 _RIGHT_TO_LEFT = "the model decodes from right to left; prefixes need a left-to-right model"
 _PREFIX_FIELDS = ("prefix", "partial_word", "alternatives")
-
-
-Required = str | Sequence[str]
-"""A phrase that a translation must contain, or alternatives of which it must contain one."""
 
 
 class Task(NamedTuple):
@@ -115,8 +112,14 @@ class TextTranslator(ABC):
         other._on_tokens = lambda tokens: on_text(_BREAKS.sub(" ", self._tokenizers.tgt.decode(tokens)))
         return other
 
+    def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> Self:
+        """Return a translator with the same options, and with another tag and further forbidden phrases, if given."""
+        changes = {"tag": self._decode.tag if tag is None else tag, "forbid": (*self._decode.forbid, *forbidden)}
+        return self.with_decode(self._decode.model_copy(update=changes), scores=self._shows_scores)
+
     def _set_decode(self, decode: DecodeRecipe) -> None:
         """Set everything that depends on `decode`."""
+        self._decode = decode
         forbidden = [self._encode_phrase(phrase) for phrase in decode.forbid]
         bias = [(self._encode_phrase(phrase), value) for phrase, value in decode.bias.items()]
         self._options = SearchOptions.from_recipe(decode, self._max_positions - 1, forbidden, bias)
@@ -139,6 +142,8 @@ class TextTranslator(ABC):
         lines: Sequence[str],
         prefixes: Sequence[str] | None = None,
         required: Sequence[Sequence[Required]] | None = None,
+        *,
+        glossary: Glossary | Sequence[Glossary | None] | None = None,
     ) -> list[str]:
         """Return the best translation of each line, in order; "" for a line of white space.
 
@@ -148,9 +153,11 @@ class TextTranslator(ABC):
         prefixes: text that each translation begins with, such as a user's input to complete; "" for none
         required: words and phrases that each translation contains, in addition to the recipe's; a tuple has
                   alternatives, such as inflected forms, of which it contains one
+        glossary: of all lines, or one for each line; terms that would exceed the maximum output length are not required
         """
         n_best = 1 if self._utility is None else None  # MBR needs all candidates
-        return [translations[0].text for translations in self.translate_n_best(lines, n_best, prefixes, required)]
+        n_best_lists = self.translate_n_best(lines, n_best, prefixes, required, glossary=glossary)
+        return [translations[0].text for translations in n_best_lists]
 
     def translate_n_best(
         self,
@@ -159,20 +166,24 @@ class TextTranslator(ABC):
         prefixes: Sequence[str] | None = None,
         required: Sequence[Sequence[Required]] | None = None,
         *,
+        glossary: Glossary | Sequence[Glossary | None] | None = None,
         partial_word: bool = False,
     ) -> list[list[Translation]]:
         """Return the `n_best` best translations of each line, by default the number in the recipe, best first.
 
         A list may be shorter, but is never empty. The i-th translation of a split line concatenates the i-th ones of
         its parts, and its score is their mean. The first part gets the prefix; `assign_phrases` assigns required
-        phrases to parts; all other constraints apply to each part separately.
+        phrases to parts; a part gets the glossary's terms in its source; all other constraints apply to each part.
 
         partial_word: whether the last word of a prefix may be incomplete; a prefix with a space at its end is complete
 
         Raises UserError if `n_best` exceeds the beam size, if no translation satisfies the constraints, if the model
         returns NaN, or if the number of prefixes or lists of required phrases differs from that of lines.
         """
-        return self.start_translation(lines, n_best, prefixes, required, partial_word=partial_word)()
+        started = self.start_translation(
+            lines, n_best, prefixes, required, glossary=glossary, partial_word=partial_word
+        )
+        return started()
 
     def start_translation(
         self,
@@ -181,6 +192,7 @@ class TextTranslator(ABC):
         prefixes: Sequence[str] | None = None,
         required: Sequence[Sequence[Required]] | None = None,
         *,
+        glossary: Glossary | Sequence[Glossary | None] | None = None,
         partial_word: bool = False,
     ) -> Callable[[], list[list[Translation]]]:
         """Start a translation and return a function that waits for the results of `translate_n_best`.
@@ -194,15 +206,16 @@ class TextTranslator(ABC):
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
         parts_of_lines = [self._split(line) for line in lines]
         constraints = zip(
+            parts_of_lines,
             self._encode_prefixes(prefixes, len(lines), partial_word=partial_word),
             self._encode_required(required, len(lines)),
             strict=True,
         )
-        tasks = [
-            task
-            for parts, constraint in zip(parts_of_lines, constraints, strict=True)
-            for task in self._tasks(parts, *constraint, replace(options, n_best=1))
-        ]
+        tasks_of_lines = [self._tasks(*constraint, replace(options, n_best=1)) for constraint in constraints]
+        if glossary is not None:
+            own = [glossary] * len(lines) if isinstance(glossary, Glossary) else glossary
+            tasks_of_lines = self._add_terms(tasks_of_lines, parts_of_lines, own)
+        tasks = [task for tasks in tasks_of_lines for task in tasks]
         finish_search = self._start_search(tasks, options)
 
         def finish() -> list[list[Translation]]:
@@ -262,6 +275,8 @@ class TextTranslator(ABC):
         window: int,
         prefixes: Iterable[str] | None = None,
         required: Iterable[Sequence[Required]] | None = None,
+        *,
+        glossary: Glossary | None = None,
     ) -> Iterator[list[Translation]]:
         """Translate a stream: yield `translate_n_best` of each line, in order, with `window` lines in memory at a time.
 
@@ -278,7 +293,7 @@ class TextTranslator(ABC):
         while batch := list(islice(source, window)):
             own_prefixes = None if all_prefixes is None else list(islice(all_prefixes, len(batch)))
             own_required = None if all_required is None else list(islice(all_required, len(batch)))
-            yield from self.translate_n_best(batch, prefixes=own_prefixes, required=own_required)
+            yield from self.translate_n_best(batch, None, own_prefixes, own_required, glossary=glossary)
 
     def _split(self, line: str) -> list[Part]:
         """Return the parts of a line: none if it is empty, several if it is too long, otherwise one.
@@ -316,14 +331,37 @@ class TextTranslator(ABC):
             return [task._replace(required=required) for task in tasks]
 
         def search(pairs: list[tuple[int, Alternatives]]) -> list[float]:
-            constrained = self._search([tasks[i]._replace(required=_as_lists([one])) for i, one in pairs], options)
+            constrained = self._search([tasks[i]._replace(required=as_lists([one])) for i, one in pairs], options)
             return [best[0].log_prob if best else -math.inf for best in constrained]
 
         no_output = Hypothesis([], 0.0, -math.inf, [])
         unconstrained = [best[0] if best else no_output for best in self._search(tasks, options)]
         outputs = [tuple(best.tokens[::-1] if self._reverse_target else best.tokens) for best in unconstrained]
         assigned = assign_phrases(phrases, outputs, [best.log_prob for best in unconstrained], search)
-        return [task._replace(required=_as_lists(own)) for task, own in zip(tasks, assigned, strict=True)]
+        return [task._replace(required=as_lists(own)) for task, own in zip(tasks, assigned, strict=True)]
+
+    def _add_terms(
+        self,
+        tasks_of_lines: Sequence[Sequence[Task]],
+        parts_of_lines: Sequence[Sequence[Part]],
+        glossaries: Sequence[Glossary | None],
+    ) -> list[list[Task]]:
+        """Require the terms of each part of a line, as many as fit the maximum output length."""
+        if self._samples and any(glossary is not None for glossary in glossaries):
+            raise UserError("sampling does not support glossaries; they need beam search; set decode.sampling to false")
+
+        def add(task: Task, text: str, glossary: Glossary | None) -> Task:
+            required, max_tokens = task.required, self._options.max_tokens
+            for forms in [] if glossary is None else glossary.required(text):
+                more = [*required, self._encode_forms(forms)]
+                if max_tokens is None or len(task.prefix) + num_required_tokens(more) <= max_tokens:
+                    required = more
+            return task._replace(required=required)
+
+        return [
+            [add(task, part.text, glossary) for task, part in zip(tasks, parts, strict=True)]
+            for tasks, parts, glossary in zip(tasks_of_lines, parts_of_lines, glossaries, strict=True)
+        ]
 
     def _combine(self, parts: Sequence[list[Translation]]) -> list[Translation]:
         """Return the translations of a line from those of its parts, best first; MBR replaces scores by utilities."""
@@ -347,7 +385,7 @@ class TextTranslator(ABC):
         return tokens[::-1] if self._reverse_target else tokens
 
     def _encode_forms(self, required: Required) -> list[list[int]]:
-        return [self._encode_phrase(phrase) for phrase in _forms(required)]
+        return [self._encode_phrase(phrase) for phrase in forms_of(required)]
 
     def _encode_prefixes(
         self, prefixes: Sequence[str] | None, num_lines: int, *, partial_word: bool
@@ -395,7 +433,7 @@ class TextTranslator(ABC):
         encoded = [[self._encode_forms(one) for one in (*self._require, *phrases)] for phrases in required]
         for phrases, tokens in zip(required, encoded, strict=True):
             if max_tokens is not None and num_required_tokens(tokens) > max_tokens:
-                shown = ", ".join(" or ".join(map(repr, _forms(one))) for one in (*self._require, *phrases))
+                shown = ", ".join(" or ".join(map(repr, forms_of(one))) for one in (*self._require, *phrases))
                 raise UserError(
                     f"the required phrases {shown} have {num_required_tokens(tokens)} tokens; an output has at most "
                     f"{max_tokens}; require fewer"
@@ -452,15 +490,6 @@ class TextTranslator(ABC):
             )
             for hypothesis in hypotheses
         ]
-
-
-def _forms(required: Required) -> Sequence[str]:
-    """Return the alternatives of a required phrase."""
-    return [required] if isinstance(required, str) else required
-
-
-def _as_lists(required: Sequence[Alternatives]) -> list[list[list[int]]]:
-    return [[[*phrase] for phrase in phrases] for phrases in required]
 
 
 def _require_list(name: str, value: object) -> None:

@@ -87,7 +87,6 @@ class Translator(TextTranslator):
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
         super()._set_decode(decode)
-        self._decode = decode
         self._preferred = sorted({token for phrase, value in self._options.bias if value > 0 for token in phrase})
         self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, self._tokenizers)
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None

@@ -11,10 +11,12 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from nmt.alignment.lexical import best_sources
+from nmt.decode.glossary import Glossary, Required
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.items import Item, ItemGrammar, is_number_word
@@ -106,6 +108,12 @@ class KeepingTranslator:
         """See `TextTranslator`."""
         return self._translator.lines_reused
 
+    def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> KeepingTranslator:
+        """See `TextTranslator.with_constraints`."""
+        other = copy(self)
+        other._translator, other.fallbacks = self._translator.with_constraints(tag, forbidden), Fallbacks()
+        return other
+
     def take_fallbacks(self) -> Fallbacks:
         """Return `fallbacks`, and count from zero again."""
         taken, self.fallbacks = self.fallbacks, Fallbacks()
@@ -116,7 +124,7 @@ class KeepingTranslator:
         lines: Sequence[str],
         n_best: int | None = None,
         prefixes: Sequence[str] | None = None,
-        required: Sequence[Sequence[str]] | None = None,
+        required: Sequence[Sequence[Required]] | None = None,
     ) -> list[list[Translation]]:
         """See `TextTranslator.translate_n_best`. Pieces and scores are those of the text without tags."""
         return self.start_translation(lines, n_best, prefixes, required)()
@@ -126,19 +134,21 @@ class KeepingTranslator:
         lines: Sequence[str],
         n_best: int | None = None,
         prefixes: Sequence[str] | None = None,
-        required: Sequence[Sequence[str]] | None = None,
+        required: Sequence[Sequence[Required]] | None = None,
+        *,
+        glossary: Sequence[Glossary | None] | None = None,
     ) -> Finish:
         """See `TextTranslator.start_translation`; fallbacks are searched when the returned function is called."""
         parsed = [self._parse(line) for line in lines]
         finish_first = self._translator.start_translation(
-            [one.marked.text for one in parsed], n_best, prefixes, required
+            [one.marked.text for one in parsed], n_best, prefixes, required, glossary=glossary
         )
 
         def finish() -> list[list[Translation]]:
             found = finish_first()
             kept = self._with_items(parsed, found, strict=False)
-            self._search_again(parsed, found, kept, n_best, prefixes, required)
-            self._split(parsed, kept, prefixes, required)
+            self._search_again(parsed, found, kept, n_best, prefixes, required, glossary)
+            self._split(parsed, kept, prefixes, required, glossary)
             return kept
 
         return finish
@@ -196,11 +206,12 @@ class KeepingTranslator:
         kept: list[list[Translation]],
         n_best: int | None,
         prefixes: Sequence[str] | None,
-        required: Sequence[Sequence[str]] | None,
+        required: Sequence[Sequence[Required]] | None,
+        glossary: Sequence[Glossary | None] | None,
     ) -> None:
         """Search the lines without a translation in `kept` again, with the items that the best one lacks."""
         again = [i for i, own in enumerate(kept) if not own and "required" not in self._translator.unsupported]
-        phrases: list[Sequence[str]] = []
+        phrases: list[Sequence[Required]] = []
         for i in again:
             pairing = self._grammar.pair(lines[i].items, self._grammar.find_target(found[i][0].text))
             missing = (self._grammar.written(item) for item in pairing.missing)
@@ -210,8 +221,13 @@ class KeepingTranslator:
             [line.marked.text for line in again_lines],
             [prefixes[i] if prefixes else "" for i in again],
         )
+        own_glossaries = None if glossary is None else [glossary[i] for i in again]
         try:
-            results = self._translator.translate_n_best(texts, n_best, own_prefixes, phrases) if again else []
+            results = (
+                self._translator.translate_n_best(texts, n_best, own_prefixes, phrases, glossary=own_glossaries)
+                if again
+                else []
+            )
         except UserError:  # some line has no output with all its phrases
             return
         for i, own in zip(again, self._with_items(again_lines, results, strict=True), strict=True):
@@ -223,7 +239,8 @@ class KeepingTranslator:
         lines: Sequence[_Line],
         kept: list[list[Translation]],
         prefixes: Sequence[str] | None,
-        required: Sequence[Sequence[str]] | None,
+        required: Sequence[Sequence[Required]] | None,
+        glossary: Sequence[Glossary | None] | None,
     ) -> None:
         """Translate the text between the items of the lines without a translation in `kept`.
 
@@ -233,12 +250,20 @@ class KeepingTranslator:
         segments = {i: _segments(lines[i]) for i in split}
         texts: list[str] = []
         own_prefixes, own_required = [], []
+        own_glossaries: list[Glossary | None] = []
         for i in split:
             own = [one.text for one in segments[i] if one.is_translated]
             texts += own
             own_prefixes += [prefixes[i] if prefixes and not n else "" for n in range(len(own))]
             own_required += [required[i] if required and not n else () for n in range(len(own))]
-        results = iter(self._translator.translate_n_best(texts, 1, own_prefixes, own_required) if texts else [])
+            own_glossaries += [None if glossary is None else glossary[i]] * len(own)
+        glossaries = None if glossary is None else own_glossaries
+        found = (
+            self._translator.translate_n_best(texts, 1, own_prefixes, own_required, glossary=glossaries)
+            if texts
+            else []
+        )
+        results = iter(found)
         for i in split:
             translations = [next(results)[0] for one in segments[i] if one.is_translated]
             kept[i] = [self._joined(lines[i], segments[i], translations)]

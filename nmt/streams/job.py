@@ -16,8 +16,9 @@ from nmt.processes.interruption import Interrupted, interruptible
 from nmt.recipe import UserError
 from nmt.streams.output import Output, Stream
 from nmt.streams.part import InputDigest, Origin, PartFile
-from nmt.streams.records import Record, RecordWriter
+from nmt.streams.records import Record
 from nmt.streams.source import Source
+from nmt.streams.term_report import TermReport
 from nmt.streams.windows import (
     GPU_FACTOR,
     MAX_WINDOW,
@@ -44,7 +45,7 @@ class TranslationJob:
     source: Source
     output: Output
     origin: Origin
-    writer: RecordWriter
+    report: TermReport
     load: Load
     window: int | None
     max_delay: float
@@ -68,10 +69,10 @@ class TranslationJob:
             if restart:
                 self.output.require_file("--restart")
             if resume:
-                if self.writer.format.is_document:
+                kind = self.source.reader.format
+                if kind.is_document:
                     raise UserError(
-                        f"--resume does not support {self.writer.format.value}; a document is translated as a whole; "
-                        "give --restart"
+                        f"--resume does not support {kind.value}; a document is translated as a whole; give --restart"
                     )
                 self.output.require_file("--resume")
                 if workers.max(int(workers.is_main and self._is_complete(count))):
@@ -129,12 +130,12 @@ class TranslationJob:
         wait = None if self.source.pipe is None else self.source.pipe.wait
         windows = self._windows(records, count, workers)
         if sink is None:
-            for _ in workers.translate(self.load, self.writer, windows, wait):
+            for _ in workers.translate(self.load, windows, wait):
                 raise AssertionError("only the first process yields results")
             return
         digests: deque[str] = deque()
         windows = _with_digests(windows, digest, digests)
-        with closing(workers.translate(self.load, self.writer, windows, wait)) as results:
+        with closing(workers.translate(self.load, windows, wait)) as results, self.report.open(done):
             self._write(sink, results, digests, count, done, workers.device)
 
     def _windows(self, records: Iterator[Record], count: int | None, workers: Workers) -> Iterator[list[Record]]:
@@ -165,9 +166,10 @@ class TranslationJob:
         lines_split, tokens, lines_reused, done_before = 0, 0, 0, done
         fallbacks: Fallbacks | None = None
         with _progress_bar(count, self.source.is_terminal, done) as bar:
-            if self.writer.header and not done:
-                sink.write(self.writer.header, 0, "")
+            if self.output.header and not done:
+                sink.write(self.output.header, 0, "")
             for result in results:
+                self.report.add(result.terms)
                 done += result.num_records
                 sink.write(result.text, done, digests.popleft())
                 lines_split, tokens = lines_split + result.lines_split, tokens + result.tokens
@@ -180,6 +182,7 @@ class TranslationJob:
             warn(f"{counted(lines_split, 'line')} {were} too long for the model and {were} translated in parts")
         if fallbacks:
             say(fallbacks.describe())
+        self.report.log()
         lines, seconds = done - done_before, monotonic() - self.started
         speed = f"{lines / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
         took = f"{counted(lines, 'line')} in {format_duration(seconds)} ({speed})"

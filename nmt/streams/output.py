@@ -68,11 +68,12 @@ class Output:
     """Standard output (`-`) or a file.
 
     is_numbered: whether a record may have several lines, each starting with the number of the record
+    header:      the first line, with its line feed; "" if there is none
     """
 
     path: Path
     is_numbered: bool = False
-    has_header: bool = False
+    header: str = ""
 
     def __post_init__(self) -> None:
         if self.path.suffix in (".xz", ".zst", ".bz2"):
@@ -135,7 +136,7 @@ class Output:
         if not self.path.is_file() or self.part.exists():
             return None
         if not self.is_numbered:
-            return max(count_lines(self.path) - self.has_header, 0)
+            return max(count_lines(self.path) - bool(self.header), 0)
         line = "0\t"
         for line in read_lines(self.path):  # noqa: B007 - the number of the last line is used
             pass

@@ -86,7 +86,8 @@ class InputDigest:
     def add(self, records: Iterable[Record]) -> None:
         """Update the digest with records."""
         for record in records:
-            lines = (record.line, record.prefix, "\t".join(record.required))  # none of them contains a line feed
+            required = "\t".join(one if isinstance(one, str) else "|".join(one) for one in record.required)
+            lines = (record.line, record.prefix, required)  # none of them contains a line feed
             self._digest.update("".join(f"{line}\n" for line in lines).encode())
             self.records += 1
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from nmt.alignment.words import format_links
+from nmt.decode.glossary import Term
 from nmt.decode.translation import Translation
 from nmt.keep.documents import Segment, html_segments, srt_segments
 from nmt.recipe import UserError
+from nmt.streams.line_constraints import read_constraints
 from nmt.text.json_fields import parse_json, text_or_null
 
 _DECIMALS = 6  # about the precision of float32
@@ -49,19 +51,25 @@ class Format(StrEnum):
 class Record:
     """One line of the input.
 
-    number:   from 1, not counting a header
-    text:     to translate; None for a JSON null
-    line:     the whole line, without its line feed
-    prefix:   target prefix of the translation
-    required: phrases that the translation must contain
-    segment:  for a text of a document, what surrounds it
+    number:    from 1, not counting a header
+    text:      to translate; None for a JSON null
+    line:      the whole line, without its line feed
+    prefix:    target prefix of the translation
+    required:  phrases that the translation must contain, or tuples of alternatives
+    forbidden: phrases that it must not contain
+    tag:       of a training corpus; None for that of the search options
+    terms:     of a glossary
+    segment:   for a text of a document, what surrounds it
     """
 
     number: int
     text: str | None
     line: str
     prefix: str = ""
-    required: tuple[str, ...] = ()
+    required: tuple[str | tuple[str, ...], ...] = ()
+    forbidden: tuple[str, ...] = ()
+    tag: str | None = None
+    terms: tuple[Term, ...] = ()
     segment: Segment | None = None
 
 
@@ -122,8 +130,9 @@ class RecordReader:
                         f"{where} starts an array; JSON Lines has one object per line; "
                         f"convert it: jq -c '.[]' {name} > {Path(name).stem}.jsonl"
                     )
-                text = text_or_null(parse_json(line, where), self.field, where, "fix it, or correct --field")
-                return Record(number, text, line)
+                fields = parse_json(line, where)
+                text = text_or_null(fields, self.field, where, "fix it, or correct --field")
+                return Record(number, text, line, **read_constraints(fields, where, self.field))
             case _:
                 assert_never(self.format)
 

@@ -8,12 +8,14 @@ import select
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from time import monotonic
 
+from nmt.decode.glossary import Glossary
 from nmt.recipe import UserError
-from nmt.streams.records import Record, RecordReader
+from nmt.streams.records import Format, Record, RecordReader
 from nmt.text.lines import MAX_LINE_BYTES, InvalidUtf8, count_lines, decode_lines, line_too_long, read_lines
 
 _BLOCK_BYTES = 1 << 16
@@ -25,7 +27,8 @@ _STANDARD_INPUT = Path("-")
 class Source:
     """The input, with optional files of target prefixes and of required phrases, line by line.
 
-    pipe: the lines of a pipe or terminal; None for a file, which can be read several times
+    glossary: of all lines
+    pipe:     the lines of a pipe or terminal; None for a file, which can be read several times
     """
 
     path: Path
@@ -33,6 +36,7 @@ class Source:
     invalid_utf8: InvalidUtf8 = "error"
     prefixes: Path | None = None
     required: Path | None = None
+    glossary: Glossary | None = None
     pipe: PipeLines | None = None
 
     @classmethod
@@ -43,12 +47,14 @@ class Source:
         invalid_utf8: InvalidUtf8,
         prefixes: Path | None = None,
         required: Path | None = None,
+        glossary: Path | None = None,
     ) -> Source:
         """Open a file, a named pipe, or `-` for standard input, and read the header, if any.
 
-        Raises UserError if the input cannot be opened.
+        Raises UserError if the input cannot be opened or the glossary is invalid.
         """
-        source = cls(path, reader, invalid_utf8, prefixes, required)
+        terms = None if glossary is None else Glossary.load(glossary)
+        source = cls(path, reader, invalid_utf8, prefixes, required, terms)
         if path == _STANDARD_INPUT:
             source = replace(source, pipe=PipeLines(_standard_input(), source.name))
         elif path.exists() and not path.is_file() and not path.is_dir():
@@ -97,10 +103,27 @@ class Source:
         else:
             records = (reader.read(line, number, self.name) for number, line in enumerate(lines, start=1))
         if self.prefixes is not None:
-            records = self._add_lines(records, self.prefixes, lambda record, line: replace(record, prefix=line))
+            records = self._add_lines(records, self.prefixes, self._with_prefix)
         if self.required is not None:
             records = self._add_lines(records, self.required, _with_required)
         return records
+
+    @cached_property
+    def has_required(self) -> bool:
+        """Whether required phrases or glossary terms are given, in options or in a file of JSON Lines."""
+        if self.required is not None or self.glossary is not None:
+            return True
+        if self.pipe is not None or self.reader.format is not Format.jsonl:
+            return False
+        return any(record.required or record.terms for record in self.records())
+
+    def _with_prefix(self, record: Record, line: str) -> Record:
+        if record.prefix and line:
+            raise UserError(
+                f"{self.name}, line {record.number} has a field 'prefix', and --prefixes has another one; a line has "
+                "one prefix; remove one of them"
+            )
+        return replace(record, prefix=record.prefix or line)
 
     def _lines(self) -> Iterator[str]:
         """Yield the lines, without the header once it has been read."""
@@ -125,7 +148,7 @@ class Source:
 
 
 def _with_required(record: Record, line: str) -> Record:
-    return replace(record, required=tuple(phrase for phrase in line.split("\t") if phrase.strip()))
+    return replace(record, required=(*record.required, *(phrase for phrase in line.split("\t") if phrase.strip())))
 
 
 class PipeLines:

@@ -14,7 +14,7 @@ from nmt.keep.translator import Fallbacks
 from nmt.processes.distributed import World, start_world
 from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import UserError
-from nmt.streams.records import Record, RecordWriter
+from nmt.streams.records import Record
 from nmt.streams.windows import Wait, with_pauses
 from nmt.streams.workers import Load, TranslatedWindow, WindowTranslator, Workers
 
@@ -64,13 +64,12 @@ class _TorchWorkers(Workers):
         return self.world.max(value)
 
     def translate(
-        self, load: Load, writer: RecordWriter, windows: Iterator[list[Record]], wait: Wait | None
+        self, load: Load, windows: Iterator[list[Record]], wait: Wait | None
     ) -> Generator[TranslatedWindow, None, None]:
-        translator = load()
+        translate_window = load()
         if self.processes > 1:  # each worker loads the model again; loading it here first reports errors once
-            make = partial(_start_worker, load, writer)
+            make = partial(_start_worker, load)
             return map_in_order(make, with_pauses(windows, wait), self.processes, option="--processes")
-        translate_window = WindowTranslator(translator, writer)
         if self.size > 1:
             return _translate_in_turn(translate_window, windows, self.world)
         return (translate_window(window) for window in windows)
@@ -89,15 +88,16 @@ def _translate_in_turn(
             result = translate_window(round_of_windows[world.rank])
             fallbacks = astuple(result.fallbacks) if result.fallbacks else ()
             counts = (result.num_records, result.lines_split, result.tokens, result.lines_reused, *fallbacks)
-            own = [result.text, *map(str, counts)]
+            own = [result.text, result.terms, *map(str, counts)]
         world.barrier_without_timeout()
         for fields in world.gather_text(own) or []:
             if fields:
-                num_records, lines_split, tokens, reused, *counted = map(int, fields[1:])
+                text, terms, *numbers = fields
+                num_records, lines_split, tokens, reused, *counted = map(int, numbers)
                 fallback_counts = Fallbacks(*counted) if counted else None
-                yield TranslatedWindow(fields[0], num_records, lines_split, tokens, reused, fallback_counts)
+                yield TranslatedWindow(text, terms, num_records, lines_split, tokens, reused, fallback_counts)
 
 
-def _start_worker(load: Load, writer: RecordWriter) -> WindowTranslator:
+def _start_worker(load: Load) -> WindowTranslator:
     torch.set_num_threads(1)
-    return WindowTranslator(load(), writer)
+    return load()

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
 
+from nmt.decode.glossary import Glossary
 from nmt.decode.text_translator import TextTranslator
+from nmt.decode.translation import Translation
 from nmt.keep.translator import Fallbacks, KeepingTranslator
 from nmt.recipe import UserError
 from nmt.streams.records import Record, RecordWriter
+from nmt.streams.term_report import format_use
 from nmt.streams.windows import Wait
 
 if TYPE_CHECKING:
     from nmt.decode.memory import RememberingTranslator
 
-Load = Callable[[], "TextTranslator | RememberingTranslator | KeepingTranslator"]
+AnyTranslator: TypeAlias = "TextTranslator | RememberingTranslator | KeepingTranslator"
+LoadTranslator = Callable[[], AnyTranslator]
 
 
 @dataclass(frozen=True)
 class TranslatedWindow:
     """The output of a window.
 
+    terms:        the uses of glossary terms, see `nmt.streams.term_report`
     lines_split:  lines that exceeded the length limit of the model and were translated in parts
     tokens:       tokens of the best translations
     lines_reused: lines that were found in a translation memory
@@ -30,6 +36,7 @@ class TranslatedWindow:
     """
 
     text: str
+    terms: str
     num_records: int
     lines_split: int
     tokens: int
@@ -39,10 +46,19 @@ class TranslatedWindow:
 
 @dataclass(frozen=True)
 class WindowTranslator:
-    """Translates the records of a window together and formats the output."""
+    """Translates the records of a window together and formats the output.
 
-    translator: TextTranslator | RememberingTranslator | KeepingTranslator
+    glossary: of all records, besides their own terms
+    """
+
+    translator: AnyTranslator
     writer: RecordWriter
+    glossary: Glossary | None = None
+
+    @classmethod
+    def load(cls, load: LoadTranslator, writer: RecordWriter, glossary: Glossary | None) -> WindowTranslator:
+        """Load the translator of windows."""
+        return cls(load(), writer, glossary)
 
     def __call__(self, window: list[Record]) -> TranslatedWindow:
         """Translate a window."""
@@ -50,23 +66,70 @@ class WindowTranslator:
 
     def start(self, window: list[Record]) -> Callable[[], TranslatedWindow]:
         """Start translating a window; the returned function waits for the result."""
-        split_before, reused_before = self.translator.lines_split, self.translator.lines_reused
-        prefixes = [record.prefix for record in window]
-        required = [record.required for record in window]
-        texts = [record.text or "" for record in window]
-        finish = self.translator.start_translation(texts, prefixes=prefixes, required=required)
-        lines_split = self.translator.lines_split - split_before
-        lines_reused = self.translator.lines_reused - reused_before
+        groups: dict[tuple[str | None, tuple[str, ...]], list[Record]] = defaultdict(list)
+        for record in window:
+            groups[record.tag, record.forbidden].append(record)
+        translators = [self._translator_for(records[0]) for records in groups.values()]
+        split_before, reused_before = _count_lines(translators)
+        started = [self._start(*pair) for pair in zip(translators, groups.values(), strict=True)]
+        split_after, reused_after = _count_lines(translators)
+        lines_split, lines_reused = split_after - split_before, reused_after - reused_before
 
         def result() -> TranslatedWindow:
-            n_best_lists = finish()
-            text = "".join(self.writer.write(*pair) for pair in zip(window, n_best_lists, strict=True))
-            tokens = sum(len(translations[0].pieces) for translations in n_best_lists)
-            keeping = self.translator if isinstance(self.translator, KeepingTranslator) else None
-            fallbacks = keeping.take_fallbacks() if keeping else None
-            return TranslatedWindow(text, len(window), lines_split, tokens, lines_reused, fallbacks)
+            found = {
+                record.number: translations
+                for records, finish in zip(groups.values(), started, strict=True)
+                for record, translations in zip(records, finish(), strict=True)
+            }
+            text = "".join(self.writer.write(record, found[record.number]) for record in window)
+            tokens = sum(len(translations[0].pieces) for translations in found.values())
+            terms = "".join(self._term_rows(record, found[record.number][0].text) for record in window)
+            keeping = [one.take_fallbacks() for one in translators if isinstance(one, KeepingTranslator)]
+            fallbacks = sum(keeping, Fallbacks()) if keeping else None
+            return TranslatedWindow(text, terms, len(window), lines_split, tokens, lines_reused, fallbacks)
 
         return result
+
+    def _translator_for(self, record: Record) -> AnyTranslator:
+        """Return the translator with the tag and the forbidden phrases of a record."""
+        if record.tag is None and not record.forbidden:
+            return self.translator
+        try:
+            return _with_constraints(self.translator, record.tag, record.forbidden)
+        except UserError as error:
+            raise UserError(f"line {record.number}: {error}") from error
+
+    def _start(self, translator: AnyTranslator, records: list[Record]) -> Callable[[], list[list[Translation]]]:
+        glossaries = [self._glossary_of(record) for record in records]
+        return translator.start_translation(
+            [record.text or "" for record in records],
+            prefixes=[record.prefix for record in records],
+            required=[record.required for record in records],
+            glossary=None if glossaries.count(None) == len(records) else glossaries,
+        )
+
+    def _glossary_of(self, record: Record) -> Glossary | None:
+        return Glossary(record.terms, self.glossary) if record.terms else self.glossary
+
+    def _term_rows(self, record: Record, translation: str) -> str:
+        glossary = self._glossary_of(record)
+        uses = glossary.check(record.text or "", translation) if glossary is not None else []
+        return "".join(format_use(record.number, use) for use in uses)
+
+
+@lru_cache(maxsize=32)
+def _with_constraints(
+    translator: TextTranslator | RememberingTranslator, tag: str | None, forbidden: tuple[str, ...]
+) -> AnyTranslator:
+    return translator.with_constraints(tag, forbidden)
+
+
+def _count_lines(translators: Sequence[AnyTranslator]) -> tuple[int, int]:
+    """Return the lines that these translators have split and those that they have reused so far."""
+    return sum(one.lines_split for one in translators), sum(one.lines_reused for one in translators)
+
+
+Load = Callable[[], WindowTranslator]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +152,13 @@ class Workers:
         return value
 
     def translate(
-        self, load: Load, writer: RecordWriter, windows: Iterator[list[Record]], wait: Wait | None
+        self, load: Load, windows: Iterator[list[Record]], wait: Wait | None
     ) -> Generator[TranslatedWindow, None, None]:
         """Translate windows in order; only the first process of a job yields results.
 
         wait: of the pipe that the windows come from, None for a file
         """
-        translator = WindowTranslator(load(), writer)
+        translator = load()
         started: deque[Callable[[], TranslatedWindow]] = deque()
         for window in windows:
             try:

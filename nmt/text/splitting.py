@@ -131,5 +131,10 @@ def assign_phrases(
     return assigned
 
 
+def as_lists(required: Sequence[Alternatives]) -> list[list[list[int]]]:
+    """Return required phrases and their alternatives as lists."""
+    return [[[*phrase] for phrase in phrases] for phrases in required]
+
+
 def _contains_any(output: Phrase, phrases: Alternatives) -> bool:
     return any(output[start : start + len(one)] == one for one in phrases for start in range(len(output)))

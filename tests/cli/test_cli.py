@@ -180,10 +180,10 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
             call("one string")
     with pytest.raises(TypeError, match="the phrases of a line must be a list of strings, got str"):
         translator.translate(["a cat"], required=["term"])
-    for strings in ({"prefixes": "pre"}, {"required": "term"}):
-        (name,) = strings
-        with pytest.raises(TypeError, match=f"{name} must be a list of strings, got str"):
-            list(translator.stream(["a", "b", "c", "d"][: len(strings[name])], 5, **strings))
+    with pytest.raises(TypeError, match="prefixes must be a list of strings, got str"):
+        list(translator.stream(["a", "b", "c"], 5, prefixes="pre"))
+    with pytest.raises(TypeError, match="required must be a list of strings, got str"):
+        list(translator.stream(["a", "b", "c", "d"], 5, required="term"))
     with pytest.raises(ValueError, match="window must be at least 1, got 0"):
         next(translator.stream(["a"], 0))
 

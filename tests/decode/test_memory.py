@@ -1,5 +1,7 @@
 """The translation memory: what it reuses, what it removes, and what it refuses."""
 
+from __future__ import annotations
+
 import math
 import random
 import sqlite3
@@ -10,6 +12,7 @@ from typing import cast
 
 import pytest
 
+from nmt.decode.glossary import Glossary, Term
 from nmt.decode.memory import RememberingTranslator, TranslationMemory
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
@@ -24,12 +27,22 @@ class FakeTranslator:
     def __init__(self) -> None:
         self.lines_split = 0
         self.requests: list[Request] = []
+        self.glossaries: Sequence[Glossary | None] | None = None
+
+    def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> FakeTranslator:
+        return self
 
     def start_translation(
-        self, lines: Sequence[str], *, prefixes: Sequence[str], required: Sequence[Sequence[str]]
+        self,
+        lines: Sequence[str],
+        *,
+        prefixes: Sequence[str],
+        required: Sequence[Sequence[str]],
+        glossary: Sequence[Glossary | None] | None = None,
     ) -> Callable[[], list[list[Translation]]]:
         requests = list(zip(lines, prefixes, map(tuple, required), strict=True))
         self.requests += requests
+        self.glossaries = glossary
         return lambda: [translate(*request) for request in requests]
 
 
@@ -68,6 +81,36 @@ def test_only_requests_that_differ_are_translated(tmp_path: Path) -> None:
     other = remembering(tmp_path / "m", fake, settings=2)
     assert run(other, requests) == [translate(*request) for request in requests]
     assert (len(fake.requests), other.lines_reused) == (2 * len(distinct) + 1, 1)
+
+
+def test_only_the_terms_of_a_line_count(tmp_path: Path) -> None:
+    fake = FakeTranslator()
+    translator = remembering(tmp_path / "m", fake)
+
+    def reused(*terms: Term) -> list[bool]:
+        """Translate two lines with a glossary, and return which of them are reused."""
+        before = len(fake.requests)
+        glossaries = [Glossary(terms)] * 2
+        translator.start_translation(["a b", "c"], prefixes=["", ""], required=[[], []], glossary=glossaries)()
+        translated = [line for line, _, _ in fake.requests[before:]]
+        assert fake.glossaries == glossaries[: len(translated)]
+        return [line not in translated for line in ("a b", "c")]
+
+    run(translator, [("c", "", ())])
+    assert reused(Term("a", ("x",))) == [False, True]
+    assert reused(Term("a", ("x",)), Term("d", ("y",))) == [True, True]
+    assert reused(Term("a", ("x", "y"))) == [False, True]
+    assert reused(Term("c", ("x",))) == [False, False]
+
+
+def test_constraints_of_a_line_are_part_of_the_key(tmp_path: Path) -> None:
+    fake = FakeTranslator()
+    translator = remembering(tmp_path / "m", fake)
+    for tag, forbidden in ((None, ()), ("<x>", ()), (None, ("a",)), ("<x>", ("a",))):
+        for is_new in (True, False):
+            constrained = translator.with_constraints(tag, forbidden)
+            run(constrained, [("a", "", ())])
+            assert constrained.lines_reused == (not is_new)
 
 
 def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:

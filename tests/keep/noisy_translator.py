@@ -27,6 +27,8 @@ class NoisyTranslator:
         n_best: int | None = None,
         prefixes: Sequence[str] | None = None,
         required: Sequence[Sequence[str]] | None = None,
+        *,
+        glossary: object = None,
     ) -> Callable[[], list[list[Translation]]]:
         self.calls.append(list(lines))
         phrases = required or [()] * len(lines)
@@ -40,6 +42,8 @@ class NoisyTranslator:
         n_best: int | None = None,
         prefixes: Sequence[str] | None = None,
         required: Sequence[Sequence[str]] | None = None,
+        *,
+        glossary: object = None,
     ) -> list[list[Translation]]:
         return self.start_translation(lines, n_best, prefixes, required)()
 

@@ -50,7 +50,7 @@ def test_count_finished(tmp_path: Path) -> None:
     assert Output(out).count_finished() is None
     out.write_text("1\t-1\ta\n1\t-2\tb\n2\t-1\tc\n")
     assert Output(out).count_finished() == 3
-    assert Output(out, has_header=True).count_finished() == 2
+    assert Output(out, header="text\n").count_finished() == 2
     assert Output(out, is_numbered=True).count_finished() == 2
     out.write_text("0 ||| a ||| LogProb= -1.0 ||| -1.0\n1 ||| b ||| LogProb= -1.0 ||| -1.0\n")
     assert Output(out, is_numbered=True).count_finished() == 2

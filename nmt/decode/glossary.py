@@ -1,0 +1,181 @@
+"""Glossaries: terms of the source language and the translations that they must have.
+
+A term matches where its words occur in a line. Words are those of Unicode: runs of letters, digits and marks; in
+scripts without spaces, single characters. The longest matches are selected first, and matches do not overlap. Search
+requires one of the forms of each matching term (`nmt.search.required`) and chooses the most probable one.
+
+A glossary is a dictionary from sequences of words to terms. Its cost per line does not depend on the number of terms.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from nmt.recipe import UserError
+from nmt.text.lines import read_lines
+
+# Thai, Lao, Burmese, Khmer, Japanese and Chinese.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
+_UNSPACED += "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+
+_END_OF_MARKS = 0x20000  # later marks only select variants of Chinese characters
+
+_CASE = {"": False, "no": False, "yes": True}
+_COLUMNS = "source term, translation, and optionally yes or no (case-sensitive) and a note"
+
+Span = tuple[int, int]
+
+Required = str | Sequence[str]
+"""A phrase that a translation must contain, or alternatives of which it must contain one."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A source term and its translations.
+
+    forms:    translations of which one is required, such as inflected forms
+    is_cased: whether the source term matches only in this case
+    """
+
+    source: str
+    forms: tuple[str, ...]
+    is_cased: bool = False
+
+    @classmethod
+    def parse(cls, source: str, target: str | Sequence[str], where: str, *, is_cased: bool = False) -> Self:
+        """Return the term for a source term and its translations, separated by `|` if they are one string.
+
+        Raises UserError, which names `where`, if one of them is empty.
+        """
+        source = " ".join(source.split())
+        forms = [" ".join(form.split()) for form in (target.split("|") if isinstance(target, str) else target)]
+        if not split_words(source):
+            raise UserError(f"{where}: the source term is empty; it must have text; fix the term, or remove it")
+        if not forms or not all(map(split_words, forms)):
+            raise UserError(
+                f"{where}: {source!r} has an empty translation; expected text, alternatives separated by |; "
+                "fix the term, or remove it"
+            )
+        return cls(source, tuple(dict.fromkeys(forms)), is_cased)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The forms that an output may contain: a lowercase form may begin a sentence, capitalized."""
+        capitalized = [form[0].upper() + form[1:] for form in self.forms if not self.is_cased and form.islower()]
+        return (*self.forms, *capitalized)
+
+
+class TermUse(NamedTuple):
+    """A term of a line, and the form that the translation contains; "" if it contains none."""
+
+    term: Term
+    form: str
+
+
+class Glossary:
+    """Terms, and optionally a glossary for the words that none of these terms match."""
+
+    def __init__(self, terms: Iterable[Term], fallback: Glossary | None = None) -> None:
+        """Terms with the same source are merged; the translation contains a form of any of them."""
+        self._terms: dict[tuple[str, ...], Term] = {}
+        self._cased_terms: dict[tuple[str, ...], Term] = {}
+        # The most words of a term that begins with a word.
+        self._longest: dict[str, int] = defaultdict(int)
+        for term in terms:
+            words = split_words(term.source)
+            folded = [word.casefold() for word in words]
+            same, key = (self._cased_terms, words) if term.is_cased else (self._terms, folded)
+            forms = (*same[tuple(key)].forms, *term.forms) if tuple(key) in same else term.forms
+            same[tuple(key)] = replace(term, forms=tuple(dict.fromkeys(forms)))
+            self._longest[folded[0]] = max(self._longest[folded[0]], len(words))
+        self._fallback = fallback
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a TSV file without header: source term, translations separated by `|`, case (yes or no), note.
+
+        Raises UserError, with the line number, for a line with other columns or an empty term.
+        """
+        terms = []
+        for number, line in enumerate(read_lines(Path(path)), start=1):
+            where = f"{path}, line {number}"
+            columns = line.removesuffix("\r").split("\t")
+            if not line.strip():
+                continue
+            if not 2 <= len(columns) <= 4:
+                has = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
+                raise UserError(f"{where} has {has}; expected {_COLUMNS}; separate them by tabs")
+            source, target, case, _ = (*columns, "", "")[:4]
+            if case.strip().lower() not in _CASE:
+                raise UserError(f"{where}: the third column is {case!r}; expected {_COLUMNS}; fix the line")
+            terms.append(Term.parse(source, target, where, is_cased=_CASE[case.strip().lower()]))
+        if not terms:
+            raise UserError(f"{path} has no terms; expected {_COLUMNS}, one term a line; add terms")
+        return cls(terms)
+
+    def find(self, text: str) -> list[Term]:
+        """Return the terms in a line, in their order, each once."""
+        return list(dict.fromkeys(term for _, term in sorted(self._matches(split_words(text)), key=lambda one: one[0])))
+
+    def required(self, text: str) -> list[tuple[str, ...]]:
+        """Return the forms of each term in a line, of which its translation must contain one."""
+        return [term.required for term in self.find(text)]
+
+    def check(self, text: str, translation: str) -> list[TermUse]:
+        """Return the terms of a line, and whether its translation uses them; upper and lower case count as equal."""
+        terms = self.find(text)
+        output = _delimited(translation) if terms else ""
+        return [TermUse(term, next((form for form in term.forms if _delimited(form) in output), "")) for term in terms]
+
+    def _matches(self, words: Sequence[str]) -> list[tuple[Span, Term]]:
+        """Return the selected matches: start and end among the words, and term."""
+        selected: list[tuple[Span, Term]] = []
+        covered = [False] * len(words)
+        own = sorted(self._candidates(words), key=lambda match: match[0][0] - match[0][1])
+        others = [] if self._fallback is None else self._fallback._matches(words)
+        for (start, end), term in (*own, *others):
+            if not any(covered[start:end]):
+                covered[start:end] = [True] * (end - start)
+                selected.append(((start, end), term))
+        return selected
+
+    def _candidates(self, words: Sequence[str]) -> Iterator[tuple[Span, Term]]:
+        """Yield all matches, from left to right; a case-sensitive term precedes another one of the same words."""
+        folded = [word.casefold() for word in words]
+        for start, first in enumerate(folded):
+            for end in range(start + 1, min(start + self._longest.get(first, 0), len(words)) + 1):
+                term = self._cased_terms.get(tuple(words[start:end])) or self._terms.get(tuple(folded[start:end]))
+                if term is not None:
+                    yield (start, end), term
+
+
+def forms_of(required: Required) -> Sequence[str]:
+    """Return the alternatives of a required phrase."""
+    return [required] if isinstance(required, str) else required
+
+
+def split_words(text: str) -> list[str]:
+    """Split a text into words and punctuation marks, normalized to NFKC."""
+    return _word_pattern().findall(text if text.isascii() else unicodedata.normalize("NFKC", text))
+
+
+@cache
+def _word_pattern() -> re.Pattern[str]:
+    r"""Return the pattern of a word; `\w` lacks the marks of many scripts, such as the vowels of Devanagari."""
+    codes = [code for code in range(_END_OF_MARKS) if unicodedata.category(chr(code)).startswith("M")]
+    runs = groupby(enumerate(codes), lambda pair: pair[1] - pair[0])
+    marks = "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in ([code for _, code in own] for _, own in runs))
+    return re.compile(rf"[{_UNSPACED}][{marks}]*|(?:(?![{_UNSPACED}])[\w{marks}])+|[^\s\w]")
+
+
+def _delimited(text: str) -> str:
+    """Return the words of a text in lower case, each between line feeds: a search in it finds whole words."""
+    return "\n" + "\n".join(split_words(text.casefold())) + "\n"

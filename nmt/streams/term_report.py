@@ -1,0 +1,84 @@
+"""The report of glossary terms: which terms of each line its translation uses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+
+from nmt.decode.glossary import TermUse
+from nmt.logs import counted, say
+from nmt.recipe import UserError
+from nmt.streams.sink import write_errors
+from nmt.text.lines import read_lines
+
+_HEADER = "line\tterm\ttranslation\tresult\n"
+_SHOWN_TERMS = 5
+
+
+def format_use(number: int, use: TermUse) -> str:
+    """Return a row: number of the line, source term, the form that its translation has or all forms, used or missed."""
+    found = [use.form, "used"] if use.form else ["|".join(use.term.forms), "missed"]
+    return "\t".join([str(number), use.term.source, *found]) + "\n"
+
+
+class TermReport:
+    """Counts the uses of terms, and writes them to a TSV file."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Raises UserError if `path` exists and is not a report."""
+        self._path = path
+        self._file: FileIO | None = None
+        self._used, self._missed = 0, Counter[str]()
+        if path is not None and path.exists() and next(read_lines(path), "") not in (_HEADER.strip("\n"), ""):
+            raise UserError(f"{path} is not a glossary report; only a report is overwritten; name another file")
+
+    @contextmanager
+    def open(self, done: int) -> Iterator[None]:
+        """Open the file for a `with` block; keep the rows of the first `done` lines, which an earlier command wrote."""
+        if self._path is None:
+            yield
+            return
+        kept = [f"{row}\n" for row in self._rows_until(done)]
+        with write_errors(str(self._path)):
+            file = self._path.open("wb", buffering=0)
+        with file as self._file:
+            self._write(_HEADER)
+            self.add("".join(kept))
+            yield
+
+    def add(self, rows: str) -> None:
+        """Add rows, before the translations of their lines are written."""
+        for row in rows.split("\n")[:-1]:
+            _, term, _, result = row.split("\t")
+            if result == "used":
+                self._used += 1
+            else:
+                self._missed[term] += 1
+        self._write(rows)
+
+    def log(self) -> None:
+        """Print a summary to stderr if there were terms."""
+        missed = self._missed.total()
+        total = self._used + missed
+        if not total:
+            return
+        most = ", ".join(f"{term} ({count:,})" for term, count in self._missed.most_common(_SHOWN_TERMS))
+        details = f"; missed most often: {most}" if missed else ""
+        say(f"glossary: {self._used:,} of {counted(total, 'term')} used ({self._used / total:.1%}){details}")
+
+    def _write(self, text: str) -> None:
+        if self._file is not None:
+            with write_errors(str(self._path)):
+                self._file.write(text.encode())
+
+    def _rows_until(self, done: int) -> Iterator[str]:
+        """Yield the complete rows of the first `done` lines."""
+        if self._path is None or not done or not self._path.exists():
+            return
+        for row in read_lines(self._path):
+            columns = row.split("\t")
+            if len(columns) == 4 and columns[0].isdecimal() and int(columns[0]) <= done:
+                yield row

@@ -1,0 +1,116 @@
+"""Glossaries: words, matches, files, and terms that translations must contain."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from nmt.decode.glossary import Glossary, Term, split_words
+from nmt.recipe import UserError
+
+
+def glossary(*pairs: tuple[str, str]) -> Glossary:
+    return Glossary(Term.parse(*pair, where="here") for pair in pairs)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The dog's T-shirt, 3.5\u00a0kg", ["The", "dog", "'", "s", "T", "-", "shirt", ",", "3", ".", "5", "kg"]),
+        ("cafe\u0301 caf\u00e9", ["caf\u00e9", "caf\u00e9"]),
+        ("\u0939\u093f\u0928\u094d\u0926\u0940 x", ["\u0939\u093f\u0928\u094d\u0926\u0940", "x"]),
+        ("\u6211\u7231 AI\u3002", ["\u6211", "\u7231", "AI", "\u3002"]),
+        ("  ", []),
+    ],
+)
+def test_split_words(text: str, words: list[str]) -> None:
+    assert split_words(text) == words
+
+
+def test_longest_terms_match_first_on_whole_words() -> None:
+    terms = glossary(("dog", "Hund"), ("hot dog", "Hotdog"), ("dog stand", "Hundestand"), ("hot dog stand", "Bude"))
+    found = {text: [term.source for term in terms.find(text)] for text in ("a Hot Dog, a dog", "hot dog stand", "dogs")}
+    assert found == {"a Hot Dog, a dog": ["hot dog", "dog"], "hot dog stand": ["hot dog stand"], "dogs": []}
+    assert [term.source for term in terms.find("hotdog dog stand hot dog dog")] == ["dog stand", "hot dog", "dog"]
+
+
+def matches_by_regex(terms: list[Term], text: str) -> set[str]:
+    """Remove the longest term with the leftmost match, again and again."""
+    found = set()
+    for length in range(9, 0, -1):
+        spots = [(match.start(), term) for term in terms for match in re.finditer(rf"\b{term.source}\b", text)]
+        for start, term in sorted(spots, key=lambda spot: spot[0]):
+            end = start + len(term.source)
+            if term.source.count(" ") + 1 == length and "#" not in text[start:end]:
+                found.add(term.source)
+                text = text[:start] + "#" * len(term.source) + text[end:]
+    return found
+
+
+def test_matches_equal_those_of_regular_expressions() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        sources = {" ".join(rng.choices("abc", k=rng.randint(1, 3))) for _ in range(rng.randint(1, 8))}
+        terms = [Term(source, ("x",)) for source in sorted(sources)]
+        text = " ".join(rng.choices("abcd", k=12))
+        assert {term.source for term in Glossary(terms).find(text)} == matches_by_regex(terms, text)
+
+
+def test_case() -> None:
+    terms = Glossary(
+        [Term("US", ("USA",), is_cased=True), Term("us", ("uns", "Uns")), Term("Polish", ("poln.",), True)]
+    )
+    assert [term.forms[0] for term in terms.find("us, US, Us")] == ["uns", "USA"]
+    assert terms.find("polish") == []
+    assert terms.required("us") == [("uns", "Uns", "Uns")]
+    assert Term("it", ("iPhone", "das da")).required == ("iPhone", "das da", "Das da")
+    assert Term("it", ("gnu",), is_cased=True).required == ("gnu",)
+
+
+def test_terms_with_the_same_source_are_merged() -> None:
+    terms = glossary(("dog", "Hund | Hunde"), ("Dog", "Hunde|K\u00f6ter"))
+    assert terms.required("the dog") == [("Hund", "Hunde", "K\u00f6ter")]
+
+
+def test_own_terms_precede_those_of_the_fallback() -> None:
+    terms = Glossary([Term("big dog", ("Riese",))], glossary(("dog stand", "Hundestand"), ("the", "der"), ("dog", "H")))
+    assert terms.required("the big dog stand")[1:] == [("Riese",)]
+    assert [term.source for term in terms.find("a dog stand")] == ["dog stand"]
+
+
+def test_check() -> None:
+    terms = glossary(("dog", "Hund|Hunde"), ("hot dog", "Hot Dog"))
+    uses = terms.check("the dog and the hot dog", "Die hunde im Hot-Dog")
+    assert [(use.term.source, use.form) for use in uses] == [("dog", "Hunde"), ("hot dog", "")]
+    assert terms.check("a dog", "eine Hundeh\u00fctte")[0].form == ""
+
+
+def test_load(tmp_path: Path) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_text("\ufeffdog\tHund|Hunde\r\n\nUS\tUSA\tYes\tcountry\nhot  dog\tHotdog\tno\n", "utf-8")
+    assert Glossary.load(path).find("a Dog in the US us hot dog") == [
+        Term("dog", ("Hund", "Hunde")),
+        Term("US", ("USA",), is_cased=True),
+        Term("hot dog", ("Hotdog",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\tb\nword\n", "line 2 has 1 column; expected source term"),
+        ("a\tb\tno\tx\ty\n", "line 1 has 5 columns"),
+        ("a\tb\tcase\n", "line 1: the third column is 'case'"),
+        ("\tb\n", "line 1: the source term is empty"),
+        ("a\tb||c\n", "line 1: 'a' has an empty translation"),
+        ("a\t \n", "has an empty translation"),
+        ("\n", "has no terms"),
+    ],
+)
+def test_invalid_files_are_errors(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"^[^\n;]*;[^\n;]*;[^\n;]*$") as caught:
+        Glossary.load(path)
+    assert expected in str(caught.value)
