@@ -208,7 +208,7 @@ class WordAligner:
         parts_of_lines: Sequence[Sequence[Part]],
         outputs: Sequence[Sequence[tuple[Sequence[int], str]]],
     ) -> list[list[Links]]:
-        """Return the links between the words of each line and those of the translations of its parts.
+        """Return the links between the words of each line and the words of the translations of its parts.
 
         parts_of_lines: the parts of each line, in order
         outputs: token ids and text of each translation of each part; parts of all lines in order

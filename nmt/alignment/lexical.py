@@ -144,7 +144,7 @@ class _Cells:
         return cls(np.concatenate(sources), np.concatenate(priors), entry, starts, distinct_keys)
 
     def posterior(self, probability: Floats) -> Floats:
-        """Return the probability of each cell among those of its target token. probability: (entries,)."""
+        """Return the probability of each cell given its target token. probability: (entries,)."""
         if not len(self.starts):
             return np.zeros(0)
         joint = self.prior * probability[self.entry]

@@ -32,7 +32,7 @@ class StoredPair:
 
 
 def decode_pairs(prepared: Prepared, recipe: Recipe, ids: Iterable[int]) -> list[StoredPair]:
-    """Return stored training pairs as normalized text, without tags; `recipe` must be the one of the corpus."""
+    """Return stored training pairs as normalized text, without tags; `recipe` must be the recipe of the corpus."""
     store, tokenizers = PairStore(prepared.directory, "train"), prepared.tokenizers
     ends = list(accumulate(corpus["pairs"] for corpus in prepared.report["train"]["corpora"]))
     tags = tag_ids(recipe.data.train, tokenizers.src)

@@ -91,7 +91,7 @@ class Prepared:
             )
 
     def mixture(self, recipe: Recipe) -> Mixture:
-        """Return the mixture of the training corpora; `recipe` must be the one of this corpus."""
+        """Return the mixture of the training corpora; `recipe` must be the recipe of this corpus."""
         return _mixture(recipe, [corpus["pairs"] for corpus in self.report["train"]["corpora"]])
 
 

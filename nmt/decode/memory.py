@@ -30,8 +30,8 @@ _HEADER = b"SQLite format 3\0"
 _LOCK_SECONDS = 60.0
 _DIGEST_BYTES = 8
 
-# `used` is the value of `clock` at the last use of an entry; each window of lines advances the clock. `digest` is that
-# of key and translations, because SQLite has no checksums of its own.
+# `used` is the value of `clock` at the last use of an entry; each window of lines advances the clock. `digest` is
+# the checksum of key and translations, because SQLite has none.
 _TABLES = (
     "CREATE TABLE state (entries INTEGER NOT NULL, clock INTEGER NOT NULL)",
     "INSERT INTO state VALUES (0, 0)",

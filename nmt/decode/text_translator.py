@@ -364,7 +364,7 @@ class TextTranslator(ABC):
         ]
 
     def _combine(self, parts: Sequence[list[Translation]]) -> list[Translation]:
-        """Return the translations of a line from those of its parts, best first; MBR replaces scores by utilities."""
+        """Join the translations of the parts of a line, best first; MBR replaces scores with utilities."""
         translations = join_ranks(parts)
         if not self._aligns:  # an empty line has an empty alignment
             translations = [replace(one, alignment=None) for one in translations]

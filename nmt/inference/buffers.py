@@ -161,7 +161,7 @@ def _copy_rows(target: Tensor, rows: tuple[int, Tensor], dim: int, values: Tenso
 
 
 def tensor_sizes(recipe: ModelRecipe, shape: Shape) -> Sizes:
-    """Return the sizes of all tensors of `Buffers`; those of layers are numbered."""
+    """Return the sizes of all tensors of `Buffers`; names of layer tensors end with the number of the layer."""
     batch, beam, capacity, src_len = shape
     num_heads, d_head = recipe.num_heads, recipe.head_width
     sizes: Sizes = {

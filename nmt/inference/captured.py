@@ -149,7 +149,7 @@ class StaticState:
 
 
 class CapturedModel:
-    """A Transformer for search with captured decoder steps; its results are those of the Transformer.
+    """A Transformer for search with captured decoder steps and the same results.
 
     There is one set of buffers, so `start` ends the previous search. Buffers are kept after a search, even one that ran
     out of memory: a search with half the sentences fits them. Weights must keep their addresses.

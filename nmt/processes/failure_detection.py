@@ -252,7 +252,7 @@ class FailureDetector:
                 os._exit(1)
 
     def _send_and_check(self) -> None:
-        """Send one heartbeat and check those of the others."""
+        """Send one heartbeat and check the heartbeats of the others."""
         # Look for dead processes before reading: a rank announces its exit before it dies.
         are_dead = [self._is_dead(peer) for peer in self._peers]
         self._heartbeats += 1

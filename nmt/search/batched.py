@@ -53,7 +53,7 @@ class Batched:
 
 @dataclass
 class ActiveSentences(Batched):
-    """Sentences in the batch. The host keeps a copy of its own to avoid synchronization.
+    """Sentences in the batch. The host keeps its own copy to avoid synchronization.
 
     ids, device_ids:         (batch,) index of each sentence in the search
     lengths, device_lengths: (batch,) output tokens, including the token of the current step

@@ -42,7 +42,7 @@ Plan = Callable[[Sequence[int], int], Iterator[PlannedBatch]]  # `static_batches
 
 
 def choose_batch_tokens(decode: DecodeRecipe, device: torch.device, models: Sequence[tuple[ModelRecipe, int]]) -> int:
-    """Return the source tokens of a batch: those of the recipe, or a number that suits the device.
+    """Return the source tokens of a batch: the number in the recipe, or for `auto` one that suits the device.
 
     models: architecture and target vocabulary size of each model that searches
     """

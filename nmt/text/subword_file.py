@@ -54,7 +54,7 @@ class Piece:
 
 
 def spell(piece: str) -> bytes:
-    """Return the UTF-8 bytes that a piece adds to a text: those of its characters, or the one of a byte piece."""
+    """Return the UTF-8 bytes that a piece adds to a text; a byte piece adds one byte."""
     byte = _BYTE.fullmatch(piece)
     return bytes.fromhex(byte[1]) if byte else piece.replace(SPACE, " ").encode()
 

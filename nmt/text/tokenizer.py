@@ -130,7 +130,7 @@ class Tokenizer:
         return str(self._processor.normalize("A")) == f"{SPACE}a"
 
     def encodes_by_words(self) -> bool:
-        """Return whether the ids of any normalized sentence are exactly those of its words."""
+        """Return whether encoding a normalized sentence always equals encoding its words one by one."""
         pieces = self._processor.id_to_piece(list(range(self.vocab_size)))
         return (
             is_plain_bpe(self.model)

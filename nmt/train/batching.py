@@ -46,7 +46,7 @@ class Batching:
     def choose(
         cls, recipe: Recipe, world: World, text: TrainingData, updater: Updater, averages: int, state: TrainState
     ) -> Batching:
-        """Find the largest micro-batch that fits into memory, or check the one of the recipe; called by all processes.
+        """Find the largest micro-batch that fits into memory, or check the size in the recipe; called by all processes.
 
         Reuses the result of an earlier start of the run if it is still valid.
 
