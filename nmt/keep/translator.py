@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from nmt.alignment.lexical import best_sources
+from nmt.alignment.lexical import agreed_links
 from nmt.decode.glossary import Glossary, Required
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
@@ -182,11 +182,8 @@ class KeepingTranslator:
             for line, own in zip(lines, found, strict=True)
             for one in own
         ]
-        sources = iter(best_sources(pairs))
-        return [
-            [[(source, target) for target, source in enumerate(next(sources)) if source >= 0] for _ in own]
-            for own in found
-        ]
+        links = iter(agreed_links(pairs))
+        return [[sorted(next(links)) for _ in own] for own in found]
 
     def _insert(self, line: _Line, translation: str, links: Links, *, strict: bool) -> str | None:
         """Return a translation with the tags of its line and items in their written form; None if items differ."""
