@@ -76,7 +76,7 @@ class Interval(NamedTuple):
 class MarkedText:
     """A line without its tags, and the tags.
 
-    text:     characters instead of entities
+    text:     without line breaks and tabs; characters instead of entities
     elements: top-level elements, in order
     escapes:  whether &, < and > of a translation become entities
     """
@@ -88,7 +88,7 @@ class MarkedText:
     @classmethod
     def plain(cls, line: str) -> MarkedText:
         """Return a line in which nothing is markup."""
-        return cls(line, [], escapes=False)
+        return cls(_BREAKS.sub(" ", line), [], escapes=False)
 
     @classmethod
     def parse(cls, line: str, *, entities: bool = True) -> MarkedText:
@@ -153,7 +153,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _unescaped(text: str, entities: bool) -> str:
-    return html.unescape(text) if entities else text
+    return _BREAKS.sub(" ", html.unescape(text) if entities else text)
 
 
 class _Parser:

@@ -108,3 +108,9 @@ def test_text_without_markup_and_items_is_not_changed() -> None:
     assert translate(NoisyTranslator(0.0), "R&D <b> 1,234", "markup") == "R&amp;D <b>1,234"
     assert translate(NoisyTranslator(0.0), "") == ""
     assert translate(NoisyTranslator(0.0), " <br/> <img/>") == "<br/> <img/>"
+
+
+def test_line_breaks_and_tabs_become_spaces() -> None:
+    script = Script({"1.5 {x} 7": ""})
+    assert translate(script, "1.5\t{x}\n<b\nid='1'>7</b>") == "1,5 {x} <b id='1'>7</b>"
+    assert translate(script, "1.5\t{x}\r7", "placeholders", "numbers") == "1,5 {x} 7"
