@@ -232,7 +232,7 @@ class TextTranslator(ABC):
         return dict.fromkeys(_PREFIX_FIELDS, _RIGHT_TO_LEFT) if self._reverse_target else {}
 
     def alternatives(
-        self, line: str, prefix: str, count: int, required: Sequence[str] = (), *, partial_word: bool = False
+        self, line: str, prefix: str, count: int, required: Sequence[Required] = (), *, partial_word: bool = False
     ) -> list[Translation]:
         """Return the best translation for each of the `count` most probable tokens after a prefix.
 

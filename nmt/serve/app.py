@@ -11,8 +11,10 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nmt.decode.glossary import Glossary, Term
 from nmt.decode.translation import Translation
 from nmt.keep.documents import Segment, html_segments
+from nmt.recipe import UserError
 from nmt.serve.events import Event, merge, stream_events, watch
 from nmt.serve.messages import (
     JsonLine,
@@ -125,7 +127,10 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         texts = [body.text] if isinstance(body.text, str) else body.text
         _require_single_lines(texts)
         options = _request_options(body)
-        lines = [Line(text, body.prefix if text.strip() else "", tuple(body.required)) for text in texts]
+        glossary = _make_glossary(body)
+        required = [(*body.required, *glossary.required(text)) for text in texts]
+        prefixes = [body.prefix if text.strip() else "" for text in texts]
+        lines = [Line(*fields) for fields in zip(texts, prefixes, required, strict=True)]
         if body.attention and (len(texts) != 1 or body.stream or body.stream_tokens):
             raise HTTPException(400, "attention needs a request with one text and without stream; send one")
         if body.stream:
@@ -204,6 +209,14 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
         alignments=body.alignments,
         scores=body.scores,
     )
+
+
+def _make_glossary(body: TranslateRequest) -> Glossary:
+    """Return the glossary of a request; raises HTTPException for an empty term or translation."""
+    try:
+        return Glossary(Term.parse(*pair, f"glossary.{number}") for number, pair in enumerate(body.glossary))
+    except UserError as error:
+        raise HTTPException(400, str(error)) from error
 
 
 def _require_single_lines(texts: Sequence[str]) -> None:

@@ -68,6 +68,7 @@ class TranslateRequest(NativeRequest):
     partial_word: bool = False
     alternatives: bool = False
     required: Phrases = []
+    glossary: Annotated[list[tuple[Text, Text | list[Text]]], Field(max_length=_MAX_PHRASES)] = []
     forbidden: Phrases = []
     tag: Text | None = None
     keep: list[Kind] = []

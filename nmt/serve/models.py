@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
+from nmt.decode.glossary import Required
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.translator import KeepingTranslator
@@ -53,7 +54,7 @@ class Line(NamedTuple):
 
     text: str
     prefix: str = ""
-    required: tuple[str, ...] = ()
+    required: tuple[Required, ...] = ()
     on_text: Callable[[str], None] = lambda text: None
 
 

@@ -82,6 +82,17 @@ def test_request_options_are_passed_to_the_search(
         ]
 
 
+def test_terms_of_the_glossary_are_required(client: TestClient) -> None:
+    pairs = [["dog", "tree|3.14"], ["old cat", ["house"]], ["cat", "red"]]
+    texts = ["The old cat sees it.", "A dog likes it."]
+    body = {"text": texts, "glossary": pairs}
+    response = client.post("/v1/translate", json=body)
+    assert response.status_code == 200, response.text
+    [[first], [second]] = response.json()["translations"]
+    assert "house" in first["text"].lower()
+    assert "tree" in second["text"].lower() or "3.14" in second["text"]
+
+
 def test_duplicate_alternatives_are_removed(echo_service: MakeService) -> None:
     client = TestClient(build_app(echo_service()))
     response = client.post("/translate", json={"q": "Aa\n\nB", "alternatives": 1} | PAIR).json()
@@ -187,6 +198,8 @@ INVALID_REQUESTS: list[tuple[str, str | dict[str, Any] | bytes, int, str]] = [
     (V, {"text": "a", "n_best": "many"}, 400, "n_best: "),
     (V, {"text": "a", "tag": "<no>"}, 400, "tag '<no>' is unknown"),
     (V, {"text": "a", "required": ["long " * 99]}, 400, "the required phrases"),
+    (V, {"text": "a", "glossary": [["a", "b|"]]}, 400, "glossary.0: 'a' has an empty translation"),
+    (V, {"text": "a", "glossary": [["a"]]}, 400, "glossary.0.1: Field required"),
     (V, {"text": "a", "forbidden": ["a"] * 101}, 400, "forbidden: "),
     (V, {"text": "a", "forbidden": "a"}, 400, "forbidden: "),
     (V, {"text": "a", "model": "de-en"}, 400, "model 'de-en' is not served; choose one of en-de"),

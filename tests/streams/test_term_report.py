@@ -1,0 +1,41 @@
+"""The report of glossary terms."""
+
+from pathlib import Path
+
+import pytest
+
+from nmt.decode.glossary import Term, TermUse
+from nmt.recipe import UserError
+from nmt.streams.term_report import TermReport, format_use
+
+DOG, CAT = Term("dog", ("Hund", "Hunde")), Term("cat", ("Katze",))
+HEADER = "line\tterm\ttranslation\tresult\n"
+
+
+def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "report.tsv"
+    rows = [format_use(number, use) for number, use in ((1, TermUse(DOG, "Hunde")), (3, TermUse(CAT, "")))]
+    assert rows == ["1\tdog\tHunde\tused\n", "3\tcat\tKatze\tmissed\n"]
+    report = TermReport(path)
+    with report.open(done=0):
+        report.add(rows[0])
+        report.add("")
+        report.add(rows[1])
+    report.log()
+    assert path.read_text() == HEADER + "".join(rows)
+    assert "glossary: 1 of 2 terms used (50.0%); missed most often: cat (1)" in capsys.readouterr().err
+
+    with path.open("a") as file:
+        file.write("4\tdog\tHu")  # the command was killed
+    resumed = TermReport(path)
+    with resumed.open(done=2):
+        resumed.add(rows[1])
+    assert path.read_text() == HEADER + "".join(rows)
+
+
+def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("a text\n")
+    with pytest.raises(UserError, match="is not a glossary report"):
+        TermReport(path)
+    assert path.read_text() == "a text\n"
