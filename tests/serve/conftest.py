@@ -42,7 +42,9 @@ class EchoTranslator:
         self.decode_options.append(decode)
         return self
 
-    def start_translation(self, lines: Sequence[str], *_: object) -> Callable[[], list[list[Translation]]]:
+    def start_translation(
+        self, lines: Sequence[str], *_: object, **__: object
+    ) -> Callable[[], list[list[Translation]]]:
         return lambda: self.translate_n_best(lines)
 
     def translate_n_best(self, lines: Sequence[str], **_: object) -> list[list[Translation]]:
