@@ -118,7 +118,7 @@ def test_one_flipped_bit_in_the_prepared_text_is_refused(recipe: Path, tmp_path:
         status, _, err = nmt(*train)
         assert status == 1
         assert f"nmt: {path} is damaged: its SHA-256 is not the one in prepare.json; " in err.splitlines()[-1]
-        assert err.endswith(f"remove {data}, then rerun: the text is prepared again\n")
+        assert err.endswith(f"remove {data}, then rerun to prepare the text again\n")
         assert not list_checkpoints(tmp_path / "run")
         flip_a_bit(path)
     assert nmt(*train)[0] == 0
