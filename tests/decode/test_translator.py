@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nmt.checkpoint import load_model, model_files, model_tensors
+from nmt.decode.glossary import Glossary, Term
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.devices.precision import SearchPrecision
@@ -520,6 +521,28 @@ def test_every_translation_of_a_split_line_has_the_required_phrases(tokenizers: 
     forbidding = cut_in_two(tokenizers, beam_size=4, forbid=["red", "likes"])
     [found] = forbidding.translate([f"{FIRST} {SECOND}"])
     assert "red" not in found.split() and "likes" not in found.split()
+
+
+def test_parts_of_a_line_get_the_terms_in_them(tokenizers: Tokenizers) -> None:
+    glossary = Glossary(
+        [Term("red tree", ("quickly", "go! go!")), Term("tree slowly", ("dog",)), Term("cat", ("old",))]
+    )
+    translator = cut_in_two(tokenizers, beam_size=6, max_extra_tokens=12)
+    lines = [f"{FIRST} {SECOND}", "a red tree", "a man", ""]
+    found = translator.translate(lines, glossary=glossary)
+    assert ("quickly" in found[0] or "go! go!" in found[0]) and "old" in found[0].partition("Then")[2]
+    assert "quickly" in found[1] or "go! go!" in found[1]
+    assert found[2:] == translator.translate(lines[2:])
+    assert found == [out[0].text for out in translator.stream(lines, window=2, glossary=glossary)]
+    assert translator.translate(lines[1:], glossary=[None, glossary, None]) == translator.translate(lines[1:])
+
+
+def test_terms_beyond_the_maximum_length_are_not_required(tokenizers: Tokenizers) -> None:
+    translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, max_positions=6)
+    glossary = Glossary([Term("cat", ("the cat sees the old red tree",))])
+    assert translator.translate(["cat"], glossary=glossary) == ["cat"]
+    with pytest.raises(UserError, match=r"^sampling [^;]*;[^;]*;[^;]*$"):
+        make_translator(CopyModel(9), tokenizers, sampling=True).translate(["cat"], glossary=glossary)
 
 
 def test_a_phrase_is_assigned_to_the_most_probable_part() -> None:

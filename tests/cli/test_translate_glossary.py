@@ -1,0 +1,47 @@
+"""nmt translate with a glossary, and with constraints of single lines."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.calling import Nmt
+
+
+def test_terms_are_required_and_reported(model: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "in.txt").write_text("a cat\na man\nthe cat and a dog\n")
+    (tmp_path / "terms.tsv").write_text("Cat\tsees|house\ndog\ttree\n")
+    report, out = tmp_path / "report.tsv", tmp_path / "out.txt"
+    given = ("--glossary", tmp_path / "terms.tsv", "--glossary-report", report, "-b", "8", "-o", out)
+    status, _, err = nmt("translate", model, tmp_path / "in.txt", *given)
+    assert status == 0, err
+    assert "CTranslate2 does not support required phrases and glossaries" in err or "not installed" in err
+    lines = [line.lower() for line in out.read_text().splitlines()]
+    assert len(lines) == 3
+    assert all("sees" in lines[i] or "house" in lines[i] for i in (0, 2)) and "tree" in lines[2]
+    header, *rows = [row.split("\t") for row in report.read_text().splitlines()]
+    assert header == ["line", "term", "translation", "result"]
+    assert [row[:2] for row in rows] == [["1", "Cat"], ["3", "Cat"], ["3", "dog"]]
+    assert f"glossary: {sum(row[3] == 'used' for row in rows)} of 3 terms used" in err
+
+
+def test_constraints_of_single_lines(model: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "terms.tsv").write_text("cat\ttree\n")
+    objects: list[dict[str, Any]] = [
+        {"text": "a cat", "glossary": [["cat", "house"]], "id": 1},
+        {"text": "a cat", "required": [["sees", "man"]]},
+        {"text": "a man", "prefix": "the old"},
+        {"text": None, "required": ["x"]},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in objects))
+    status, out, err = nmt("translate", model, tmp_path / "in.jsonl", "-b", "8", "--glossary", tmp_path / "terms.tsv")
+    assert status == 0, err
+    written = [json.loads(line) for line in out.splitlines()]
+    assert [{name: one[name] for name in given} for one, given in zip(written, objects, strict=True)] == objects
+    texts = [(one["translation"] or "").lower() for one in written]
+    assert "house" in texts[0] and "tree" in texts[1] and ("sees" in texts[1] or "man" in texts[1])
+    assert texts[2].startswith("the old") and written[3]["translation"] is None
+
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"text": "a", "tag": "<none>"}\n')
+    status, _, err = nmt("translate", model, tmp_path / "in.jsonl")
+    assert status == 1
+    assert err.splitlines()[-1].startswith("nmt: line 2: tag '<none>' is unknown to the tokenizer; ")
