@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any, get_args
+from typing import Any
 
 import typer
 
+from nmt.cli import translate_options as opt
 from nmt.cli.arguments import Device, Engine, ModelArgument, Precision, languages, require_at_most_one
 from nmt.cli.engines import EngineChoice, choose_engine, load_remembering, load_translator, start_workers
 from nmt.decode.text_translator import TextTranslator
-from nmt.keep.items import Kind
 from nmt.keep.translator import KeepingTranslator
 from nmt.recipe import DecodeRecipe, UserError, override_decode
 from nmt.recipe.toml import toml_value
@@ -31,199 +30,46 @@ from nmt.streams.term_report import TermReport
 from nmt.streams.workers import Load, LoadTranslator, WindowTranslator
 
 
-class LengthPenalty(StrEnum):
-    """Choices of --length-penalty."""
-
-    gnmt = "gnmt"
-    power = "power"
-    none = "none"
-
-
-class InputFormat(StrEnum):
-    """Choices of --input-format."""
-
-    text = "text"
-    tsv = "tsv"
-    jsonl = "jsonl"
-    html = "html"
-    srt = "srt"
-
-
-class Kinds(tuple[Kind, ...]):
-    """Value of --keep."""
-
-    @classmethod
-    def parse(cls, given: str | tuple[str, ...]) -> Kinds:
-        """Parse a list with commas; raises BadParameter for an unknown kind."""
-        names = [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
-        for name in names:
-            if name not in get_args(Kind):
-                raise typer.BadParameter(f"{name!r} is unknown; it must be one of {', '.join(get_args(Kind))}")
-        return cls(kind for kind in get_args(Kind) if kind in names)
-
-
-class InvalidUtf8(StrEnum):
-    """Choices of --invalid-utf8."""
-
-    error = "error"
-    replaced = "replace"
-
-
-# --- Input and output -------------------------------------------------------------------------------------------------
-
-_INPUT = "Text to translate, plain or compressed (.gz, .xz, .zst); - is standard input."
-_INPUT_FORMAT = (
-    "Format of FILE (default: by its extension, else one sentence per line). html: a page; srt: subtitles. Layout and "
-    "tags of these are kept, see --keep."
-)
-_COLUMN = "TSV: column of the text, from 0, or its name in the header (default: 0)."
-_HEADER = "TSV: the first line names the columns. Implied by --column NAME."
-_FIELD = "JSON Lines: field of the text; a dot addresses a nested field, as in page.text (default: text)."
-_INVALID_UTF8 = "For bytes that are not UTF-8: stop with an error, or insert U+FFFD."
-_PREFIXES = "File of target prefixes, line by line; each translation starts with its prefix."
-_REQUIRED = "File of phrases that each translation must contain, line by line, separated by tabs."
-_GLOSSARY = (
-    "TSV file of terms: source term, translation (alternatives and inflected forms separated by |), and optionally yes "
-    "or no (case-sensitive) and a note. Terms in a line are required in its translation."
-)
-_GLOSSARY_REPORT = "TSV file of glossary terms in each line: used or missed. A summary goes to stderr in any case."
-_OUT = "Output file, compressed if its name ends in .gz; - is standard output."
-_OUTPUT_FORMAT = (
-    "Default: by the extension of the output, else the format of the input. tsv: the input columns and the "
-    "translation. jsonl: the input fields and translation, score, log_prob, tokens, token_log_probs and n_best, all "
-    "null for a null text. moses: n-best lists as Moses writes them, with indices from 0. html, srt: only for "
-    "input of the same format."
-)
-_WITH_ALIGNMENTS = "Add the word alignment after a tab, as 0-0 1-2; in JSON Lines as a field."
-_KEEP = (
-    "Comma-separated kinds of text that translations must contain: markup (HTML or XML tags, around the aligned "
-    "words), numbers (as the target language writes them: 1,234.5 is 1.234,5 in German), urls, emails, "
-    "placeholders ({name}, %s, %(x)d). If a translation lacks one, the line is translated again or in parts."
-)
-_RESUME = (
-    "Continue OUT.part of an interrupted command; model, options and input must be unchanged. Does nothing if OUT is "
-    "complete."
-)
-_RESTART = "Discard OUT.part of an interrupted command and start over."
-
-File = Annotated[Path, typer.Argument(help=_INPUT)]
-FileFormat = Annotated[InputFormat | None, typer.Option(help=_INPUT_FORMAT)]
-Column = Annotated[str | None, typer.Option(help=_COLUMN)]
-Header = Annotated[bool, typer.Option("--header", help=_HEADER)]
-Field = Annotated[str | None, typer.Option(help=_FIELD)]
-OnInvalidUtf8 = Annotated[InvalidUtf8, typer.Option(help=_INVALID_UTF8)]
-Prefixes = Annotated[Path | None, typer.Option("--prefixes", help=_PREFIXES)]
-Required = Annotated[Path | None, typer.Option("--required", help=_REQUIRED)]
-GlossaryFile = Annotated[Path | None, typer.Option("--glossary", metavar="FILE", help=_GLOSSARY)]
-GlossaryReport = Annotated[Path | None, typer.Option("--glossary-report", metavar="FILE", help=_GLOSSARY_REPORT)]
-Out = Annotated[Path, typer.Option("-o", "--out", help=_OUT)]
-OutputFormat = Annotated[Format | None, typer.Option(help=_OUTPUT_FORMAT)]
-WithScores = Annotated[bool, typer.Option("--with-scores", help="Write the score and a tab before each translation.")]
-WithAlignments = Annotated[bool, typer.Option("--with-alignments", help=_WITH_ALIGNMENTS)]
-Keep = Annotated[Kinds, typer.Option(parser=Kinds.parse, metavar="KIND,...", help=_KEEP)]
-Resume = Annotated[bool, typer.Option("--resume", help=_RESUME)]
-Restart = Annotated[bool, typer.Option("--restart", help=_RESTART)]
-
-# --- Search -----------------------------------------------------------------------------------------------------------
-
-_DISTINCT = (
-    "Keep only the best of n-best translations with equal text, and fill up from the rest of the beam; there may be "
-    "fewer than N. Default in text and TSV, except for samples."
-)
-_TAG = "Tag of a training corpus, such as <web>: selects that domain."
-_SENTENCES = "Split each line into sentences and translate them separately, for lines that are paragraphs."
-_ENSEMBLE = "Add a model to the ensemble; repeatable."
-_SHORTLIST = 'File made by `nmt shortlist`: restrict the target vocabulary, for speed. "" disables it.'
-_SET = "Any other option of section decode: sampling=true, no_repeat_ngram=4, 'bias.Dr. Smith=1', ... Repeatable."
-
-BeamSize = Annotated[
-    int | None, typer.Option("-b", "--beam-size", min=1, help="Hypotheses kept at each step; 1 is greedy.")
-]
-Penalty = Annotated[LengthPenalty | None, typer.Option(help="Divisor of the log-probability.")]
-LengthAlpha = Annotated[float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")]
-NBest = Annotated[int | None, typer.Option(min=1, help="Translations per line; text output: number, score, text.")]
-Distinct = Annotated[bool | None, typer.Option("--distinct/--no-distinct", help=_DISTINCT)]
-Tag = Annotated[str | None, typer.Option(help=_TAG)]
-SplitSentences = Annotated[bool, typer.Option("--split-sentences", help=_SENTENCES)]
-Others = Annotated[list[Path] | None, typer.Option("--ensemble", help=_ENSEMBLE)]
-ShortlistFile = Annotated[str | None, typer.Option("--shortlist", metavar="FILE", help=_SHORTLIST)]
-Seed = Annotated[int | None, typer.Option(help="Sampling seed; same as --set sampling_seed=N.")]
-Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
-
-# --- Speed ------------------------------------------------------------------------------------------------------------
-
-_THREADS = "CPU threads (default: one per core). Not with --processes, which have one thread each."
-_WINDOW = "Lines that are translated together; more is faster, 1 translates line by line (default: by the input size)."
-_MAX_DELAY = "For a pipe: seconds to wait for further lines of a window (default: 0.1); inf waits for a full window."
-_PROCESSES = (
-    "Batches translated in parallel; 0 is one per core. With CTranslate2: threads (default: one per core). With torch: "
-    "processes of one thread each (default: one process with all cores)."
-)
-_MEMORY = (
-    "Reuse translations of this SQLite file, and add new ones. Lines that it contains for the same model and options "
-    "are not translated again. Several commands may share it."
-)
-_MEMORY_LIMIT = "Maximum number of translations in --memory; the least recently used are removed (default: 1,000,000)."
-_PRECISION = (
-    "Compute type. auto: int8 (quantized weights) with CTranslate2 on a CPU, else bf16 if native, else fp32. Affects "
-    "some translations."
-)
-_ENGINE = (
-    "Search engine; ctranslate2 converts the model once. auto: ctranslate2 on a CPU, or torch if CTranslate2 fails or "
-    "lacks an option, such as --with-alignments. stderr names the engine and precision."
-)
-
-BatchTokens = Annotated[int | None, typer.Option(min=1, help="Maximum source tokens per batch.")]
-Window = Annotated[int | None, typer.Option(min=1, help=_WINDOW)]
-MaxDelay = Annotated[float | None, typer.Option(min=0.0, help=_MAX_DELAY)]
-ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help=_THREADS)]
-Processes = Annotated[int | None, typer.Option(min=0, help=_PROCESSES)]
-MemoryFile = Annotated[Path | None, typer.Option("--memory", metavar="FILE", help=_MEMORY)]
-MemoryLimit = Annotated[int | None, typer.Option(min=1, help=_MEMORY_LIMIT)]
-PrecisionOption = Annotated[Precision, typer.Option("--precision", help=_PRECISION)]
-EngineOption = Annotated[Engine, typer.Option("--engine", help=_ENGINE)]
-
-
 def translate(
     model: ModelArgument,
-    file: File = Path("-"),
-    input_format: FileFormat = None,
-    column: Column = None,
-    header: Header = False,
-    field: Field = None,
-    invalid_utf8: OnInvalidUtf8 = InvalidUtf8.error,
-    prefixes: Prefixes = None,
-    required: Required = None,
-    glossary: GlossaryFile = None,
-    glossary_report: GlossaryReport = None,
-    out: Out = Path("-"),
-    output_format: OutputFormat = None,
-    with_scores: WithScores = False,
-    with_alignments: WithAlignments = False,
-    keep: Keep = Kinds(),  # noqa: B008 - an empty tuple
-    resume: Resume = False,
-    restart: Restart = False,
-    beam_size: BeamSize = None,
-    length_penalty: Penalty = None,
-    length_alpha: LengthAlpha = None,
-    n_best: NBest = None,
-    distinct: Distinct = None,
-    tag: Tag = None,
-    split_sentences: SplitSentences = False,
-    ensemble: Others = None,
-    shortlist: ShortlistFile = None,
-    seed: Seed = None,
-    settings: Settings = None,
-    batch_tokens: BatchTokens = None,
-    window: Window = None,
-    max_delay: MaxDelay = None,
-    processes: Processes = None,
-    memory: MemoryFile = None,
-    memory_limit: MemoryLimit = None,
-    threads: ThreadsOption = None,
+    file: opt.File = Path("-"),
+    input_format: opt.FileFormat = None,
+    column: opt.Column = None,
+    header: opt.Header = False,
+    field: opt.Field = None,
+    invalid_utf8: opt.OnInvalidUtf8 = opt.InvalidUtf8.error,
+    prefixes: opt.Prefixes = None,
+    required: opt.Required = None,
+    glossary: opt.GlossaryFile = None,
+    glossary_report: opt.GlossaryReport = None,
+    out: opt.Out = Path("-"),
+    output_format: opt.OutputFormat = None,
+    with_scores: opt.WithScores = False,
+    with_alignments: opt.WithAlignments = False,
+    keep: opt.Keep = opt.Kinds(),  # noqa: B008 - an empty tuple
+    resume: opt.Resume = False,
+    restart: opt.Restart = False,
+    beam_size: opt.BeamSize = None,
+    length_penalty: opt.Penalty = None,
+    length_alpha: opt.LengthAlpha = None,
+    n_best: opt.NBest = None,
+    distinct: opt.Distinct = None,
+    tag: opt.Tag = None,
+    split_sentences: opt.SplitSentences = False,
+    ensemble: opt.Others = None,
+    shortlist: opt.ShortlistFile = None,
+    seed: opt.Seed = None,
+    settings: opt.Settings = None,
+    batch_tokens: opt.BatchTokens = None,
+    window: opt.Window = None,
+    max_delay: opt.MaxDelay = None,
+    processes: opt.Processes = None,
+    memory: opt.MemoryFile = None,
+    memory_limit: opt.MemoryLimit = None,
+    threads: opt.ThreadsOption = None,
     device: Device = "auto",
-    precision: PrecisionOption = Precision.auto,
-    engine: EngineOption = Engine.auto,
+    precision: opt.PrecisionOption = Precision.auto,
+    engine: opt.EngineOption = Engine.auto,
 ) -> None:
     """Translate text: one output line per input line, in the same order.
 
@@ -251,7 +97,7 @@ def _named(
     n_best: int | None,
     batch_tokens: int | None,
     tag: str | None,
-    length_penalty: LengthPenalty | None,
+    length_penalty: opt.LengthPenalty | None,
     length_alpha: float | None,
     seed: int | None,
     with_alignments: bool,
@@ -270,7 +116,7 @@ def _require_compatible(threads: int | None, processes: int | None, resume: bool
 
 
 def _load_keeping(
-    load: Callable[[], TextTranslator], keep: Kinds, pair: tuple[str, str], entities: bool
+    load: Callable[[], TextTranslator], keep: opt.Kinds, pair: tuple[str, str], entities: bool
 ) -> KeepingTranslator:
     """Load a translator that keeps items of these kinds. pair: source and target language; entities: whether of XML"""
     return KeepingTranslator(load(), keep, pair, entities=entities)
@@ -309,14 +155,14 @@ def _max_delay(source: Source, given: float | None) -> float:
 
 def _make_reader(
     file: Path,
-    input_format: InputFormat | None,
+    input_format: opt.InputFormat | None,
     out: Path,
     output_format: Format | None,
     column: str | None,
     header: bool,
     field: str | None,
-    keep: Kinds,
-) -> tuple[RecordReader, Format, Kinds]:
+    keep: opt.Kinds,
+) -> tuple[RecordReader, Format, opt.Kinds]:
     """Make the reader of the input, and return it with the format of the output and what is kept.
 
     The extensions of the files determine the formats that are not given. Raises BadParameter for an option without
@@ -330,7 +176,7 @@ def _make_reader(
             "format; change --input-format or --output-format"
         )
     if in_format.is_document:
-        keep = Kinds.parse(("markup", *keep))
+        keep = opt.Kinds.parse(("markup", *keep))
     is_read = f"{file} is read as {in_format.value}"
     for option, is_given in (("--column", column is not None), ("--header", header)):
         if is_given and in_format is not Format.tsv:
@@ -353,7 +199,7 @@ def _make_writer(
     decode: DecodeRecipe,
     with_scores: bool,
     distinct: bool | None,
-    keep: Kinds,
+    keep: opt.Kinds,
     engine: Engine,
 ) -> tuple[RecordWriter, DecodeRecipe]:
     """Make the writer of the output, and the options of its search.
@@ -388,7 +234,7 @@ def _origin(
     source: Source,
     writer: RecordWriter,
     choice: EngineChoice,
-    keep: Kinds,
+    keep: opt.Kinds,
     glossary: Path | None,
 ) -> Origin:
     """Collect the settings that determine the output, besides its input."""
@@ -439,7 +285,7 @@ def _make_search(
     decode: DecodeRecipe,
     choice: EngineChoice,
     writer: RecordWriter,
-    keep: Kinds,
+    keep: opt.Kinds,
     source: Source,
 ) -> Load:
     """Return the function that loads the translator of windows, with a translation memory or kept items, if requested.
