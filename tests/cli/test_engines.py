@@ -65,6 +65,7 @@ CHOICES: dict[str, tuple[list[str], str]] = {
     "alignment_at": (["alignments=true", "alignment_at=input"], SLOW + "CTranslate2 does not support alignments"),
     "shortlist": (["shortlist=LIST"], SLOW + "CTranslate2 does not support shortlist"),
     "batch_tokens": (["batch_tokens=20"], FAST),
+    "split_sentences": (["split_sentences=true"], FAST),
 }
 
 

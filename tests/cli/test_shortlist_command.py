@@ -65,7 +65,7 @@ def test_a_list_is_made_and_used(run: Path, tmp_path: Path, nmt: Nmt) -> None:
     path, source = tmp_path / "run list.safetensors", tmp_path / "in.txt"
     status, out, err = nmt("shortlist", run, "-o", path, "--best", 3, "--frequent", 5)
     assert (status, out) == (0, f"{path}\n")
-    assert "of 600 target pieces" in err
+    assert "of 600 target tokens" in err
     tokenizers = Tokenizers.load(run / "model")
     listed = Shortlist.load(path, tokenizers)
     assert len(listed.frequent) == 5

@@ -93,6 +93,7 @@ def test_what_ctranslate2_does_not_support_is_listed_and_refused(model: Path) ->
     client = TestClient(build_app(Service([served], Limits())))
     values = {
         "required": ["cat"],
+        "glossary": [["cat", "cat"]],
         "partial_word": True,
         "alignments": True,
         "attention": True,

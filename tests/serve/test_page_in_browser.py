@@ -307,13 +307,22 @@ def test_a_refused_request_is_shown(page: Browser) -> None:
     page.problems.clear()  # Chromium logs the status 400
 
 
+def test_a_term_of_the_glossary_is_translated_as_given(page: Browser) -> None:
+    enter(page, SENTENCES[0])
+    assert "tree" not in "".join(texts(page, "#output"))
+    page.run("document.querySelector('#glossary').value = 'dog = tree\\nunfinished'")
+    page.run("document.querySelector('#glossary').dispatchEvent(new Event('input'))")
+    page.wait("document.querySelector('#output').textContent.includes('tree')")
+
+
 def test_what_ctranslate2_does_not_support_is_disabled_with_a_reason(page: Browser) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     page.run("document.querySelector('#model').value = 'fast'")
     page.run("document.querySelector('#model').dispatchEvent(new Event('change'))")
     enter(page, SENTENCES[0])
     assert page.run("document.querySelector('#required').disabled")
-    assert len(texts(page, "#reasons li")) == 4
+    assert page.run("document.querySelector('#glossary').disabled")
+    assert len(texts(page, "#reasons li")) == 5
     assert all("use --engine torch" in reason for reason in texts(page, "#reasons li"))
     page.run("document.querySelector('#attention').open = true")
     page.wait("document.querySelector('#attention-note').textContent.includes('use --engine torch')")

@@ -51,10 +51,12 @@ function showModel() {
   element("swap").disabled = !models.some((other) => other.source === target && other.target === source);
   element("source").lang = element("backdrop").lang = source;
   element("output").lang = target;
-  element("required").disabled = "required" in unsupported;
-  element("required").title = unsupported.required ?? "";
+  for (const field of ["required", "glossary"]) {
+    element(field).disabled = field in unsupported;
+    element(field).title = unsupported[field] ?? "";
+  }
   const names = {
-    required: "Required phrases", alignments: "Aligned words", attention: "Attention", prefix: "Prefixes",
+    required: "Required phrases", glossary: "Glossary", alignments: "Aligned words", attention: "Attention", prefix: "Prefixes",
     partial_word: "Typing the beginning of an alternative", alternatives: "Alternatives",
   };
   element("reasons").replaceChildren(...Object.entries(unsupported).map(([field, reason]) => {
@@ -67,6 +69,11 @@ function showModel() {
 
 const phrases = (id) => element(id).disabled ? [] : element(id).value.split(",").map((one) => one.trim()).filter(Boolean);
 
+/** Return the terms of the glossary and their translations. */
+const terms = () => element("glossary").disabled ? [] : element("glossary").value.split("\n")
+  .map((line) => line.split("=").map((side) => side.trim())).filter(([term, translation]) => term && translation)
+  .map(([term, translation]) => [term, translation]);
+
 /** Return the fields of requests that the options set. */
 function searchOptions() {
   const beamSize = element("beam-size").valueAsNumber;
@@ -76,6 +83,7 @@ function searchOptions() {
     length_alpha: element("length-alpha").valueAsNumber,
     forbidden: phrases("forbidden"),
     required: phrases("required"),
+    glossary: terms(),
     n_best: Math.min(element("n-best").valueAsNumber, beamSize),
   };
 }
@@ -322,7 +330,7 @@ element("source").addEventListener("input", () => {
 element("source-language").addEventListener("change", showLanguages);
 element("target-language").addEventListener("change", showLanguages);
 element("model").addEventListener("change", showModel);
-for (const id of ["beam-size", "length-alpha", "n-best", "forbidden", "required", "split"]) {
+for (const id of ["beam-size", "length-alpha", "n-best", "forbidden", "required", "glossary", "split"]) {
   element(id).addEventListener("input", () => schedule());
 }
 element("key").addEventListener("input", () => {
