@@ -22,7 +22,7 @@ from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
 from nmt.streams.job import TranslationJob
-from nmt.streams.output import Output, require_not_input
+from nmt.streams.output import Output, require_distinct, require_not_input
 from nmt.streams.part import Origin
 from nmt.streams.records import Format, RecordReader, RecordWriter
 from nmt.streams.source import Source
@@ -83,7 +83,7 @@ def translate(
     reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
     source = Source.open(file, reader, invalid_utf8.value, prefixes, required, glossary)
     writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine)
-    output, report = _make_outputs(source, writer, out, glossary_report, (glossary, decode.shortlist, memory), models)
+    output, report = _make_outputs(source, writer, out, glossary_report, memory, (glossary, decode.shortlist), models)
     load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
     choice = choose_engine(engine, precision, device, search_decode, models, load, required=source.has_required)
     origin, delay = _origin(models, decode, source, writer, choice, keep, glossary), _max_delay(source, max_delay)
@@ -127,23 +127,26 @@ def _make_outputs(
     writer: RecordWriter,
     out: Path,
     report: Path | None,
+    memory: Path | None,
     files: Sequence[Path | None],
     models: Sequence[Path],
 ) -> tuple[Output, TermReport]:
-    """Make the output and the report of glossary terms. files: inputs besides source and models
+    """Make the output and the report of glossary terms. files: inputs besides source, models and memory
 
     Raises UserError for a file that would overwrite an input, and BadParameter if the report would be empty.
     """
     output = Output(out, writer.is_numbered, writer.header)
     inputs = (source.path, source.prefixes, source.required, *files, *map(find_model, models))
-    require_not_input("-o", output.path, inputs)
+    require_not_input("-o", output.path, (*inputs, memory))
+    written = {} if output.is_stream else {"-o": output.path, "the partial output of -o": output.part}
+    require_distinct(written | {"--memory": memory, "--glossary-report": report})
+    if memory is not None:
+        require_not_input("--memory", memory, inputs)
     if report is None:
         return output, TermReport()
     if source.glossary is None and writer.reader.format is not Format.jsonl:
         raise typer.BadParameter("--glossary-report has no effect without --glossary; add that, or leave it out")
-    if report == output.path:
-        raise UserError(f"--glossary-report {report} is the output; it must be another file; name a new one")
-    require_not_input("--glossary-report", report, inputs)
+    require_not_input("--glossary-report", report, (*inputs, memory))
     return output, TermReport(report)
 
 

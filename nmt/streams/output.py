@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,17 @@ def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> 
             if os.path.samestat(own, status):
                 output = "standard output" if out == STANDARD_STREAM else f"{option} {out}"
                 raise UserError(f"{output} is the input {name}; it must be another file; name a new one")
+
+
+def require_distinct(outputs: Mapping[str, Path | None]) -> None:
+    """Raise UserError if two of the files that a command writes are the same. outputs: by option"""
+    seen: dict[Path, str] = {}
+    for option, path in outputs.items():
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        other = seen.setdefault(path.resolve(), option)
+        if other != option:
+            raise UserError(f"{option} {path} is also {other}; each needs a file of its own; name a new one")
 
 
 class Stream:

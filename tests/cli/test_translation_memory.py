@@ -40,6 +40,26 @@ def test_output_is_the_same(model: Path, nmt: Nmt, tmp_path: Path, out: str, opt
     assert (tmp_path / f"with.{out}").read_bytes() == (tmp_path / f"without.{out}").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--memory", "new", "-o", "new"), "--memory {0}/new is also -o"),
+        (("--memory", "out.part", "-o", "out"), "--memory {0}/out.part is also the partial output of -o"),
+        (("--memory", "empty", "-o", "out"), "is the input"),
+        (("--memory", "new", "--glossary-report", "new", "-o", "out"), "--glossary-report {0}/new is also --memory"),
+    ],
+)
+def test_a_memory_that_is_another_file_is_refused(
+    model: Path, nmt: Nmt, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    given = [one if one.startswith("-") else tmp_path / one for one in options]
+    status, _, err = nmt("translate", model, tmp_path / "empty", *given)
+    assert status == 1 and message.format(tmp_path) in one_line(err)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["empty"]
+    assert (tmp_path / "empty").read_bytes() == b""
+
+
 def test_every_option_of_a_line_counts(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("the old dog\nthe old cat\n")
     (tmp_path / "prefixes").write_text("a\n\n")
@@ -97,10 +117,11 @@ def test_limit(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     ("options", "status", "expected"),
     [
         (("--memory-limit", 5), 2, "--memory-limit has no effect without --memory; add that, or leave it out"),
+        (("--memory", "in"), 1, "--memory in is the input in; it must be another file"),
         (
-            ("--memory", "in"),
+            ("--memory", "text"),
             1,
-            "in is damaged or not a translation memory (it is not an SQLite database); --memory needs",
+            "text is damaged or not a translation memory (it is not an SQLite database); --memory needs",
         ),
         (("--memory", "no/m"), 1, "cannot use no/m: unable to open database file; --memory needs a readable and"),
         (("--memory", "m", "-o", "m"), 1, "-o m is the input m; it must be another file"),
@@ -118,8 +139,9 @@ def test_error_is_one_line(
     monkeypatch.chdir(tmp_path)
     Path("in").write_text("a dog\n")
     Path("m").write_text("")
+    Path("text").write_text("a cat\n")
     found, out, err = nmt("translate", model, "in", *options)
     assert (found, out) == (status, "")
     assert expected in one_line(err)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "m"]
-    assert Path("in").read_text() == "a dog\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "m", "text"]
+    assert (Path("in").read_text(), Path("text").read_text()) == ("a dog\n", "a cat\n")
