@@ -52,6 +52,6 @@ def test_every_control_has_a_name() -> None:
     index = (WEB / "index.html").read_text(encoding="utf-8")
     for control in re.findall(r"<(?:input|select|textarea|progress|canvas)\b[^>]*>", index):
         identifier = re.findall(r'id="([^"]+)"', control)[0]
-        label = re.search(rf'<label[^>]*>[^<]*(?:<input[^>]*id="{identifier}"|<select id="{identifier}")', index)
+        label = re.search(rf'<label[^>]*>[^<]*<(?:input|select|textarea)\b[^>]*id="{identifier}"', index)
         is_labeled = label or f'for="{identifier}"' in index or "aria-label=" in control or "role=" in control
         assert is_labeled, control
