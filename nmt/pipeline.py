@@ -44,7 +44,7 @@ from nmt.processes.run_lock import run_lock
 from nmt.recipe import DecodeRecipe, Recipe, UserError, dump_choices, dump_recipe
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
-from nmt.storage.sealed import MANIFEST, CorruptError, require_new, verify_directory, write_file
+from nmt.storage.sealed import MANIFEST, CorruptError, remove_partial_files, require_new, verify_directory, write_file
 from nmt.train.data import TrainingData, TranslateValidation, ValidationBleu
 from nmt.train.disk_space import require_disk_space
 from nmt.train.resume import require_same_text, require_same_tokenizers
@@ -402,6 +402,7 @@ def _translate_and_score(
     seconds = time.perf_counter() - started
     out = recipe.directory / "translations"
     out.mkdir(exist_ok=True)
+    remove_partial_files(out)
     write_file(out / f"{test.name}.{recipe.tgt_lang}", "".join(f"{line}\n" for line in lines).encode())
     options = _scoring_options(recipe, translator.lowercases)
 

@@ -94,6 +94,12 @@ def write_file(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def remove_partial_files(directory: Path) -> None:
+    """Remove what a killed `write_file` left in a directory; no other process may be writing there."""
+    for partial in directory.glob(".*.part-*"):
+        partial.unlink(missing_ok=True)
+
+
 def read_manifest(directory: Path) -> dict[str, tuple[int, str]]:
     """Return the manifest of a directory, name -> size and SHA-256; raise CorruptError if it is unreadable."""
     try:

@@ -296,8 +296,8 @@ def test_search_can_be_steered(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert status == 1
     assert "has 1 lines and" in one_line(err)
 
-    wishes = ["beam_groups=2", "bias={ Heute = 9.0 }", "require=['schnell']"]
-    settings = [word for wish in wishes for word in ("--set", wish)]
+    options = ["beam_groups=2", "bias={ Heute = 9.0 }", "require=['schnell']"]
+    settings = [word for option in options for word in ("--set", option)]
     status, out, _ = nmt("translate", run_dir, tmp_path / "in.txt", "--beam-size", 4, *settings)
     assert status == 0
     assert [("schnell" in line) for line in out.splitlines()] == [True, False, True]

@@ -40,7 +40,7 @@ def test_table_and_json_have_the_same_heads(model: Path, pairs: tuple[Path, Path
 
 
 def test_bleu_and_plot(model: Path, pairs: tuple[Path, Path], nmt: Nmt, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'nmt[plot]'")
     plot = tmp_path / "heads.svg"
     status, out, _ = nmt("heads", model, pairs[0], pairs[0], "--bleu", 2, "--plot", plot, "--json", *CPU)
     found = json.loads(out)

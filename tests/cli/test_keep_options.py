@@ -29,7 +29,7 @@ def marked(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_a_random_model_keeps_everything(model: Path, marked: Path, nmt: Nmt, engine: str) -> None:
     if engine == "ctranslate2":
-        pytest.importorskip("ctranslate2")
+        pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     status, out, err = nmt("translate", model, marked, "--keep", ALL, "--engine", engine, "--device", "cpu")
     assert status == 0
     grammar = ItemGrammar.of(ALL.split(","), ("en", "de"))
@@ -48,7 +48,7 @@ def test_a_random_model_keeps_everything(model: Path, marked: Path, nmt: Nmt, en
 
 
 def test_markup_selects_torch(model: Path, marked: Path, nmt: Nmt) -> None:
-    pytest.importorskip("ctranslate2")
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     _, _, err = nmt("translate", model, marked, "--keep", "markup", "--device", "cpu")
     assert "engine: torch" in err
     assert "alignments" in err

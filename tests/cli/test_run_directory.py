@@ -93,6 +93,19 @@ def test_a_run_does_not_remove_the_model_of_another(tmp_path: Path, nmt: Nmt, mo
     assert (other / "model" / "model.safetensors").read_bytes() == before
 
 
+def test_a_partial_translation_of_a_killed_run_is_removed(
+    tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    test = "test.news = { kind = 'toy', split = 'test', pairs = 2 }\n"
+    (tmp_path / "mine.toml").write_text(RECIPE.replace("[tokenizer]", test + "[tokenizer]") + TINY)
+    (tmp_path / "translations").mkdir()
+    (tmp_path / "translations" / ".news.de.part-1").write_text("of a killed process")
+    status, _, err = nmt("run", "mine.toml", "train.max_steps=1", "decode.max_extra_tokens=0")
+    assert status == 0, err
+    assert {path.name for path in (tmp_path / "translations").iterdir()} == {"news.de"}
+
+
 def test_translations_of_test_sets_that_are_gone_are_named(
     tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,13 +157,13 @@ def allot(task: Task, found: Sequence[Candidate], length: int) -> Iterator[Candi
     if not task.required:
         yield from found
         return
-    room = task.longest - length
-    for has_room in (True, False):
+    capacity = task.longest - length
+    for fits in (True, False):
         banks: dict[int, list[Candidate]] = defaultdict(list)
         for candidate in found:
             tokens = candidate[2]
             missing = task.missing(tokens[:-1] if tokens[-1] == EOS_ID else tokens)
-            if (missing <= room or tokens[-1] == EOS_ID) == has_room:
+            if (missing <= capacity or tokens[-1] == EOS_ID) == fits:
                 banks[missing].append(candidate)
         for turn in itertools.zip_longest(*(banks[missing] for missing in sorted(banks))):
             yield from filter(None, turn)
