@@ -1,26 +1,32 @@
 """nmt: the encoder-decoder Transformer for machine translation."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from nmt.recipe import DecodeRecipe, UserError
 
 if TYPE_CHECKING:
     from nmt.decode.translation import Translation
     from nmt.decode.translator import Translator
+    from nmt.recipe import DecodeRecipe, UserError
 
     __version__: str
 
 __all__ = ["DecodeRecipe", "Translation", "Translator", "UserError", "__version__"]
 
+# Imported when they are first used: many processes need none of them, and torch takes a second.
+_MODULES = {
+    "DecodeRecipe": "nmt.recipe",
+    "Translation": "nmt.decode.translation",
+    "Translator": "nmt.decode.translator",
+    "UserError": "nmt.recipe",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Import the translator when it is first asked for: processes that only prepare text start sooner without torch."""
+    """Import a name of `__all__`."""
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415
 
         return version("nmt")
-    if name not in ("Translation", "Translator"):
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from nmt.decode import translator  # noqa: PLC0415
-
-    return getattr(translator, name)
+    return getattr(import_module(_MODULES[name]), name)

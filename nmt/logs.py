@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from time import monotonic
-from typing import Literal
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+from typing import TYPE_CHECKING, Literal
 
 from nmt.recipe import UserError
 
-console = Console(stderr=True, highlight=False, soft_wrap=True)
+if TYPE_CHECKING:
+    from nmt.terminal_bar import TerminalBar
 
 # Interval of progress lines without a terminal.
 SECONDS_BETWEEN_PLAIN_LINES = 15.0
@@ -68,15 +57,16 @@ def warn(message: str) -> None:
 
 
 def _print(line: str) -> None:
-    console.print(f"{datetime.now():%H:%M:%S} {line}" if is_verbose() else line, markup=False)
+    print_line(f"{datetime.now():%H:%M:%S} {line}" if is_verbose() else line)
 
 
-class _Rate(ProgressColumn):
-    """Rate in units per second."""
-
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.0f} {task.fields['unit']}/s" if speed else "", style="progress.data.speed")
+def print_line(line: str) -> None:
+    """Print a line to stderr at every verbosity, above the progress bar if there is one."""
+    if bars := sys.modules.get("nmt.terminal_bar"):
+        bars.console.print(line, markup=False)
+    elif sys.stderr is not None:  # None if the caller closed it
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 class ProgressBar:
@@ -90,18 +80,11 @@ class ProgressBar:
         self._description, self._total, self._unit = description, total, unit
         self._done = self._done_before = done
         self._started = self._last_line = monotonic()
-        self._progress: Progress | None = None
-        if console.is_terminal and not self._silent:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TaskProgressColumn(),
-                _Rate(),
-                TimeElapsedColumn(),
-            )
-            self._progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
-            self._task = self._progress.add_task(description, total=total, completed=int(done), unit=unit)
-            self._progress.start()
+        self._bar: TerminalBar | None = None
+        if not self._silent and sys.stderr is not None and sys.stderr.isatty():
+            from nmt.terminal_bar import TerminalBar  # noqa: PLC0415 - slow to import
+
+            self._bar = TerminalBar(description, total, unit, done)
 
     @classmethod
     def silent(cls) -> ProgressBar:
@@ -112,16 +95,16 @@ class ProgressBar:
         """Advance by `amount` units, optionally with a new description."""
         self._done += amount
         self._description = description or self._description
-        if self._progress is not None:
-            self._progress.update(self._task, advance=amount, description=self._description)
+        if self._bar is not None:
+            self._bar.advance(amount, self._description)
         elif not self._silent and monotonic() - self._last_line >= SECONDS_BETWEEN_PLAIN_LINES:
             self._last_line = monotonic()
             say(self._plain_line())
 
     def close(self) -> None:
         """Remove the bar."""
-        if self._progress is not None:
-            self._progress.stop()
+        if self._bar is not None:
+            self._bar.close()
 
     def _plain_line(self) -> str:
         total = "" if self._total is None else f" of {self._total:,.0f}"

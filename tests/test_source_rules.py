@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # A package imports only from lines above its own, so not from its own layer. "nmt" is the package's own namespace, such
 # as `nmt.Translator`.
 LAYERS = (
-    ("recipe",),
+    ("recipe", "terminal_bar"),
     ("special_ids", "logs", "devices"),
     ("packing", "processes"),
     ("storage", "grammar", "text"),
@@ -35,7 +35,7 @@ LAYERS = (
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
 # Packages with lazy imports, because every process imports them and some do not need their contents.
-LAZY_IMPORTERS = {"nmt", "nmt.cli", "nmt.cli.engines", "nmt.cli.recipes"}
+LAZY_IMPORTERS = {"nmt", "nmt.cli", "nmt.cli.engines", "nmt.cli.recipes", "nmt.logs"}
 
 MOST_FILE_LINES = 500
 MOST_FUNCTION_LINES = 60

@@ -6,18 +6,19 @@ Exit status: 0 success, 1 failure, 2 invalid command line or recipe, 130 or 143 
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from nmt.logs import console, is_verbose, set_verbosity
+from nmt.logs import is_verbose, print_line, set_verbosity
 from nmt.processes.interruption import Interrupted
 from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 
@@ -89,7 +90,10 @@ class Program(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the command that the arguments call."""
         name, _, rest = super().resolve_command(ctx, args)
-        return name, COMMANDS[str(name)].load(str(name)), rest
+        command = COMMANDS[str(name)].load(str(name))
+        gc.freeze()  # modules stay until the end: collections skip them
+        gc.enable()
+        return name, command, rest
 
 
 app = typer.Typer(
@@ -103,6 +107,8 @@ app = typer.Typer(
 
 def _print_version(is_given: bool) -> None:
     if is_given:
+        from importlib import metadata  # noqa: PLC0415 - slow to import
+
         typer.echo(f"nmt {metadata.version('nmt')} (torch {metadata.version('torch')})")
         raise typer.Exit
 
@@ -138,7 +144,7 @@ def main() -> None:
     except UserError as error:
         sys.exit(_fail(str(error), 1))
     except OrderlyEnd as end:
-        console.print(str(end), markup=False)
+        print_line(str(end))
         sys.exit(end.status)
     except Interrupted as interrupted:
         sys.exit(_fail_once(str(interrupted), interrupted.status))
@@ -174,5 +180,5 @@ def _fail_once(message: str, status: int = 2) -> int:
 def _fail(message: str, status: int) -> int:
     if is_verbose():
         traceback.print_exc()
-    console.print(f"nmt: {' '.join(message.split())}", markup=False)
+    print_line(f"nmt: {' '.join(message.split())}")
     return status

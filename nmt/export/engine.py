@@ -88,7 +88,9 @@ class CTranslate2Engine:
         self._waiting: deque[_Batch] = deque()
         self._posted: deque[_Batch] = deque()
         self._src_pieces = tokenizers.src.pieces(range(tokenizers.src.vocab_size))
-        self._tgt_pieces = tokenizers.tgt.pieces(range(tokenizers.tgt.vocab_size))
+        self._tgt_pieces = self._src_pieces
+        if not tokenizers.joint:
+            self._tgt_pieces = tokenizers.tgt.pieces(range(tokenizers.tgt.vocab_size))
         self._tgt_ids = {piece: token for token, piece in enumerate(self._tgt_pieces)}
 
     def search(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from inspect import cleandoc
 from pathlib import Path
-from textwrap import indent
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
-from pydantic.fields import FieldInfo
+
+from nmt.recipe.documentation import DocumentedType
 
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -19,20 +18,11 @@ TAG_PATTERN = r"^<[^\s<>]+>$"
 _RESERVED_PIECES = {"<pad>", "<unk>", "<s>", "</s>"}
 
 
-class Section(BaseModel):
+class Section(BaseModel, metaclass=DocumentedType):
     """A frozen group of options that rejects unknown names."""
 
     # `defer_build`: translation needs the validators of only two sections, and building all of them is slow.
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, use_attribute_docstrings=True)
-
-    summary: ClassVar[str] = ""
-    """Description of the section; `__doc__` also lists the options, for `help()`."""
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Add the documentation of the options to the docstring; Python ignores docstrings of attributes."""
-        cls.summary = cleandoc(cls.__doc__ or "")
-        cls.__doc__ = "\n\n".join([cls.summary, *map(_documented, cls.model_fields, cls.model_fields.values())])
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -49,12 +39,6 @@ class Section(BaseModel):
             return False
         types = list(_plain_types(cls.model_fields[name].annotation))
         return bool not in types and (int in types or float in types)
-
-
-def _documented(name: str, field: FieldInfo) -> str:
-    """Format an option with its default and its indented documentation."""
-    default = "" if field.is_required() or field.default_factory else f" = {field.default!r}"
-    return f"{name}{default}\n" + indent(field.description or "", "    ")
 
 
 def _plain_types(annotation: Any) -> Iterator[Any]:

@@ -36,6 +36,7 @@ from nmt.recipe import (
     parse_recipe,
 )
 from nmt.recipe.corpora import CORPUS_KINDS
+from nmt.recipe.documentation import option_documentation
 
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.toml"))
 SECTIONS = [item for item in vars(recipe_package).values() if isinstance(item, type) and issubclass(item, Section)]
@@ -613,7 +614,7 @@ def test_every_section_and_option_is_documented(section: type[Section]) -> None:
     assert section.__doc__
     assert section.__doc__ != Section.__doc__
     # `kind` and the sections are documented by their classes.
-    undocumented = [name for name, field in section.model_fields.items() if not (field.description or "").strip()]
+    undocumented = [name for name, text in option_documentation(section).items() if not text]
     assert set(undocumented) <= {"kind", "data", "tokenizer", "model", "train", "decode", "evaluate"}
 
 
@@ -670,8 +671,8 @@ def test_python_help_documents_every_option(section: type[Section]) -> None:
     lines = pydoc.plain(pydoc.render_doc(section)).splitlines()
     text = " ".join(" ".join(line.strip(" |") for line in lines).split())
     assert " ".join(section.summary.split()) in text
-    for name, field in section.model_fields.items():
-        meaning = " ".join((field.description or "").split())
+    for name, documentation in option_documentation(section).items():
+        meaning = " ".join(documentation.split())
         assert re.search(rf"(?<= ){name}( = .*?)? {re.escape(meaning)}", text), name
 
 

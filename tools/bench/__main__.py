@@ -17,7 +17,7 @@ from bench.goals import BY_NAME
 from bench.ledger import HOME, add_entries, comparison_entry, read_ledger, value_entry, write_results
 from bench.text import prepare_text, text_recipe, vocabulary_size
 from bench.workload import Shape, Workload
-from nmt.logs import console, say
+from nmt.logs import print_line, say
 from nmt.recipe import UserError
 from nmt.text.lines import count_lines
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
             case _:
                 _compare(options, arguments)
     except UserError as error:
-        console.print(f"bench: {error}", markup=False)
+        print_line(f"bench: {error}")
         return 1
     return 0
 
