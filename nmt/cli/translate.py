@@ -223,10 +223,10 @@ def _make_writer(
     if distinct is None:
         distinct = n_best > 1 and out_format is not Format.jsonl and not decode.sampling
     writer = RecordWriter(source.reader, out_format, n_best, with_scores, decode.alignments, distinct)
-    needs_beam, needs_alignments = (
-        distinct and not decode.sampling,
-        "markup" in keep and engine is not Engine.ctranslate2,
-    )
+    if with_scores and (writer.is_numbered or out_format is Format.jsonl):
+        raise typer.BadParameter("--with-scores has no effect: this output has scores in any case; leave it out")
+    needs_beam = distinct and not decode.sampling
+    needs_alignments = "markup" in keep and engine is not Engine.ctranslate2
     changes = ({"n_best": decode.beam_size} if needs_beam else {}) | ({"alignments": True} if needs_alignments else {})
     return writer, decode.model_copy(update=changes)
 

@@ -53,6 +53,10 @@ BATCH_TOKENS = 384
 
 # Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis.
 _NO_PENALTY = 1e-12
+_NO_REQUIRED = (
+    "CTranslate2 does not support required phrases and glossaries, which are in the line; give --engine torch, or "
+    "leave them out"
+)
 _NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes within a word; use --engine torch"
 
 # n^(0.8 alpha) is proportional to ((5 + n) / 6)^alpha within a few percent for 10 to 100 tokens.
@@ -454,7 +458,7 @@ class CTranslate2Translator(TextTranslator):
     def _start_search(self, tasks: Sequence[Task], options: SearchOptions) -> Callable[[], list[list[Hypothesis]]]:
         """Start a search of all tasks, which CTranslate2 batches itself."""
         if any(task.required for task in tasks):
-            raise UserError("--engine ctranslate2 does not support required phrases; omit them or use --engine torch")
+            raise UserError(_NO_REQUIRED)
         if any(task.partial for task in tasks):
             raise UserError(_NO_PARTIAL_WORDS)
         tagged = [task._replace(sentence=[*self._tag, *task.sentence]) for task in tasks]

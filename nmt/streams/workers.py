@@ -65,7 +65,41 @@ class WindowTranslator:
         return self.start(window)()
 
     def start(self, window: list[Record]) -> Callable[[], TranslatedWindow]:
-        """Start translating a window; the returned function waits for the result."""
+        """Start translating a window; the returned function waits for the result.
+
+        Both raise UserError, with the line, if a line cannot be translated.
+        """
+        try:
+            finish = self._start_window(window)
+        except UserError as error:
+            raise self._locate(window, error) from error
+
+        def result() -> TranslatedWindow:
+            try:
+                return finish()
+            except UserError as error:
+                raise self._locate(window, error) from error
+
+        return result
+
+    def _locate(self, window: list[Record], error: UserError) -> UserError:
+        """Return the error of the first line that fails, found by bisection; `error` if no line fails alone."""
+        while len(window) > 1:
+            half = window[: len(window) // 2]
+            window = half if self._error_of(half) else window[len(half) :]
+        own = self._error_of(window)
+        if own is None:
+            return error
+        return UserError(f"line {window[0].number + (self.writer.reader.names is not None)}: {own}")
+
+    def _error_of(self, window: list[Record]) -> UserError | None:
+        try:
+            self._start_window(window)()
+        except UserError as error:
+            return error
+        return None
+
+    def _start_window(self, window: list[Record]) -> Callable[[], TranslatedWindow]:
         groups: dict[tuple[str | None, tuple[str, ...]], list[Record]] = defaultdict(list)
         for record in window:
             groups[record.tag, record.forbidden].append(record)
@@ -94,10 +128,7 @@ class WindowTranslator:
         """Return the translator with the tag and the forbidden phrases of a record."""
         if record.tag is None and not record.forbidden:
             return self.translator
-        try:
-            return _with_constraints(self.translator, record.tag, record.forbidden)
-        except UserError as error:
-            raise UserError(f"line {record.number}: {error}") from error
+        return _with_constraints(self.translator, record.tag, record.forbidden)
 
     def _start(self, translator: AnyTranslator, records: list[Record]) -> Callable[[], list[list[Translation]]]:
         glossaries = [self._glossary_of(record) for record in records]

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.calling import Nmt
+import pytest
+
+from tests.calling import Nmt, PipeIn
 
 
 def test_terms_are_required_and_reported(model: Path, tmp_path: Path, nmt: Nmt) -> None:
@@ -45,3 +47,26 @@ def test_constraints_of_single_lines(model: Path, tmp_path: Path, nmt: Nmt) -> N
     status, _, err = nmt("translate", model, tmp_path / "in.jsonl")
     assert status == 1
     assert err.splitlines()[-1].startswith("nmt: line 2: tag '<none>' is unknown to the tokenizer; ")
+
+
+@pytest.mark.parametrize("impossible", [1, 3, 5])
+@pytest.mark.parametrize("field", [{"required": ["the tree " * 40]}, {"required": ["a"], "forbidden": ["a"]}], ids=str)
+def test_a_line_with_impossible_constraints_is_named(
+    model: Path, tmp_path: Path, nmt: Nmt, impossible: int, field: dict[str, Any]
+) -> None:
+    objects: list[dict[str, Any]] = [{"text": "a cat"} for _ in range(5)]
+    objects[impossible - 1] |= field
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in objects))
+    status, out, err = nmt("translate", model, tmp_path / "in.jsonl", "--engine", "torch", "--threads", "1")
+    assert (status, out) == (1, "")
+    assert err.splitlines()[-1].startswith(f"nmt: line {impossible}: ")
+
+
+def test_required_phrases_in_a_pipe_name_the_engine_to_give(model: Path, nmt: Nmt, pipe_in: PipeIn) -> None:
+    pytest.importorskip("ctranslate2")
+    pipe_in(lambda write: write(b'{"text": "a"}\n{"text": "a\\nb", "required": ["tree"]}\n'))
+    status, _, err = nmt("translate", model, "--input-format", "jsonl", "--device", "cpu")
+    assert status == 1
+    message = err.splitlines()[-1]
+    assert message.startswith("nmt: line 2: CTranslate2 does not support required phrases and glossaries")
+    assert "give --engine torch" in message

@@ -209,6 +209,17 @@ def test_invalid_input_is_reported_before_translation(
         ("in.txt", ("--set", 'forbid=[""]'), "decode.forbid has an empty phrase"),
         ("in.txt", ("--set", 'require=["a", " "]'), "decode.require has an empty phrase"),
         ("in.txt", ("--set", "bias={''=1}"), "decode.bias has an empty phrase"),
+        ("in.txt", ("--with-scores", "--n-best", 2), "--with-scores has no effect: this output has scores"),
+        (
+            "in.txt",
+            ("--with-scores", "--output-format", "moses"),
+            "--with-scores has no effect: this output has scores",
+        ),
+        (
+            "in.txt",
+            ("--with-scores", "--output-format", "jsonl"),
+            "--with-scores has no effect: this output has scores",
+        ),
         ("in.txt", ("--threads", 1, "--processes", 1), "--threads and --processes are mutually exclusive"),
     ],
 )
