@@ -19,10 +19,12 @@ from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
 from nmt.data.test_sets import TestSet, test_sets
 from nmt.data.workload import Workload
+from nmt.decode.scoring import Scorer as TextScorer
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
 from nmt.evaluate.forecast import read_forecast
+from nmt.evaluate.likelihood import score_text
 from nmt.evaluate.metrics import GroupScore, Score, make_scorer, score_corpus, score_groups
 from nmt.evaluate.report import (
     DataSummary,
@@ -147,6 +149,8 @@ def _write_average(
 def require_test_sets(recipe: Recipe) -> None:
     """Raise UserError, before training, for a test set that cannot be read or scored."""
     for test in test_sets(recipe).values():
+        if recipe.is_language_model:
+            continue
         first = [stream[:1] for stream in test.refs]
         score_corpus(
             first[0], first, recipe.evaluate.metrics, tgt_lang=recipe.tgt_lang, tokenize=recipe.evaluate.tokenize
@@ -291,13 +295,8 @@ def _validation_model(model: Transformer, recipe: Recipe, prepared: Prepared, wo
 def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
     run_dir = recipe.directory
     averaged = _update_model(recipe)
-    translator = Translator.load(run_dir / "model", str(world.device), decode=recipe.decode.all_given())
-    window = _TEST_WINDOW * (_TEST_GPU_FACTOR if world.device.type == "cuda" else 1)
     leaks = read_leaks(run_dir)
-    tests = tuple(
-        _translate_and_score(recipe, translator, test, window, leaks.get(f"data.test.{name}"))
-        for name, test in test_sets(recipe).items()
-    )
+    tests, num_parameters = (_score_texts if recipe.is_language_model else _translate_tests)(recipe, world, leaks)
     _warn_of_outdated(run_dir / "translations", {f"{test.name}.{recipe.tgt_lang}" for test in tests})
     curves, notes = _draw_curves(recipe)
     report = RunReport(
@@ -305,7 +304,7 @@ def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
         summary=summarize(recipe),
         seed=recipe.seed,
         data=DataSummary.from_prepare_report(load_prepared(recipe.data_directory).report, _valid_leaks(leaks)),
-        parameters=translator.num_parameters,
+        parameters=num_parameters,
         training=_summarize_training(recipe, world, state, averaged),
         tests=tests,
         machine=describe_machine(),
@@ -320,6 +319,32 @@ def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
     markdown, _ = write_report(report, run_dir)
     print(markdown.read_text(encoding="utf-8"))  # noqa: T201 - the report is the result of the command
     say(f"report: {markdown}, model: {run_dir / 'model'}")
+
+
+def _translate_tests(
+    recipe: Recipe, world: World, leaks: Mapping[str, SetLeaks]
+) -> tuple[tuple[ScoredTestSet, ...], int]:
+    """Translate and score the test sets; return the scores and the number of parameters."""
+    translator = Translator.load(recipe.directory / "model", str(world.device), decode=recipe.decode.all_given())
+    window = _TEST_WINDOW * (_TEST_GPU_FACTOR if world.device.type == "cuda" else 1)
+    tests = tuple(
+        _translate_and_score(recipe, translator, test, window, leaks.get(f"data.test.{name}"))
+        for name, test in test_sets(recipe).items()
+    )
+    return tests, translator.num_parameters
+
+
+def _score_texts(recipe: Recipe, world: World, leaks: Mapping[str, SetLeaks]) -> tuple[tuple[ScoredTestSet, ...], int]:
+    """Score the test sets with a language model; return the scores and the number of parameters."""
+    scorer, tests = TextScorer.load(recipe.directory / "model", str(world.device)), []
+    for name, test in test_sets(recipe).items():
+        started, found = time.perf_counter(), leaks.get(f"data.test.{name}")
+        clean = [] if found is None else [test.ref[index] for index in found.clean()]
+        scores, counts = score_text(scorer, test.ref), None if found is None else found.counts()
+        clean_scores = score_text(scorer, clean) if 0 < len(clean) < len(test.ref) else ()
+        seconds = time.perf_counter() - started
+        tests.append(ScoredTestSet(name, len(test.ref), seconds, scores, leaks=counts, clean_scores=clean_scores))
+    return tuple(tests), scorer.num_parameters
 
 
 def _warn_of_outdated(translations: Path, current: set[str]) -> None:

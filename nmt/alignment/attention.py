@@ -32,6 +32,7 @@ from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 from nmt.search.batches import choose_batch_tokens
 from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.storage.model_metadata import require_kind
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.splitting import Part
 from nmt.text.tokenizer import Tokenizer, Tokenizers
@@ -152,6 +153,7 @@ class WordAligner:
         """
         torch_device = choose_device(device)
         loaded = load_model(Path(path), torch_device)
+        require_kind(loaded.directory, loaded.metadata, language_model=False)
         options = loaded.metadata.decode if decode is None else decode.over(loaded.metadata.decode)
         tokenizers = Tokenizers.load(loaded.directory)
         return cls(

@@ -119,10 +119,11 @@ def require_same_length(first: Path, first_lines: list[str], second: Path, secon
         )
 
 
-def read_pairs(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
-    """Read the lines of two files, pipes or `-`; raises UserError if they are empty or their lengths differ."""
-    sources, targets = list(read_lines(src, allow_pipe=True)), list(read_lines(tgt, allow_pipe=True))
-    require_same_length(src, sources, tgt, targets)
+def read_pairs(src: Path, tgt: Path | None) -> tuple[list[str], list[str]]:
+    """Read the lines of two files or of one twice; raises UserError if they are empty or their lengths differ."""
+    sources = list(read_lines(src, allow_pipe=True))
+    targets = sources if tgt is None else list(read_lines(tgt, allow_pipe=True))
+    require_same_length(src, sources, tgt or src, targets)
     require_lines(src, sources)
     return sources, targets
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
-from nmt.cli.arguments import Engine, Precision
+from nmt.cli.arguments import Engine, Precision, languages
 from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import can_cache
 from nmt.export.capabilities import (
@@ -26,7 +26,7 @@ from nmt.export.capabilities import (
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.packages import load_package
 from nmt.processes.interruption import interruptible
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import NO_LANGUAGE, DecodeRecipe, UserError
 from nmt.streams.workers import Workers
 
 if TYPE_CHECKING:
@@ -161,9 +161,11 @@ def load_translator(
     model, *ensemble = models
     match choice.engine:
         case Engine.torch:
+            from nmt.decode.generator import TextGenerator  # noqa: PLC0415
             from nmt.decode.translator import Translator  # noqa: PLC0415
 
-            return Translator.load(model, device, choice.precision.value, decode, ensemble)
+            kind = TextGenerator if languages(model)[0] == NO_LANGUAGE else Translator
+            return kind.load(model, device, choice.precision.value, decode, ensemble)
         case Engine.ctranslate2:
             return CTranslate2Translator.load(
                 model, device, choice.precision.value, decode, ensemble, translators=processes, scores=scores

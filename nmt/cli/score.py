@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
+from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
-from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, Threads, read_pairs, require_one_reader
-from nmt.decode.scoring import Scorer
+from nmt.cli.arguments import Device, ModelArgument, SrcArgument, Threads, languages, read_pairs, require_one_reader
+from nmt.decode.scoring import Likelihood, Scorer
 from nmt.logs import progress, say
+from nmt.recipe import NO_LANGUAGE
 
 SCORING_WINDOW = 64  # pairs per call of the scorer
 
@@ -18,30 +19,37 @@ SCORING_WINDOW = 64  # pairs per call of the scorer
 def score(
     model: ModelArgument,
     src: SrcArgument,
-    tgt: TgtArgument,
+    tgt: Annotated[Path | None, typer.Argument(help="Their translations; - is standard input.")] = None,
     per_token: Annotated[bool, typer.Option("--per-token", help="Add a tab and the tokens as TOKEN:LOG_PROB.")] = False,
     tag: Annotated[str | None, typer.Option(help="Tag of the sources, as for nmt translate.")] = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Print the log-probability (natural logarithm) of each translation, one per line.
+    """Print the log-probability (natural logarithm) of each translation, or text of a language model, one per line.
 
-    stderr gets the perplexity of all translations, including EOS tokens.
+    stderr gets perplexity and bits per byte of all: the negative log-probability, EOS tokens included, divided by
+    tokens, or by the bytes of the text without line breaks. Only bits per byte are comparable between tokenizers.
     """
+    if (tgt is None) != (languages(model)[0] == NO_LANGUAGE):
+        wrong = "a translation model, which scores SRC and TGT" if tgt is None else "a language model, which scores SRC"
+        raise typer.BadParameter(f"{model} is {wrong}; {'add TGT' if tgt is None else 'leave out TGT'}")
     require_one_reader([src, tgt])
     sources, targets = read_pairs(src, tgt)
     if threads is not None:
         torch.set_num_threads(threads)
     scorer = Scorer.load(model, device, tag)
-    log_prob, tokens = 0.0, 0
+    total = Likelihood()
     with progress("scoring", len(sources), "pairs") as bar:
         for start in range(0, len(sources), SCORING_WINDOW):
             window = slice(start, start + SCORING_WINDOW)
-            for pair in scorer.score(sources[window], targets[window], first_line=start + 1):
-                log_prob, tokens = log_prob + pair.log_prob, tokens + len(pair.token_log_probs)
+            scores = scorer.score(sources[window], targets[window], first_line=start + 1)
+            for pair, text in zip(scores, targets[window], strict=True):
+                total.add(pair, text)
                 details = zip(pair.pieces, pair.token_log_probs, strict=True)
                 columns = " ".join(f"{piece}:{value:.4f}" for piece, value in details)
                 typer.echo(f"{pair.log_prob:.4f}" + (f"\t{columns}" if per_token else ""))
                 bar.advance(1)
-    perplexity = math.exp(min(-log_prob / tokens, 700.0))
-    say(f"{len(sources):,} pairs, {tokens:,} tokens: log-probability {log_prob:.2f}, perplexity {perplexity:.4f}")
+    say(
+        f"{len(sources):,} pairs, {total.tokens:,} tokens: log-probability {total.log_prob:.2f}, perplexity "
+        f"{total.perplexity:.4f}, {total.bits_per_byte:.4f} bits per byte"
+    )

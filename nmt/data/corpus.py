@@ -22,6 +22,7 @@ from nmt.recipe import (
     Corpus,
     HuggingFaceCorpus,
     JsonLinesCorpus,
+    MonolingualCorpus,
     ParquetCorpus,
     Recipe,
     SacrebleuCorpus,
@@ -104,6 +105,8 @@ def read_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[Pair]:
             return _read_text(src, refs[0], "error")
         case TreesCorpus():
             return _read_trees(_existing(corpus.path, root), invalid_utf8)
+        case MonolingualCorpus():
+            return (("", line) for line in read_lines(_existing(corpus.path, root), invalid_utf8))
         case ToyCorpus():
             return ((pair.src, pair.tgt) for pair in generate(corpus.split, corpus.pairs, corpus.seed))
         case _:
@@ -132,7 +135,7 @@ def input_files(corpus: Corpus, root: Path) -> list[Path]:
     match corpus:
         case TextCorpus() | SgmCorpus():
             return [_resolve(path, root) for path in (corpus.src, *corpus.references)]
-        case TsvCorpus() | ParquetCorpus() | JsonLinesCorpus() | TreesCorpus():
+        case TsvCorpus() | ParquetCorpus() | JsonLinesCorpus() | TreesCorpus() | MonolingualCorpus():
             return [_resolve(corpus.path, root)]
         case HuggingFaceCorpus():
             folder = _resolve(Path(corpus.dataset), root)
@@ -160,7 +163,7 @@ def count_pairs(corpus: Corpus, root: Path) -> int | None:
             return src_count
         case TsvCorpus():
             return max(count_lines(_existing(corpus.path, root)) - corpus.has_header, 0)
-        case JsonLinesCorpus():
+        case JsonLinesCorpus() | MonolingualCorpus():
             return count_lines(_existing(corpus.path, root))
         case ParquetCorpus():
             with _parquet_file(_existing(corpus.path, root)) as file:
@@ -181,6 +184,8 @@ def pair_location(corpus: Corpus, root: Path, number: int, side: Side) -> str:
             return f"{files[side == 'tgt']}:{number}"
         case TsvCorpus():
             return f"{files[0]}:{number + corpus.has_header}"
+        case MonolingualCorpus():
+            return f"{files[0]}:{number}"
         case SgmCorpus():
             return f"{files[side == 'tgt' and len(files) > 1]}, segment {number}"
         case TreesCorpus():

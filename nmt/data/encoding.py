@@ -104,12 +104,13 @@ class EncodedChunk:
 class PairFormat:
     """Length limits and stored form of encoded pairs.
 
-    min_tokens, max_tokens: limits of both sides; a tag counts toward the maximum only
+    min_tokens:     minimum length of the source and of the target, without a tag
+    max_tokens:     maximum length of both sides, with a tag
     tags:           token to prepend to source sentences, by corpus index
     reverse_target: whether target sentences are stored in reverse
     """
 
-    min_tokens: int
+    min_tokens: tuple[int, int]
     max_tokens: int
     tags: Mapping[int, int]
     reverse_target: bool = False
@@ -117,7 +118,7 @@ class PairFormat:
     def apply(self, corpus: int, src: Sentences, tgt: Sentences) -> EncodedChunk:
         """Drop pairs outside the limits and bring the others into their stored form."""
         tag = self.tags.get(corpus)
-        empty = np.minimum(src.lengths, tgt.lengths) < self.min_tokens
+        empty = (src.lengths < self.min_tokens[0]) | (tgt.lengths < self.min_tokens[1])
         too_long = np.maximum(src.lengths + (tag is not None), tgt.lengths) > self.max_tokens
         fits = ~(empty | too_long)
         drops = Counter({"empty": int(empty.sum()), "too many tokens": int((too_long & ~empty).sum())})

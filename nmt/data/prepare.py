@@ -42,7 +42,7 @@ from nmt.data.store import PairWriter, Split, token_dtype
 from nmt.data.test_sets import TestSet
 from nmt.logs import format_duration, progress, say
 from nmt.processes.parallel import num_cores
-from nmt.recipe import Corpus, Recipe, UserError
+from nmt.recipe import NO_LANGUAGE, Corpus, Recipe, UserError
 from nmt.special_ids import EOS_ID, UNK_ID
 from nmt.text.clean import DROP_REASONS, normalize
 from nmt.text.lines import read_lines
@@ -209,7 +209,8 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     # Tokenize, encode and store.
     tokenizers = tokenizers or _train_tokenizers(recipe, text, directory)
     tags = tag_ids(data.train, tokenizers.src)
-    pair_format = PairFormat(1, data.max_tokens, tags, data.reverse_target)
+    min_tokens = (int(recipe.src_lang != NO_LANGUAGE), 1)
+    pair_format = PairFormat(min_tokens, data.max_tokens, tags, data.reverse_target)
     encoded = encode_frames(text.frames(), directory, pair_format, workers=workers, already_encoded=reuse)
     with progress("encoding", text.kept.num_kept, "pairs") as bar:
         train = _store(directory, "train", tokenizers, encoded, bar.advance)
@@ -274,7 +275,8 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
 
 def _valid_chunks(recipe: Recipe, directory: Path, encode: PairEncoder) -> Iterator[EncodedChunk]:
     form = recipe.data.unicode_form
-    pair_format = PairFormat(0, recipe.model.max_positions - 1, {}, recipe.data.reverse_target)  # 1 position for EOS
+    max_tokens = recipe.model.max_positions - 1  # EOS needs a position too
+    pair_format = PairFormat((0, 0), max_tokens, {}, recipe.data.reverse_target)
     src_path, tgt_path = (directory / name for name in _VALID_FILES)
     with (
         src_path.open("w", encoding="utf-8", newline="\n") as src_file,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,8 +69,42 @@ class TextScore(PairScore):
     pieces: list[str]
 
 
+@dataclass
+class Likelihood:
+    """Sums over scored texts.
+
+    log_prob:  natural logarithm of the probability of all texts, EOS tokens included
+    tokens:    number of tokens, EOS tokens included
+    num_bytes: length of the texts in UTF-8, without line breaks
+    """
+
+    log_prob: float = 0.0
+    tokens: int = 0
+    num_bytes: int = 0
+
+    def add(self, score: PairScore, text: str) -> None:
+        """Add a text, as it was before normalization."""
+        self.log_prob += score.log_prob
+        self.tokens += len(score.token_log_probs)
+        self.num_bytes += len(text.encode(errors="surrogatepass"))
+
+    @property
+    def perplexity(self) -> float:
+        """Exponential of the mean negative log-probability of a token; not comparable between tokenizers."""
+        return math.exp(min(-self.log_prob / self.tokens, 700.0))
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Negative binary logarithm of the probability, divided by the bytes; comparable between tokenizers."""
+        return -self.log_prob / math.log(2) / max(self.num_bytes, 1)
+
+
 class Scorer:
-    """Score text: a model with its tokenizers and normalization."""
+    """Score text: a model with its tokenizers and normalization.
+
+    num_parameters:    number of parameters, tied ones counted once
+    is_language_model: whether the model ignores sources
+    """
 
     def __init__(self, loaded: LoadedModel, tokenizers: Tokenizers, device: torch.device) -> None:
         """device: device of the model."""
@@ -77,6 +112,8 @@ class Scorer:
         self._unicode_form = cast(UnicodeForm, loaded.metadata.unicode_form)
         self._limit = loaded.model.recipe.max_positions - 1
         self._reverse_target = loaded.metadata.reverse_target
+        self.num_parameters = loaded.model.num_parameters()
+        self.is_language_model = loaded.metadata.is_language_model
         tag = loaded.metadata.decode.tag
         self._tag = [] if tag is None else [tokenizers.src.tag_id(tag)]
 
@@ -94,7 +131,7 @@ class Scorer:
         return cls(loaded, Tokenizers.load(loaded.directory), torch_device)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], first_line: int = 1) -> list[TextScore]:
-        """Score each target as the translation of its source, in one batch.
+        """Score each target as the translation of its source, in one batch. A language model ignores the sources.
 
         Raises UserError for a sentence longer than the model's positions. first_line: line number of the first pair.
         """
@@ -123,8 +160,9 @@ class Scorer:
 
     def _encode(self, source: str, target: str) -> tuple[list[int], list[int]]:
         form = self._unicode_form
-        src, tgt = self._tokenizers.src, self._tokenizers.tgt
-        return [*self._tag, *src.encode(normalize(source, form))], tgt.encode(normalize(target, form))
+        src_text = "" if self.is_language_model else normalize(source, form)
+        src_ids = [*self._tag, *self._tokenizers.src.encode(src_text)]
+        return src_ids, self._tokenizers.tgt.encode(normalize(target, form))
 
     def _check_lengths(self, src_ids: Sequence[list[int]], tgt_ids: Sequence[list[int]], first_line: int) -> None:
         for number, (src, tgt) in enumerate(zip(src_ids, tgt_ids, strict=True), start=first_line):

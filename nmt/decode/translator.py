@@ -36,7 +36,7 @@ from nmt.search.restricted import restrict
 from nmt.search.sampling import SamplingOptions, sample
 from nmt.search.watched import WatchedModel
 from nmt.special_ids import BOS_ID, EOS_ID
-from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
+from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, require_kind
 from nmt.text.clean import UnicodeForm
 from nmt.text.splitting import Part
 from nmt.text.tokenizer import Tokenizers
@@ -53,7 +53,10 @@ class Translator(TextTranslator):
         for (best,) in translator.stream(open_file, window=500): ...     # unbounded input, bounded memory
 
     num_parameters: number of parameters of the loaded models, tied ones counted once
+    has_source:     False for a subclass for language models
     """
+
+    has_source = True
 
     def __init__(
         self,
@@ -123,6 +126,8 @@ class Translator(TextTranslator):
         torch_device = choose_device(device)
         loaded = [load_model(Path(member), torch_device) for member in (path, *ensemble)]
         first, metadata = loaded[0], loaded[0].metadata
+        for member in loaded:
+            require_kind(member.directory, member.metadata, language_model=not cls.has_source)
         tokenizers = Tokenizers.load(first.directory)
         for other in loaded[1:]:
             if Tokenizers.load(other.directory).files() != tokenizers.files():

@@ -70,13 +70,13 @@ class Evaluation:
 
 
 def metric_heading(name: str) -> str:
-    """Return the name of a metric, with its direction for TER."""
-    return "ter (lower is better)" if name == "ter" else name
+    """Return the name of a metric, with its direction if lower is better."""
+    return f"{name} (lower is better)" if name in ("ter", "perplexity", "bits-per-byte") else name
 
 
 def score_cell(score: Score) -> str:
     """Format a score with the half width of its interval."""
-    digits = 4 if score.name == "comet" else 2
+    digits = 4 if score.name in ("comet", "bits-per-byte") else 2
     interval = "" if score.interval is None else f" ± {score.interval:.{digits}f}"
     return f"{score.value:.{digits}f}{interval}"
 

@@ -20,6 +20,7 @@ from nmt.export.packages import Package, is_installed
 from nmt.export.parity import Parity, Sample, check_ctranslate2, check_huggingface, default_sample
 from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
 from nmt.recipe import UserError
+from nmt.storage.model_metadata import require_kind
 from nmt.storage.sealed import require_new
 from nmt.text.tokenizer import Tokenizers
 
@@ -52,6 +53,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
     require_new(out)
     _check_package(options)
     loaded = load_model(path, torch.device("cpu"))
+    require_kind(loaded.directory, loaded.metadata, language_model=False)
     tokenizers = Tokenizers.load(loaded.directory)
     files, notes = _convert(loaded, tokenizers, options)
     with _staging_folder(out) as folder:

@@ -421,8 +421,10 @@ class CTranslate2Translator(TextTranslator):
         if precision not in get_args(EnginePrecision):
             raise ValueError(f"precision must be one of {', '.join(get_args(EnginePrecision))}, got {precision!r}")
         engine_device = select_device(device)
-        defaults = read_model_metadata(find_model(Path(path))).decode
-        options = defaults if decode is None else decode.over(defaults)
+        metadata = read_model_metadata(find_model(Path(path)))
+        if metadata.is_language_model:
+            raise UserError(f"{path} is a language model; CTranslate2 translates only; use --engine torch")
+        options = metadata.decode if decode is None else decode.over(metadata.decode)
         require_supported(options, precision, engine_device, ensemble)
         compute_type = select_compute_type(precision, engine_device)
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

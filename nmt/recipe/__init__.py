@@ -5,9 +5,11 @@ Each section is a frozen pydantic model. The docstring of a field is the documen
 """
 
 from nmt.recipe.corpora import (
+    NO_LANGUAGE,
     Corpus,
     HuggingFaceCorpus,
     JsonLinesCorpus,
+    MonolingualCorpus,
     ParquetCorpus,
     SacrebleuCorpus,
     Section,
@@ -43,6 +45,7 @@ from nmt.recipe.toml import (
 from nmt.recipe.validation import explain
 
 __all__ = [
+    "NO_LANGUAGE",
     "BleuTokenizer",
     "CommandError",
     "Corpus",
@@ -54,6 +57,7 @@ __all__ = [
     "JsonLinesCorpus",
     "Metric",
     "ModelRecipe",
+    "MonolingualCorpus",
     "OrderlyEnd",
     "ParquetCorpus",
     "Recipe",

@@ -8,7 +8,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, field_validator, model_validator
 
-from nmt.recipe.corpora import Corpus, NonNegativeFloat, PositiveFloat, Probability, Section, SgmCorpus, TextCorpus
+from nmt.recipe.corpora import (
+    NO_LANGUAGE,
+    Corpus,
+    MonolingualCorpus,
+    NonNegativeFloat,
+    PositiveFloat,
+    Probability,
+    Section,
+    SgmCorpus,
+    TextCorpus,
+)
 from nmt.recipe.decoding import DecodeRecipe
 from nmt.recipe.evaluation import EvaluateRecipe
 
@@ -77,10 +87,12 @@ class DataRecipe(Section):
 class TokenizerRecipe(Section):
     """The SentencePiece model."""
 
-    algorithm: Literal["bpe", "unigram"] = "bpe"
-    """Byte-pair encoding (Sennrich et al. 2016; the paper) or unigram language model (Kudo 2018)."""
+    algorithm: Literal["bpe", "unigram", "char", "byte"] = "bpe"
+    """Byte-pair encoding (Sennrich et al. 2016; the paper), unigram language model (Kudo 2018), characters, or UTF-8
+    bytes."""
     vocab_size: PositiveInt = 32_000
-    """Vocabulary size, including special tokens and 256 byte tokens."""
+    """Vocabulary size, including special tokens and 256 byte tokens. With `char`, the maximum; rarer characters are
+    encoded as bytes. With `byte` it is always 261 and the tags: spaces have their own token."""
     joint: bool = True
     """One model for both languages (required for three-way tied embeddings), or one per language."""
     character_coverage: Annotated[float, Field(gt=0.9, le=1.0)] = 1.0
@@ -348,7 +360,7 @@ class Recipe(Section):
     name: str = Field(pattern=NAME_PATTERN)
     """Name of the run."""
     src_lang: str = Field(pattern=LANGUAGE_PATTERN)
-    """Source language, ISO 639 code."""
+    """Source language, ISO 639 code; `zxx` (no linguistic content) for a language model."""
     tgt_lang: str = Field(pattern=LANGUAGE_PATTERN)
     """Target language, ISO 639 code."""
     seed: int = 1
@@ -387,6 +399,7 @@ class Recipe(Section):
                 f"decode.tag is {self.decode.tag!r}; it must be the tag of a training corpus; "
                 "add it to a corpus, or correct it"
             )
+        self._require_language_model()
         if self.data.max_tokens + 1 > self.model.max_positions:
             raise ValueError(
                 f"data.max_tokens is {self.data.max_tokens}; the model also needs a position for EOS; "
@@ -398,6 +411,32 @@ class Recipe(Section):
                 f"set it to {self.data.max_tokens + 1} or more, or lower data.max_tokens"
             )
         return self
+
+    def _require_language_model(self) -> None:
+        """Raise ValueError unless all corpora have a source, or none of them and nothing else needs one."""
+        splits = {f"train.{index}": corpus for index, corpus in enumerate(self.data.train)}
+        splits |= {f"valid.{index}": corpus for index, corpus in enumerate(self.data.valid)}
+        splits |= {f"test.{name}": corpus for name, corpus in self.data.test.items()}
+        for name, corpus in splits.items():
+            if isinstance(corpus, MonolingualCorpus) and not self.is_language_model:
+                raise ValueError(
+                    f"data.{name} has no source, but src_lang is {self.src_lang!r}; a language model has none; set "
+                    f"src_lang to {NO_LANGUAGE!r}, or give pairs"
+                )
+            if self.is_language_model and not isinstance(corpus, MonolingualCorpus):
+                raise ValueError(
+                    f"data.{name} has kind {corpus.kind!r}, but src_lang is {NO_LANGUAGE!r}; a language model has no "
+                    "source; give corpora of kind 'monolingual', or correct src_lang"
+                )
+        if self.is_language_model and not self.tokenizer.joint and self.tokenizer.start_from is None:
+            raise ValueError("tokenizer.joint is false, but a language model has one language; set it to true")
+        if self.is_language_model and self.train.validate_bleu_every:
+            raise ValueError("train.validate_bleu_every needs translations; a language model has none; set it to 0")
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether the model has no source."""
+        return self.src_lang == NO_LANGUAGE
 
     @property
     def directory(self) -> Path:

@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from nmt.logs import warn
-from nmt.recipe import DecodeRecipe, ModelRecipe, UserError, upgrade_options
+from nmt.recipe import NO_LANGUAGE, DecodeRecipe, ModelRecipe, UserError, upgrade_options
 from nmt.storage.sealed import CorruptError
 
 FORMAT = 1
@@ -39,6 +39,18 @@ class ModelMetadata:
     origin: dict[str, Any] = field(default_factory=dict)
     reverse_target: bool = False
     max_tokens: int = DEFAULT_MAX_TOKENS
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether the model has no source."""
+        return self.src_lang == NO_LANGUAGE
+
+
+def require_kind(directory: Path, metadata: ModelMetadata, *, language_model: bool) -> None:
+    """Raise UserError if a model is not a language model, or is one, as `language_model` says."""
+    if metadata.is_language_model != language_model:
+        found, expected = ("translation", "language")[:: 1 if language_model else -1]
+        raise UserError(f"{directory} is a {found} model; it must be a {expected} model; give another one")
 
 
 def read_model_metadata(directory: Path) -> ModelMetadata:

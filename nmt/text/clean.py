@@ -7,7 +7,7 @@ import unicodedata
 from functools import cache
 from typing import Literal, get_args
 
-from nmt.recipe import DataRecipe
+from nmt.recipe import NO_LANGUAGE, DataRecipe
 
 Pair = tuple[str, str]
 UnicodeForm = Literal["NFC", "NFKC", "none"]
@@ -95,7 +95,7 @@ class Cleaner:
     def clean(self, src: str, tgt: str) -> Pair | DropReason:
         """Return the normalized pair, or the first reason to drop it."""
         pair = clean_src, clean_tgt = normalize(src, self._form), normalize(tgt, self._form)
-        if not (clean_src and clean_tgt):
+        if not (clean_tgt and (clean_src or self._src_lang == NO_LANGUAGE)):
             return "empty"
         if _is_damaged(src, clean_src) or _is_damaged(tgt, clean_tgt):
             return "control characters"
@@ -103,7 +103,7 @@ class Cleaner:
             return "too long"
         num_words = _count_words(clean_src, self._src_lang), _count_words(clean_tgt, self._tgt_lang)
         longer = max(num_words)
-        if longer > _MIN_WORDS_FOR_RATIO and longer > self._data.max_length_ratio * min(num_words):
+        if clean_src and longer > _MIN_WORDS_FOR_RATIO and longer > self._data.max_length_ratio * min(num_words):
             return "length ratio"
         if self._data.drop_identical and clean_src == clean_tgt and longer > _MIN_WORDS_FOR_IDENTICAL:
             return "identical sides"

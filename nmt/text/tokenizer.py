@@ -40,6 +40,9 @@ _JOINT_FILE, _SRC_FILE, _TGT_FILE = "tokenizer.model", "tokenizer.src.model", "t
 # Fixed on every machine, because the trained model may depend on the number of threads.
 _TRAINING_THREADS = 16
 
+# Special tokens, bytes, and the space.
+_BYTE_VOCAB_SIZE = 4 + 256 + 1
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -211,14 +214,15 @@ def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -
     The same lines and recipe give the same bytes on every machine. Raises UserError if the vocabulary size does not
     fit the text. Source: Sennrich et al. 2016 (bpe), Kudo 2018 (unigram), Kudo and Richardson 2018 (SentencePiece).
     """
-    written = io.BytesIO()
+    written, is_byte = io.BytesIO(), recipe.algorithm == "byte"
     try:
         with _normalization(recipe.lowercase) as normalization:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(valid_unicode(line) for line in lines),
+                # Bytes are characters with room for only one, the most frequent: the space.
+                sentence_iterator=iter(["a b c"]) if is_byte else (valid_unicode(line) for line in lines),
                 model_writer=written,
-                model_type=recipe.algorithm,
-                vocab_size=recipe.vocab_size,
+                model_type="char" if is_byte else recipe.algorithm,
+                vocab_size=_BYTE_VOCAB_SIZE + len(recipe.user_symbols) if is_byte else recipe.vocab_size,
                 character_coverage=recipe.character_coverage,
                 user_defined_symbols=list(recipe.user_symbols),
                 pad_id=PAD_ID,

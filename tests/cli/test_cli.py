@@ -352,7 +352,11 @@ def test_score_gives_what_the_beam_gave(run_dir: Path, tmp_path: Path, nmt: Nmt)
         totals.append((float(total), len(parts)))
     log_prob, tokens = map(sum, zip(*totals, strict=True))
     assert f"2 pairs, {tokens} tokens" in err
-    assert float(err.split()[-1]) == pytest.approx(math.exp(-log_prob / tokens), rel=1e-3)
+    (perplexity,) = re.findall(r"perplexity ([\d.]+), ", err)
+    assert float(perplexity) == pytest.approx(math.exp(-log_prob / tokens), rel=1e-3)
+    (bits_per_byte,) = re.findall(r"([\d.]+) bits per byte$", err.strip())
+    num_bytes = max(sum(len(text.encode()) for text in texts), 1)  # the translations may be empty
+    assert float(bits_per_byte) == pytest.approx(-log_prob / math.log(2) / num_bytes, rel=1e-3)
 
 
 @pytest.mark.parametrize("command", ["prepare", "train", "run"])

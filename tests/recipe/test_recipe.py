@@ -125,7 +125,7 @@ def test_packaged_recipes_load_and_have_the_name_of_their_file(path: Path) -> No
 
 def test_packaged_recipes_exist() -> None:
     pairs = {f"wmt14-en-{lang}-{size}" for lang in ("de", "fr") for size in ("base", "big")}
-    others = {"quickstart", "multi30k-en-de", "multi30k-en-fr", "tatoeba-en-de", "iwslt14-de-en"}
+    others = {"quickstart", "multi30k-en-de", "multi30k-en-fr", "tatoeba-en-de", "tatoeba-en-lm", "iwslt14-de-en"}
     assert pairs | others <= {path.stem for path in RECIPES}
 
 
@@ -605,7 +605,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
 
 
 def test_all_sections_are_exported() -> None:
-    assert len(SECTIONS) == 17
+    assert len(SECTIONS) == 18
     assert {Recipe, ToyCorpus} <= set(SECTIONS)
 
 

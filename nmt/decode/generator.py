@@ -1,0 +1,54 @@
+"""Generate text with a language model: a model whose source is empty (`src_lang = "zxx"`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from nmt.decode.glossary import Glossary, Required
+from nmt.decode.translation import Translation
+from nmt.decode.translator import Translator
+from nmt.recipe import DecodeRecipe, UserError
+from nmt.text.splitting import Part
+
+
+class TextGenerator(Translator):
+    """Continue lines of text with a language model, by sampling or beam search. See `Translator`.
+
+        generator = TextGenerator.load("runs/english", decode=DecodeRecipe(sampling=True, n_best=5))
+        generator.translate_n_best(["Once upon a time"])[0]          # five `Translation` objects that begin so
+        generator.translate_n_best([""])[0]                          # five texts
+
+    The probability of an output includes that of the line.
+    """
+
+    has_source = False
+
+    def start_translation(
+        self,
+        lines: Sequence[str],
+        n_best: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[Required]] | None = None,
+        *,
+        glossary: Glossary | Sequence[Glossary | None] | None = None,
+        partial_word: bool = False,
+    ) -> Callable[[], list[list[Translation]]]:
+        """Start the continuation of each line; see `Translator.start_translation`."""
+        terms = [glossary] if isinstance(glossary, Glossary) else glossary or ()
+        if any(prefixes or ()) or any(own is not None for own in terms):
+            raise UserError(
+                "prefixes and glossaries are for translation; each line is the beginning of a text for a language "
+                "model; leave them out"
+            )
+        empty = [""] * len(lines)
+        return super().start_translation(empty, n_best, lines, required, partial_word=partial_word)
+
+    def _set_decode(self, decode: DecodeRecipe) -> None:
+        for name in ("alignments", "shortlist"):
+            if getattr(decode, name):
+                raise UserError(f"decode.{name} is for translation; a language model has no source; leave it out")
+        super()._set_decode(decode)
+
+    def _split(self, line: str) -> list[Part]:
+        """Return one part without tokens: the source of a language model is empty."""
+        return [Part("", 0, [])]

@@ -1,0 +1,210 @@
+"""Language models: models without a source, from text to scores and generated text."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.checkpoint import load_model
+from nmt.decode.generator import TextGenerator
+from nmt.decode.scoring import Scorer
+from nmt.decode.translator import Translator
+from nmt.grammar import generate
+from nmt.packing.packed import PackedSequences
+from nmt.pipeline import run
+from nmt.recipe import DecodeRecipe, Recipe, RecipeError, TokenizerRecipe, UserError, parse_recipe
+from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.text.tokenizer import Tokenizers, train_tokenizer
+from tests.calling import Nmt
+
+# Longer than ten words, repeated, with spaces at the end and with characters that are rare or decomposed.
+UNUSUAL = ["one two three four five six seven eight nine ten eleven twelve", "same", "same", "cafe\u0301  ", "naïve 🙂"]
+
+
+def recipe_of(folder: Path, *overrides: str) -> Recipe:
+    text = f"""
+        name = "lm"
+        src_lang = "zxx"
+        tgt_lang = "en"
+        run_dir = '{folder / "run"}'
+        [data]
+        root = '{folder}'
+        train = [{{ kind = "monolingual", path = "train" }}]
+        valid = [{{ kind = "monolingual", path = "valid" }}]
+        test.news = {{ kind = "monolingual", path = "test" }}
+        workers = 1
+        max_tokens = 127
+        [tokenizer]
+        algorithm = "char"
+        vocab_size = 320
+        [model]
+        d_model = 32
+        d_ff = 64
+        num_heads = 2
+        num_encoder_layers = 1
+        num_decoder_layers = 1
+        dropout = 0.0
+        max_positions = 128
+        [train]
+        max_steps = 60
+        batch_tokens = 1_000
+        micro_batch_tokens = 1_000
+        schedule = "constant"
+        learning_rate = 1e-2
+        warmup_steps = 5
+        validate_every = 20
+        save_every = 20
+        precision = "fp32"
+        device = "cpu"
+        threads = 1
+        [decode]
+        max_extra_tokens = 60
+        length_penalty = "none"
+    """
+    return parse_recipe(text, overrides)
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained run."""
+    folder = tmp_path_factory.mktemp("lm")
+    texts = [pair.src for pair in generate("train", 400, 1) if len(pair.src) < 100]
+    for name, lines in (("train", [*texts[40:], *UNUSUAL]), ("valid", texts[:20]), ("test", texts[20:28])):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    run(recipe_of(folder))
+    return folder / "run"
+
+
+def bits(model: Path, text: str) -> float:
+    """The negative binary logarithm of the probability of a text."""
+    return bits_of_tokens(model, Tokenizers.load(model / "model").tgt.encode(text))
+
+
+def bits_of_tokens(model: Path, tokens: list[int]) -> float:
+    """The negative binary logarithm of the probability of tokens and EOS, one token at a time."""
+    loaded, zero, total = load_model(model, torch.device("cpu")), torch.zeros(1, 1, dtype=torch.int64), 0.0
+    tokens = [*tokens, EOS_ID]
+    with torch.inference_mode():
+        state = loaded.model.start(PackedSequences.from_lists([[EOS_ID]]), 1)
+        for last, token in zip([BOS_ID, *tokens], tokens, strict=False):
+            total -= float(loaded.model.step(zero + last, state)[0, 0, token])
+            state.reorder(zero)
+    return total / math.log(2)
+
+
+def test_run_reports_perplexity_and_bits_per_byte(language_model: Path) -> None:
+    lines = (language_model.parent / "test").read_text(encoding="utf-8").splitlines()
+    total = sum(bits(language_model, line) for line in lines)
+    (test,) = json.loads((language_model / "report.json").read_text())["tests"]
+    scores = {score["name"]: score["value"] for score in test["scores"]}
+    assert scores["bits-per-byte"] == pytest.approx(total / sum(map(len, lines)), rel=1e-4)
+    num_tokens = sum(len(line) + 2 for line in lines)  # characters, the space before the first word, and EOS
+    assert math.log2(scores["perplexity"]) == pytest.approx(total / num_tokens, rel=1e-4)
+    assert scores["bits-per-byte"] < 5.0  # uniform over the vocabulary is above 8
+
+
+def test_preparation_keeps_all_clean_lines(language_model: Path) -> None:
+    report = json.loads((language_model / "data" / "prepare.json").read_text())
+    assert report["train"]["pairs"] == report["train"]["pairs_read"] - 1
+    assert {reason: count for reason, count in report["train"]["drops"].items() if count} == {"duplicate": 1}
+    assert report["train"]["src"]["tokens"] == 0
+
+
+def test_generated_text_continues_the_line(language_model: Path) -> None:
+    decode = DecodeRecipe(sampling=True, n_best=4)
+    generator = TextGenerator.load(language_model, "cpu", "fp32", decode)
+    lines = ["", "the ", "naïve"]
+    outputs = generator.translate_n_best(lines)
+    tokenizer = Tokenizers.load(language_model / "model").tgt
+    for line, samples in zip(lines, outputs, strict=True):
+        assert len({sample.text for sample in samples}) > 1
+        for sample in samples:
+            assert sample.text.startswith(line.strip())
+            tokens = tokenizer.ids(sample.pieces)
+            assert sample.log_prob == pytest.approx(-bits_of_tokens(language_model, tokens) * math.log(2), rel=1e-3)
+    assert generator.translate_n_best(lines) == outputs
+
+
+def test_beam_search_finds_a_more_probable_text_than_samples(language_model: Path) -> None:
+    best = TextGenerator.load(language_model, "cpu", "fp32", DecodeRecipe(beam_size=8)).translate_n_best(["the"])[0][0]
+    sampled = TextGenerator.load(language_model, "cpu", "fp32", DecodeRecipe(sampling=True, n_best=8))
+    assert all(best.log_prob > sample.log_prob for sample in sampled.translate_n_best(["the"])[0])
+
+
+def test_scorer_ignores_sources(language_model: Path) -> None:
+    scorer = Scorer.load(language_model, "cpu")
+    first, second = scorer.score(["", "a source"], ["the text"] * 2)
+    assert first.log_prob == pytest.approx(second.log_prob, rel=1e-6)
+    assert first.log_prob == pytest.approx(-bits(language_model, "the text") * math.log(2), rel=1e-4)
+
+
+def test_commands(language_model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("the text\n\nété\n", encoding="utf-8")
+    code, out, err = nmt("score", language_model, tmp_path / "text", "--device", "cpu")
+    expected = [bits(language_model, line) for line in ("the text", "", "été")]
+    assert code == 0
+    assert [float(line) for line in out.splitlines()] == pytest.approx([-b * math.log(2) for b in expected], rel=1e-4)
+    assert f"{sum(expected) / (8 + 0 + 5):.3f}" in err
+
+    code, out, err = nmt("translate", language_model, tmp_path / "text", "--set", "sampling=true", "--device", "cpu")
+    assert code == 0
+    first, _, third = out.splitlines()
+    assert first.startswith("the text")
+    assert third.startswith("été")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("score", "{lm}", "{text}", "{text}"), "is a language model, which scores SRC; leave out TGT"),
+        (("translate", "{lm}", "{text}", "--prefixes", "{text}"), "prefixes and glossaries are for translation"),
+        (("translate", "{lm}", "{text}", "--with-alignments"), "decode.alignments is for translation"),
+        (("translate", "{lm}", "{text}", "--engine", "ctranslate2"), "is a language model"),
+        (("align", "{lm}", "{text}", "{text}"), "is a language model; it must be a translation model"),
+        (("export", "{lm}", "--to", "huggingface", "-o", "{out}"), "is a language model; it must be a translation"),
+    ],
+)
+def test_wrong_uses_are_errors_of_one_line(
+    language_model: Path, nmt: Nmt, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "text").write_text("the text\n", encoding="utf-8")
+    names = {"lm": str(language_model), "text": str(tmp_path / "text"), "out": str(tmp_path / "out")}
+    code, out, err = nmt(*(argument.format(**names) for argument in arguments))
+    assert code in (1, 2)
+    assert out == ""
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_translator_needs_a_translation_model(language_model: Path) -> None:
+    with pytest.raises(UserError, match="is a language model; it must be a translation model"):
+        Translator.load(language_model, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["src_lang=de"], "data.train.0 has no source, but src_lang is 'de'"),
+        (['data.valid=[{kind="toy"}]'], "data.valid.0 has kind 'toy', but src_lang is 'zxx'"),
+        (["tokenizer.joint=false", "model.tied_embeddings=decoder"], "tokenizer.joint is false"),
+        (["train.validate_bleu_every=20"], "train.validate_bleu_every needs translations"),
+    ],
+)
+def test_recipe_of_a_language_model_has_no_source(tmp_path: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        recipe_of(tmp_path, *overrides)
+
+
+@pytest.mark.parametrize("algorithm", ["char", "byte"])
+def test_characters_and_bytes_spell_any_text(tmp_path: Path, algorithm: str) -> None:
+    options = TokenizerRecipe.model_validate({"algorithm": algorithm, "vocab_size": 300, "user_symbols": ["<web>"]})
+    tokenizer = train_tokenizer(iter(["ab ab", "b \u4f60"]), options, tmp_path / "t.model")
+    for text in ("ab b", "été 日本 🙂", "a"):
+        tokens = tokenizer.encode(text)
+        assert tokenizer.decode(tokens) == text
+        if algorithm == "byte":
+            assert len(tokens) == len(text.encode()) + 1  # the space before the first word
+    assert tokenizer.vocab_size == 262 if algorithm == "byte" else tokenizer.vocab_size == 261 + len("▁ab你")
+    assert tokenizer.encode("<web>")[-1] == tokenizer.tag_id("<web>")
