@@ -26,7 +26,7 @@ LAYERS = (
     ("train", "decode"),
     ("keep", "rerank", "export", "plots"),
     ("evaluate",),
-    ("bench", "streams", "serve", "experiments", "heads"),
+    ("bench", "streams", "serve", "experiments", "heads", "classify"),
     ("pipeline",),
     ("nmt", "guide"),
     ("cli",),

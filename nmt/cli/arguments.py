@@ -19,22 +19,21 @@ from nmt.streams.output import STANDARD_STREAM, require_not_input
 from nmt.text.lines import input_name, read_lines
 
 
-def packaged_recipes() -> dict[str, Path]:
-    """Return the recipes that come with nmt, by name."""
-    with as_file(files("nmt").joinpath("recipes")) as folder:
-        return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+def packaged_recipes(folder: str = "") -> dict[str, Path]:
+    """Return the recipes that come with nmt, by name; those in `sweeps` are for `nmt repeat`."""
+    with as_file(files("nmt").joinpath("recipes", folder)) as path:
+        return {recipe.stem: recipe for recipe in sorted(path.glob("*.toml"))}
 
 
-def packaged_sweeps() -> dict[str, Path]:
-    """Return the sweeps that come with nmt, by name; see `nmt repeat`."""
-    with as_file(files("nmt").joinpath("recipes", "sweeps")) as folder:
-        return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+def packaged_files() -> dict[str, Path]:
+    """Return the recipes of models and classifiers and the sweeps that come with nmt, by name."""
+    return packaged_recipes() | packaged_recipes("classifiers") | packaged_recipes("sweeps")
 
 
 def find_recipe(name: str) -> Path:
-    """Return the path of a recipe file, or of the packaged recipe or sweep of that name."""
+    """Return the path of a recipe file, or of the packaged one of that name."""
     path = Path(name)
-    if path.exists() or name not in (packaged := packaged_recipes() | packaged_sweeps()):
+    if path.exists() or name not in (packaged := packaged_files()):
         return path
     say(f"{name} is a recipe that comes with nmt; to change it: nmt recipes {name} -o {name}.toml")
     return packaged[name]

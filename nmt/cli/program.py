@@ -62,6 +62,10 @@ COMMANDS = {
     "translate": Command("nmt.cli.translate", "translate", "Translate text, line by line."),
     "serve": Command("nmt.cli.serve", "serve", "Serve translations over HTTP."),
     "score": Command("nmt.cli.score", "score", "Print the log-probabilities of given translations."),
+    "classify": Command("nmt.cli.classify", "classify", "Print the probabilities of a classifier, line by line."),
+    "train-classifier": Command(
+        "nmt.cli.classify", "train_classifier", "Train a classifier of texts or of text pairs."
+    ),
     "align": Command("nmt.cli.align", "align", "Align the words of sentence pairs."),
     "heads": Command("nmt.cli.heads", "heads", "Measure attention heads, and prune them."),
     "rerank": Command("nmt.cli.rerank", "rerank", "Rerank n-best lists with several models."),

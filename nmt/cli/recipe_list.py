@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import packaged_recipes, packaged_sweeps, write_new
+from nmt.cli.arguments import packaged_files, write_new
 from nmt.recipe import CommandError
 
 
@@ -17,7 +17,7 @@ def recipes(
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Copy the recipe to this new file.")] = None,
 ) -> None:
     """List the recipes and sweeps that come with nmt; print or copy one."""
-    packaged = packaged_recipes() | packaged_sweeps()
+    packaged = packaged_files()
     if name is None:
         if out is not None:
             raise CommandError("nmt recipes -o FILE needs the name of a recipe; give one, such as quickstart")

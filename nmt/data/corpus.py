@@ -49,12 +49,16 @@ _LINES_PER_BATCH = 1024
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options common to all corpora of a recipe. Relative paths start from `root`."""
+    """Options common to all corpora of a recipe. Relative paths start from `root`.
+
+    whole_numbers: accept whole numbers in fields of records, as text; labels are often numbers
+    """
 
     root: Path
     src_lang: str
     tgt_lang: str
     invalid_utf8: InvalidUtf8 = "error"
+    whole_numbers: bool = False
 
     @classmethod
     def from_recipe(cls, recipe: Recipe) -> ReadOptions:
@@ -95,9 +99,9 @@ def read_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[Pair]:
                 return _read_xml(src, options)
             return _read_sgm(src, _existing(corpus.references[0], root), invalid_utf8)
         case ParquetCorpus():
-            return _read_parquet(corpus, _existing(corpus.path, root))
+            return _read_parquet(corpus, _existing(corpus.path, root), options)
         case JsonLinesCorpus():
-            return _read_json_lines(corpus, _existing(corpus.path, root), invalid_utf8)
+            return _read_json_lines(corpus, _existing(corpus.path, root), options)
         case HuggingFaceCorpus():
             return _read_hugging_face(corpus, options)
         case SacrebleuCorpus():
@@ -289,11 +293,11 @@ def _read_xml(path: Path, options: ReadOptions) -> Iterator[Pair]:
             yield one_line(src).strip(), one_line(tgt).strip()
 
 
-def _read_parquet(corpus: ParquetCorpus, path: Path) -> Iterator[Pair]:
+def _read_parquet(corpus: ParquetCorpus, path: Path, options: ReadOptions) -> Iterator[Pair]:
     with _parquet_file(path) as file:
         fields = (corpus.src_field, corpus.tgt_field)
         for record in _parquet_records(file, [field.partition(".")[0] for field in fields]):
-            yield _fields(record, *fields, where=str(path))
+            yield _fields(record, *fields, str(path), options)
 
 
 @contextmanager
@@ -316,11 +320,11 @@ def _parquet_records(file: Any, columns: list[str]) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _read_json_lines(corpus: JsonLinesCorpus, path: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
-    for number, line in enumerate(read_lines(path, invalid_utf8), start=1):
+def _read_json_lines(corpus: JsonLinesCorpus, path: Path, options: ReadOptions) -> Iterator[Pair]:
+    for number, line in enumerate(read_lines(path, options.invalid_utf8), start=1):
         if line.strip():
             where = f"{path}, line {number}"
-            yield _fields(parse_json(line, where), corpus.src_field, corpus.tgt_field, where)
+            yield _fields(parse_json(line, where), corpus.src_field, corpus.tgt_field, where, options)
 
 
 def _read_trees(path: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
@@ -362,7 +366,7 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
         dataset = load_dataset(name, corpus.config, split=corpus.split, revision=corpus.revision, streaming=True)
         records = iter(dataset)
         while (record := next(records, None)) is not None:
-            yield _fields(record, src_field, tgt_field, where=f"dataset {name}")
+            yield _fields(record, src_field, tgt_field, f"dataset {name}", options)
     except UserError:
         raise
     except Exception as error:  # network and file formats: a dozen packages
@@ -395,5 +399,7 @@ def sacrebleu_files(name: str, lang_pair: str) -> tuple[Path, list[Path]]:
     return src, refs
 
 
-def _fields(record: Any, src_field: str, tgt_field: str, where: str) -> Pair:
+def _fields(record: Any, src_field: str, tgt_field: str, where: str, options: ReadOptions) -> Pair:
+    if options.whole_numbers and isinstance(record, dict):
+        record = {name: str(value) if type(value) is int else value for name, value in record.items()}
     return text_field(record, src_field, where), text_field(record, tgt_field, where)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import assert_never
 
 import torch
@@ -33,7 +33,9 @@ class Transformer(nn.Module):
         self.encoder = Encoder(recipe)
         self.decoder = Decoder(recipe)
         self._tie_embeddings()
-        self._initialize()
+        initialize(self, recipe, (self.src_embedding.weight, self.tgt_embedding.weight, self.output.weight))
+        if self.output.bias is not None:
+            nn.init.zeros_(self.output.bias)
 
     def forward(self, src: PackedSequences, tgt: PackedSequences) -> Tensor:
         """Return the decoder output for every target position, (tgt.total, d_model); `logits` projects it.
@@ -126,24 +128,23 @@ class Transformer(nn.Module):
             case _:
                 assert_never(self.recipe.tied_embeddings)
 
-    def _initialize(self) -> None:
-        """Xavier uniform for matrices, zero for biases, N(0, 1/d_model) for embeddings: unit variance after scaling.
 
-        Fused matrices (W_Q, W_K, W_V) are initialized separately.
-        """
-        num_fused = {"qkv": 3, "kv": 2, "inner": 2 if self.recipe.activation == "swiglu" else 1}
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Linear):
-                for matrix in module.weight.chunk(num_fused.get(name.rpartition(".")[2], 1)):
-                    nn.init.xavier_uniform_(matrix)
-                nn.init.zeros_(module.bias)
-        for module in self.modules():
-            if isinstance(module, RelativePositions):
-                nn.init.xavier_uniform_(module.keys)
-                nn.init.xavier_uniform_(module.values)
-        embeddings = {id(w): w for w in (self.src_embedding.weight, self.tgt_embedding.weight, self.output.weight)}
-        learned_positions = (w for name, w in self.named_parameters() if name.endswith("embedding.positions"))
-        for weight in (*embeddings.values(), *learned_positions):
-            nn.init.normal_(weight, std=self.recipe.d_model**-0.5)
-        if self.output.bias is not None:
-            nn.init.zeros_(self.output.bias)
+def initialize(model: nn.Module, recipe: ModelRecipe, embeddings: Iterable[Tensor]) -> None:
+    """Xavier uniform for matrices, zero for biases, N(0, 1/d_model) for `embeddings`: unit variance after scaling.
+
+    Fused matrices (W_Q, W_K, W_V) are initialized separately.
+    """
+    num_fused = {"qkv": 3, "kv": 2, "inner": 2 if recipe.activation == "swiglu" else 1}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            for matrix in module.weight.chunk(num_fused.get(name.rpartition(".")[2], 1)):
+                nn.init.xavier_uniform_(matrix)
+            nn.init.zeros_(module.bias)
+    for module in model.modules():
+        if isinstance(module, RelativePositions):
+            nn.init.xavier_uniform_(module.keys)
+            nn.init.xavier_uniform_(module.values)
+    distinct = {id(weight): weight for weight in embeddings}
+    learned_positions = (w for name, w in model.named_parameters() if name.endswith("embedding.positions"))
+    for weight in (*distinct.values(), *learned_positions):
+        nn.init.normal_(weight, std=recipe.d_model**-0.5)

@@ -4,6 +4,7 @@ Each section is a frozen pydantic model. The docstring of a field is the documen
 `nmt config RECIPE` prints. Values that can be computed (gradient accumulation, number of processes) are not options.
 """
 
+from nmt.recipe.classification import NOISE_KINDS, ClassificationRecipe, LabeledDataRecipe, Noise, has_label
 from nmt.recipe.corpora import (
     NO_LANGUAGE,
     Corpus,
@@ -35,6 +36,7 @@ from nmt.recipe.toml import (
     dump_choices,
     dump_recipe,
     is_dumped,
+    load_classification_recipe,
     load_recipe,
     load_saved_recipe,
     override_decode,
@@ -45,8 +47,10 @@ from nmt.recipe.toml import (
 from nmt.recipe.validation import explain
 
 __all__ = [
+    "NOISE_KINDS",
     "NO_LANGUAGE",
     "BleuTokenizer",
+    "ClassificationRecipe",
     "CommandError",
     "Corpus",
     "DataRecipe",
@@ -55,9 +59,11 @@ __all__ = [
     "HuggingFaceCorpus",
     "JobEnded",
     "JsonLinesCorpus",
+    "LabeledDataRecipe",
     "Metric",
     "ModelRecipe",
     "MonolingualCorpus",
+    "Noise",
     "OrderlyEnd",
     "ParquetCorpus",
     "Recipe",
@@ -76,7 +82,9 @@ __all__ = [
     "dump_choices",
     "dump_recipe",
     "explain",
+    "has_label",
     "is_dumped",
+    "load_classification_recipe",
     "load_recipe",
     "load_saved_recipe",
     "override_decode",

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from nmt.recipe.classification import LabeledDataRecipe
 from nmt.recipe.corpora import CORPUS_KINDS, Section, TrainingOptions
 from nmt.recipe.documentation import option_documentation
 from nmt.recipe.sections import DataRecipe, Recipe
@@ -92,6 +93,8 @@ def option_reference() -> str:
             lines += _table(f"[{name}]", section.summary, section, section.model_fields)
             if name == "data":
                 lines += _corpora()
+    summary = f"{LabeledDataRecipe.summary} The other sections are as above; options without effect are errors."
+    lines += _table("[data] of a classifier, for `nmt train-classifier`", summary, LabeledDataRecipe.model_fields)
     return "\n".join(lines) + "\n"
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tomli_w
 from pydantic import ValidationError
 
+from nmt.recipe.classification import ClassificationRecipe
 from nmt.recipe.corpora import Corpus, Section, TrainingOptions
 from nmt.recipe.decoding import DecodeRecipe
 from nmt.recipe.errors import RecipeError
@@ -20,21 +21,31 @@ from nmt.recipe.validation import explain, explain_with_origin
 # The table whose keys are phrases, which may contain dots and spaces.
 _PHRASES = ("decode", "bias")
 
+Root = TypeVar("Root", bound=Section)
+
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Load a TOML recipe and apply overrides such as `train.max_steps=100`.
 
     Raises RecipeError for a missing file, invalid TOML, an unknown option or an invalid value.
     """
+    return parse_recipe(_read(path), overrides, where=str(path))
+
+
+def load_classification_recipe(path: Path, overrides: Sequence[str] = ()) -> ClassificationRecipe:
+    """Load the recipe of a classifier; see `load_recipe`."""
+    return _parse(ClassificationRecipe, _read(path), overrides, where=str(path))
+
+
+def _read(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8-sig")  # accepts a byte order mark
+        return path.read_text(encoding="utf-8-sig")  # accepts a byte order mark
     except OSError as error:
         raise RecipeError(
             f"cannot read recipe {path}: {error.strerror}; give a TOML file, or a name that `nmt recipes` lists"
         ) from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"recipe {path} is not UTF-8 text; save it as UTF-8") from error
-    return parse_recipe(text, overrides, where=str(path))
 
 
 def load_saved_recipe(path: Path) -> Recipe:
@@ -54,15 +65,19 @@ def parse_saved_recipe(text: str) -> Recipe:
 
 def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe") -> Recipe:
     """Parse a TOML recipe and apply overrides; see `load_recipe`."""
+    return _parse(Recipe, text, overrides, where)
+
+
+def _parse(root: type[Root], text: str, overrides: Sequence[str], where: str) -> Root:
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{where} is not valid TOML: {error}; fix that line") from error
     _apply_overrides(tree, overrides)
     try:
-        return Recipe.model_validate(tree)
+        return root.model_validate(tree)
     except ValidationError as error:
-        raise RecipeError(explain_with_origin(error, overrides, where)) from error
+        raise RecipeError(explain_with_origin(error, overrides, where, root)) from error
 
 
 def revalidate(recipe: Recipe) -> Recipe:
@@ -90,7 +105,7 @@ class _DecodeSection(Section):
     decode: DecodeRecipe
 
 
-def dump_recipe(recipe: Recipe) -> str:
+def dump_recipe(recipe: Recipe | ClassificationRecipe) -> str:
     """Format a recipe as TOML with all options; `parse_recipe` restores it."""
     return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
 

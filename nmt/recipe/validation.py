@@ -10,7 +10,7 @@ from typing import Any, Union, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from nmt.recipe.corpora import CORPUS_KINDS, TAG_PATTERN
+from nmt.recipe.corpora import CORPUS_KINDS, TAG_PATTERN, Section
 from nmt.recipe.former_options import REMOVED, RENAMED, RENAMED_KINDS
 from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, Recipe
 
@@ -42,13 +42,18 @@ def explain(error: ValidationError) -> str:
     return " | ".join(phrase for _, phrase in _problems(error))
 
 
-def explain_with_origin(error: ValidationError, overrides: Sequence[str], where: str) -> str:
-    """Format all errors of pydantic on one line, with `where` before those that no override has caused."""
+def explain_with_origin(
+    error: ValidationError, overrides: Sequence[str], where: str, root: type[Section] = Recipe
+) -> str:
+    """Format all errors of pydantic on one line, with `where` before those that no override has caused.
+
+    root: the section of the whole file
+    """
     keys = [override.partition("=")[0].strip() for override in overrides]
     keys = ["decode.bias" if key.startswith("decode.bias.") else key for key in keys]  # phrases may be quoted
     of_overrides: list[str] = []
     of_file: list[str] = []
-    for option, phrase in _problems(error):
+    for option, phrase in _problems(error, root):
         is_overridden = any(_contains(option, key) or _contains(key, option) for key in keys)
         (of_overrides if is_overridden else of_file).append(phrase)
     return " | ".join(of_overrides + ([f"{where}: {' | '.join(of_file)}"] if of_file else []))
@@ -59,7 +64,7 @@ def _contains(outer: str, inner: str) -> bool:
     return not outer or f"{inner}.".startswith(f"{outer}.")
 
 
-def _problems(error: ValidationError) -> Iterator[tuple[str, str]]:
+def _problems(error: ValidationError, root: type[Section] = Recipe) -> Iterator[tuple[str, str]]:
     """Yield each invalid option, named as in the file, and a description of its error."""
     problems = error.errors()
     locations = [problem["loc"] for problem in problems]
@@ -68,12 +73,12 @@ def _problems(error: ValidationError) -> Iterator[tuple[str, str]]:
         location = problem["loc"]
         # An error of a section may only be a consequence of errors of its options.
         if not any(other[: len(location)] == location and other != location for other in locations):
-            by_option.setdefault(".".join(_written_names(location)), []).append(problem)
+            by_option.setdefault(".".join(_written_names(location, root)), []).append(problem)
     for option, of_option in by_option.items():
-        yield option, _describe_problem(option, of_option)
+        yield option, _describe_problem(option, of_option, root)
 
 
-def _describe_problem(where: str, problems: Sequence[ErrorDetails]) -> str:
+def _describe_problem(where: str, problems: Sequence[ErrorDetails], root: type[Section]) -> str:
     """Describe the errors of an option: one for each type of a union."""
     problem = problems[0]
     if problem["type"] in ("union_tag_not_found", "union_tag_invalid"):
@@ -86,8 +91,8 @@ def _describe_problem(where: str, problems: Sequence[ErrorDetails]) -> str:
     if where in RENAMED:
         return f"unknown option {where!r}; it is now {RENAMED[where]!r}; use that name"
     if problem["type"] == "extra_forbidden":
-        return f"unknown option {where!r}; {_suggest(problem['loc'])}"
-    if problem["type"] == "missing" and _is_section(_annotation(problem["loc"])):
+        return f"unknown option {where!r}; {_suggest(problem['loc'], root)}"
+    if problem["type"] == "missing" and _is_section(_annotation(problem["loc"], root)):
         return f"section [{where}] is missing; every recipe needs one; recipes/quickstart.toml is an example"
     if problem["type"] == "missing":
         return f"option {where!r} is missing; set it"
@@ -98,15 +103,17 @@ def _describe_problem(where: str, problems: Sequence[ErrorDetails]) -> str:
     )
 
 
-def _suggest(location: Sequence[str | int]) -> str:
+def _suggest(location: Sequence[str | int], root: type[Section]) -> str:
     """Suggest a known option of the same section, or else of another section."""
     section, name = location[:-1], str(location[-1])
-    if near := _nearest(name, _known_names(section)):
+    if near := _nearest(name, _known_names(section, root)):
         return f"did you mean {near!r}?"
-    for other in Recipe.model_fields if section in [(one,) for one in Recipe.model_fields] or not section else ():
-        if _is_section(_annotation((other,))) and (near := _nearest(name, _known_names((other,)), similarity=0.8)):
+    for other in root.model_fields if section in [(one,) for one in root.model_fields] or not section else ():
+        if _is_section(_annotation((other,), root)) and (
+            near := _nearest(name, _known_names((other,), root), similarity=0.8)
+        ):
             return f"did you mean {f'{other}.{near}'!r}?"
-    return f"known options: {', '.join(_known_names(section))}"
+    return f"known options: {', '.join(_known_names(section, root))}"
 
 
 def _nearest(name: str, known: Sequence[str], similarity: float = 0.5) -> str | None:
@@ -131,7 +138,7 @@ def _requirement(problem: ErrorDetails) -> str:
             return problem["msg"].partition(" should ")[2] or f"be another: {problem['msg']}"
 
 
-def _written_names(location: Sequence[str | int]) -> list[str]:
+def _written_names(location: Sequence[str | int], root: type[Section]) -> list[str]:
     """Return the names of a location as written in the file, such as `data.train.0.src`.
 
     Drops what pydantic adds: the kind of a corpus, and the type of a union.
@@ -140,17 +147,17 @@ def _written_names(location: Sequence[str | int]) -> list[str]:
     return [
         str(part)
         for index, part in enumerate(location)
-        if not (is_corpus and index == 3) and not (isinstance(part, str) and _is_union(location[:index]))
+        if not (is_corpus and index == 3) and not (isinstance(part, str) and _is_union(location[:index], root))
     ]
 
 
-def _is_union(location: Sequence[str | int]) -> bool:
-    return get_origin(_annotation(location)) in (Union, UnionType)
+def _is_union(location: Sequence[str | int], root: type[Section]) -> bool:
+    return get_origin(_annotation(location, root)) in (Union, UnionType)
 
 
-def _annotation(location: Sequence[str | int]) -> Any:
+def _annotation(location: Sequence[str | int], root: type[Section]) -> Any:
     """Return the type of an option; pydantic adds the kind of a corpus to the location."""
-    annotation: Any = Recipe
+    annotation: Any = root
     for part in location:
         if part in CORPUS_KINDS:
             annotation = CORPUS_KINDS[str(part)]
@@ -163,7 +170,7 @@ def _is_section(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
-def _known_names(location: Sequence[str | int]) -> list[str]:
+def _known_names(location: Sequence[str | int], root: type[Section]) -> list[str]:
     """Return the options of the section or corpus at a location."""
-    section: type[BaseModel] = _annotation(location)
+    section: type[BaseModel] = _annotation(location, root)
     return list(section.model_fields)

@@ -8,6 +8,9 @@ from typing import Any
 
 from nmt.recipe import UserError
 
+MODEL, CLASSIFIER = "model.toml", "classifier.toml"
+"""Files that describe a translation model and a classifier in their directories."""
+
 
 def checkpoint_directory(run: Path, step: int) -> Path:
     """Return the directory of a checkpoint; names sort by step."""
@@ -24,20 +27,27 @@ def list_checkpoints(run: Path) -> list[Path]:
     return sorted(path for path in (run / "checkpoints").glob("step-????????") if path.is_dir())
 
 
-def find_model(path: Path) -> Path:
-    """Resolve a user path to a model directory; raise UserError if there is none.
+def find_model(path: Path, description: str = MODEL) -> Path:
+    """Resolve a user path to the directory of a translation model, or of a classifier; raise UserError without one.
 
     A model directory or a checkpoint is returned as it is. For a run, returns its averaged model, or its newest
     checkpoint if there is no averaged model.
+
+    description: file that describes the model: `MODEL` or `CLASSIFIER`
     """
-    if (path / "model.toml").is_file():
-        return path
-    if (path / "model" / "model.toml").is_file():
-        return path / "model"
-    if checkpoints := list_checkpoints(path):
+    checkpoints = list_checkpoints(path)
+    for directory in (path, path / "model"):
+        if (directory / description).is_file():
+            return directory
+    for directory in (path, path / "model", *checkpoints[-1:]):
+        if description == MODEL and (directory / CLASSIFIER).is_file():
+            raise UserError(f"{path} is a classifier; expected a translation model; use it with nmt classify")
+        if description == CLASSIFIER and (directory / MODEL).is_file():
+            raise UserError(f"{path} is a translation model; expected a classifier; nmt train-classifier makes one")
+    if checkpoints:
         return checkpoints[-1]
     wrong = "does not exist" if not path.exists() else "has no model"
-    raise UserError(f"{path} {wrong}; expected a model directory (with model.toml), a checkpoint or a run directory")
+    raise UserError(f"{path} {wrong}; expected a model directory (with {description}), a checkpoint or a run directory")
 
 
 def find_prepared(path: Path) -> Path:

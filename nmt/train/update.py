@@ -88,7 +88,7 @@ class Updater:
         for index, micro in enumerate(update.micro_batches):
             is_last = index == len(update.micro_batches) - 1
             batch = micro.batch.pad_to_multiple(self._row_multiple)
-            torch.manual_seed(_dropout_seed(self.recipe.seed, step, micro.number))
+            torch.manual_seed(dropout_seed(self.recipe.seed, step, micro.number))
             # DDP all-reduces gradients once per update, during the last backward pass.
             with nullcontext() if self._ddp is None or is_last else self._ddp.no_sync():
                 with autocast(self.precision, device):
@@ -123,6 +123,6 @@ class Updater:
         return torch.nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
 
 
-def _dropout_seed(seed: int, step: int, micro_batch: int) -> int:
+def dropout_seed(seed: int, step: int, micro_batch: int) -> int:
     """Return the dropout seed of a micro-batch, which does not depend on the world size."""
     return int(np.random.SeedSequence([seed % (1 << 64), step, micro_batch]).generate_state(1, np.uint64)[0] >> 1)

@@ -138,7 +138,7 @@ def test_the_help_shows_defaults_that_are_written_into_it(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("nmt tra", ["train", "translate"]),
+        ("nmt tra", ["train", "translate", "train-classifier"]),
         ("nmt translate --beam", ["--beam-size"]),
         ("nmt translate --engine ", ["auto", "torch", "ctranslate2"]),
         ("nmt train --", ["--seed", "--threads", "--help"]),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.cli.arguments import find_recipe, packaged_sweeps
+from nmt.cli.arguments import find_recipe, packaged_recipes
 from nmt.experiments.sweep import is_sweep, load_sweep, make_sweep
 from nmt.recipe import RecipeError
 
@@ -81,8 +81,8 @@ def test_error_of_a_variant_has_its_name(recipe: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["table3-wmt14", "table3-multi30k"])
-def test_packaged_sweeps_change_the_options_of_table_3(name: str, tmp_path: Path) -> None:
-    sweep = load_sweep(packaged_sweeps()[name], find_recipe, 1, ())
+def test_packaged_recipes_change_the_options_of_table_3(name: str, tmp_path: Path) -> None:
+    sweep = load_sweep(packaged_recipes("sweeps")[name], find_recipe, 1, ())
     runs = {run.variant: run.recipe for run in sweep.runs(tmp_path)}
     base = runs["base"].model
     assert {label.split()[0] for label in runs} == {"base", "A", "B", "C", "D", "E", "big"}

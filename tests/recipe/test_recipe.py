@@ -605,7 +605,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
 
 
 def test_all_sections_are_exported() -> None:
-    assert len(SECTIONS) == 18
+    assert len(SECTIONS) == 20
     assert {Recipe, ToyCorpus} <= set(SECTIONS)
 
 

@@ -1,0 +1,165 @@
+"""Labeled examples: read from corpora, encoded, in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.classify.noise import TRANSLATION, with_noise
+from nmt.data.corpus import ReadOptions, read_labels, read_pairs
+from nmt.packing.packed import PackedSequences
+from nmt.recipe import ClassificationRecipe, Corpus, UserError, has_label
+from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.tokenizer import Tokenizer
+
+_HELD_OUT = 10  # one in this many examples is for validation
+
+Texts = tuple[str, ...]
+"""The one or two texts of an example."""
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """Encodes examples: normalized, each text truncated to its first `max_tokens` tokens.
+
+    One text is followed by EOS. Two texts are separated by BOS, which no text contains, and followed by EOS.
+    """
+
+    tokenizer: Tokenizer
+    unicode_form: UnicodeForm
+    max_tokens: int
+
+    def __call__(self, examples: Sequence[Texts]) -> list[list[int]]:
+        """Return the token ids of each example."""
+        encoded = [
+            self.tokenizer.encode_batch([normalize(text, self.unicode_form) for text in side])
+            for side in zip(*examples, strict=True)
+        ]
+        return [
+            [*(token for ids in sides for token in (BOS_ID, *ids[: self.max_tokens])), EOS_ID][1:]
+            for sides in zip(*encoded, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Encoded examples.
+
+    tokens: (total,) int32; ends: (num_examples,) end of each example in `tokens`; labels: (num_examples,) class indices
+    """
+
+    tokens: NDArray[np.int32]
+    ends: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+    @classmethod
+    def encode(cls, examples: Sequence[Texts], labels: Sequence[int], encoder: TextEncoder) -> Examples:
+        """Encode examples with their class indices."""
+        ids = encoder(examples)
+        tokens = np.fromiter((token for example in ids for token in example), dtype=np.int32)
+        return cls(tokens, np.cumsum([len(example) for example in ids], dtype=np.int64), np.array(labels, np.int64))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each example, (num_examples,)."""
+        return np.diff(self.ends, prepend=0)
+
+    def gather(self, ids: NDArray[np.integer]) -> PackedSequences:
+        """Return examples on the CPU, in the order of `ids`."""
+        lengths = self.lengths[ids]
+        # Index of each token: its position in the batch, moved by the distance to the start of its example.
+        shifts = np.repeat(self.ends[ids] - np.cumsum(lengths), lengths)
+        tokens = self.tokens[np.arange(lengths.sum()) + shifts]
+        return PackedSequences.from_arrays(tokens.astype(np.int64), lengths)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all tokens, lengths and labels."""
+        return hashlib.sha256(b"".join(part.tobytes() for part in (self.tokens, self.ends, self.labels))).hexdigest()
+
+
+@dataclass(frozen=True)
+class LabeledTexts:
+    """Texts of a split and the label of each example."""
+
+    texts: list[Texts]
+    labels: list[str]
+
+
+def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split: str) -> LabeledTexts:
+    """Read the examples of a split, with noise if the recipe has it; raises UserError as `read_pairs` does."""
+    options = replace(_options(recipe), whole_numbers=not recipe.data.has_pairs)
+    texts: list[Texts] = []
+    labels: list[str] = []
+    for index, corpus in enumerate(corpora):
+        if recipe.data.noise:
+            seed = int.from_bytes(hashlib.sha256(f"{recipe.seed} {split} {index}".encode()).digest()[:8], "little")
+            for pair, label in with_noise(list(read_pairs(corpus, options)), recipe.data.noise, seed):
+                texts.append(pair)
+                labels.append(label)
+        elif has_label(corpus):
+            texts += read_pairs(corpus, options)
+            labels += _labels_of_pairs(corpus, options)
+        else:
+            for text, label in read_pairs(corpus, options):
+                texts.append((text,))
+                labels.append(label)
+    if not texts:
+        raise UserError(f"data.{split} has no examples; it must have some; correct data.{split}")
+    return LabeledTexts(texts, labels)
+
+
+def held_out(examples: LabeledTexts, seed: int) -> tuple[LabeledTexts, LabeledTexts]:
+    """Divide examples at random into nine tenths for training and one tenth for validation."""
+    order = np.random.default_rng(seed % (1 << 64)).permutation(len(examples.texts)).tolist()
+    size = -(-len(order) // _HELD_OUT)
+    train, valid = (
+        LabeledTexts([examples.texts[i] for i in part], [examples.labels[i] for i in part])
+        for part in (sorted(order[size:]), sorted(order[:size]))
+    )
+    if not train.texts:
+        raise UserError("data.train has one example; it must have more, as one in ten is for validation; add some")
+    return train, valid
+
+
+def _options(recipe: ClassificationRecipe) -> ReadOptions:
+    # Texts have no languages; the fields of a dataset from the Hub must be named.
+    return ReadOptions(recipe.data.root, "src", "tgt", recipe.data.invalid_utf8)
+
+
+def _labels_of_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[str]:
+    labels = read_labels(corpus, replace(options, whole_numbers=True))
+    for words in labels if labels is not None else ():
+        yield " ".join(words)
+
+
+def class_names(recipe: ClassificationRecipe, train: LabeledTexts) -> tuple[str, ...]:
+    """Return the names of the classes; raises UserError for fewer than two."""
+    if recipe.data.noise:
+        return (TRANSLATION, *dict.fromkeys(recipe.data.noise))
+    if recipe.data.labels:
+        return recipe.data.labels
+    found = sorted(set(train.labels))
+    if len(found) < 2:
+        raise UserError(
+            f"data.train has only the label {found[0]!r}; a classifier needs two or more; correct data.train"
+        )
+    return tuple(found)
+
+
+def class_indices(labels: Sequence[str], names: Sequence[str], split: str) -> list[int]:
+    """Return the class index of each label, a name or the number of a class; raises UserError for an unknown label."""
+    known = {name: index for index, name in enumerate(names)}
+    if not any(name.isdecimal() for name in names):
+        known |= {str(index): index for index in range(len(names))}
+    for number, label in enumerate(labels, start=1):
+        if label not in known:
+            raise UserError(
+                f"{split}, example {number:,} has label {label!r}; it must be one of {', '.join(names)}; correct the "
+                "label, or data.labels"
+            )
+    return [known[label] for label in labels]

@@ -1,0 +1,70 @@
+"""Classification of files: lines in, labels and probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+
+from nmt.classify.examples import Texts, class_indices
+from nmt.classify.text_classifier import ClassifierMetadata, TextClassifier
+from nmt.evaluate.classification import score_classes, score_tables
+from nmt.evaluate.tables import format_tables
+from nmt.logs import progress, say
+from nmt.recipe import UserError
+from nmt.text.lines import input_name, read_lines
+
+_WINDOW = 4_096
+
+
+def classify_files(
+    classifier: TextClassifier, files: Sequence[Path], label: str | None, gold: Path | None
+) -> Iterator[str]:
+    """Yield `LABEL<tab>PROBABILITY` of each line of the files, or the probability of `label`.
+
+    gold: file of the labels; accuracy, F1 and calibration are then printed to stderr at the end
+
+    Raises UserError for a wrong number of files, files of different length and an unknown label.
+    """
+    names = classifier.metadata.labels
+    if label is not None and label not in names:
+        raise UserError(f"--label is {label!r}; it must be one of {', '.join(names)}; correct it")
+    column = None if label is None else names.index(label)
+    answers = None if gold is None else class_indices(list(read_lines(gold, allow_pipe=True)), names, str(gold))
+    collected = []
+    with progress("classifying", None, "lines") as bar:
+        for window in _windows(files, classifier.metadata):
+            probabilities = classifier.probabilities(window)
+            if answers is not None:
+                collected.append(probabilities)
+            for row in probabilities:
+                yield f"{row[column]:.6f}" if column is not None else f"{names[row.argmax()]}\t{row.max():.6f}"
+            bar.advance(len(window))
+    if answers is not None and gold is not None:
+        found = np.concatenate(collected) if collected else np.empty((0, len(names)))
+        if len(found) != len(answers) or not answers:
+            raise UserError(
+                f"{gold} has {len(answers):,} labels and the input has {len(found):,} lines; there must be one label "
+                "per line; check both"
+            )
+        say(format_tables(score_tables(str(gold), score_classes(found, np.array(answers), names)), "text").rstrip())
+
+
+def _windows(files: Sequence[Path], metadata: ClassifierMetadata) -> Iterator[list[Texts]]:
+    """Yield the lines of the files in windows of examples."""
+    if len(files) != metadata.num_texts:
+        needs = ("single texts, one FILE", "pairs of texts, SOURCE and TARGET line by line")[metadata.num_texts - 1]
+        raise UserError(f"{len(files)} files given, but this is a classifier of {needs}; give {metadata.num_texts}")
+    window: list[Texts] = []
+    for number, texts in enumerate(zip_longest(*(read_lines(path, allow_pipe=True) for path in files)), start=1):
+        if None in texts:
+            ended = input_name(files[texts.index(None)])
+            raise UserError(f"{ended} ends after {number - 1:,} lines; both files must match line by line; check both")
+        window.append(texts)
+        if len(window) == _WINDOW:
+            yield window
+            window = []
+    if window:
+        yield window

@@ -1,0 +1,56 @@
+"""Noise for parallel text, to train a classifier that finds noise (kinds as in Khayrallah and Koehn 2018)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import assert_never
+
+from nmt.recipe import Noise
+from nmt.text.clean import Pair
+
+TRANSLATION = "translation"
+"""Label of pairs without noise."""
+
+_SHORTEST = 4  # words of a target that can be shuffled or truncated so that a reader notices
+_ENDS = ".!?"
+
+
+def with_noise(pairs: Sequence[Pair], kinds: Sequence[Noise], seed: int) -> Iterator[tuple[Pair, str]]:
+    """Yield each pair with label `translation`, then with noise of a random kind and the kind as label.
+
+    A target of fewer than four words, or of equal words, is not shuffled or truncated: such a pair comes without noise
+    only. The same arguments give the same result.
+    """
+    chooser = random.Random(seed)
+    for pair in pairs:
+        yield pair, TRANSLATION
+        kind = chooser.choice(kinds)
+        noisy = _add_noise(pair, kind, pairs, chooser)
+        if noisy is not None:
+            yield noisy, kind
+
+
+def _add_noise(pair: Pair, kind: Noise, pairs: Sequence[Pair], chooser: random.Random) -> Pair | None:
+    """Return the pair with another target; None if it does not permit this kind of noise."""
+    src, tgt = pair
+    words = tgt.split()
+    match kind:
+        case "shuffled":
+            shuffled = chooser.sample(words, len(words))
+            return (src, " ".join(shuffled)) if len(words) >= _SHORTEST and shuffled != words else None
+        case "truncated":
+            if len(words) < _SHORTEST:
+                return None
+            rest = words[: chooser.randint(len(words) // 4 or 1, 3 * len(words) // 4)]
+            # A missing full stop must not be the only sign: half of the texts keep theirs.
+            end = tgt[-1] if tgt[-1] in _ENDS and chooser.random() < 0.5 else ""
+            return src, " ".join(rest) + end
+        case "wrong-language":
+            # The source itself, as in untranslated text, or another sentence of its language.
+            return src, src if chooser.random() < 0.5 else chooser.choice(pairs)[0]
+        case "misaligned":
+            other = chooser.choice(pairs)
+            return None if other[1] == tgt or other[0] == src else (src, other[1])
+        case _:
+            assert_never(kind)

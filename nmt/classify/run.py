@@ -1,0 +1,132 @@
+"""Steps of a classifier's run: read, train, choose the best checkpoint, classify the test sets and report."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+import torch
+
+from nmt.checkpoint import model_tensors, newest_checkpoint, remove_leftovers
+from nmt.classify.examples import Examples, LabeledTexts, class_indices, class_names, held_out, read_labeled
+from nmt.classify.model import Classifier
+from nmt.classify.text_classifier import TOKENIZER_FILE, ClassifierMetadata, TextClassifier, classifier_files
+from nmt.classify.trainer import ClassifierTrainer, require_same_recipe
+from nmt.evaluate.classification import ClassificationScore, score_tables
+from nmt.evaluate.tables import format_tables
+from nmt.logs import format_duration, say, warn
+from nmt.processes.distributed import choose_device
+from nmt.processes.parallel import num_cores
+from nmt.processes.run_lock import run_lock
+from nmt.recipe import ClassificationRecipe, UserError, dump_recipe
+from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory
+from nmt.storage.sealed import require_new, write_directory, write_file
+from nmt.text.clean import normalize
+from nmt.text.tokenizer import Tokenizer, train_tokenizer
+from nmt.train.state import TrainState
+
+
+def train_classifier(recipe: ClassificationRecipe) -> str:
+    """Train a classifier, or resume its run; return its report. Raises UserError, or Stopped after a signal.
+
+    The run directory gets `model` (the checkpoint with the lowest validation nll), `report.json` and `report.md`.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("a classifier is trained by one process, got several; start the command without torchrun")
+    device = choose_device(recipe.train.device)
+    torch.set_num_threads(recipe.train.threads or num_cores())
+    with run_lock(recipe.directory):
+        trainer, tests = _build(recipe, device)
+        state = trainer.run()
+        best = TextClassifier.load(checkpoint_directory(recipe.directory, state.best_step), str(device))
+        _write_model(recipe, best)
+        scores = {name: best.score(examples) for name, examples in tests.items()}
+        return _report(recipe, trainer, state, scores)
+
+
+def _build(recipe: ClassificationRecipe, device: torch.device) -> tuple[ClassifierTrainer, dict[str, Examples]]:
+    """Read and encode all examples, and build or resume the trainer; return it with the test sets."""
+    remove_leftovers(recipe.directory)
+    newest = newest_checkpoint(recipe.directory, warn)
+    if newest is not None:
+        require_same_recipe(recipe, tomllib.loads((newest[0] / "recipe.toml").read_text(encoding="utf-8")))
+    train = read_labeled(recipe.data.train, recipe, "train")
+    train, valid = (
+        (train, read_labeled(recipe.data.valid, recipe, "valid")) if recipe.data.valid else held_out(train, recipe.seed)
+    )
+    texts = {
+        "train": train,
+        "valid": valid,
+        **{f"test.{name}": read_labeled([corpus], recipe, f"test.{name}") for name, corpus in recipe.data.test.items()},
+    }
+    names = class_names(recipe, texts["train"])
+    labels = {split: class_indices(one.labels, names, f"data.{split}") for split, one in texts.items()}
+    if newest is None:
+        tokenizer = train_tokenizer(_lines(texts["train"], recipe), recipe.tokenizer, recipe.directory / TOKENIZER_FILE)
+    else:
+        tokenizer = Tokenizer.load(newest[0] / TOKENIZER_FILE)
+    metadata = ClassifierMetadata(names, len(texts["train"].texts[0]), recipe.data.unicode_form, recipe.data.max_tokens)
+    torch.manual_seed(recipe.seed)
+    model = Classifier(recipe.model, tokenizer.vocab_size, len(names)).to(device)
+    classifier = TextClassifier(model, tokenizer, metadata, device, recipe.train.precision)
+    encoded = {split: Examples.encode(one.texts, labels[split], classifier.encode) for split, one in texts.items()}
+    say(
+        f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters, {len(names)} classes, "
+        f"{len(encoded['train'].labels):,} training examples of {encoded['train'].lengths.mean():.0f} tokens, {device}"
+    )
+    trainer = ClassifierTrainer(recipe, classifier, encoded.pop("train"), encoded.pop("valid"), device, newest)
+    return trainer, {split.removeprefix("test."): examples for split, examples in encoded.items()}
+
+
+def _lines(train: LabeledTexts, recipe: ClassificationRecipe) -> Iterator[str]:
+    """Yield the text for the tokenizer."""
+    return (normalize(text, recipe.data.unicode_form) for texts in train.texts for text in texts)
+
+
+def _write_model(recipe: ClassificationRecipe, best: TextClassifier) -> None:
+    out = recipe.directory / "model"
+    if (out / CLASSIFIER).is_file():
+        shutil.rmtree(out)
+    require_new(out)
+    write_directory(
+        out, classifier_files(recipe.model, best.metadata, model_tensors(best.model), best.encode.tokenizer)
+    )
+
+
+# --- Report -----------------------------------------------------------------------------------------------------------
+
+
+def _report(
+    recipe: ClassificationRecipe,
+    trainer: ClassifierTrainer,
+    state: TrainState,
+    scores: Mapping[str, ClassificationScore],
+) -> str:
+    """Write `report.json` and `report.md`, and return the latter."""
+    run = recipe.directory
+    tree = {
+        "name": recipe.name,
+        "seed": recipe.seed,
+        "steps": state.step,
+        "best_step": state.best_step,
+        "seconds": state.seconds,
+        "validation": state.best_validation,
+        "tests": {name: asdict(score) for name, score in scores.items()},
+        "recipe": dump_recipe(recipe),
+    }
+    write_file(run / "report.json", (json.dumps(tree, indent=1, ensure_ascii=False) + "\n").encode())
+    summary = (
+        f"# Classifier {recipe.name}\n\n{state.step:,} updates in {format_duration(state.seconds)} on "
+        f"{trainer.device}; the model is checkpoint {state.best_step:,}, which has the lowest validation nll "
+        f"({state.best_validation['valid/nll']:.4f}).\n\n"
+    )
+    text = summary + format_tables(
+        [table for name, score in scores.items() for table in score_tables(name, score)], "markdown"
+    )
+    write_file(run / "report.md", text.encode())
+    say(f"report: {run / 'report.md'}, model: {run / 'model'}")
+    return text

@@ -1,0 +1,138 @@
+"""A trained classifier: its files, and probabilities of texts."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tomli_w
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from safetensors.torch import save
+
+from nmt.checkpoint import Tensors, load_tensors, read_tensors
+from nmt.classify.examples import Examples, TextEncoder, Texts
+from nmt.classify.model import Classifier
+from nmt.data.epoch_plan import plan_by_length
+from nmt.devices.precision import ComputeType, Precision, autocast, choose_precision, row_multiple, torch_dtype
+from nmt.evaluate.classification import ClassificationScore, score_classes
+from nmt.packing.packed import PackedSequences
+from nmt.processes.distributed import choose_device
+from nmt.recipe import ModelRecipe, UserError
+from nmt.storage.run_folder import CLASSIFIER, find_model
+from nmt.storage.sealed import CorruptError, verify_directory
+from nmt.text.clean import UnicodeForm
+from nmt.text.tokenizer import Tokenizer
+
+FORMAT = 1
+TOKENIZER_FILE = "tokenizer.model"
+_BATCH_TOKENS = 8_192
+
+
+@dataclass(frozen=True)
+class ClassifierMetadata:
+    """What a classifier needs apart from its weights; saved in `classifier.toml`.
+
+    labels:    names of the classes, in the order of the output
+    num_texts: texts of an example, 1 or 2
+    """
+
+    labels: tuple[str, ...]
+    num_texts: int
+    unicode_form: UnicodeForm
+    max_tokens: int
+
+
+def classifier_files(
+    recipe: ModelRecipe, metadata: ClassifierMetadata, tensors: Tensors, tokenizer: Tokenizer
+) -> dict[str, bytes | Callable[[], bytes]]:
+    """Return the files of a classifier's directory for `write_directory`."""
+    tree = {
+        "format": FORMAT,
+        "labels": list(metadata.labels),
+        "texts": metadata.num_texts,
+        "unicode_form": metadata.unicode_form,
+        "max_tokens": metadata.max_tokens,
+        "model": recipe.model_dump(mode="json", exclude_none=True),
+    }
+    return {
+        "model.safetensors": lambda: save(dict(tensors)),
+        CLASSIFIER: tomli_w.dumps(tree).encode(),
+        TOKENIZER_FILE: tokenizer.model,
+    }
+
+
+class TextClassifier:
+    """Computes the probabilities of the classes of texts, or of pairs of texts."""
+
+    def __init__(
+        self,
+        model: Classifier,
+        tokenizer: Tokenizer,
+        metadata: ClassifierMetadata,
+        device: torch.device,
+        precision: Precision = "auto",
+    ) -> None:
+        self.model, self.metadata = model.eval(), metadata
+        self.encode = TextEncoder(tokenizer, metadata.unicode_form, metadata.max_tokens)
+        self._device = device
+        self._precision = choose_precision(precision, device)
+
+    @classmethod
+    def load(cls, path: Path, device: str = "auto") -> TextClassifier:
+        """Load a classifier's directory, a checkpoint or a run; raises UserError, or CorruptError for damaged files."""
+        directory = find_model(path, CLASSIFIER)
+        verify_directory(directory)
+        recipe, metadata = _read_description(directory / CLASSIFIER)
+        tokenizer = Tokenizer.load(directory / TOKENIZER_FILE)
+        chosen = choose_device(device)
+        with chosen:
+            model = Classifier(recipe, tokenizer.vocab_size, len(metadata.labels))
+        load_tensors(model, read_tensors(directory / "model.safetensors"))
+        return cls(model, tokenizer, metadata, chosen)
+
+    def probabilities(self, examples: Sequence[Texts]) -> NDArray[np.float64]:
+        """Return the probabilities (examples, classes) of tuples of `metadata.num_texts` texts."""
+        return self.probabilities_of(Examples.encode(examples, [0] * len(examples), self.encode))
+
+    @torch.inference_mode()
+    def probabilities_of(self, examples: Examples) -> NDArray[np.float64]:
+        """Return the probabilities (examples, classes) of encoded examples."""
+        result = np.empty((len(examples.labels), len(self.metadata.labels)))
+        self.model.eval()
+        for ids in plan_by_length(examples.lengths, examples.lengths, micro_batch_tokens=_BATCH_TOKENS):
+            with autocast(self._precision, self._device):
+                logits = classify(self.model, examples.gather(ids), self._precision, self._device)
+            result[ids] = logits.double().softmax(dim=1).cpu().numpy()
+        return result
+
+    def score(self, examples: Examples) -> ClassificationScore:
+        """Score the probabilities of encoded examples against their labels."""
+        return score_classes(self.probabilities_of(examples), examples.labels, self.metadata.labels)
+
+
+def classify(model: Classifier, texts: PackedSequences, precision: ComputeType, device: torch.device) -> torch.Tensor:
+    """Return the logits (num_sentences, classes) of texts on the CPU, computed on the device of the model."""
+    count = texts.num_sentences
+    full, rest = divmod(-texts.total % row_multiple(torch_dtype(precision), device), texts.max_length)
+    if full or rest:  # no longer than the longest text, for which there are position encodings
+        texts = texts.append_padding([texts.max_length] * full + [rest] * (rest > 0))
+    logits: torch.Tensor = model(texts.to(device))
+    return logits[:count]
+
+
+def _read_description(path: Path) -> tuple[ModelRecipe, ClassifierMetadata]:
+    try:
+        tree: Mapping[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
+        if tree["format"] != FORMAT:
+            raise UserError(f"{path} has format {tree['format']}; this version reads format {FORMAT}; update nmt")
+        labels, num_texts, form, max_tokens = (tree[key] for key in ("labels", "texts", "unicode_form", "max_tokens"))
+        assert isinstance(labels, list) and num_texts in (1, 2) and isinstance(max_tokens, int)
+        metadata = ClassifierMetadata(tuple(labels), int(num_texts), form, max_tokens)  # type: ignore[arg-type]
+        return ModelRecipe.model_validate(tree["model"]), metadata
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, AssertionError, ValidationError) as error:
+        raise CorruptError(f"{path} is not a readable classifier description; copy the directory again") from error

@@ -1,0 +1,197 @@
+"""Training of a classifier: one process, examples in memory, resumed exactly from the newest checkpoint."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from nmt.checkpoint import (
+    Checkpoint,
+    load_tensors,
+    model_tensors,
+    prune_checkpoints,
+    save_checkpoint,
+)
+from nmt.classify.examples import Examples
+from nmt.classify.text_classifier import TextClassifier, classifier_files, classify
+from nmt.data.epoch_plan import EpochPlan, plan_epoch
+from nmt.devices.precision import autocast, choose_precision
+from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say
+from nmt.recipe import ClassificationRecipe, TrainRecipe, UserError, dump_recipe
+from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
+from nmt.train.schedule import learning_rate
+from nmt.train.signals import Stopped, StopRequest, stop_requests
+from nmt.train.state import TrainState
+from nmt.train.update import dropout_seed
+
+_KEEP_LAST = 2
+
+
+class ClassifierTrainer:
+    """Trains a classifier to the limits of the recipe; `state.best_step` is the step of the lowest validation nll."""
+
+    def __init__(
+        self,
+        recipe: ClassificationRecipe,
+        classifier: TextClassifier,
+        train: Examples,
+        valid: Examples,
+        device: torch.device,
+        resumed: tuple[Path, Checkpoint] | None = None,
+    ) -> None:
+        """Build a run, or resume it from a checkpoint; raises UserError if the examples are not those of the run."""
+        self.recipe, self.classifier, self.model = recipe, classifier, classifier.model
+        self.train, self.valid, self.device = train, valid, device
+        self.precision = choose_precision(recipe.train.precision, device)
+        self.optimizer = build_optimizer(self.model, recipe.train)
+        self.schedule = partial(learning_rate, recipe.train, recipe.model.d_model)
+        self.state = TrainState(text=train.digest(), valid=valid.digest())
+        if resumed is not None:
+            self._resume(*resumed)
+
+    def run(self) -> TrainState:
+        """Train and return the final state; raises Stopped after a signal and a checkpoint."""
+        state, limit = self.state, self.recipe.train.max_steps
+        if self._is_finished() and not state.validation_due:
+            say(f"training is complete at step {state.step:,}; nothing to do")
+            return state
+        metrics = MetricsWriter(self.recipe.directory, state.step, validates_again=state.validation_due)
+        try:
+            with progress("training", limit, "updates", done=state.step) as bar, stop_requests() as stop:
+                self._loop(metrics, bar, stop)
+        finally:
+            metrics.close()
+        return state
+
+    def _loop(self, metrics: MetricsWriter, bar: ProgressBar, stop: StopRequest) -> None:
+        state, options = self.state, self.recipe.train
+        if state.validation_due:
+            self._validate(metrics)
+            self._save()
+        plan = self._plan()
+        while not self._is_finished():
+            started = time.perf_counter()
+            loss = self._update(plan, state.step + 1)
+            state.step, state.update, state.updates_in_epoch = state.step + 1, state.update + 1, len(plan)
+            if state.update == len(plan):
+                state.epoch, state.update = state.epoch + 1, 0
+                plan = self._plan()
+            state.seconds += time.perf_counter() - started
+            is_last = self._is_finished()
+            if is_last or state.step % options.log_every == 0:
+                rate = self.optimizer.param_groups[0]["lr"]
+                metrics.write(state.step, {"train/loss": loss, "train/learning_rate": rate, "train/epoch": state.epoch})
+                bar.advance(0, f"training epoch {state.epoch + 1}, loss {loss:.3f}")
+            state.validation_due = is_last or state.step % options.validate_every == 0
+            is_validated = state.validation_due and not stop.status
+            if is_validated:
+                self._validate(metrics)
+            if is_validated or stop.status or state.step % options.save_every == 0:
+                self._save()
+            bar.advance(1)
+            if stop.status:
+                raise Stopped(stop.status)
+
+    def _plan(self) -> EpochPlan:
+        """Return the updates of the epoch, as a pure function of the lengths, the seed and the epoch."""
+        lengths, options = self.train.lengths - 1, self.recipe.train  # the plan counts one more token each
+        assert isinstance(options.micro_batch_tokens, int)
+        return plan_epoch(
+            lengths,
+            lengths,
+            batch_tokens=options.batch_tokens,
+            micro_batch_tokens=options.micro_batch_tokens,
+            seed=self.recipe.seed,
+            epoch=self.state.epoch,
+        )
+
+    def _update(self, plan: EpochPlan, step: int) -> float:
+        """Make update number `step` and return its loss: the mean cross-entropy of its examples."""
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        num_examples, total = len(plan.sentences(self.state.update)), 0.0
+        for number, ids in enumerate(plan.micro_batches(self.state.update)):
+            torch.manual_seed(dropout_seed(self.recipe.seed, step, number))
+            with autocast(self.precision, self.device):
+                logits = classify(self.model, self.train.gather(ids), self.precision, self.device)
+            labels = torch.from_numpy(self.train.labels[ids]).to(self.device)
+            loss = F.cross_entropy(logits, labels, reduction="sum") / num_examples
+            loss.backward()
+            total += loss.item()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.train.clip_norm or np.inf)
+        if not torch.isfinite(norm):
+            raise UserError(
+                f"the gradient of update {step:,} is not finite: training diverges; resume with a lower "
+                "train.learning_rate, a longer warm-up or train.clip_norm"
+            )
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.schedule(step)
+        self.optimizer.step()
+        return total
+
+    def _is_finished(self) -> bool:
+        return bool(self.state.limits_reached(self.recipe.train))
+
+    def _validate(self, metrics: MetricsWriter) -> None:
+        state, score = self.state, self.classifier.score(self.valid)
+        state.validation_due = False
+        values = {
+            "valid/nll": score.nll,
+            "valid/accuracy": score.accuracy,
+            "valid/macro_f1": score.macro_f1,
+            "valid/calibration_error": score.calibration,
+        }
+        is_best = state.record_score(-score.nll, values)
+        metrics.write(state.step, values)
+        say(
+            f"step {state.step:,}, {format_duration(state.seconds)}, validation nll {score.nll:.4f}, accuracy "
+            f"{score.accuracy:.4f}, macro F1 {score.macro_f1:.4f}, calibration error {score.calibration:.4f}"
+            + (" (best)" if is_best else "")
+        )
+
+    def _save(self) -> None:
+        tensors, run = model_tensors(self.model), self.recipe.directory
+        checkpoint = Checkpoint(tensors, optimizer_tensors(self.optimizer, self.model), {}, asdict(self.state))
+        tokenizer = self.classifier.encode.tokenizer
+        files = classifier_files(self.recipe.model, self.classifier.metadata, tensors, tokenizer)
+        save_checkpoint(run, self.state.step, checkpoint, files, dump_recipe(self.recipe))
+        prune_checkpoints(run, _KEEP_LAST, [self.state.best_step])
+
+    def _resume(self, directory: Path, checkpoint: Checkpoint) -> None:
+        state = TrainState.read(checkpoint.state, directory)
+        if (state.text, state.valid) != (self.state.text, self.state.valid):
+            raise UserError(
+                f"the examples of data.train or data.valid have changed since {directory}; a run must keep its text; "
+                "restore it, or choose another name"
+            )
+        self.state = state
+        load_tensors(self.model, checkpoint.model)
+        load_optimizer_tensors(self.optimizer, self.model, checkpoint.optimizer)
+        say(f"resuming from {directory}")
+
+
+def require_same_recipe(recipe: ClassificationRecipe, saved: dict[str, Any]) -> None:
+    """Raise UserError if options that must not change during a run differ from those of its saved recipe."""
+
+    def fixed(tree: dict[str, Any]) -> dict[str, object]:
+        named = {f"{name}.{key}": value for name in sections for key, value in tree.get(name, {}).items()}
+        return {"seed": tree.get("seed")} | {key: value for key, value in named.items() if key not in free}
+
+    sections = {"data", "tokenizer", "model", "train"}
+    in_train = {"optimizer", "batch_tokens", "micro_batch_tokens"}  # the others may change, such as `max_steps`
+    free = {"data.root", "data.test", *(f"train.{key}" for key in TrainRecipe.model_fields if key not in in_train)}
+    now, then = fixed(tomllib.loads(dump_recipe(recipe))), fixed(saved)
+    differences = [name for name in sorted({**then, **now}) if now.get(name) != then.get(name)]
+    if differences:
+        raise UserError(
+            f"{recipe.directory} holds a run with another recipe: {', '.join(differences)} must not change; choose "
+            "another name or run_dir, or remove that folder"
+        )

@@ -1,0 +1,133 @@
+"""The recipe of a text classifier: sections of a translation recipe, with labels in place of translations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, get_args
+
+from pydantic import Field, PositiveInt, model_validator
+
+from nmt.recipe.corpora import Corpus, Section
+from nmt.recipe.sections import NAME_PATTERN, ModelRecipe, TokenizerRecipe, TrainRecipe
+
+Noise = Literal["shuffled", "truncated", "wrong-language", "misaligned"]
+
+# What a classifier uses of the sections that it shares with a translation recipe.
+_UNUSED = {
+    "tokenizer": {"joint", "start_from", "training_pairs", "user_symbols"},
+    "model": {"num_decoder_layers", "tied_embeddings", "output_bias"},
+    "train": set(TrainRecipe.model_fields)
+    - {"max_steps", "max_minutes", "max_epochs", "batch_tokens", "micro_batch_tokens", "optimizer", "adam_betas"}
+    - {"adam_epsilon", "weight_decay", "schedule", "learning_rate", "warmup_steps", "final_rate_ratio", "clip_norm"}
+    - {"precision", "device", "threads", "log_every", "validate_every", "save_every", "patience"},
+}
+
+
+class LabeledDataRecipe(Section):
+    """Labeled texts, or pairs of texts. A corpus with `label_column` or `label_field` has pairs (its source and target)
+    with this label; in any other corpus, the source is the text and the target its label."""
+
+    root: Path = Path()
+    """Base directory of relative corpus paths; by default the current directory."""
+    train: tuple[Corpus, ...] = Field(min_length=1)
+    """Training corpora."""
+    valid: tuple[Corpus, ...] = ()
+    """Validation corpora, which select the best checkpoint. By default, every tenth training example in random order,
+    which is then not trained on."""
+    test: dict[str, Corpus] = Field(default_factory=dict)
+    """Test sets by name, which are classified at the end."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes. If the corpora number the classes from 0, the names in this order. By default the labels of
+    the training text, sorted."""
+    noise: tuple[Noise, ...] = ()
+    """Make a filter for parallel text: all corpora have translations without labels; each pair gets label
+    `translation`, and a copy with noise of one of these kinds gets the kind as its label."""
+    unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
+    """Unicode normalization of all text, also in use."""
+    invalid_utf8: Literal["error", "replace"] = "error"
+    """For bytes that are not UTF-8: an error with file and line, or insert U+FFFD."""
+    max_tokens: PositiveInt = 256
+    """Maximum length of a text in subword tokens, each text of a pair; longer texts are truncated to their start."""
+
+    @model_validator(mode="after")
+    def _corpora_agree(self) -> LabeledDataRecipe:
+        corpora = [*self.train, *self.valid, *self.test.values()]
+        labeled = {has_label(corpus) for corpus in corpora}
+        if self.noise and not self.valid:
+            raise ValueError(
+                "data.valid is missing; data.noise needs it, because held-out pairs would have noisy copies"
+            )
+        if self.noise and True in labeled:
+            raise ValueError("data.noise gives the labels itself; remove label_column and label_field from the corpora")
+        if len(labeled) > 1:
+            raise ValueError(
+                "some corpora have label_column or label_field and others have not; all must have pairs of texts, or "
+                "all single texts; correct the corpora"
+            )
+        if self.noise and self.labels:
+            raise ValueError("data.labels has no effect with data.noise, which names the classes; remove it")
+        if len(set(self.labels)) < len(self.labels) or len(self.labels) == 1:
+            raise ValueError("data.labels must have two or more different names, or none; correct it")
+        if options := {name for corpus in corpora for name in ("weight", "tag") if name in corpus.model_fields_set}:
+            raise ValueError(f"{' and '.join(sorted(options))} of a corpus has no effect on a classifier; remove it")
+        return self
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether an example is a pair of texts."""
+        return bool(self.noise) or has_label(self.train[0])
+
+
+class ClassificationRecipe(Section):
+    """A classifier, from labeled text to test results."""
+
+    name: str = Field(pattern=NAME_PATTERN)
+    """Name of the run."""
+    seed: int = 1
+    """Seed of data order, noise, initialization and dropout."""
+    run_dir: Path | None = None
+    """Run directory; by default `runs/<name>`."""
+    data: LabeledDataRecipe
+    tokenizer: TokenizerRecipe = Field(default_factory=TokenizerRecipe)
+    model: ModelRecipe = Field(default_factory=ModelRecipe)
+    train: TrainRecipe = Field(default_factory=TrainRecipe)
+
+    @model_validator(mode="after")
+    def _options_have_an_effect(self) -> ClassificationRecipe:
+        for name, unused in _UNUSED.items():
+            section: Section = getattr(self, name)
+            chosen = section.model_dump(exclude_defaults=True)
+            if wrong := sorted(unused & chosen.keys()):
+                raise ValueError(f"{name}.{wrong[0]} has no effect on a classifier; remove it")
+        if self.train.precision == "fp16":
+            raise ValueError("train.precision is 'fp16', which a classifier does not support; use 'bf16' or 'fp32'")
+        if self.train.schedule == "plateau":
+            raise ValueError("train.schedule is 'plateau', which a classifier does not support; use 'inverse-sqrt'")
+        if self.train.micro_batch_tokens == "auto":
+            raise ValueError("train.micro_batch_tokens is 'auto', which a classifier does not support; set a number")
+        longest = self.longest
+        if longest > self.model.max_positions:
+            raise ValueError(
+                f"data.max_tokens is {self.data.max_tokens}, which makes examples of up to {longest} tokens; "
+                f"set model.max_positions to {longest} or more"
+            )
+        return self
+
+    @property
+    def longest(self) -> int:
+        """Maximum length of an example in tokens, with the special tokens."""
+        return 2 * self.data.max_tokens + 2 if self.data.has_pairs else self.data.max_tokens + 1
+
+    @property
+    def directory(self) -> Path:
+        """The run directory."""
+        return self.run_dir if self.run_dir is not None else Path("runs") / self.name
+
+
+def has_label(corpus: Corpus) -> bool:
+    """Return whether a corpus has labels apart from source and target."""
+    return any(getattr(corpus, option, None) is not None for option in ("label_column", "label_field"))
+
+
+NOISE_KINDS: tuple[Noise, ...] = get_args(Noise)
+"""All kinds of noise."""

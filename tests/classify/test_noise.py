@@ -1,0 +1,67 @@
+from collections import Counter
+
+import pytest
+
+from nmt.classify.noise import TRANSLATION, with_noise
+from nmt.recipe import NOISE_KINDS, Noise
+from nmt.text.clean import Pair
+
+PAIRS: list[Pair] = [(f"source {n} has words .", f"Ziel {n} hat viele verschiedene Wörter .") for n in range(200)]
+
+
+def noisy(kind: Noise, pairs: list[Pair] = PAIRS) -> list[tuple[Pair, Pair]]:
+    """Each pair that got noise of this kind, and its noisy copy."""
+    labeled = list(with_noise(pairs, [kind], seed=1))
+    return [(labeled[i - 1][0], pair) for i, (pair, label) in enumerate(labeled) if label == kind]
+
+
+def test_every_pair_is_kept_and_followed_by_noise_of_random_kinds() -> None:
+    labeled = list(with_noise(PAIRS, NOISE_KINDS, seed=1))
+    assert [pair for pair, label in labeled if label == TRANSLATION] == PAIRS
+    counts = Counter(label for _, label in labeled)
+    assert all(30 < counts[kind] < 70 for kind in NOISE_KINDS)
+    assert labeled == list(with_noise(PAIRS, NOISE_KINDS, seed=1))
+    assert labeled != list(with_noise(PAIRS, NOISE_KINDS, seed=2))
+
+
+def test_shuffled_targets_have_the_same_words_in_another_order() -> None:
+    found = noisy("shuffled")
+    assert len(found) == len(PAIRS)
+    for (src, tgt), (noisy_src, noisy_tgt) in found:
+        assert noisy_src == src
+        assert noisy_tgt != tgt
+        assert sorted(noisy_tgt.split()) == sorted(tgt.split())
+
+
+def test_truncated_targets_are_a_start_with_or_without_the_full_stop() -> None:
+    found = noisy("truncated")
+    for (src, tgt), (noisy_src, noisy_tgt) in found:
+        assert noisy_src == src
+        assert tgt.startswith(noisy_tgt.removesuffix("."))
+        assert 1 <= len(noisy_tgt.removesuffix(".").split()) <= 5 < len(tgt.split())
+    assert 60 < sum(pair[1].endswith(".") for _, pair in found) < 140
+
+
+def test_wrong_language_is_the_source_or_another_source() -> None:
+    found = noisy("wrong-language")
+    sources = {src for src, _ in PAIRS}
+    assert all(pair[1] in sources for _, pair in found)
+    assert 60 < sum(pair[0] == pair[1] for _, pair in found) < 140
+
+
+def test_misaligned_targets_belong_to_other_pairs() -> None:
+    targets = {tgt for _, tgt in PAIRS}
+    found = noisy("misaligned")
+    assert len(found) > 190
+    assert all(pair[1] in targets and pair[1] != tgt and pair[0] == src for (src, tgt), pair in found)
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "truncated"])
+def test_short_targets_are_left_alone(kind: Noise) -> None:
+    assert noisy(kind, [("Go now .", "Geh jetzt ."), ("", "")]) == []
+
+
+def test_equal_words_cannot_be_shuffled_and_one_pair_cannot_be_misaligned() -> None:
+    assert noisy("shuffled", [("a", "ha ha ha ha")]) == []
+    assert noisy("misaligned", [("a", "b")]) == []
+    assert noisy("misaligned", [("a", "b"), ("a", "c")]) == []

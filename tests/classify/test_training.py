@@ -1,0 +1,222 @@
+"""Training, exact resume, reports and use of classifiers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+
+from nmt.checkpoint import Checkpoint, load_checkpoint
+from nmt.classify.examples import read_labeled
+from nmt.classify.run import train_classifier
+from nmt.classify.text_classifier import TextClassifier
+from nmt.classify.trainer import ClassifierTrainer
+from nmt.recipe import ClassificationRecipe, RecipeError, UserError, load_classification_recipe
+from nmt.storage.sealed import CorruptError
+from nmt.train.signals import Stopped
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "classifiers"
+
+
+def train(*overrides: str) -> str:
+    return train_classifier(load_classification_recipe(Path("reviews.toml"), overrides))
+
+
+def last_checkpoint(run: Path) -> Checkpoint:
+    return load_checkpoint(sorted((run / "checkpoints").glob("step-*"))[-1])
+
+
+def test_a_classifier_learns_and_reports(reviews: Path) -> None:
+    report = train()
+    score = json.loads((reviews / "runs/reviews/report.json").read_text())["tests"]["reviews"]
+    assert score["accuracy"] > 0.95 > 0.6 > score["majority"]
+    assert score["examples"] == 60
+    assert f"{score['accuracy']:.4f}" in report
+    assert "| positive | 30 |" in report
+    classifier = TextClassifier.load(reviews / "runs/reviews", "cpu")
+    assert classifier.metadata.labels == ("negative", "positive")
+    probabilities = classifier.probabilities(
+        [("a lovely film with good music",), ("the story was awful and dull",), ("",)]
+    )
+    assert probabilities[0].argmax() == 1
+    assert probabilities[1].argmax() == 0
+    assert np.allclose(probabilities.sum(axis=1), 1)
+    # Probabilities do not depend on the other texts.
+    texts = [("good",), ("the film was a story with actors and bad music",), ("a fine film " * 200,)]
+    alone = np.concatenate([classifier.probabilities([text]) for text in texts])
+    assert np.allclose(classifier.probabilities(texts), alone, atol=1e-6)
+
+
+def test_a_stopped_run_resumes_to_the_same_bits(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("train.batch_tokens=1_024", "train.max_steps=16", "train.validate_every=8", "train.save_every=5")
+    train("run_dir=whole", *options)
+    update = ClassifierTrainer._update
+
+    def interrupted(self: ClassifierTrainer, *arguments: Any) -> float:
+        if self.state.step == 12:  # in the middle of the second epoch, two updates after the last checkpoint
+            raise Stopped(143)
+        return update(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClassifierTrainer, "_update", interrupted)
+        with pytest.raises(Stopped):
+            train("run_dir=parts", *options)
+    train("run_dir=parts", *options)
+    whole, parts = last_checkpoint(reviews / "whole"), last_checkpoint(reviews / "parts")
+    assert whole.state["epoch"] == parts.state["epoch"] == 1
+    assert whole.state["scores"] == parts.state["scores"]
+    for one, other in ((whole.model, parts.model), (whole.optimizer, parts.optimizer)):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_micro_batches_give_the_gradient_of_the_whole_update(reviews: Path) -> None:
+    options = ("model.dropout=0.0", "train.max_steps=1")
+    train("run_dir=one", "train.micro_batch_tokens=512", *options)
+    train("run_dir=many", "train.micro_batch_tokens=64", *options)
+    one, many = (last_checkpoint(reviews / run).optimizer for run in ("one", "many"))
+    moments = [name for name in one if name.startswith("exp_avg/")]  # a tenth of the gradient
+    assert any(one[name].abs().max() > 1e-3 for name in moments)
+    assert all(torch.allclose(one[name], many[name], rtol=1e-4, atol=1e-7) for name in moments)
+
+
+def test_a_run_keeps_its_recipe_and_its_text(reviews: Path) -> None:
+    train("train.max_steps=10")
+    with pytest.raises(UserError, match=r"^runs/reviews holds a run with another recipe: model.d_ff must not change"):
+        train("model.d_ff=48")
+    with (reviews / "train.jsonl").open("a") as file:
+        file.write('{"text": "new", "label": 0}\n')
+    with pytest.raises(UserError, match=r"have changed since .*; a run must keep its text; restore it, or choose"):
+        train("train.max_steps=20")
+
+
+def test_a_classifier_of_a_hugging_face_dataset_like_imdb(reviews: Path) -> None:
+    """The format of stanfordnlp/imdb: Parquet files by split, with text and a numbered label."""
+    records = [json.loads(line) for line in (reviews / "train.jsonl").read_text().splitlines()]
+    (reviews / "imdb").mkdir()
+    for split, part in (("train", records[:300]), ("test", records[300:])):
+        Dataset.from_list(part).to_parquet(reviews / "imdb" / f"{split}-00000-of-00001.parquet")
+    recipe = load_classification_recipe(
+        RECIPES / "imdb.toml",
+        [
+            'data.train=[{kind="huggingface", dataset="imdb", src_field="text", tgt_field="label"}]',
+            'data.test={imdb={kind="huggingface", dataset="imdb", split="test", src_field="text", tgt_field="label"}}',
+            *("tokenizer.vocab_size=300", "model.d_model=16", "train.max_steps=2", "train.threads=1"),
+        ],
+    )
+    report = train_classifier(recipe)
+    assert "| positive | 50 |" in report
+
+
+def test_pairs_with_labels_and_pairs_with_noise(reviews: Path) -> None:
+    lines = [f"the film {n}\tder Film ist {n} und gut\t{('bad', 'ok')[n % 2]}" for n in range(40)]
+    (reviews / "pairs.tsv").write_text("\n".join(lines) + "\n")
+    corpus = '{kind="tsv", path="pairs.tsv"}'
+    noise = [f"data.{split}=[{corpus}]" for split in ("train", "valid")]
+    options = ("data.labels=[]", "data.test={}", "train.max_steps=2")
+    train("run_dir=noise", *noise, 'data.noise=["shuffled", "truncated"]', *options)
+    assert TextClassifier.load(Path("noise")).metadata.labels == ("translation", "shuffled", "truncated")
+    train("run_dir=labels", 'data.train=[{kind="tsv", path="pairs.tsv", label_column=2}]', *options)
+    classifier = TextClassifier.load(Path("labels"))
+    assert classifier.metadata.labels == ("bad", "ok")
+    assert classifier.metadata.num_texts == 2
+    ids = classifier.encode([("the film", "der Film"), ("the film der Film", "")])
+    assert ids[0] != ids[1]
+    assert all(example.count(2) == 1 and example[-1] == 3 for example in ids)  # BOS between the texts, EOS at the end
+
+
+def noise_recipe(**data: Any) -> ClassificationRecipe:
+    toy = {"kind": "toy", "pairs": 40}
+    return ClassificationRecipe.model_validate({"name": "toy", "data": {"train": [toy], "valid": [toy], **data}})
+
+
+def test_noise_differs_between_splits_and_seeds() -> None:
+    recipe = noise_recipe(noise=["shuffled", "misaligned"])
+    train, valid = (read_labeled(recipe.data.train, recipe, split) for split in ("train", "valid"))
+    assert train.texts != valid.texts
+    assert train == read_labeled(recipe.data.train, recipe, "train")
+    assert train != read_labeled(recipe.data.train, recipe.model_copy(update={"seed": 2}), "train")
+
+
+TOY = '{kind="toy"}'
+WRONG: list[tuple[str, str]] = [
+    ("model.num_decoder_layers=2", "model.num_decoder_layers has no effect on a classifier; remove it"),
+    ("train.ema_decay=0.9", "train.ema_decay has no effect on a classifier; remove it"),
+    ("train.precision=fp16", "train.precision is 'fp16', which a classifier does not support; use 'bf16' or 'fp32'"),
+    (
+        "data.max_tokens=2000",
+        "data.max_tokens is 2000, which makes examples of up to 2001 tokens; set model.max_positions to 2001 or more",
+    ),
+    (
+        'data.noise=["shuffled"]',
+        "data.valid is missing; data.noise needs it, because held-out pairs would have noisy copies",
+    ),
+    (
+        'data.noise=["loud"]',
+        "data.noise.0 = 'loud'; it must be 'shuffled', 'truncated', 'wrong-language' or 'misaligned'",
+    ),
+    ('data.labels=["one"]', "data.labels must have two or more different names, or none; correct it"),
+    ("data.lables=[]", "unknown option 'data.lables'; did you mean 'labels'?"),
+    ("src_lang=en", "unknown option 'src_lang'; known options: name, seed, run_dir, data, tokenizer, model, train"),
+    (
+        'data.valid=[{kind="tsv", path="x", label_column=2}]',
+        "some corpora have label_column or label_field and others have not; all must have pairs of texts, or all "
+        "single texts; correct the corpora",
+    ),
+]
+
+
+@pytest.mark.parametrize(("override", "message"), WRONG)
+def test_errors_of_recipes(override: str, message: str, reviews: Path) -> None:
+    with pytest.raises(RecipeError) as error:
+        train(override)
+    assert str(error.value).removeprefix("reviews.toml: ") == message
+
+
+def replace_labels(value: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        records = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+        (folder / "train.jsonl").write_text("".join(json.dumps({**one, "label": value}) + "\n" for one in records))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "override", "message"),
+    [
+        (
+            replace_labels(2),
+            "seed=1",
+            r"^data.train, example 1 has label '2'; it must be one of negative, positive; correct",
+        ),
+        (replace_labels("x"), "data.labels=[]", r"^data.train has only the label 'x'; a classifier needs two or more;"),
+        (replace_labels(0.5), "seed=1", r"^train.jsonl, line 1: field 'label' is of type float; it must be text;"),
+        (
+            lambda folder: (folder / "train.jsonl").write_text(""),
+            "seed=1",
+            r"^data.train has no examples; it must have",
+        ),
+    ],
+)
+def test_errors_of_labels(change: Callable[[Path], object], override: str, message: str, reviews: Path) -> None:
+    change(reviews)
+    with pytest.raises(UserError, match=message):
+        train(override)
+
+
+def test_damaged_files_are_found(reviews: Path) -> None:
+    train("train.max_steps=2")
+    description = reviews / "runs/reviews/model/classifier.toml"
+    description.write_text(description.read_text().replace("positive", "cheerful"))
+    with pytest.raises(CorruptError, match="is missing or corrupt"):
+        TextClassifier.load(reviews / "runs/reviews/model")
+
+
+def test_packaged_recipes_load_and_have_the_name_of_their_file() -> None:
+    found = sorted(RECIPES.glob("*.toml"))
+    assert len(found) == 2
+    assert all(load_classification_recipe(path).name == path.stem for path in found)

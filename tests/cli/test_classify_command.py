@@ -1,0 +1,58 @@
+"""`nmt train-classifier` and `nmt classify`."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.calling import Nmt, one_line
+from tests.classify.conftest import reviews
+
+__all__ = ["reviews"]  # the fixture
+
+TEXTS = "a good and lovely film\nthe awful story was dull\n"
+
+
+@pytest.fixture
+def model(reviews: Path, nmt: Nmt) -> Path:
+    status, out, err = nmt("train-classifier", "reviews.toml", "train.max_steps=40")
+    assert status == 0, err
+    assert out.startswith("# Classifier reviews")
+    (reviews / "texts").write_text(TEXTS)
+    return reviews / "runs" / "reviews"
+
+
+def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path) -> None:
+    status, out, _ = nmt("classify", model, "texts")
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert status == 0
+    assert [label for label, _ in rows] == ["positive", "negative"]
+    assert all(0.5 < float(probability) <= 1 for _, probability in rows)
+    _, out, _ = nmt("classify", model / "model", "texts", "--label", "positive")
+    first, second = map(float, out.splitlines())
+    assert first == float(rows[0][1])
+    assert second == pytest.approx(1 - float(rows[1][1]), abs=2e-6)
+    (reviews / "gold").write_text("positive\npositive\n")
+    _, _, err = nmt("classify", model, "texts", "--gold", "gold")
+    assert "0.5000" in err
+    assert "gold: 2 examples" in err
+
+    # Errors, of the same model to save time.
+    def error(*arguments: object) -> str:
+        status, _, err = nmt(*arguments)
+        assert status != 0
+        return one_line(err)
+
+    assert error("classify", model, "texts", "texts") == (
+        "2 files given, but this is a classifier of single texts, one FILE; give 1"
+    )
+    assert error("classify", model, "texts", "--label", "neutral") == (
+        "--label is 'neutral'; it must be one of negative, positive; correct it"
+    )
+    (reviews / "gold").write_text("positive\n")
+    assert error("classify", model, "texts", "--gold", "gold").startswith(
+        "gold has 1 labels and the input has 2 lines;"
+    )
+    assert error("translate", model, "texts").endswith(
+        "runs/reviews is a classifier; expected a translation model; use it with nmt classify"
+    )
+    assert error("classify", "nowhere", "texts").startswith("nowhere does not exist; expected a model directory")

@@ -1,0 +1,65 @@
+"""Metrics of classifiers against their definitions, example by example."""
+
+import math
+
+import numpy as np
+import pytest
+
+from nmt.evaluate.classification import calibration_error, score_classes, score_tables
+
+NAMES = ("a", "b", "c")
+# Predictions: a a b b c a; labels: a b b b a a.
+PROBABILITIES = np.array(
+    [[0.8, 0.1, 0.1], [0.5, 0.4, 0.1], [0.1, 0.9, 0.0], [0.2, 0.6, 0.2], [0.3, 0.1, 0.6], [0.95, 0.05, 0.0]]
+)
+LABELS = np.array([0, 1, 1, 1, 0, 0])
+
+
+def test_scores_of_six_examples() -> None:
+    score = score_classes(PROBABILITIES, LABELS, NAMES)
+    assert score.accuracy == pytest.approx(4 / 6)
+    assert score.majority == pytest.approx(3 / 6)
+    # a: 2 of 3 predicted, 2 of 3 labels; b: 2 of 2, 2 of 3; c: 0 of 1, no label.
+    assert [one.f1 for one in score.classes] == pytest.approx([2 / 3, 4 / 5, 0])
+    assert [(one.precision, one.recall) for one in score.classes[:2]] == [(2 / 3, 2 / 3), (1, pytest.approx(2 / 3))]
+    assert score.macro_f1 == pytest.approx((2 / 3 + 4 / 5 + 0) / 3)
+    assert score.nll == pytest.approx(-sum(map(math.log, [0.8, 0.4, 0.9, 0.6, 0.3, 0.95])) / 6)
+    assert score.confusion == ((2, 0, 1), (1, 2, 0), (0, 0, 0))
+
+
+def test_classes_that_never_occur_do_not_count() -> None:
+    score = score_classes(PROBABILITIES[:4], LABELS[:4], NAMES)
+    assert score.macro_f1 == pytest.approx((2 / 3 + 4 / 5) / 2)
+
+
+def expected_calibration_error(confidence: list[float], correct: list[bool], bins: int) -> float:
+    """The definition: bins (k / bins, (k + 1) / bins]."""
+    total = 0.0
+    for k in range(bins):
+        members = [i for i, value in enumerate(confidence) if k / bins < value <= (k + 1) / bins]
+        if members:
+            accuracy = sum(correct[i] for i in members) / len(members)
+            mean = sum(confidence[i] for i in members) / len(members)
+            total += len(members) / len(confidence) * abs(accuracy - mean)
+    return total
+
+
+def test_calibration_error_is_that_of_the_definition() -> None:
+    random = np.random.default_rng(1)
+    confidence = random.uniform(0.2, 1.0, 500)
+    correct = random.uniform(size=500) < confidence**2
+    expected = expected_calibration_error(confidence.tolist(), correct.tolist(), 15)
+    assert 0.1 < expected < 0.3
+    assert calibration_error(confidence, correct) == pytest.approx(expected)
+
+
+def test_calibration_error_of_certain_classifiers() -> None:
+    assert calibration_error(np.ones(4), np.array([True] * 4)) == 0
+    assert calibration_error(np.ones(4), np.array([True, False, False, False])) == pytest.approx(0.75)
+
+
+def test_tables_show_all_classes_and_the_majority() -> None:
+    overall, classes = score_tables("reviews", score_classes(PROBABILITIES, LABELS, NAMES))
+    assert overall.rows[0][0] == "0.6667"
+    assert overall.rows[0][-1] == "0.5000"
+    assert classes.rows[1] == ("b", "3", "1.0000", "0.6667", "0.8000", "1", "2", "0")
