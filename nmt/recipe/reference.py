@@ -93,8 +93,9 @@ def option_reference() -> str:
             lines += _table(f"[{name}]", section.summary, section, section.model_fields)
             if name == "data":
                 lines += _corpora()
-    summary = f"{LabeledDataRecipe.summary} The other sections are as above; options without effect are errors."
-    lines += _table("[data] of a classifier, for `nmt train-classifier`", summary, LabeledDataRecipe.model_fields)
+    labeled = LabeledDataRecipe
+    summary = f"{labeled.summary} The other sections are as above; options without effect are errors."
+    lines += _table("[data] of a classifier, for `nmt train-classifier`", summary, labeled, labeled.model_fields)
     return "\n".join(lines) + "\n"
 
 
