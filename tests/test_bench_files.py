@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 from bench import ledger
 from bench.file_comparison import FileWorkload, compare_files, session_memory
+from bench.serving import ServingWorkload, compare_servers
 
 RECIPE = """
 name = "small"
@@ -87,3 +88,22 @@ def test_unknown_systems_and_settings_are_errors(
 ) -> None:
     with pytest.raises(UserError, match=message):
         compare_files(work, ("nmt", {}), (system, settings), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_installed("ctranslate2"), reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+def test_servers_answer_all_clients_with_the_translations_of_a_file(work: FileWorkload) -> None:
+    workload = ServingWorkload(work.model, work.source, ("en", "de"), clients=2, beam_size=2)
+    comparison = compare_servers(workload, ("nmt", {}), ("one-call", {}), rounds=2)
+    for measurement in (comparison.ours, comparison.theirs):
+        assert len(measurement.rates) == 2
+        assert measurement.settings["lost"] == "0"
+    assert comparison.ours.settings["not as in a file"] == "0"
+
+
+def test_an_unknown_server_is_an_error(work: FileWorkload) -> None:
+    workload = ServingWorkload(work.model, work.source, ("en", "de"))
+    with pytest.raises(UserError, match="'other' cannot serve here; it must be one of nmt, one-call, translate"):
+        compare_servers(workload, ("nmt", {}), ("other", {}), rounds=2)
+    with pytest.raises(UserError, match="nmt has no setting 'threads'; its settings are: none; omit it"):
+        compare_servers(workload, ("nmt", {"threads": "2"}), ("translate", {}), rounds=2)

@@ -55,12 +55,14 @@ class TextTranslator(ABC):
 
     Any string is a line: normalization replaces its line breaks with spaces. A line of white space gives an empty
     translation. A line too long for the model is split at sentence ends, and its parts are translated separately. Apart
-    from rounding, the translation of a line does not depend on other lines. Not thread-safe.
+    from rounding, the translation of a line does not depend on other lines.
 
+    max_threads:  number of threads that may translate at the same time
     lines_split:  number of lines split so far because they were too long
     lines_reused: number of lines that were found in a translation memory; 0 without one
     """
 
+    max_threads: int = 1
     lines_reused = 0
 
     _shows_scores = True

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from time import sleep
 from typing import Any, NamedTuple, cast, get_args
 
@@ -69,7 +70,10 @@ _MAX_POSTED_BATCHES = 3  # per translator
 
 
 class CTranslate2Engine:
-    """A loaded CTranslate2 model that is called with token ids."""
+    """A loaded CTranslate2 model that is called with token ids, also by several threads at once.
+
+    num_translators: number of batches decoded in parallel
+    """
 
     def __init__(
         self, directory: Path, tokenizers: Tokenizers, device: EngineDevice, compute_type: str, translators: int = 1
@@ -88,6 +92,8 @@ class CTranslate2Engine:
                 intra_threads=1,
                 max_queued_batches=-1,  # a full queue would block and delay signals; `_post` limits it instead
             )
+        self.num_translators = translators
+        self._lock = Lock()
         self._max_posted = _MAX_POSTED_BATCHES * translators
         self._waiting: deque[_Batch] = deque()
         self._posted: deque[_Batch] = deque()
@@ -239,13 +245,14 @@ class CTranslate2Engine:
 
     def _post(self) -> None:
         """Pass further batches to CTranslate2: only a few, because posted batches cannot be canceled."""
-        while self._posted and self._posted[0].is_done:
-            self._posted.popleft()
-        while self._waiting and len(self._posted) < self._max_posted:
-            batch = self._waiting.popleft()
-            with engine_errors():
-                batch.results = batch.post()
-            self._posted.append(batch)
+        with self._lock:
+            while self._posted and self._posted[0].is_done:
+                self._posted.popleft()
+            while self._waiting and len(self._posted) < self._max_posted:
+                batch = self._waiting.popleft()
+                with engine_errors():
+                    batch.results = batch.post()
+                self._posted.append(batch)
 
     def _finish(self, search: _Search, options: SearchOptions) -> list[list[_Output]]:
         """Wait for the outputs of each source."""
@@ -383,7 +390,7 @@ class CTranslate2Translator(TextTranslator):
 
         Raises UserError with all search options that CTranslate2 does not support.
         """
-        self._engine, self._shows_scores = engine, scores
+        self._engine, self._shows_scores, self.max_threads = engine, scores, engine.num_translators
         super().__init__(
             tokenizers,
             decode,

@@ -1,7 +1,8 @@
-"""Dynamic batching: one worker thread processes queued items of many callers in batches, first come, first served."""
+"""Dynamic batching: worker threads process queued items of many callers in batches, first come, first served."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -40,26 +41,30 @@ class _Job:
 
 
 class Batcher:
-    """A bounded queue and its worker thread.
+    """A bounded queue and its worker threads.
 
     All items of a batch have the same group. A batch starts when it is full or when its first item has waited for
-    `max_delay`. If a batch fails, each of its jobs is retried alone, so an error reaches only the job that causes it.
-    Canceling a future removes its items from the queue.
+    `max_delay`; idle threads share the waiting items. If a batch fails, each of its jobs is retried alone, so an error
+    reaches only the job that causes it. Canceling a future removes its items from the queue.
 
     batch_size:             maximum number of items in a batch
     num_batches, num_items: processed so far
     """
 
-    def __init__(self, process: Callable[[Any, list[Any]], Sequence[Any]], options: BatchingOptions) -> None:
-        """Start the worker thread. process(group, items) returns one result per item."""
+    def __init__(
+        self, process: Callable[[Any, list[Any]], Sequence[Any]], options: BatchingOptions, num_threads: int = 1
+    ) -> None:
+        """Start the threads. process(group, items) returns one result per item; the threads call it concurrently."""
         self.num_batches = self.num_items = 0
         self.batch_size = options.batch_size
         self._process, self._options = process, options
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._num_idle = num_threads
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(num_threads)]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def num_waiting(self) -> int:
@@ -80,11 +85,12 @@ class Batcher:
         return [job.future for job in jobs]
 
     def close(self) -> None:
-        """Accept no more items, process the queued ones, and join the thread."""
+        """Accept no more items, process the queued ones, and join the threads."""
         with self._changed:
             self._is_closed = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def _remove_if_canceled(self, job: _Job) -> None:
         if job.future.cancelled():
@@ -97,6 +103,8 @@ class Batcher:
             running = [job for job in batch if job.future.set_running_or_notify_cancel()]
             if running:
                 self._process_jobs(running)
+            with self._changed:
+                self._num_idle += 1
 
     def _next_batch(self) -> list[_Job]:
         """Wait for a batch and remove it from the queue. Return an empty one after `close`."""
@@ -106,14 +114,18 @@ class Batcher:
                     return []
                 deadline = self._jobs[0].submitted_at + self._options.max_delay if self._jobs else None
                 self._changed.wait(None if deadline is None else deadline - monotonic())
+            share = math.ceil(self.num_waiting / self._num_idle)
+            self._num_idle -= 1
             batch: list[_Job] = []
             count, group = 0, self._jobs[0].group
             for job in [job for job in self._jobs if job.group == group]:
-                if count + len(job.items) > self._options.batch_size:
+                if batch and count + len(job.items) > min(share, self._options.batch_size):
                     break
                 count += len(job.items)
                 batch.append(job)
                 self._jobs.remove(job)
+            if self._jobs:
+                self._changed.notify()  # another thread
             return batch
 
     def _is_ready(self) -> bool:
@@ -133,7 +145,8 @@ class Batcher:
                 for job in jobs:
                     self._process_jobs([job])
             return
-        self.num_batches += 1
-        self.num_items += sum(len(job.items) for job in jobs)
+        with self._changed:
+            self.num_batches += 1
+            self.num_items += sum(len(job.items) for job in jobs)
         for job in jobs:
             job.future.set_result([next(results) for _ in job.items])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
@@ -74,7 +75,7 @@ class Translated(NamedTuple):
 
 
 class ServedModel:
-    """A model, its queue, and its worker thread, the only one that calls the model.
+    """A model, its queue, and its worker threads, the only ones that call the model.
 
     languages:   source and target
     description: engine and precision
@@ -97,7 +98,8 @@ class ServedModel:
         self._translator = translator
         self._scorer = lru_cache(1)(load_scorer)
         self._translator_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._make_translator)
-        self.batcher = Batcher(self._process, batching)
+        self._torch_lock = Lock()
+        self.batcher = Batcher(self._process, batching, translator.max_threads)
 
     @property
     def unsupported(self) -> dict[str, str]:
@@ -106,9 +108,11 @@ class ServedModel:
 
     def _process(self, group: RequestOptions | type[Pair] | type[Translated], items: list[Any]) -> Sequence[object]:
         if group is Pair:
-            return self._score(items)
+            with self._torch_lock:
+                return self._score(items)
         if group is Translated:
-            return [self._translator.attention(*item) for item in items]
+            with self._torch_lock:
+                return [self._translator.attention(*item) for item in items]
         assert isinstance(group, RequestOptions)
         return self._translate(group, items)
 

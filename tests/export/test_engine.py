@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
@@ -167,6 +168,15 @@ def test_unusual_lines_keep_their_order(model: Path) -> None:
     assert texts[1] == ""
     assert theirs.lines_split == 1
     assert all("\n" not in text for text in texts)
+
+
+def test_threads_get_the_translations_of_their_own_lines(model: Path, lines: list[str]) -> None:
+    translator = CTranslate2Translator.load(model, "cpu", "fp32", search(), translators=2)
+    assert translator.max_threads == 2
+    expected = translator.translate(lines)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda line: translator.translate([line])[0], lines * 3))
+    assert found == expected * 3
 
 
 def test_all_unsupported_options_are_named(model: Path) -> None:

@@ -30,6 +30,8 @@ class EchoTranslator:
     batches, decode_options: lines and options of the calls
     """
 
+    max_threads = 1
+
     def __init__(self) -> None:
         self.may_run = threading.Event()
         self.may_run.set()

@@ -110,3 +110,19 @@ def test_closing_processes_the_queue_without_delay(model: FakeModel) -> None:
     assert results(futures) == [2, 4]
     with pytest.raises(QueueFullError):
         batcher.submit("a", [1])
+
+
+def test_idle_threads_share_the_queue_and_run_at_the_same_time(model: FakeModel) -> None:
+    both_started = threading.Barrier(3)
+
+    def wait_for_the_other(group: str, items: list[int]) -> list[int]:
+        both_started.wait(20)
+        return model(group, items)
+
+    batcher = Batcher(wait_for_the_other, BatchingOptions(4, 10, max_delay=0.05), num_threads=2)
+    futures = [batcher.submit("a", [item]) for item in range(4)]
+    both_started.wait(20)
+    model.may_run.set()
+    assert [results(own) for own in futures] == [[0], [2], [4], [6]]
+    assert sorted(model.batches) == [("a", [0, 1]), ("a", [2, 3])]
+    batcher.close()

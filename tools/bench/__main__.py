@@ -15,10 +15,13 @@ from bench.environments import PEERS, cache, install
 from bench.file_comparison import DEFAULTS, FileWorkload, compare_files
 from bench.goals import BY_NAME
 from bench.ledger import HOME, add_entries, comparison_entry, read_ledger, value_entry, write_results
+from bench.serving import ServingWorkload, compare_servers
 from bench.text import prepare_text, text_recipe, vocabulary_size
 from bench.workload import Shape, Workload
 from nmt.logs import print_line, say
 from nmt.recipe import UserError
+from nmt.storage.model_metadata import read_model_metadata
+from nmt.storage.run_folder import find_model
 from nmt.text.lines import count_lines
 
 SHAPES = {
@@ -36,6 +39,7 @@ examples:
   tools/bench/run train nmt:precision=bf16,compile=true eole:precision=bf16 --goal train-cpu-eole-bf16
   tools/bench/run decode nmt:precision=bf16 ctranslate2:compute_type=float16 --device cuda --goal decode-gpu-batch32
   tools/bench/run file nmt ctranslate2 --model runs/NAME --source FILE --ref FILE --goal file-int8
+  tools/bench/run serve nmt one-call --model runs/NAME --source FILE --goal serve-one-call
   tools/bench/run record train-cpu-linear 0.62 --command 'nmt bench train base ...' --evidence train.json
 
 A system is NAME:setting=value,... with fields of the workload (precision, threads, batch_tokens, batch_sentences,
@@ -67,6 +71,8 @@ def main(arguments: Sequence[str]) -> int:
                 _update_ledger(options)
             case "file":
                 _compare_files(options)
+            case "serve":
+                _compare_servers(options)
             case _:
                 _compare(options, arguments)
     except UserError as error:
@@ -106,6 +112,18 @@ def _compare_files(options: argparse.Namespace) -> None:
     work = {"task": "file", "num_lines": count_lines(workload.source), "beam_size": workload.beam_size}
     command = f"tools/bench/run file {options.ours} {options.theirs} --model RUN --source FILE"
     _publish(options, work, comparison, command)
+
+
+def _compare_servers(options: argparse.Namespace) -> None:
+    """Compare two servers and add the result to the ledger."""
+    metadata = read_model_metadata(find_model(options.model))
+    languages = metadata.src_lang, metadata.tgt_lang
+    workload = ServingWorkload(options.model, options.source, languages, options.clients, options.beam_size)
+    comparison = compare_servers(workload, _parse_system(options.ours), _parse_system(options.theirs), options.rounds)
+    num_lines = count_lines(workload.source)
+    work = {"task": "serve", "num_lines": num_lines, "beam_size": workload.beam_size, "clients": workload.clients}
+    command = f"tools/bench/run serve {options.ours} {options.theirs} --clients {options.clients}"
+    _publish(options, work, comparison, f"{command} --model RUN --source FILE")
 
 
 def _publish(options: argparse.Namespace, work: dict[str, object], comparison: Comparison, command: str) -> None:
@@ -163,6 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     for task in ("train", "decode", "prepare"):
         _add_comparison(commands.add_parser(task, help=f"compare two systems: {task}"), task)
     _add_file(commands.add_parser("file", help="compare complete commands that translate a file"))
+    _add_serve(commands.add_parser("serve", help="compare servers that translate one line per request"))
     recording = commands.add_parser("record", help="add a value measured by another command")
     recording.add_argument("goal", choices=BY_NAME, metavar="goal", help="a goal of RESULTS.md")
     recording.add_argument("value", type=float)
@@ -173,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in commands.choices.values():
         if command not in (installing, commands.choices["data"]):
             command.add_argument("--ledger", type=Path, default=HOME, help="folder of the ledger")
-    for command in (commands.choices[name] for name in ("train", "decode", "prepare", "file", "record")):
+    for command in (commands.choices[name] for name in ("train", "decode", "prepare", "file", "serve", "record")):
         command.add_argument("--note", default="", help="remark for the ledger, such as recipe and text")
     return parser
 
@@ -208,11 +227,22 @@ def _add_workload(parser: argparse.ArgumentParser, **helps: str) -> None:
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
     _add_systems(parser, _default_settings(["nmt"]), _default_settings(["ctranslate2", "transformers"]))
-    parser.add_argument("--model", type=Path, required=True, help="trained model or run")
-    parser.add_argument("--source", type=Path, required=True, help="file to translate")
+    _add_translation(parser, "file to translate")
     parser.add_argument("--ref", type=Path, help="reference translations, for BLEU")
-    parser.add_argument("--beam-size", type=int, default=5, help="beam size (%(default)s)")
     parser.add_argument("--warm-up", type=int, default=1, help="untimed rounds (%(default)s)")
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    systems = "nmt (`nmt serve`), one-call (a call of CTranslate2 per request) or translate (`nmt translate`)"
+    _add_systems(parser, systems, "another of them")
+    _add_translation(parser, "file with the line of each request")
+    parser.add_argument("--clients", type=int, default=32, help="clients at the same time (%(default)s)")
+
+
+def _add_translation(parser: argparse.ArgumentParser, source: str) -> None:
+    parser.add_argument("--model", type=Path, required=True, help="trained model or run")
+    parser.add_argument("--source", type=Path, required=True, help=source)
+    parser.add_argument("--beam-size", type=int, default=5, help="beam size (%(default)s)")
 
 
 def _add_systems(parser: argparse.ArgumentParser, ours: str, theirs: str) -> None:

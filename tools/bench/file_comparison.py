@@ -59,7 +59,7 @@ class _Command:
 
     def run(self) -> None:
         """Translate the file once."""
-        seconds, memory = _run(self.words)
+        seconds, memory = run_command(self.words)
         self.seconds.append(seconds)
         self.memory = max(self.memory, memory)
 
@@ -109,14 +109,14 @@ def _command(workload: FileWorkload, name: str, settings: dict[str, str], folder
         target = ["huggingface"]
         if name == "ctranslate2":
             target = ["ctranslate2", f"--quantization={settings['compute_type']}"]
-        _run([*nmt, "export", str(workload.model), "-o", str(export), "--to", *target])
+        run_command([*nmt, "export", str(workload.model), "-o", str(export), "--to", *target])
         program = str(TOOLS / "bench" / "peers" / f"{name}_file.py")
         options = [*map("=".join, settings.items()), f"model={export}", f"beam_size={workload.beam_size}"]
         words = [sys.executable, program, str(workload.source), str(out), *options]
     return _Command(name, settings, words, out)
 
 
-def _run(command: Sequence[str]) -> tuple[float, int]:
+def run_command(command: Sequence[str]) -> tuple[float, int]:
     """Run a command; returns its seconds and peak memory in bytes.
 
     Raises UserError with its last lines if it fails.

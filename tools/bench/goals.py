@@ -54,6 +54,7 @@ _NO_GPU_FOR_SEARCH = (
 )
 
 _FILE = "tools/bench/run file --model runs/multi30k-en-de --source FILE"
+_SERVE = "tools/bench/run serve --model runs/multi30k-en-de --source FILE"
 _SMALL_STEPS = (
     "One decoder step of a small model is a hundred operations of a few microseconds, which torch launches one by one."
 )
@@ -174,6 +175,21 @@ GOALS = (
         0.4,
         f"{_FILE} nmt ctranslate2, with a file of one line",
         "Python itself, typer, pydantic and sentencepiece take most of it.",
+    ),
+    Goal(
+        "serve-one-call",
+        "`nmt serve`, 32 clients, one line per request: a server that calls CTranslate2 for each request",
+        "ratio",
+        1.5,
+        f"{_SERVE} nmt one-call --goal serve-one-call",
+    ),
+    Goal(
+        "serve-translate",
+        "`nmt serve`, 200 clients, one line per request: `nmt translate` with the same lines in a file",
+        "ratio",
+        0.9,
+        f"{_SERVE} nmt translate --clients 200 --goal serve-translate",
+        "A request costs Python about a millisecond of the same cores.",
     ),
     Goal(
         "decode-gpu-batch32",

@@ -152,14 +152,15 @@ def _measurement(entry: Entry) -> Iterator[str]:
         yield f"{format_result(entry)}. {entry['note']}".rstrip()
         return
     work, ratio = entry["work"], Ratio(**entry["ratio"])
-    is_file = work["task"] == "file"
+    is_file = work["task"] in ("file", "serve")
     yield f"| system | settings | {'lines' if is_file else 'tokens'}/s | rounds |"
     yield "|---|---|---|---|"
     for key in ("ours", "theirs"):
         yield _system_row(Measurement(**entry[key]))
     yield ""
     verdict = "faster" if ratio.low > 1 else "slower" if ratio.high < 1 else "no significant difference"
-    size = f"{work['num_lines']:,} lines, beam {work['beam_size']}. " if is_file else ""
+    clients = f", {work['clients']} clients" if "clients" in work else ""
+    size = f"{work['num_lines']:,} lines, beam {work['beam_size']}{clients}. " if is_file else ""
     yield f"Ratio {_format_ratio(ratio)}: {verdict}. {size}{entry['note']}".rstrip()
 
 
