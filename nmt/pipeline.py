@@ -19,6 +19,7 @@ from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
 from nmt.data.test_sets import TestSet, test_sets
 from nmt.data.workload import Workload
+from nmt.decode.language_model import require_fusible
 from nmt.decode.scoring import Scorer as TextScorer
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
@@ -192,6 +193,8 @@ def _train(recipe: Recipe, world: World) -> TrainState:
         tokenizers.src.tag_id(recipe.decode.tag)
     if recipe.decode.shortlist is not None:
         Shortlist.load(recipe.decode.shortlist, tokenizers)
+    if recipe.decode.fusion is not None:
+        require_fusible(recipe.decode.fusion, tokenizers.tgt, reverse_target=recipe.data.reverse_target)
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     if world.is_main:

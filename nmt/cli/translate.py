@@ -58,6 +58,8 @@ def translate(
     split_sentences: opt.SplitSentences = False,
     ensemble: opt.Others = None,
     shortlist: opt.ShortlistFile = None,
+    fusion: opt.FusionModel = None,
+    fusion_weight: opt.FusionWeight = None,
     seed: opt.Seed = None,
     settings: opt.Settings = None,
     batch_tokens: opt.BatchTokens = None,
@@ -75,10 +77,8 @@ def translate(
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
-    started, models = monotonic(), [model, *(ensemble or ())]
-    _require_compatible(threads, processes, resume, restart)
-    named = _named(beam_size, n_best, batch_tokens, tag, length_penalty, length_alpha, seed, with_alignments, shortlist)
-    named["split_sentences"] = split_sentences or None
+    given = locals()
+    started, models, named = monotonic(), [model, *(ensemble or ())], _named(given)
     decode = _override_decode(read_model_metadata(find_model(model)).decode, named, settings or (), models[1:])
     reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
     source = Source.open(file, reader, invalid_utf8.value, prefixes, required, glossary)
@@ -92,27 +92,18 @@ def translate(
     job.run(start_workers(choice.engine, device, processes, threads), resume=resume, restart=restart)
 
 
-def _named(
-    beam_size: int | None,
-    n_best: int | None,
-    batch_tokens: int | None,
-    tag: str | None,
-    length_penalty: opt.LengthPenalty | None,
-    length_alpha: float | None,
-    seed: int | None,
-    with_alignments: bool,
-    shortlist: str | None,
-) -> dict[str, object]:
-    """Return the command's own options by their names in the recipe; None if not given."""
-    named: dict[str, object] = {"beam_size": beam_size, "n_best": n_best, "batch_tokens": batch_tokens, "tag": tag}
-    named |= {"length_penalty": length_penalty, "length_alpha": length_alpha, "sampling_seed": seed}
-    return named | {"alignments": with_alignments or None, "shortlist": shortlist}
+def _named(given: Mapping[str, Any]) -> dict[str, object]:
+    """Return the command's own options by their names in the recipe, None if not given.
 
-
-def _require_compatible(threads: int | None, processes: int | None, resume: bool, restart: bool) -> None:
-    """Raise BadParameter if options are mutually exclusive."""
-    require_at_most_one({"--threads": threads is not None, "--processes": processes is not None})
-    require_at_most_one({"--resume": resume, "--restart": restart})
+    given: the arguments of `translate`; raises BadParameter for mutually exclusive ones
+    """
+    for first, second in (("threads", "processes"), ("resume", "restart")):
+        is_given = {f"--{name}": given[name] not in (None, False) for name in (first, second)}
+        require_at_most_one(is_given)
+    own = ("beam_size", "n_best", "batch_tokens", "tag", "length_penalty", "length_alpha", "shortlist", "fusion")
+    named: dict[str, object] = {name: given[name] for name in (*own, "fusion_weight")}
+    named |= {"sampling_seed": given["seed"], "alignments": given["with_alignments"] or None}
+    return named | {"split_sentences": given["split_sentences"] or None}
 
 
 def _load_keeping(
@@ -274,7 +265,10 @@ def _search_settings(
     if decode.shortlist is not None and decode.shortlist.is_file():
         facts["shortlist"] = hashlib.sha256(decode.shortlist.read_bytes()).hexdigest()
         names[facts["shortlist"]] = str(decode.shortlist)
-    options = decode.model_dump(mode="json", exclude={"batch_tokens", "shortlist"})
+    if decode.fusion is not None:
+        facts["fusion"] = manifest_digest(find_model(decode.fusion))
+        names[facts["fusion"]] = str(decode.fusion)
+    options = decode.model_dump(mode="json", exclude={"batch_tokens", "shortlist", "fusion"})
     facts |= {f"decode.{name}": value for name, value in options.items()}
     facts |= {"engine": choice.engine.value, "precision": choice.precision.value}
     return facts, names
@@ -336,6 +330,7 @@ def _override_decode(
         "sampling_seed": (resolved.sampling, "sampling=true"),
         "beam_size": (not resolved.sampling, "a search (sampling=false)"),
         "ensemble_mean": (bool(ensemble), "--ensemble"),
+        "fusion_weight": (resolved.fusion is not None, "--fusion"),
     }
     for name in values:
         effective, needed = has_effect.get(name, (True, ""))

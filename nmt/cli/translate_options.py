@@ -116,6 +116,7 @@ _TAG = "Tag of a training corpus, such as <web>: selects that domain."
 _SENTENCES = "Split each line into sentences and translate them separately, for lines that are paragraphs."
 _ENSEMBLE = "Add a model to the ensemble; repeatable."
 _SHORTLIST = 'File made by `nmt shortlist`: restrict the target vocabulary, for speed. "" disables it.'
+_FUSION = 'Language model for shallow fusion: search for log p(y|x) + W log p_lm(y). "" disables it.'
 _SET = "Any other option of section decode: sampling=true, no_repeat_ngram=4, 'bias.Dr. Smith=1', ... Repeatable."
 
 BeamSize = Annotated[
@@ -129,6 +130,8 @@ Tag = Annotated[str | None, typer.Option(help=_TAG)]
 SplitSentences = Annotated[bool, typer.Option("--split-sentences", help=_SENTENCES)]
 Others = Annotated[list[Path] | None, typer.Option("--ensemble", help=_ENSEMBLE)]
 ShortlistFile = Annotated[str | None, typer.Option("--shortlist", metavar="FILE", help=_SHORTLIST)]
+FusionModel = Annotated[str | None, typer.Option("--fusion", metavar="MODEL", help=_FUSION)]
+FusionWeight = Annotated[float | None, typer.Option(min=0.0, metavar="W", help="Weight of --fusion (default: 0.1).")]
 Seed = Annotated[int | None, typer.Option(help="Sampling seed; same as --set sampling_seed=N.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 

@@ -44,7 +44,7 @@ class TextGenerator(Translator):
         return super().start_translation(empty, n_best, lines, required, partial_word=partial_word)
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
-        for name in ("alignments", "shortlist"):
+        for name in ("alignments", "shortlist", "fusion"):
             if getattr(decode, name):
                 raise UserError(f"decode.{name} is for translation; a language model has no source; leave it out")
         super()._set_decode(decode)

@@ -12,15 +12,15 @@ import torch
 
 from nmt.alignment.attention import AttendingModel, ChosenAttention, WordAligner
 from nmt.checkpoint import load_model
+from nmt.decode.language_model import FusedLanguageModel, require_fusible
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.text_translator import Task, TextTranslator
 from nmt.decode.translation import Attention, Translation
 from nmt.devices.allocator import keep_freed_memory
-from nmt.devices.precision import SearchPrecision, choose_precision, torch_dtype
+from nmt.devices.precision import SearchPrecision
 from nmt.devices.transfer import to_device
-from nmt.inference.captured import CapturedModel, can_capture
-from nmt.inference.prepacked import prepack
-from nmt.inference.quantized import QuantizedLinear
+from nmt.inference.captured import CapturedModel
+from nmt.inference.searchable import searchable
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
@@ -29,6 +29,7 @@ from nmt.search.batches import Batching, choose_batch_tokens, continuous_batches
 from nmt.search.beam_search import StepModel, beam_search
 from nmt.search.constraints import ANY_TOKEN
 from nmt.search.ensemble import Ensemble, is_refillable
+from nmt.search.fusion import Fusion
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.search.partial_word import PartialWordModel
@@ -69,16 +70,19 @@ class Translator(TextTranslator):
         device: torch.device,
         reverse_target: bool = False,
         max_tokens: int = DEFAULT_MAX_TOKENS,
+        precision: SearchPrecision = "auto",
     ) -> None:
         """Wrap a model in memory; `load` reads one from disk. For further arguments see `TextTranslator`.
 
-        Raises UserError if the source tokenizer does not know the tag of `decode`, or if its shortlist cannot be read
-        or belongs to other tokenizers.
+        Raises UserError if the source tokenizer does not know the tag of `decode`, or if its shortlist or language
+        model cannot be read or belongs to other tokenizers.
 
-        device: device of the model
+        device:    device of the model
+        precision: precision of the language model of `decode.fusion`
         """
         self.num_parameters = 0
-        self._model, self._device = model, device
+        self._model, self._device, self._precision = model, device, precision
+        self._language_model: FusedLanguageModel | None = None
         super().__init__(
             tokenizers,
             decode,
@@ -92,12 +96,25 @@ class Translator(TextTranslator):
         super()._set_decode(decode)
         self._preferred = sorted({token for phrase, value in self._options.bias if value > 0 for token in phrase})
         self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, self._tokenizers)
+        self._fuse(decode.fusion if decode.fusion_weight else None)
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
         members = self._model.models if isinstance(self._model, Ensemble) else [self._model]
         recipes = [member.recipe for member in members if isinstance(member, Transformer | CapturedModel)]
+        recipes += [] if self._language_model is None else [self._language_model.recipe]
         sizes = [(recipe, self._tokenizers.tgt.vocab_size) for recipe in recipes]
         self._batching = Batching(choose_batch_tokens(decode, self._device, sizes), self._device)
         self._aligner = self._make_aligner(decode) if decode.alignments else None
+
+    def _fuse(self, path: Path | None) -> None:
+        """Load the language model of shallow fusion, unless it is loaded, and limit outputs to its positions."""
+        if path is None:
+            self._language_model = None
+            return
+        if self._language_model is None or self._language_model.path != path:
+            require_fusible(path, self._tokenizers.tgt, reverse_target=self._reverse_target)
+            self._language_model = FusedLanguageModel.load(path, self._device, self._precision)
+        limit = min(self._max_positions, self._language_model.recipe.max_positions) - 1
+        self._options = replace(self._options, max_tokens=min(limit, self._options.max_tokens or limit))
 
     @classmethod
     def load(
@@ -142,11 +159,9 @@ class Translator(TextTranslator):
                 )
         options = metadata.decode if decode is None else decode.over(metadata.decode)
         num_parameters = sum(member.model.num_parameters() for member in loaded)
-        models = [_prepacked(member.model, precision, torch_device) for member in loaded]
-        is_captured = torch_device.type == "cuda" and all(map(can_capture, models))
-        members: list[StepModel[Any]] = [CapturedModel(model) if is_captured else model for model in models]
+        models = searchable([member.model for member in loaded], precision, torch_device)
         translator = cls(
-            members[0] if len(members) == 1 else Ensemble(members, options.ensemble_mean),
+            models[0] if len(models) == 1 else Ensemble(models, options.ensemble_mean),
             tokenizers,
             options,
             max_positions=min(model.recipe.max_positions for model in models),
@@ -154,6 +169,7 @@ class Translator(TextTranslator):
             device=torch_device,
             reverse_target=metadata.reverse_target,
             max_tokens=min(member.metadata.max_tokens for member in loaded),
+            precision=precision,
         )
         translator.num_parameters = num_parameters
         if torch_device.type == "cpu":
@@ -165,6 +181,8 @@ class Translator(TextTranslator):
         lengths = [len(self._tag) + len(task.sentence) + 1 for task in tasks]
         is_plain = self._shortlist is None and self._on_tokens is None and not any(task.partial for task in tasks)
         refillable = self._sampling is None and is_plain and is_refillable(self._model)
+        if self._language_model is not None:
+            refillable = refillable and is_refillable(self._language_model.model)
 
         def search(ids: list[int], batch_size: int, results: dict[int, list[Hypothesis]]) -> None:
             finished: dict[int, list[Hypothesis]] = {}
@@ -192,7 +210,7 @@ class Translator(TextTranslator):
         finished.update(enumerate(results))
 
     def _model_for(self, tasks: Sequence[Task], options: SearchOptions) -> StepModel[Any]:
-        """Return the model, restricted to the shortlist and partial words of these sentences, and watched."""
+        """Return the model, restricted to shortlist and partial words of these sentences, fused and watched."""
         model = self._model
         if self._shortlist is not None:
             spelling = [self._spelling.agreeing(task.partial) if task.partial else [] for task in tasks]
@@ -202,6 +220,9 @@ class Translator(TextTranslator):
             ]
             candidates = self._shortlist.candidates([task.sentence for task in tasks], needed)
             model = restrict(model, to_device(candidates, self._device))
+        if self._language_model is not None:
+            fused = self._language_model
+            model = Fusion(model, fused.model, self._decode.fusion_weight, fused.source)
         if self._on_tokens is not None and options.beam_size == len(tasks) == 1:
             model = WatchedModel(model, self._on_tokens)
         if any(task.partial for task in tasks):
@@ -268,10 +289,3 @@ class Translator(TextTranslator):
             [replace(translation, alignment=own) for translation, own in zip(*part, strict=True)]
             for part in zip(translations, links, strict=True)
         ]
-
-
-def _prepacked(model: Transformer, precision: SearchPrecision, device: torch.device) -> Transformer:
-    """Convert the model to a precision and prepack it; UserError if the device does not support the precision."""
-    if precision == "int8":
-        return prepack(model, QuantizedLinear)
-    return prepack(model.to(torch_dtype(choose_precision(precision, device))))

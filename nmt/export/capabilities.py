@@ -29,6 +29,7 @@ _UNSUPPORTED: Mapping[str, str] = {
     "bias": "word bias (decode.bias)",
     "require": "required phrases (decode.require)",
     "shortlist": "shortlists (decode.shortlist, --shortlist)",
+    "fusion": "shallow fusion (decode.fusion, --fusion)",
     "alignments": "alignments (they need torch's attention weights)",
 }
 _DEFAULTS = DecodeRecipe()

@@ -62,7 +62,9 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
     if report is not None:
         lines += [*_scores(report), *_training(report, _corpora(loaded.directory))]
     lines += ["## Architecture", "", *_table(loaded.model.recipe.model_dump(mode="json")), ""]
-    search = metadata.decode.model_dump(mode="json", exclude_defaults=True, exclude={"shortlist"})  # a local path
+    search = metadata.decode.model_dump(
+        mode="json", exclude_defaults=True, exclude={"shortlist", "fusion"}
+    )  # local paths
     lines += ["## Search", "", *_table(search), ""]
     lines += ["## This export", "", *(f"- {note}" for note in card.notes), ""]
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizers
 
-_UNSUPPORTED = ("max_length_ratio", "min_length_ratio", "beam_groups", "require", "bias", "tag", "shortlist")
+_UNSUPPORTED = ("max_length_ratio", "min_length_ratio", "beam_groups", "require", "bias", "tag", "shortlist", "fusion")
 _DEFAULTS = DecodeRecipe().model_dump()
 
 

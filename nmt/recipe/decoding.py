@@ -91,6 +91,12 @@ class DecodeRecipe(Section):
     """A file made by `nmt shortlist`: restricts the target vocabulary to the candidates of the source tokens, frequent
     tokens, and those of prefix, required and preferred phrases. Faster, but some translations change. An empty path
     disables it. Scoring does not use it."""
+    fusion: Annotated[Path | None, BeforeValidator(lambda path: None if path == "" else path)] = None
+    """Shallow fusion (Gulcehre et al. 2015): a language model with the same target tokenizer, as a run or a model
+    directory. Search and samples use log p(y|x) + `fusion_weight` * log p_lm(y). An empty path disables it. Scoring
+    does not use it."""
+    fusion_weight: Strength = 0.1
+    """Shallow fusion: weight of the language model; 0 disables it."""
     batch_tokens: PositiveInt | Literal["auto"] = "auto"
     """Maximum source tokens per batch. `auto`: 2,048 on a CPU; on a GPU, what fits in a quarter of its memory with
     this model and beam, from 2,048 to 32,768."""

@@ -1,0 +1,58 @@
+"""Check and load the language model of shallow fusion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmt.checkpoint import load_model
+from nmt.devices.precision import SearchPrecision
+from nmt.inference.searchable import searchable
+from nmt.recipe import ModelRecipe, UserError
+from nmt.search.beam_search import StepModel
+from nmt.special_ids import EOS_ID
+from nmt.storage.model_metadata import read_model_metadata, require_kind
+from nmt.storage.run_folder import find_model
+from nmt.text.tokenizer import Tokenizer, Tokenizers
+
+
+@dataclass(frozen=True)
+class FusedLanguageModel:
+    """A language model that takes part in search.
+
+    path:   as given
+    source: its source token ids for every sentence
+    """
+
+    path: Path
+    model: StepModel[Any]
+    recipe: ModelRecipe
+    source: tuple[int, ...]
+
+    @classmethod
+    def load(cls, path: Path, device: torch.device, precision: SearchPrecision) -> FusedLanguageModel:
+        """Load a model directory, a checkpoint or a run."""
+        loaded = load_model(path, device)
+        tag = loaded.metadata.decode.tag
+        tags = [] if tag is None else [Tokenizers.load(loaded.directory).src.tag_id(tag)]
+        return cls(path, searchable([loaded.model], precision, device)[0], loaded.model.recipe, (*tags, EOS_ID))
+
+
+def require_fusible(path: Path, tgt: Tokenizer, *, reverse_target: bool) -> None:
+    """Raise UserError unless `path` has a language model with the target tokenizer and direction of the translator."""
+    directory = find_model(path)
+    metadata = read_model_metadata(directory)
+    require_kind(directory, metadata, language_model=True)
+    if Tokenizers.load(directory).tgt.model != tgt.model:
+        raise UserError(
+            f"{directory} and the translation model have different target tokenizers; shallow fusion needs the same "
+            "one; train the language model with tokenizer.start_from set to the translation model"
+        )
+    if metadata.reverse_target != reverse_target:
+        raise UserError(
+            f"{directory} and the translation model decode in opposite directions; shallow fusion needs the same one; "
+            "set data.reverse_target of the language model to that of the translation model"
+        )

@@ -1,0 +1,31 @@
+"""Prepare loaded models for search: precision, prepacked weights, and captured steps on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from nmt.devices.precision import SearchPrecision, choose_precision, torch_dtype
+from nmt.inference.captured import CapturedModel, can_capture
+from nmt.inference.prepacked import prepack
+from nmt.inference.quantized import QuantizedLinear
+from nmt.model.transformer import Transformer
+
+
+def searchable(
+    models: Sequence[Transformer], precision: SearchPrecision, device: torch.device
+) -> list[Transformer | CapturedModel]:
+    """Convert models in place; on a GPU, their steps are captured if all models allow it.
+
+    Raises UserError if the device does not support the precision.
+    """
+    packed = [_prepacked(model, precision, device) for model in models]
+    is_captured = device.type == "cuda" and all(map(can_capture, packed))
+    return [CapturedModel(model) if is_captured else model for model in packed]
+
+
+def _prepacked(model: Transformer, precision: SearchPrecision, device: torch.device) -> Transformer:
+    if precision == "int8":
+        return prepack(model, QuantizedLinear)
+    return prepack(model.to(torch_dtype(choose_precision(precision, device))))

@@ -1,0 +1,126 @@
+"""Shallow fusion in the translator and the command: scores, limits, and language models that do not fit."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nmt.bench.random_model import number_tokenizers, write_random_model
+from nmt.decode.language_model import require_fusible
+from nmt.decode.scoring import Scorer
+from nmt.decode.translator import Translator
+from nmt.recipe import DecodeRecipe, UserError, parse_recipe
+from nmt.text.tokenizer import Tokenizers
+from tests.calling import Nmt
+
+LINES = ["w1 w2 w3 w4", "", "w30", "w7 w7 w9 w2 w11 w30 w5 w6"]
+WEIGHT = 0.7
+
+
+def write(folder: Path, *overrides: str, vocab_size: int = 40, language_model: bool = False) -> Path:
+    corpus = '{kind="monolingual", path="x"}' if language_model else '{kind="toy"}'
+    text = f"""
+        name = "random"
+        src_lang = "{"zxx" if language_model else "de"}"
+        tgt_lang = "en"
+        data = {{ train = [{corpus}], valid = [{corpus}], max_tokens = 30 }}
+        train.micro_batch_tokens = 100
+        decode = {{ max_extra_tokens = 4, length_penalty = "none" }}
+        [model]
+        d_model = 8
+        d_ff = 16
+        num_heads = 2
+        num_encoder_layers = 1
+        num_decoder_layers = 1
+        max_positions = 40
+        tied_embeddings = "none"
+    """
+    write_random_model(folder, parse_recipe(text, overrides), number_tokenizers(vocab_size))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("models") / "translation")
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("models") / "language", "seed=2", language_model=True)
+
+
+def test_scores_are_weighted_sums(model: Path, language_model: Path) -> None:
+    decode = DecodeRecipe(fusion=language_model, fusion_weight=WEIGHT, n_best=4)
+    fused = Translator.load(model, "cpu", "fp32", decode).translate_n_best(LINES)
+    assert fused != Translator.load(model, "cpu", "fp32", DecodeRecipe(n_best=4)).translate_n_best(LINES)
+    own, other = Scorer.load(model, "cpu"), Scorer.load(language_model, "cpu")
+    for line, translations in zip(LINES, fused, strict=True):
+        if not line:
+            continue
+        texts = [translation.text for translation in translations]
+        scores = zip(own.score([line] * len(texts), texts), other.score([""] * len(texts), texts), strict=True)
+        for translation, (score, lm_score) in zip(translations, scores, strict=True):
+            assert translation.log_prob == pytest.approx(score.log_prob + WEIGHT * lm_score.log_prob, rel=1e-4)
+            pairs = zip(score.token_log_probs, lm_score.token_log_probs, strict=True)
+            assert translation.token_log_probs == pytest.approx([a + WEIGHT * b for a, b in pairs], rel=1e-3)
+
+
+def test_options_can_change(model: Path, language_model: Path) -> None:
+    plain = Translator.load(model, "cpu", "fp32")
+    fused = plain.with_decode(DecodeRecipe(max_extra_tokens=4, length_penalty="none", fusion=language_model))
+    stronger = fused.with_decode(
+        DecodeRecipe(max_extra_tokens=4, length_penalty="none", fusion=language_model, fusion_weight=3.0)
+    )
+    scores = [one.translate_n_best(LINES[:1])[0][0].score for one in (plain, fused, stronger)]
+    assert scores == sorted(scores, reverse=True)
+    without = stronger.with_decode(DecodeRecipe(max_extra_tokens=4, length_penalty="none", fusion_weight=0.0))
+    assert without.translate_n_best(LINES) == plain.translate_n_best(LINES)
+
+
+def test_outputs_fit_the_positions_of_the_language_model(model: Path, tmp_path: Path) -> None:
+    small = write(tmp_path / "small", "model.max_positions=8", "data.max_tokens=7", language_model=True)
+    decode = DecodeRecipe(fusion=small, min_tokens=30, max_extra_tokens=30)
+    (translation,) = Translator.load(model, "cpu", "fp32", decode).translate_n_best(LINES[:1])[0]
+    assert len(translation.pieces) == 7
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: write(folder), "is a translation model; it must be a language model"),
+        (lambda folder: write(folder, vocab_size=41, language_model=True), "have different target tokenizers"),
+        (lambda folder: folder, "other does not exist; expected a model"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_an_error(
+    model: Path, tmp_path: Path, make: Callable[[Path], Path], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        Translator.load(model, "cpu", "fp32", DecodeRecipe(fusion=make(tmp_path / "other")))
+    assert "\n" not in str(raised.value)
+
+
+def test_directions_must_agree(language_model: Path) -> None:
+    tgt = Tokenizers.load(language_model).tgt
+    require_fusible(language_model, tgt, reverse_target=False)
+    with pytest.raises(UserError, match="decode in opposite directions"):
+        require_fusible(language_model, tgt, reverse_target=True)
+
+
+def test_command(model: Path, language_model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "src").write_text("".join(f"{line}\n" for line in LINES))
+    fused = ("--fusion", language_model, "--fusion-weight", WEIGHT, "--precision", "fp32", "--output-format", "jsonl")
+    status, out, err = nmt("translate", model, tmp_path / "src", *fused, "--device", "cpu")
+    assert (status, "torch" in err) == (0, True)
+    decode = DecodeRecipe(fusion=language_model, fusion_weight=WEIGHT)
+    expected = Translator.load(model, "cpu", "fp32", decode).translate(LINES)
+    assert [json.loads(line)["translation"] for line in out.splitlines()] == expected
+
+    status, out, err = nmt("translate", model, tmp_path / "src", "--fusion-weight", "0.5")
+    assert (status, out) == (2, "")
+    assert "fusion_weight has no effect without --fusion" in err
+    assert nmt("translate", model, tmp_path / "src", "--fusion", "", "--device", "cpu")[0] == 0
+    status, _, err = nmt("translate", model, tmp_path / "src", "--fusion", language_model, "--engine", "ctranslate2")
+    assert (status, len(err.splitlines())) == (1, 1)
+    assert "does not support shallow fusion" in err
