@@ -39,6 +39,7 @@ from nmt.evaluate.report import (
     summarize,
 )
 from nmt.evaluate.report_format import write_report
+from nmt.evaluate.translated import TranslatedSet, find_translated, translation_digest
 from nmt.logs import progress, say, warn
 from nmt.model.transformer import Transformer
 from nmt.plots.curves import draw_curves
@@ -46,8 +47,15 @@ from nmt.processes.distributed import World, start_world
 from nmt.processes.run_lock import run_lock
 from nmt.recipe import DecodeRecipe, Recipe, UserError, dump_choices, dump_recipe
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
-from nmt.storage.run_folder import checkpoint_step, list_checkpoints
-from nmt.storage.sealed import MANIFEST, CorruptError, remove_partial_files, require_new, verify_directory, write_file
+from nmt.storage.run_folder import checkpoint_step, list_checkpoints, require_own_files, require_own_model
+from nmt.storage.sealed import (
+    CorruptError,
+    manifest_digest,
+    remove_partial_files,
+    require_new,
+    verify_directory,
+    write_file,
+)
 from nmt.train.data import TrainingData, TranslateValidation, ValidationBleu
 from nmt.train.disk_space import require_disk_space
 from nmt.train.resume import require_same_text, require_same_tokenizers
@@ -74,7 +82,8 @@ def run(recipe: Recipe) -> None:
     recipe = with_start_model(recipe)
     with start_world(recipe.train.device) as world, _locked(recipe, world):
         require_same_run(recipe)
-        world.run_on_main(lambda: _require_own_model(recipe))
+        world.run_on_main(lambda: require_own_files(recipe.directory, _test_files(recipe)))
+        world.run_on_main(lambda: require_own_model(recipe.directory))
         world.run_on_main(lambda: require_test_sets(recipe))
         state = _train(recipe, world)
         world.run_on_main(lambda: _finish(recipe, world, state))
@@ -94,6 +103,7 @@ def train(recipe: Recipe) -> TrainState:
     """Prepare outdated data and train; raises UserError, or Stopped after a signal."""
     recipe = with_start_model(recipe)
     with start_world(recipe.train.device) as world, _locked(recipe, world):
+        world.run_on_main(lambda: require_own_files(recipe.directory, _test_files(recipe)))
         return _train(recipe, world)
 
 
@@ -330,8 +340,10 @@ def _translate_tests(
     """Translate and score the test sets; return the scores and the number of parameters."""
     translator = Translator.load(recipe.directory / "model", str(world.device), decode=recipe.decode.all_given())
     window = _TEST_WINDOW * (_TEST_GPU_FACTOR if world.device.type == "cuda" else 1)
+    model = manifest_digest(recipe.directory / "model")  # includes search options
+    origin = repr([model, str(world.device), describe_machine(), describe_software()])
     tests = tuple(
-        _translate_and_score(recipe, translator, test, window, leaks.get(f"data.test.{name}"))
+        _translate_and_score(recipe, translator, test, window, origin, leaks.get(f"data.test.{name}"))
         for name, test in test_sets(recipe).items()
     )
     return tests, translator.num_parameters
@@ -348,6 +360,10 @@ def _score_texts(recipe: Recipe, world: World, leaks: Mapping[str, SetLeaks]) ->
         seconds = time.perf_counter() - started
         tests.append(ScoredTestSet(name, len(test.ref), seconds, scores, leaks=counts, clean_scores=clean_scores))
     return tuple(tests), scorer.num_parameters
+
+
+def _test_files(recipe: Recipe) -> list[str]:
+    return [f"{name}.{recipe.tgt_lang}" for name in recipe.data.test]
 
 
 def _warn_of_outdated(translations: Path, current: set[str]) -> None:
@@ -370,23 +386,6 @@ def _draw_curves(recipe: Recipe) -> tuple[str | None, tuple[str, ...]]:
         return None, (f"No training curves: {error}",)
 
 
-def _require_own_model(recipe: Recipe) -> None:
-    """Raise UserError if `model` in the run directory is not a model of this run, which may be replaced."""
-    out = recipe.directory / "model"
-    is_model = (out / "model.toml").is_file() or (out / MANIFEST).is_file()
-    if out.exists() and not is_model and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists but is not a model, so it is not overwritten; move it away")
-    if is_model and not list_checkpoints(recipe.directory):
-        raise UserError(
-            f"{out} is a model, but {recipe.directory} has no checkpoints, so it is not overwritten; move it away"
-        )
-    other = Path(os.path.realpath(out)).parent
-    if is_model and other != Path(os.path.realpath(recipe.directory)) and list_checkpoints(other):
-        raise UserError(
-            f"{out} is a link to the model of another run, {other}, which is not overwritten; remove the link"
-        )
-
-
 def _update_model(recipe: Recipe) -> list[Path]:
     """Write the average that the recipe requests to `model` in the run directory, unless it is up to date."""
     kind, out = recipe.train.average, recipe.directory / "model"
@@ -401,7 +400,7 @@ def _update_model(recipe: Recipe) -> list[Path]:
             return chosen
     except CorruptError:
         pass
-    _require_own_model(recipe)
+    require_own_model(recipe.directory)
     target = Path(os.path.realpath(out))  # keeps a symbolic link
     shutil.rmtree(target, ignore_errors=True)
     _write_average(chosen, kind, target, recipe.decode)
@@ -418,21 +417,11 @@ def _describe_average(kind: AverageKind, names: Sequence[str]) -> str:
 
 
 def _translate_and_score(
-    recipe: Recipe, translator: Translator, test: TestSet, window: int, leaks: SetLeaks | None
+    recipe: Recipe, translator: Translator, test: TestSet, window: int, origin: str, leaks: SetLeaks | None
 ) -> ScoredTestSet:
-    """Translate a test set to `translations/NAME.LANG` in the run directory, and score it."""
-    started = time.perf_counter()
-    lines: list[str] = []
-    with progress(f"translating {test.name}", len(test.src), "sentences") as bar:
-        for translations in translator.stream(test.src, window):
-            lines.append(translations[0].text)
-            bar.advance(1)
-    seconds = time.perf_counter() - started
-    out = recipe.directory / "translations"
-    out.mkdir(exist_ok=True)
-    remove_partial_files(out)
-    write_file(out / f"{test.name}.{recipe.tgt_lang}", "".join(f"{line}\n" for line in lines).encode())
-    options = _scoring_options(recipe, translator.lowercases)
+    """Translate a test set to `translations/NAME.LANG` in the run directory, unless up to date, and score it."""
+    translated = _translate(recipe, translator, test, window, origin)
+    lines, options = translated.lines, _scoring_options(recipe, translator.lowercases)
 
     def score(indices: Sequence[int]) -> tuple[Score, ...]:
         metrics, resamples = recipe.evaluate.metrics, recipe.evaluate.resamples
@@ -443,13 +432,34 @@ def _translate_and_score(
     return ScoredTestSet(
         name=test.name,
         sentences=len(test.src),
-        seconds=seconds,
+        seconds=translated.seconds,
+        digest=translated.digest,
         scores=score(range(len(lines))),
         groups=_score_labels(test, lines, options),
         samples=choose_samples(test.src, test.ref, lines, recipe.evaluate.samples),
         leaks=None if leaks is None else leaks.counts(),
         clean_scores=score(clean) if 0 < len(clean) < len(lines) else (),
     )
+
+
+def _translate(recipe: Recipe, translator: Translator, test: TestSet, window: int, origin: str) -> TranslatedSet:
+    run_dir, out = recipe.directory, recipe.directory / "translations" / f"{test.name}.{recipe.tgt_lang}"
+    # The contents of a shortlist are unknown.
+    found = find_translated(run_dir, test.name, out, origin, test.src) if recipe.decode.shortlist is None else None
+    if found is not None:
+        say(f"{out} is up to date")
+        return found
+    started = time.perf_counter()
+    lines: list[str] = []
+    with progress(f"translating {test.name}", len(test.src), "sentences") as bar:
+        for translations in translator.stream(test.src, window):
+            lines.append(translations[0].text)
+            bar.advance(1)
+    seconds = time.perf_counter() - started
+    out.parent.mkdir(exist_ok=True)
+    remove_partial_files(out.parent)
+    write_file(out, "".join(f"{line}\n" for line in lines).encode())
+    return TranslatedSet(lines, seconds, translation_digest(origin, test.src, lines))
 
 
 def _score_labels(test: TestSet, lines: Sequence[str], options: Mapping[str, Any]) -> tuple[GroupScore, ...]:

@@ -186,7 +186,8 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     tokenizers = reused_tokenizers(recipe)
     reuse = tokenizers is not None
     if tokenizers is not None:
-        say(f"reusing the tokenizer of {tokenizers.src.path.parent}")
+        size = f"{tokenizers.src.vocab_size:,} tokens; the options of its training have no effect"
+        say(f"reusing the tokenizer of {tokenizers.src.path.parent}, {size}")
         tag_ids(data.train, tokenizers.src)  # fails early for an unknown tag
         tokenizers.save(directory)
     num_pairs = _count_training_pairs(recipe)

@@ -122,6 +122,7 @@ class ScoredTestSet:
     groups:       scores by label, if sentences have labels
     leaks:        sentences in the training text; None if unknown
     clean_scores: scores of the sentences that are not; empty if there are none, or no leaks
+    digest:       of model, text and translation, see `nmt.evaluate.translated`
     """
 
     name: str
@@ -132,6 +133,7 @@ class ScoredTestSet:
     samples: tuple[Sample, ...] = ()
     leaks: LeakCounts | None = None
     clean_scores: tuple[Score, ...] = ()
+    digest: str = ""
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,8 @@ class TokenizerRecipe(Section):
     bytes."""
     vocab_size: PositiveInt = 32_000
     """Vocabulary size, including special tokens and 256 byte tokens. With `char`, the maximum; rarer characters are
-    encoded as bytes. With `byte` it is always 261 and the tags: spaces have their own token."""
+    encoded as bytes. With `byte` it is always 261 and the tags: spaces have their own token. Reused tokenizers
+    determine it themselves."""
     joint: bool = True
     """One model for both languages (required for three-way tied embeddings), or one per language."""
     character_coverage: Annotated[float, Field(gt=0.9, le=1.0)] = 1.0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nmt.recipe import UserError
+from nmt.storage.sealed import MANIFEST
 
 MODEL, CLASSIFIER = "model.toml", "classifier.toml"
 """Files that describe a translation model and a classifier in their directories."""
@@ -48,6 +51,36 @@ def find_model(path: Path, description: str = MODEL) -> Path:
         return checkpoints[-1]
     wrong = "does not exist" if not path.exists() else "has no model"
     raise UserError(f"{path} {wrong}; expected a model directory (with {description}), a checkpoint or a run directory")
+
+
+def require_own_files(run: Path, translations: Sequence[str]) -> None:
+    """Raise UserError if the directory of a new run has files that the run would overwrite.
+
+    translations: names of the translated test sets
+    """
+    if (run / "recipe.toml").is_file() or list_checkpoints(run):
+        return
+    written = ["metrics.jsonl", "report.md", "report.json", "curves.png"]
+    written += [f"translations/{name}" for name in translations]
+    if own := [name for name in written if os.path.lexists(run / name)]:
+        raise UserError(
+            f"{run} has {', '.join(own)} and no run, which would overwrite this; move it away, or set another run_dir"
+        )
+
+
+def require_own_model(run: Path) -> None:
+    """Raise UserError if `model` in a run directory is not a model of this run, which may be replaced."""
+    out = run / "model"
+    is_model = (out / "model.toml").is_file() or (out / MANIFEST).is_file()
+    if out.exists() and not is_model and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists but is not a model, so it is not overwritten; move it away")
+    if is_model and not list_checkpoints(run):
+        raise UserError(f"{out} is a model, but {run} has no checkpoints, so it is not overwritten; move it away")
+    other = Path(os.path.realpath(out)).parent
+    if is_model and other != Path(os.path.realpath(run)) and list_checkpoints(other):
+        raise UserError(
+            f"{out} is a link to the model of another run, {other}, which is not overwritten; remove the link"
+        )
 
 
 def find_prepared(path: Path) -> Path:

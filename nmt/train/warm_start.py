@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from nmt.checkpoint import load_tensors, read_tensors
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe, Recipe, UserError, revalidate
-from nmt.storage.model_metadata import read_model_recipe
+from nmt.storage.model_metadata import read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import verify_directory
 from nmt.train.optimizer import load_optimizer_tensors
@@ -25,13 +26,16 @@ _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _E
 def with_start_model(recipe: Recipe) -> Recipe:
     """Return the recipe with the architecture of the start model, where section model does not set it.
 
-    If the start model no longer exists, the checkpoints of the run are used.
+    `tokenizer.vocab_size` becomes that of reused tokenizers. If the start model no longer exists, the checkpoints of
+    the run are used.
 
     Raises:
         UserError: no such model, or another architecture.
         RecipeError: other sections of the recipe do not fit the architecture.
     """
     start = recipe.train.start_from
+    if (source := start or recipe.tokenizer.start_from) is not None:
+        recipe = _with_vocabulary_of(source, recipe)
     if start is None:
         return recipe
     architecture = _architecture(start, recipe.directory)
@@ -42,6 +46,22 @@ def with_start_model(recipe: Recipe) -> Recipe:
             f"train.start_from {start}: {differences}; they must be equal; correct section model, or leave it out"
         )
     return revalidate(recipe.model_copy(update={"model": model}))
+
+
+def _with_vocabulary_of(start: Path, recipe: Recipe) -> Recipe:
+    """Return the recipe with the vocabulary size of a model or of the run; unchanged if neither can be read."""
+    for directory in _candidates(start, recipe.directory):
+        with suppress(UserError):
+            size = read_model_metadata(directory).tgt_vocab_size
+            tokenizer = recipe.tokenizer.model_copy(update={"vocab_size": size})
+            return recipe.model_copy(update={"tokenizer": tokenizer})
+    return recipe
+
+
+def _candidates(start: Path, run_dir: Path) -> Iterator[Path]:
+    with suppress(UserError):
+        yield find_model(start)
+    yield from reversed(list_checkpoints(run_dir))
 
 
 def _architecture(start: Path, run_dir: Path) -> ModelRecipe:

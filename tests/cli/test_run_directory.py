@@ -132,3 +132,37 @@ def test_symbolic_links_to_the_folders_of_a_run_stay(tmp_path: Path, nmt: Nmt, m
         assert {path.name for path in (tmp_path / "disk").iterdir()} == {"data", "model"}
     assert (tmp_path / "disk" / "data" / "prepare.json").is_file()
     assert "step-00000002" in (tmp_path / "disk" / "model" / "model.toml").read_text()
+
+
+def test_a_new_run_does_not_overwrite_files(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(RECIPE + TINY)
+    for name in ("metrics.jsonl", "report.md", "curves.png"):
+        (tmp_path / name).write_text("mine")
+        for command in ("run", "train"):
+            status, _, err = nmt(command, "mine.toml")
+            assert (status, (tmp_path / name).read_text()) == (1, "mine")
+            assert f". has {name} and no run, which would overwrite this; move it away" in one_line(err)
+            assert not (tmp_path / "data").exists()  # before the work
+        (tmp_path / name).unlink()
+
+
+def test_test_sets_are_translated_again_only_if_something_changed(
+    tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    test = "test.news = { kind = 'toy', split = 'test', pairs = 2 }\n"
+    (tmp_path / "mine.toml").write_text(RECIPE.replace("[tokenizer]", test + "[tokenizer]") + TINY)
+    out = tmp_path / "translations" / "news.de"
+
+    def run(*options: str) -> bool:
+        status, _, err = nmt("run", "mine.toml", "train.max_steps=1", "decode.max_extra_tokens=0", *options)
+        assert status == 0, err
+        return "translations/news.de is up to date" in err
+
+    assert not run()
+    first = out.read_text()
+    assert run("evaluate.metrics=['chrf']") and out.read_text() == first
+    out.write_text("edited\n")
+    assert not run() and out.read_text() == first
+    assert not run("decode.beam_size=2")

@@ -12,7 +12,7 @@ import torch
 
 from nmt import pipeline
 from nmt.processes.distributed import World
-from nmt.recipe import UserError, load_recipe
+from nmt.recipe import UserError, load_recipe, load_saved_recipe
 from nmt.storage.model_metadata import read_model_recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.disk_space import checkpoint_bytes, model_bytes
@@ -210,8 +210,10 @@ def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path:
     plain = tmp_path / "plain.toml"
     plain.write_text(RECIPE.replace("FOLDER", str(tmp_path)))  # no section model: else the paper's base model
     start = f"train.start_from={first}"
-    status, _, err = nmt("train", plain, f"run_dir={tuned}", start, "model.dropout=0.3")
+    status, _, err = nmt("train", plain, f"run_dir={tuned}", start, "model.dropout=0.3", "tokenizer.vocab_size=5_000")
     assert status == 0, err
+    assert "300 tokens; the options of its training have no effect" in err
+    assert load_saved_recipe(tuned / "recipe.toml").tokenizer.vocab_size == 300
     found, expected = (read_model_recipe(list_checkpoints(run)[-1]) for run in (tuned, first))
     assert found == expected.model_copy(update={"dropout": 0.3})
     entries = [json.loads(line) for line in (tuned / "metrics.jsonl").read_text().splitlines()]
