@@ -1,4 +1,4 @@
-"""Statistical word alignment: the reference for choosing attention heads, and the lexicon of shortlists.
+"""Statistical word alignment: for choosing and training attention heads, and the lexicon of shortlists.
 
 The model is that of Dyer et al. 2013 ("A Simple, Fast, and Effective Reparameterization of IBM Model 2"): each target
 token translates one source token or the null token, and source tokens near the diagonal are more probable. Diagonal
@@ -23,6 +23,9 @@ _ITERATIONS = 5
 # Number of times that `estimate_lexicon` reads all pairs.
 PASSES = 1 + _ITERATIONS
 
+# Probability of a target token that did not occur with the source token.
+_UNSEEN = 1e-9
+
 Sentence = Sequence[int]
 Pairs = Sequence[tuple[Sentence, Sentence]]
 Ints = NDArray[np.int64]
@@ -34,12 +37,19 @@ def agreed_links(pairs: Pairs) -> list[set[tuple[int, int]]]:
 
     pairs: token ids of source and target, without BOS and EOS; sentences may be empty
     """
-    forward = best_sources(pairs)
-    backward = best_sources([(tgt, src) for src, tgt in pairs])
+    return _agreed(best_sources(pairs), best_sources(_swapped(pairs)))
+
+
+def _agreed(forward: Sequence[Sequence[int]], backward: Sequence[Sequence[int]]) -> list[set[tuple[int, int]]]:
+    """Return the links in both directions, given the best source of each target token and the reverse."""
     return [
         {(source, target) for target, source in enumerate(sources) if source >= 0 and targets[source] == target}
         for sources, targets in zip(forward, backward, strict=True)
     ]
+
+
+def _swapped(pairs: Pairs) -> Pairs:
+    return [(tgt, src) for src, tgt in pairs]
 
 
 def best_sources(pairs: Pairs) -> list[list[int]]:
@@ -72,6 +82,18 @@ class Lexicon:
     keys: Ints
     probability: Floats
 
+    def lookup(self, keys: Ints) -> Floats:
+        """Return the probability of each key, `_UNSEEN` if its tokens did not occur together."""
+        if not len(self.keys):
+            return np.full(len(keys), _UNSEEN)
+        entries = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
+        return np.where(self.keys[entries] == keys, self.probability[entries], _UNSEEN)
+
+    def best_sources(self, pairs: Pairs) -> list[list[int]]:
+        """Return the position of the most probable source token of each target token; -1 for the null token."""
+        cells = _Cells.of_pairs(pairs, self.vocab)
+        return cells.best(cells.posterior(self.lookup(cells.keys)), [len(tgt) for _, tgt in pairs])
+
     def best(self, count: int) -> Ints:
         """Return the keys of the `count` most probable target tokens of each source token except the null token.
 
@@ -83,6 +105,23 @@ class Lexicon:
         is_best = (np.arange(len(order)) - starts < count) & (sources < self.vocab)
         best: Ints = np.sort(self.keys[order[is_best]])
         return best
+
+
+@dataclass(frozen=True)
+class LexicalAligner:
+    """A statistical aligner trained on some pairs, to align any others."""
+
+    forward: Lexicon
+    backward: Lexicon
+
+    @classmethod
+    def train(cls, read: Callable[[], Iterable[Pairs]], vocab: int) -> LexicalAligner:
+        """Estimate the lexicons of both directions; `read` and `vocab` as in `estimate_lexicon`."""
+        return cls(estimate_lexicon(read, vocab), estimate_lexicon(lambda: map(_swapped, read()), vocab))
+
+    def links(self, pairs: Pairs) -> list[set[tuple[int, int]]]:
+        """Return the links of each pair, as `agreed_links`."""
+        return _agreed(self.forward.best_sources(pairs), self.backward.best_sources(_swapped(pairs)))
 
 
 def _estimate(read: Callable[[], Iterable[_Cells]], vocab: int) -> Lexicon:

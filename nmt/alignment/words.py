@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+from nmt.recipe import UserError
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.subword_file import SPACE, spell
 
@@ -67,6 +68,26 @@ def link_words(attended: Sequence[int], src_words: Sequence[int | None], tgt_wor
         return []
     links = {(src_words[source], word) for source, word in zip(attended, tgt_words, strict=True)}
     return sorted((source, target) for source, target in links if source is not None and target is not None)
+
+
+def parse_links(line: str, num_words: tuple[int, int], where: str) -> Links:
+    """Parse an alignment in Pharaoh format; raise UserError for anything else, and for words that do not exist.
+
+    num_words: of source and target; where: file and line, for the message
+    """
+    links = []
+    for item in line.split():
+        source, _, target = item.partition("-")
+        if not (source.isdecimal() and target.isdecimal()):
+            raise UserError(f"{where}: {item[:20]!r} is not a link; expected links such as 0-0 1-2; correct the line")
+        link = int(source), int(target)
+        if link[0] >= num_words[0] or link[1] >= num_words[1]:
+            raise UserError(
+                f"{where}: link {item} of a pair with {num_words[0]} and {num_words[1]} words; positions count from 0 "
+                "and words are separated by spaces; correct the line"
+            )
+        links.append(link)
+    return links
 
 
 def format_links(links: Sequence[tuple[int, int]]) -> str:

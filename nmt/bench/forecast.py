@@ -54,8 +54,9 @@ def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Fo
     )
     if prepared is None:
         return forecast
-    # Counts and speed are those of the prepared text, without sampled segmentations.
-    plain = recipe.model_copy(update={"train": recipe.train.model_copy(update={"subword_sampling": 0.0})})
+    # Counts and speed are those of the prepared text, without sampled segmentations and guided alignment.
+    changes = {"subword_sampling": 0.0, "guided_alignment": False}
+    plain = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
     world = World(0, 1, torch.device("cpu"))
     text = TrainingData.from_prepared(prepared, plain, world)
     statistics = update_statistics(plain, text)

@@ -134,6 +134,11 @@ def read_labels(corpus: Corpus, options: ReadOptions) -> Iterator[Labels] | None
     return (tuple(labels.split()) for _, labels in read_pairs(labeled, options))
 
 
+def alignment_file(corpus: Corpus, root: Path) -> Path | None:
+    """Return the file of word alignments of a corpus; raise UserError if it does not exist."""
+    return None if corpus.alignment is None else _existing(corpus.alignment, root)
+
+
 def input_files(corpus: Corpus, root: Path) -> list[Path]:
     """Return the local files that determine the contents of a corpus, in a fixed order; none for downloads."""
     match corpus:

@@ -38,8 +38,8 @@ def preparation_options(recipe: Recipe) -> dict[str, Any]:
     data = recipe.data.model_dump(mode="json", exclude={"root", "train", "valid", "test", "temperature", "workers"})
     if not recipe.data.reverse_target:
         del data["reverse_target"]  # absent from corpora prepared before the option existed
-    data["train"] = [_portable(corpus, exclude={"weight"}) for corpus in recipe.data.train]
-    data["valid"] = [_portable(corpus, exclude={"weight", "tag"}) for corpus in recipe.data.valid]
+    data["train"] = [_portable(corpus, exclude={"weight", "alignment"}) for corpus in recipe.data.train]
+    data["valid"] = [_portable(corpus, exclude={"weight", "tag", "alignment"}) for corpus in recipe.data.valid]
     trained = recipe.tokenizer.model_dump(mode="json", exclude={"start_from"})
     is_reused = bool(tokenizer_sources(recipe))
     return {

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from nmt.data.epoch_plan import EpochPlan, Ids, plan_epoch
 from nmt.data.mixture import Mixture
 from nmt.data.sampling import SampledEpochs
-from nmt.data.store import PairStore
-from nmt.packing.packed import Batch, BatchShape, PackedSequences
+from nmt.data.store import PairStore, SideStore
+from nmt.packing.packed import Batch, BatchShape, PackedSequences, TokenLinks
 from nmt.recipe import TrainRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
 
@@ -76,8 +76,11 @@ class Update:
     next: DataPosition
 
 
-def make_batch(store: PairStore, ids: NDArray[np.integer[Any]]) -> Batch:
-    """Return the pairs `ids` `(num_sentences,)` of a store as a batch on the CPU, with BOS and EOS."""
+def make_batch(store: PairStore, ids: NDArray[np.integer[Any]], links: SideStore | None = None) -> Batch:
+    """Return the pairs `ids` `(num_sentences,)` of a store as a batch on the CPU, with BOS and EOS.
+
+    links: of all pairs of the store, see `pack_links`
+    """
     src, src_lengths = store.src.gather(ids)
     tgt, tgt_lengths = store.tgt.gather(ids)
     src_ends, tgt_ends = np.cumsum(src_lengths), np.cumsum(tgt_lengths)
@@ -85,7 +88,21 @@ def make_batch(store: PairStore, ids: NDArray[np.integer[Any]]) -> Batch:
         src=PackedSequences.from_arrays(np.insert(src, src_ends, EOS_ID), src_lengths + 1),
         tgt=PackedSequences.from_arrays(np.insert(tgt, tgt_ends - tgt_lengths, BOS_ID), tgt_lengths + 1),
         labels=torch.from_numpy(np.insert(tgt, tgt_ends, EOS_ID).astype(np.int64)),
+        links=None if links is None else _token_links(links, ids, tgt_lengths + 1, src_lengths + 1),
     )
+
+
+def pack_links(links: NDArray[np.integer[Any]]) -> NDArray[np.uint32]:
+    """Return (source, target) token positions `(num_links, 2)` as stored: source * 2^16 + target, `(num_links,)`."""
+    return (links[:, 0] * (1 << 16) + links[:, 1]).astype(np.uint32)
+
+
+def _token_links(
+    links: SideStore, ids: NDArray[np.integer[Any]], tgt_lengths: NDArray[np.int64], src_lengths: NDArray[np.int64]
+) -> TokenLinks:
+    packed, counts = links.gather(ids)
+    tgt, src = (np.repeat(np.cumsum(lengths) - lengths, counts) for lengths in (tgt_lengths, src_lengths))
+    return TokenLinks.from_arrays(tgt + (packed & 0xFFFF), src + (packed >> 16))
 
 
 def empty_batch() -> Batch:
@@ -102,6 +119,7 @@ class TrainingBatches:
     the thread are raised by the iterator. Use it as a context manager, or call `close`, to stop the thread.
 
     epochs:           sampled text per epoch, used instead of `store`; closed with the batches
+    links:            links of the pairs of `store`, for guided alignment
     src_batch_tokens: maximum source tokens of an update; None for no limit
     shape:            shape to which every micro-batch is padded; None for no padding
     """
@@ -119,6 +137,7 @@ class TrainingBatches:
         device: torch.device | None = None,
         mixture: Mixture | None = None,
         epochs: SampledEpochs | None = None,
+        links: SideStore | None = None,
         src_batch_tokens: int | None = None,
         shape: BatchShape | None = None,
     ) -> None:
@@ -126,6 +145,7 @@ class TrainingBatches:
         assert isinstance(recipe.micro_batch_tokens, int), "micro_batch_tokens must be resolved"
         self._store = store
         self._epochs = epochs
+        self._links = links
         self._shape = shape
         self._rank, self._world_size = rank, world_size
         multiple = multiple or world_size
@@ -235,7 +255,7 @@ class TrainingBatches:
 
     def _micro_batch(self, number: int, ids: Ids) -> MicroBatch:
         counts = len(ids) > 0
-        batch = make_batch(self._store, ids) if counts else empty_batch()
+        batch = make_batch(self._store, ids, self._links) if counts else empty_batch()
         if self._shape is not None:
             batch = batch.pad_to_shape(self._shape)
         return MicroBatch(number, _pinned(batch) if self._pin else batch, counts)
@@ -252,4 +272,5 @@ def _pinned(batch: Batch) -> Batch:
             cu_seqlens=side.cu_seqlens.pin_memory(),
         )
 
-    return replace(batch, src=pin(batch.src), tgt=pin(batch.tgt), labels=batch.labels.pin_memory())
+    links = None if batch.links is None else batch.links.map(torch.Tensor.pin_memory)
+    return replace(batch, src=pin(batch.src), tgt=pin(batch.tgt), labels=batch.labels.pin_memory(), links=links)

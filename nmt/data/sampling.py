@@ -28,7 +28,7 @@ import numpy as np
 
 from nmt.data.checksums import damaged_files, sha256_of
 from nmt.data.folder import link_or_copy
-from nmt.data.store import PairStore, PairWriter, Side
+from nmt.data.store import PairStore, PairWriter, Part, Side
 from nmt.logs import SECONDS_BETWEEN_PLAIN_LINES, say
 from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import TrainRecipe, UserError
@@ -171,7 +171,7 @@ class SampledEpochs:
             self._write(epoch, temporary)
 
     def _write(self, epoch: int, directory: Path) -> None:
-        dtypes = {side: self._base.side(side).tokens.dtype for side in self._sides}
+        dtypes: dict[Part, np.dtype[Any]] = {side: self._base.side(side).tokens.dtype for side in self._sides}
         make = self._make_sampler if self._workers == 1 else partial(_with_low_priority, self._make_sampler)
         results = map_in_order(make, self._shards(epoch), self._workers)
         with PairWriter(directory, "train", dtypes) as writer, closing(results):

@@ -23,6 +23,8 @@ from nmt.text.segmentation import Tokens, gather, reverse_each
 
 Split = Literal["train", "valid"]
 Side = Literal["src", "tgt"]
+# Arrays of a split: the tokens of each side, and the links of each pair (`nmt.alignment.training`).
+Part = Literal["src", "tgt", "links"]
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -60,13 +62,13 @@ class Sentences:
 
 
 class SideStore:
-    """One side of a split.
+    """One side of a split, or its links.
 
     tokens:  (total,) uint16 or uint32, memory-mapped
     offsets: (num_sentences + 1,) int64, memory-mapped
     """
 
-    def __init__(self, directory: Path, split: Split, side: Side) -> None:
+    def __init__(self, directory: Path, split: Split, side: Part) -> None:
         """Map the two files into memory; raise UserError if they are missing or damaged."""
         self.tokens = _open_array(_file(directory, split, side, "tokens"))
         self.offsets = _open_array(_file(directory, split, side, "offsets"))
@@ -114,7 +116,7 @@ class PairStore:
 class PairWriter:
     """Context manager that writes a split incrementally, in constant memory."""
 
-    def __init__(self, directory: Path, split: Split, dtypes: Mapping[Side, np.dtype[Any]]) -> None:
+    def __init__(self, directory: Path, split: Split, dtypes: Mapping[Part, np.dtype[Any]]) -> None:
         self._tokens = {side: _ArrayWriter(_file(directory, split, side, "tokens"), dtypes[side]) for side in dtypes}
         self._offsets = {
             side: _ArrayWriter(_file(directory, split, side, "offsets"), np.dtype(np.int64)) for side in dtypes
@@ -122,7 +124,7 @@ class PairWriter:
         for offsets in self._offsets.values():
             offsets.append(np.zeros(1, np.int64))
 
-    def append(self, side: Side, tokens: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> None:
+    def append(self, side: Part, tokens: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> None:
         """Append sentences to one side: their concatenated tokens `(total,)` and their lengths `(n,)`."""
         start = self._tokens[side].length
         self._tokens[side].append(tokens)
@@ -163,7 +165,7 @@ class _ArrayWriter:
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
-def _file(directory: Path, split: Split, side: Side, content: Literal["tokens", "offsets"]) -> Path:
+def _file(directory: Path, split: Split, side: Part, content: Literal["tokens", "offsets"]) -> Path:
     return directory / f"{split}.{side}.{content}.npy"
 
 

@@ -8,7 +8,7 @@ ignored.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -196,6 +196,33 @@ class BatchShape:
 
 
 @dataclass(frozen=True)
+class TokenLinks:
+    """Links between target and source tokens of a micro-batch, for guided alignment.
+
+    tgt, src: (num_links,) int64, index in the labels and in the packed source tokens
+    counts:   (num_links,) int64, links of the same target token
+    """
+
+    tgt: Tensor
+    src: Tensor
+    counts: Tensor
+
+    @classmethod
+    def from_arrays(cls, tgt: NDArray[np.int64], src: NDArray[np.int64]) -> TokenLinks:
+        """Count the links of each target token."""
+        return cls(*map(torch.from_numpy, (tgt, src, np.bincount(tgt)[tgt])))
+
+    def repeated(self, tgt_total: int, src_total: int) -> TokenLinks:
+        """Return the links of sentences that `PackedSequences.repeated` repeats, with twice the counts."""
+        tgt, src = torch.cat([self.tgt, self.tgt + tgt_total]), torch.cat([self.src, self.src + src_total])
+        return TokenLinks(tgt, src, 2 * self.counts.repeat(2))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> TokenLinks:
+        """Apply a function to each tensor, such as a copy to another device."""
+        return TokenLinks(function(self.tgt), function(self.src), function(self.counts))
+
+
+@dataclass(frozen=True)
 class Batch:
     """One micro-batch: sentence pairs for one forward and backward pass.
 
@@ -203,12 +230,14 @@ class Batch:
     tgt:     decoder input, each sentence preceded by BOS
     labels:  (tgt.total,) int64, target sentences, each followed by EOS
     padding: number of ignored labels at the end; they are PAD_ID
+    links:   links between labels and source tokens; None without guided alignment
     """
 
     src: PackedSequences
     tgt: PackedSequences
     labels: Tensor
     padding: int = 0
+    links: TokenLinks | None = None
 
     @property
     def num_sentences(self) -> int:
@@ -219,6 +248,11 @@ class Batch:
     def tgt_tokens(self) -> int:
         """Number of labels without padding; EOS counts."""
         return self.labels.shape[0] - self.padding
+
+    def repeated(self) -> Batch:
+        """Return all sentences twice, with the labels once; see `PackedSequences.repeated`."""
+        links = None if self.links is None else self.links.repeated(self.tgt.total, self.src.total)
+        return replace(self, src=self.src.repeated(), tgt=self.tgt.repeated(), links=links)
 
     def pad_to_shape(self, shape: BatchShape) -> Batch:
         """Pad to `shape` with pairs of pad tokens, then with empty pairs."""
@@ -232,7 +266,7 @@ class Batch:
             for tokens, side in zip(missing, (self.src, self.tgt), strict=True)
         )
         labels = torch.cat([self.labels, self.labels.new_full((missing[1],), PAD_ID)])
-        return Batch(src, tgt, labels, self.padding + missing[1])
+        return replace(self, src=src, tgt=tgt, labels=labels, padding=self.padding + missing[1])
 
     def pad_to_multiple(self, step: int) -> Batch:
         """Append padding pairs until each side has a multiple of `step` tokens, to limit the matmul shapes.
@@ -257,7 +291,8 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Copy to `device` without blocking the host."""
         labels = to_device(self.labels, device)
-        return replace(self, src=self.src.to(device), tgt=self.tgt.to(device), labels=labels)
+        links = None if self.links is None else self.links.map(lambda tensor: to_device(tensor, device))
+        return replace(self, src=self.src.to(device), tgt=self.tgt.to(device), labels=labels, links=links)
 
 
 def _split_evenly(tokens: int, sentences: int) -> list[int]:

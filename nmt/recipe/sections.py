@@ -76,6 +76,8 @@ class DataRecipe(Section):
         for name, corpus in (valid | test).items():
             if corpus.weight != 1.0:
                 raise ValueError(f"{name}.weight has no effect; only training corpora have one; remove it")
+            if corpus.alignment is not None:
+                raise ValueError(f"{name}.alignment has no effect; only training corpora have one; remove it")
             if corpus.tag is not None:
                 raise ValueError(
                     f"{name}.tag has no effect; only training corpora have one; remove it, and set decode.tag to "
@@ -260,6 +262,13 @@ class TrainRecipe(Section):
     rdrop: NonNegativeFloat = 0.0
     """Weight of the R-Drop loss (Liang et al. 2021), the divergence between two passes with different dropout masks;
     5 in their translation experiments. Doubles the computation."""
+    guided_alignment: bool = False
+    """Guided alignment (Chen et al. 2016; Garg et al. 2019): train one head of the cross-attention to align words, for
+    better alignments in translation. It is the head of `decode.alignment_layer` and `alignment_heads`, by default head
+    0 of the second-to-last layer. A statistical aligner finds the links, or `alignment` of a corpus has them."""
+    guided_alignment_weight: PositiveFloat = 0.1
+    """Weight of the loss of `guided_alignment`, the cross-entropy of the attention with the links of each target token;
+    Marian's default is 0.1, Garg et al. use 0.05."""
     subword_sampling: Probability = 0.0
     """Subword regularization: sample a new segmentation in each epoch. For bpe, the probability of dropping a merge
     (BPE-dropout, Provilkov et al. 2020, who use 0.1); for unigram, the sampling exponent (Kudo 2018, who uses 0.1 to
@@ -326,6 +335,17 @@ class TrainRecipe(Section):
                     f"train.plateau_factor and train.plateau_patience have no effect on schedule {self.schedule!r}; "
                     "set train.schedule to 'plateau', or leave them out"
                 )
+        weight = self.guided_alignment_weight
+        if not self.guided_alignment and weight != TrainRecipe.model_fields["guided_alignment_weight"].default:
+            raise ValueError(
+                f"train.guided_alignment_weight is {weight}, which has no effect without guided alignment; set "
+                "train.guided_alignment to true, or leave it out"
+            )
+        if self.guided_alignment and self.subword_sampling:
+            raise ValueError(
+                "train.guided_alignment needs fixed tokens, and train.subword_sampling changes them; set one of them "
+                "to false or 0"
+            )
         if self.schedule_start >= self.max_steps:
             raise ValueError(
                 f"train.schedule_start is {self.schedule_start}; it must be less than train.max_steps "
@@ -372,8 +392,22 @@ class Recipe(Section):
     tokenizer: TokenizerRecipe = Field(default_factory=TokenizerRecipe)
     model: ModelRecipe = Field(default_factory=ModelRecipe)
     train: TrainRecipe = Field(default_factory=TrainRecipe)
-    decode: DecodeRecipe = Field(default_factory=DecodeRecipe)
+    decode: DecodeRecipe = Field(default_factory=DecodeRecipe, validate_default=True)
     evaluate: EvaluateRecipe = Field(default_factory=EvaluateRecipe)
+
+    @field_validator("decode")
+    @classmethod
+    def _align_with_guided_head(cls, decode: DecodeRecipe, info: ValidationInfo) -> DecodeRecipe:
+        """Select the head that guided alignment trains."""
+        train = info.data.get("train")
+        if train is None or not train.guided_alignment:
+            return decode
+        if len(decode.alignment_heads) > 1:
+            raise ValueError(
+                f"decode.alignment_heads names {len(decode.alignment_heads)} heads, and train.guided_alignment trains "
+                "one; name one head"
+            )
+        return decode.model_copy(update={"alignment_heads": decode.alignment_heads or (0,)})
 
     @model_validator(mode="after")
     def _sections_fit_together(self) -> Recipe:
@@ -405,6 +439,11 @@ class Recipe(Section):
             raise ValueError(
                 f"data.max_tokens is {self.data.max_tokens}; the model also needs a position for EOS; "
                 f"set model.max_positions to {self.data.max_tokens + 1} or more"
+            )
+        if self.train.guided_alignment and self.data.max_tokens > 65_535:
+            raise ValueError(
+                f"data.max_tokens is {self.data.max_tokens}; it must be at most 65535 with train.guided_alignment; "
+                "lower it"
             )
         if self.train.micro_batch_tokens != "auto" and self.data.max_tokens + 1 > self.train.micro_batch_tokens:
             raise ValueError(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nmt.alignment.training import open_links
 from nmt.data.fingerprint import text_identity
 from nmt.data.mixture import Mixture
 from nmt.data.prepare import Prepared
 from nmt.data.sampling import SampledEpochs
-from nmt.data.store import PairStore
+from nmt.data.store import PairStore, SideStore
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe
@@ -21,8 +23,9 @@ class TrainingData:
 
     mixture:        pairs of each corpus in an epoch; None shows every pair once
     epochs:         subword segmentations sampled for each epoch; None uses those of `train`
-    identity:       fingerprint of the training text, see `nmt.data.fingerprint.text_identity`; "" if unknown
+    identity:       fingerprint of the training text and its links; "" if unknown
     valid_identity: fingerprint of the validation text, see `nmt.data.prepare.Prepared.valid_identity`
+    links:          word alignments of `train` for guided alignment; None without it
     """
 
     train: PairStore
@@ -31,10 +34,14 @@ class TrainingData:
     epochs: SampledEpochs | None = None
     identity: str = ""
     valid_identity: str = ""
+    links: SideStore | None = None
 
     @classmethod
     def from_prepared(cls, prepared: Prepared, recipe: Recipe, world: World) -> TrainingData:
-        """Open a prepared corpus; rank 0 samples segmentations if the recipe asks for them."""
+        """Open a prepared corpus; rank 0 samples segmentations if the recipe asks for them.
+
+        Raises UserError if files are missing, damaged or outdated.
+        """
         directory, data, epochs = prepared.directory, recipe.data, None
         if recipe.train.subword_sampling:
             epochs = SampledEpochs(
@@ -46,13 +53,18 @@ class TrainingData:
                 is_builder=world.is_main,
                 reverse_target=data.reverse_target,
             )
+        identity, links = text_identity(prepared.report, recipe), None
+        if recipe.train.guided_alignment:
+            links, digest = open_links(prepared)
+            identity = hashlib.sha256(f"{identity} {digest}".encode()).hexdigest()
         return cls(
             PairStore(directory, "train"),
             PairStore(directory, "valid"),
             prepared.mixture(recipe),
             epochs,
-            text_identity(prepared.report, recipe),
+            identity,
             prepared.valid_identity(),
+            links,
         )
 
 

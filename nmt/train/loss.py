@@ -17,7 +17,9 @@ from torch.nn import functional as F
 from nmt.devices.precision import row_multiple
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch
+from nmt.recipe import Recipe
 from nmt.train.compiled_loss import PrecomputedGradients, compilable_cross_entropy
+from nmt.train.guidance import Guidance
 
 # Float32 logits of one chunk. Each chunk adds to the gradient of all output weights, so chunks should be few.
 CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
@@ -28,15 +30,24 @@ _SLICE_BYTES = {"cpu": 3 << 19, "cuda": 512 << 20}
 class TrainingLoss(nn.Module):
     """A model and its loss in one module: DDP expects one forward call per step.
 
-    With `rdrop`, in training mode, every sentence passes twice with different dropout; see `linear_rdrop`.
+    With `rdrop`, in training mode, every sentence passes twice with different dropout; see `linear_rdrop`. With
+    `guidance`, in training mode, the loss includes that of guided alignment.
     """
 
-    def __init__(self, model: Transformer, label_smoothing: float, rdrop: float = 0.0) -> None:
+    def __init__(
+        self, model: Transformer, label_smoothing: float, rdrop: float = 0.0, guidance: Guidance | None = None
+    ) -> None:
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing
         self.rdrop = rdrop
+        self.guidance = guidance
         self._compiled: Callable[[Batch], tuple[Tensor, Tensor]] | None = None
+
+    @classmethod
+    def from_recipe(cls, model: Transformer, recipe: Recipe) -> TrainingLoss:
+        """Build the loss of a recipe; raises UserError for guided alignment of an unknown head."""
+        return cls(model, recipe.train.label_smoothing, recipe.train.rdrop, Guidance.from_recipe(recipe))
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return loss and negative log-likelihood, summed over target tokens, in nats; only the loss has a gradient."""
@@ -44,19 +55,28 @@ class TrainingLoss(nn.Module):
             return self._compiled(batch)
         labels, smoothing = batch.labels[: batch.tgt_tokens], self.label_smoothing
         if self.rdrop and self.training:
-            hidden: Tensor = self.model(batch.src.repeated(), batch.tgt.repeated())
+            hidden, alignment_loss = self._decode(batch.repeated())
             hidden = hidden.unflatten(0, (2, -1))[:, : len(labels)]  # (2, total, d_model)
-            return linear_rdrop(*self._output_layer(hidden), labels, smoothing, self.rdrop)
-        hidden = self.model(batch.src, batch.tgt)  # (total, d_model)
-        return linear_cross_entropy(*self._output_layer(hidden[: len(labels)]), labels, smoothing)
+            loss, nll = linear_rdrop(*self._output_layer(hidden), labels, smoothing, self.rdrop)
+        else:
+            hidden, alignment_loss = self._decode(batch)  # (total, d_model)
+            loss, nll = linear_cross_entropy(*self._output_layer(hidden[: len(labels)]), labels, smoothing)
+        return loss if alignment_loss is None else loss + alignment_loss, nll
+
+    def _decode(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Return the decoder output (tgt.total, d_model), and the loss of guided alignment if that is trained."""
+        if self.guidance is None or not self.training:
+            return self.model(batch.src, batch.tgt), None
+        return self.guidance.forward(self.model, batch.src, batch.tgt, batch.links)
 
     def compile_step(self, backend: str = "inductor") -> None:
         """Compile model and loss as one graph for training on batches of one shape; evaluation is not compiled.
 
         A graph break is an error; another batch shape recompiles. Requires an attention kernel without host data
-        (`varlen`, `masked`), and no R-Drop.
+        (`varlen`, `masked`), no R-Drop and no guided alignment.
         """
         assert not self.rdrop, "the loss of R-Drop cannot be compiled"
+        assert self.guidance is None, "the number of links varies"
         self._compiled = torch.compile(self._compilable_forward, fullgraph=True, dynamic=False, backend=backend)
 
     def _compilable_forward(self, batch: Batch) -> tuple[Tensor, Tensor]:

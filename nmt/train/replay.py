@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nmt.alignment.training import LINKS_FOLDER
 from nmt.checkpoint import load_checkpoint, model_tensors, state_digest
 from nmt.data.epoch_plan import Ids, plan_by_length
 from nmt.data.loader import TrainingBatches, Update, make_batch
@@ -284,5 +285,5 @@ def _single_process_recipe(source: ReplaySource, directory: Path) -> Recipe:
 def _link_files(source: Path, target: Path) -> None:
     target.mkdir()
     for path in source.iterdir():
-        if path.is_file():
+        if path.is_file() or path.name == LINKS_FOLDER:
             (target / path.name).symlink_to(path.absolute())

@@ -162,7 +162,11 @@ def require_same_run(recipe: Recipe) -> None:
     if first is None:
         return
     now, then = _identity(recipe), _identity(first)
-    differences = [f"{key} is {_shorten(now[key])}, was {_shorten(then[key])}" for key in now if now[key] != then[key]]
+    differences = [
+        f"{key} is {_shorten(value)}, was {_shorten(then.get(key))}"
+        for key, value in now.items()
+        if value != then.get(key)
+    ]
     if differences:
         raise UserError(
             f"{recipe.directory} holds a run with another recipe: {'; '.join(differences)}; these must not change; "
@@ -194,13 +198,15 @@ def _recipe_of(run_dir: Path) -> Recipe | None:
 
 def _identity(recipe: Recipe) -> dict[str, object]:
     """Return the options that must not change during a run, by full name."""
-    own_state = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop"}
+    own_state = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop", "guided_alignment"}
+    guided = {"alignment_layer", "alignment_heads", "alignment_at"} if recipe.train.guided_alignment else set[str]()
     sampling = {"subword_sampling", "subword_sampling_sides"}
     sections = {
         "data": recipe.data.model_dump(exclude={"root", "workers", "test", "valid"}),
         "tokenizer": recipe.tokenizer.model_dump(),
         "model": recipe.model.model_dump(),
         "train": recipe.train.model_dump(include=own_state | sampling),
+        "decode": recipe.decode.model_dump(include=guided),
     }
     named = {f"{section}.{key}": value for section, part in sections.items() for key, value in part.items()}
     return {"src_lang": recipe.src_lang, "tgt_lang": recipe.tgt_lang, "seed": recipe.seed, **named}

@@ -95,7 +95,7 @@ class Trainer:
             say(f"initial weights: {start}; optimizer state: {recipe.train.start_optimizer}")
         freeze(self.model, recipe.train.freeze)
         self.model.use_activation_checkpointing(recipe.train.activation_checkpointing)
-        self.loss = TrainingLoss(self.model, recipe.train.label_smoothing, recipe.train.rdrop)
+        self.loss = TrainingLoss.from_recipe(self.model, recipe)
         self.updater = Updater(recipe, world, self.loss)
         schedule = self.updater.schedule
         self.updater.schedule = lambda step: schedule(step) * self.state.rate_factor
@@ -155,6 +155,7 @@ class Trainer:
             device=self.world.device,
             mixture=self.text.mixture,
             epochs=self.text.epochs,
+            links=self.text.links,
             src_batch_tokens=self.batching.src_tokens,
             shape=self.batching.shape,
         )

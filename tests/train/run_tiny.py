@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from nmt.checkpoint import model_files
-from nmt.data.store import PairStore
+from nmt.data.store import PairStore, SideStore
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import start_world
 from nmt.recipe import JobEnded, Recipe, dump_recipe, load_recipe
@@ -117,7 +117,12 @@ def train_tiny(
             recipe,
             world,
             Transformer(recipe.model, vocab, vocab),
-            TrainingData(PairStore(data, "train"), PairStore(data, "valid"), valid_identity=valid_identity),
+            TrainingData(
+                PairStore(data, "train"),
+                PairStore(data, "valid"),
+                valid_identity=valid_identity,
+                links=SideStore(data, "train", "links") if recipe.train.guided_alignment else None,
+            ),
             lambda tensors, step: model_files(recipe.model, tensors, {"tokenizer.model": b"none"}, metadata),
             translate,
         )

@@ -50,7 +50,7 @@ def make_loss(recipe: Recipe, vocab: int = VOCAB) -> TrainingLoss:
     with torch._subclasses.fake_tensor.unset_fake_temporarily():
         model = Transformer(recipe.model, vocab, vocab)
     on_gpu(model)
-    return TrainingLoss(model, recipe.train.label_smoothing, recipe.train.rdrop).train()
+    return TrainingLoss.from_recipe(model, recipe).train()
 
 
 def make_updates(recipe: Recipe, updater: Updater, fixed: bool, steps: int = 2) -> list[UpdateResult]:
@@ -73,6 +73,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "separate embeddings": ({"tied_embeddings": "none", "output_bias": True}, {}),
     "adamw, not clipped": ({}, {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 0}),
     "r-drop": ({}, {"rdrop": 1.0}),
+    "guided alignment": ({"num_decoder_layers": 2}, {"guided_alignment": True}),
     "recompute": ({}, {"activation_checkpointing": True}),
     "dropout ramp": ({}, {"dropout_ramp_steps": 10}),
 }

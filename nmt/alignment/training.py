@@ -1,0 +1,247 @@
+"""Word alignments of the training text, for guided alignment.
+
+They are made after the text is prepared, and stored with it in `alignment`. They link tokens of the token store.
+Corpora with a file of word alignments use those: all tokens of linked words are linked. The others are aligned by the
+statistical aligner, trained on all of them together.
+
+A pair in a file of word alignments is found by comparing the tokens of the pairs of its corpus with the stored ones.
+This is exact: preparation drops pairs, but keeps their order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice, pairwise, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.alignment.lexical import PASSES, LexicalAligner, Pairs
+from nmt.alignment.words import Links, parse_links, words_as_given, words_of_starts
+from nmt.data.checksums import damaged_files, sha256_of
+from nmt.data.corpus import ReadOptions, alignment_file, read_pairs
+from nmt.data.loader import pack_links
+from nmt.data.prepare import Prepared
+from nmt.data.store import PairStore, PairWriter, SideStore
+from nmt.logs import progress, say
+from nmt.recipe import Corpus, Recipe, UserError
+from nmt.storage.sealed import new_directory, reporting_disk_errors, sync, write_synced
+from nmt.text.clean import Cleaner, UnicodeForm
+from nmt.text.lines import read_lines
+from nmt.text.tokenizer import Tokenizer
+
+LINKS_FOLDER, _REPORT_FILE = "alignment", "alignment.json"
+
+# Increment when the same text gives different links.
+_FORMAT = 1
+
+# Pairs that train the statistical aligner, spread evenly over the text, and pairs of a chunk.
+_MAX_PAIRS, _CHUNK_PAIRS = 200_000, 4_096
+
+Ids = NDArray[np.int64]
+
+
+def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
+    """Bring the links of the training text up to date; `recipe` must be the recipe of the prepared corpus.
+
+    The same text and files give the same bytes. Raises UserError for an unreadable or wrong file of word alignments.
+    """
+    folder = prepared.directory / LINKS_FOLDER
+    corpora = _corpora(prepared, recipe)
+    files = [None if corpus.file is None else sha256_of([corpus.file])[corpus.file.name] for corpus in corpora]
+    made_from = {**_text(prepared), "alignments": files}
+    if _read_report(folder).get("made_from") == made_from:
+        return
+    num_links = num_targets = 0
+    with reporting_disk_errors(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        with new_directory(folder) as new:
+            with PairWriter(new, "train", {"links": np.dtype(np.uint32)}) as writer:
+                for links in _Builder(prepared, recipe, corpora).links():
+                    pairs = [np.array(sorted(own), dtype=np.int64).reshape(-1, 2) for own in links]
+                    writer.append("links", pack_links(np.concatenate(pairs)), np.array([len(own) for own in pairs]))
+                    num_links += sum(map(len, links))
+                    num_targets += sum(len({target for _, target in own}) for own in links)
+            paths = sorted(new.iterdir())
+            report = {"made_from": made_from, "links": num_links, "sha256": sha256_of(paths)}
+            write_synced(new / _REPORT_FILE, (json.dumps(report, indent=1) + "\n").encode())
+            for path in paths:
+                sync(path)
+    fraction = num_targets / max(len(PairStore(prepared.directory, "train").tgt.tokens), 1)
+    say(f"word alignments for guided alignment: {num_links:,} links, for {fraction:.1%} of the target tokens")
+
+
+def open_links(prepared: Prepared) -> tuple[SideStore, str]:
+    """Open the links of a prepared corpus, see `nmt.data.loader.pack_links`; return them and their fingerprint.
+
+    Raises UserError if they are missing, damaged, or those of another text.
+    """
+    folder = prepared.directory / LINKS_FOLDER
+    report = _read_report(folder)
+    if {**_text(prepared), "alignments": report.get("made_from", {}).get("alignments")} != report.get("made_from"):
+        raise UserError(f"{folder} has no word alignments of the text; guided alignment needs them; run `nmt prepare`")
+    if damaged := damaged_files(folder, report["sha256"]):
+        raise UserError(
+            f"{damaged[0]} is damaged: its SHA-256 is another; remove {folder}, then rerun to make it again"
+        )
+    return SideStore(folder, "train", "links"), json.dumps(report["sha256"], sort_keys=True)
+
+
+def _text(prepared: Prepared) -> dict[str, Any]:
+    """Return what identifies the training text, for the report."""
+    digests = prepared.report.get("sha256", prepared.report["files"])  # early versions have no checksums
+    return {"format": _FORMAT, "text": {name: one for name, one in digests.items() if not name.startswith("valid.")}}
+
+
+def _read_report(folder: Path) -> dict[str, Any]:
+    """Return the report of a folder of links; empty if it is unreadable."""
+    try:
+        report = json.loads((folder / _REPORT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return report if isinstance(report, dict) else {}
+
+
+# --- Links of each corpus ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _StoredCorpus:
+    """The pairs `start` to `stop` of the token store, whose sources have a tag if `tagged`.
+
+    file: word alignments; None for the statistical aligner
+    """
+
+    corpus: Corpus
+    start: int
+    stop: int
+    file: Path | None
+
+    @property
+    def tagged(self) -> bool:
+        return self.corpus.tag is not None
+
+    def chunks(self, max_pairs: int | None = None) -> Iterator[Ids]:
+        """Yield pair ids in chunks: all, or at most `max_pairs` at equal distances."""
+        count = self.stop - self.start
+        shown = count if max_pairs is None else min(count, max_pairs)
+        ids = self.start + np.arange(shown) * count // max(shown, 1)
+        yield from np.split(ids, range(_CHUNK_PAIRS, len(ids), _CHUNK_PAIRS))
+
+
+def _corpora(prepared: Prepared, recipe: Recipe) -> list[_StoredCorpus]:
+    ends = accumulate((corpus["pairs"] for corpus in prepared.report["train"]["corpora"]), initial=0)
+    return [
+        _StoredCorpus(corpus, start, stop, alignment_file(corpus, recipe.data.root))
+        for corpus, (start, stop) in zip(recipe.data.train, pairwise(ends), strict=True)
+    ]
+
+
+class _Builder:
+    """Aligns the pairs of a prepared corpus."""
+
+    def __init__(self, prepared: Prepared, recipe: Recipe, corpora: Sequence[_StoredCorpus]) -> None:
+        self._recipe, self._corpora, self._tokenizers = recipe, corpora, prepared.tokenizers
+        self._store = PairStore(prepared.directory, "train")
+
+    def links(self) -> Iterator[list[set[tuple[int, int]]]]:
+        """Yield the links of the stored tokens of each pair, in chunks."""
+        aligner = self._train_aligner()
+        with progress("aligning", len(self._store), "pairs") as bar:
+            for corpus in self._corpora:
+                given = self._given(corpus, corpus.file) if corpus.file is not None else None
+                for ids in corpus.chunks():
+                    pairs = self._pairs(corpus, ids)
+                    links = aligner.links(pairs) if given is None else list(islice(given, len(pairs)))
+                    yield [self._as_stored(corpus, own, len(tgt)) for own, (_, tgt) in zip(links, pairs, strict=True)]
+                    bar.advance(len(pairs))
+                if given is not None:
+                    next(given, None)  # compares the number of lines
+
+    def _train_aligner(self) -> LexicalAligner:
+        """Train the statistical aligner on the corpora without a file."""
+        corpora = [corpus for corpus in self._corpora if corpus.file is None]
+        total = sum(corpus.stop - corpus.start for corpus in corpora)
+        fraction = min(1.0, _MAX_PAIRS / max(total, 1))
+        vocab = max(self._tokenizers.src.vocab_size, self._tokenizers.tgt.vocab_size)
+        with progress("training the aligner", round(2 * PASSES * total * fraction), "pairs") as bar:
+
+            def read() -> Iterator[Pairs]:
+                for corpus in corpora:
+                    for ids in corpus.chunks(math.ceil((corpus.stop - corpus.start) * fraction)):
+                        yield self._pairs(corpus, ids)
+                        bar.advance(len(ids))
+
+            return LexicalAligner.train(read, vocab)
+
+    def _pairs(self, corpus: _StoredCorpus, ids: Ids) -> list[tuple[list[int], list[int]]]:
+        """Return token ids in reading order, without tags."""
+        sides = []
+        for side in (self._store.src, self._store.tgt):
+            tokens, lengths = side.gather(ids)
+            sides.append([part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])] if len(ids) else [])
+        reverse = self._recipe.data.reverse_target
+        return [
+            (src[1:] if corpus.tagged else src, tgt[::-1] if reverse else tgt) for src, tgt in zip(*sides, strict=True)
+        ]
+
+    def _as_stored(self, corpus: _StoredCorpus, links: Iterable[tuple[int, int]], tgt_len: int) -> set[tuple[int, int]]:
+        """Return links between stored tokens, given those between tokens in reading order."""
+        if self._recipe.data.reverse_target:
+            links = ((source, tgt_len - 1 - target) for source, target in links)
+        return {(source + corpus.tagged, target) for source, target in links}
+
+    def _given(self, corpus: _StoredCorpus, path: Path) -> Iterator[set[tuple[int, int]]]:
+        """Yield the links of the tokens of each stored pair from a file of word alignments."""
+        recipe = self._recipe
+        cleaner = Cleaner(recipe.data, recipe.src_lang, recipe.tgt_lang)
+        stored = (pair for ids in corpus.chunks() for pair in self._pairs(corpus, ids))
+        expected = next(stored, None)
+        pairs = read_pairs(corpus.corpus, ReadOptions.from_recipe(recipe))
+        for number, (pair, line) in enumerate(zip_longest(pairs, read_lines(path)), start=1):
+            if pair is None or line is None:
+                few, many = ("the corpus", path) if pair is None else (path, "the corpus")
+                raise UserError(
+                    f"{few} ends at pair {number - 1:,}, before {many}; {path} must have a line for each pair of the "
+                    "corpus; correct it"
+                )
+            links = parse_links(line, (len(pair[0].split()), len(pair[1].split())), f"{path}, line {number}")
+            clean = cleaner.clean(*pair)
+            if isinstance(clean, str):
+                continue
+            tokens = (
+                self._tokenizers.src.encode_with_starts(clean[0]),
+                self._tokenizers.tgt.encode_with_starts(clean[1]),
+            )
+            if (tokens[0][0], tokens[1][0]) == expected:
+                words = [
+                    words_of_starts(text, starts, words_as_given(line_, recipe.data.unicode_form))
+                    for text, (_, starts), line_ in zip(clean, tokens, pair, strict=True)
+                ]
+                yield link_tokens(links, *words)
+                expected = next(stored, None)
+        if expected is not None:
+            raise UserError(f"{path} does not fit the prepared text: the corpus has changed; prepare the text again")
+
+
+def _encode(tokenizer: Tokenizer, text: str, line: str, form: UnicodeForm) -> tuple[list[int], list[int | None]]:
+    """Return the tokens of a normalized text, and the index of the word of the original line of each."""
+    tokens, starts = tokenizer.encode_with_starts(text)
+    return tokens, words_of_starts(text, starts, words_as_given(line, form))
+
+
+def link_tokens(links: Links, src_words: Sequence[int | None], tgt_words: Sequence[int | None]) -> set[tuple[int, int]]:
+    """Link all tokens of linked words. src_words, tgt_words: word of each token, see `words_of_starts`."""
+    linked = set(links)
+    return {
+        (source, target)
+        for source, src_word in enumerate(src_words)
+        for target, tgt_word in enumerate(tgt_words)
+        if (src_word, tgt_word) in linked
+    }
