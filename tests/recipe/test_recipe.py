@@ -656,7 +656,7 @@ def test_describe_recipe_documents_every_kind_of_corpus() -> None:
         own = section.model_fields.keys() - {"kind", "weight", "tag", "alignment"}
         assert all(re.search(rf"[ ,]{name}\b", line) for name in own), line
     assert '#   kind = "tsv": path*, src_column = 0, tgt_column = 1, label_column\n' in text
-    assert "#   Training corpora of every kind: weight = 1.0, tag\n" in text
+    assert "#   Training corpora of every kind: weight = 1.0, tag, alignment\n" in text
 
 
 def test_validators_are_built_lazily() -> None:

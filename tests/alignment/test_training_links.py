@@ -1,0 +1,213 @@
+"""Links of the training text: statistical and given ones, through cleaning, tags and reversed targets."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nmt.alignment.lexical import LexicalAligner, agreed_links
+from nmt.alignment.training import LINKS_FOLDER, link_tokens, open_links, prepare_links
+from nmt.alignment.words import parse_links
+from nmt.data.prepare import Prepared, load_prepared, prepare
+from nmt.data.store import PairStore
+from nmt.recipe import Recipe, UserError, parse_recipe
+
+RECIPE = """
+name = "linked"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+train = [{ kind = "text", src = "train.en", tgt = "train.de" }]
+valid = [{ kind = "text", src = "train.en", tgt = "train.de" }]
+max_tokens = 30
+workers = 1
+[tokenizer]
+vocab_size = 330
+joint = false
+[model]
+tied_embeddings = "decoder"
+[train]
+guided_alignment = true
+"""
+NOUNS = {"cats": "Katzen", "dogs": "Hunde", "trees": "Bäume", "mice": "Mäuse", "horses": "Pferde"}
+VERBS = {"see": "sehen", "like": "mögen", "find": "finden"}
+LINE = "0-0 2-1 1-2"  # "cats see dogs" -> "Katzen Hunde sehen"
+
+
+def sentences(seed: int, count: int = 80) -> list[tuple[str, str, str]]:
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        (first, erste), (second, zweite) = rng.choices(list(NOUNS.items()), k=2)
+        verb, tut = rng.choice(list(VERBS.items()))
+        made.append((f"{first} {verb} {second} {rng.randrange(10_000)}", f"{erste} {zweite} {tut}", LINE))
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Text with dropped pairs: an empty one, a duplicate, one that is too long, one in another script."""
+    lines = sentences(1)
+    lines[3:3] = [("", "leer", ""), lines[1]]
+    lines[9:9] = [("cats " * 40, "Katzen " * 40, "0-0 39-39"), ("это не так", "das ist falsch", "0-0")]
+    lines += [("  the \u200bfinal\u00a0 cats", "die letzten Katzen.", "0-0 1-1 2-2"), lines[0]]
+    for index, name in enumerate(("train.en", "train.de", "train.links")):
+        (tmp_path / name).write_text("".join(f"{line[index]}\n" for line in lines), encoding="utf-8")
+    return tmp_path
+
+
+def prepared_links(folder: Path, *options: str, run: str = "run") -> tuple[Recipe, Prepared, list[Any]]:
+    """Return the links of each pair as stored."""
+    recipe = parse_recipe(RECIPE, [f"run_dir='{folder / run}'", f"data.root='{folder}'", *options])
+    prepared = prepare(recipe)
+    prepare_links(prepared, recipe)
+    links, _ = open_links(prepared)
+    found = []
+    for pair in range(len(links)):
+        packed, _ = links.gather(np.array([pair]))
+        found.append([(int(link) >> 16, int(link) & 0xFFFF) for link in packed])
+    return recipe, prepared, found
+
+
+def pieces(prepared: Prepared, pair: int) -> tuple[list[str], list[str]]:
+    store, tokenizers = PairStore(prepared.directory, "train"), prepared.tokenizers
+    (src, _), (tgt, _) = (side.gather(np.array([pair])) for side in (store.src, store.tgt))
+    return tokenizers.src.pieces(src), tokenizers.tgt.pieces(tgt)
+
+
+def linked_words(prepared: Prepared, links: list[Any], pair: int) -> set[tuple[str, str]]:
+    """Return linked words, found by the spaces that pieces begin with."""
+    words = []
+    for side in pieces(prepared, pair):
+        starts = np.cumsum([piece.startswith("▁") for piece in side])
+        words.append(["".join(np.array(side)[starts == start]).strip("▁") for start in starts])
+    return {(words[0][source], words[1][target]) for source, target in links}
+
+
+def corpus(*options: str) -> str:
+    fields = ("kind='text'", "src='train.en'", "tgt='train.de'", *options)
+    return f"data.train=[{{{', '.join(fields)}}}]"
+
+
+GIVEN = corpus("alignment='train.links'")
+
+
+def test_statistical_links_are_those_of_the_stored_tokens(folder: Path) -> None:
+    _, prepared, links = prepared_links(folder)
+    store = PairStore(prepared.directory, "train")
+    pairs = []
+    for pair in range(len(store)):
+        (src, _), (tgt, _) = (side.gather(np.array([pair])) for side in (store.src, store.tgt))
+        pairs.append((src.tolist(), tgt.tolist()))
+    assert links == [sorted(own) for own in agreed_links(pairs)]
+    report = json.loads((prepared.directory / LINKS_FOLDER / "alignment.json").read_text())
+    assert report["links"] == sum(map(len, links)) > 100
+
+
+def test_unseen_tokens_have_links_by_position() -> None:
+    aligner = LexicalAligner.train(lambda: [[([1, 2], [3, 4])]], vocab=20)
+    assert aligner.links([([1, 2], [3, 4]), ([9], [8]), ([], [3]), ([1], [])]) == [
+        *agreed_links([([1, 2], [3, 4])]),
+        {(0, 0)},
+        set(),
+        set(),
+    ]
+    assert LexicalAligner.train(lambda: [], vocab=20).links([([1], [2])]) == [{(0, 0)}]
+
+
+@pytest.mark.parametrize("options", [(), ("data.drop_duplicates=false",)], ids=["no duplicates", "duplicates"])
+def test_given_links_survive_cleaning(folder: Path, options: tuple[str, ...]) -> None:
+    _, prepared, links = prepared_links(folder, GIVEN, *options)
+    drops = prepared.report["train"]["drops"]
+    assert drops["duplicate"] == (0 if options else 2) and drops["empty"] == drops["wrong script"] == 1
+    assert drops["too many tokens"] == 1
+    for pair, own in enumerate(links):
+        src, tgt = ("".join(side).strip("▁").split("▁") for side in pieces(prepared, pair))
+        if src[0] == "the":
+            expected = {("the", "die"), ("final", "letzten"), ("cats", "Katzen.")}
+        else:
+            expected = {(src[0], tgt[0]), (src[2], tgt[1]), (src[1], tgt[2])}
+        assert linked_words(prepared, own, pair) == expected
+    assert any(len(side) > 4 for side in pieces(prepared, 0))  # words of several tokens
+
+
+def test_tags_and_reversed_targets(folder: Path) -> None:
+    """Both kinds of links refer to the tokens as stored."""
+    symbol = "tokenizer.user_symbols=['<web>']"  # the same tokens in all runs
+    for given in ((), ("alignment='train.links'",)):
+        _, _, plain = prepared_links(folder, symbol, corpus(*given), run=f"plain{len(given)}")
+        options = (symbol, corpus(*given, "tag='<web>'"), "data.reverse_target=true")
+        _, prepared, stored = prepared_links(folder, *options, run=f"stored{len(given)}")
+        for pair, (own, other) in enumerate(zip(plain, stored, strict=True)):
+            length = len(pieces(prepared, pair)[1])
+            assert other == sorted((source + 1, length - 1 - target) for source, target in own)
+
+
+def test_corpora_with_and_without_a_file(folder: Path) -> None:
+    corpora = [
+        "{kind='text', src='train.en', tgt='train.de', alignment='train.links'}",
+        "{kind='toy', pairs=50}",
+    ]
+    options = ("tokenizer.vocab_size=400",)
+    _, prepared, links = prepared_links(folder, f"data.train=[{', '.join(corpora)}]", *options)
+    sizes = [corpus["pairs"] for corpus in prepared.report["train"]["corpora"]]
+    assert len(links) == sum(sizes) and sizes[1] > 10
+    assert len(linked_words(prepared, links[0], 0)) == 3 and all(links[sizes[0] :])
+
+
+def test_links_are_made_once_and_again_for_another_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, prepared, links = prepared_links(folder, GIVEN)
+    capsys.readouterr()
+    prepare_links(prepared, recipe)
+    assert not capsys.readouterr().err
+    file = folder / "train.links"
+    file.write_text(file.read_text().replace(" 2-1", ""))
+    prepare_links(prepared, recipe)
+    assert "word alignments for guided alignment" in capsys.readouterr().err
+    assert open_links(prepared)[0].offsets[-1] < sum(map(len, links))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text + "0-0\n", r"the corpus ends at pair \d+, before .*train.links; .* a line for each pair"),
+        (lambda text: text.partition("\n")[2], r"train.links, line \d+: link .* of a pair|train.links ends at pair"),
+        (lambda text: "0-0 1:1" + text[len(LINE) :], "train.links, line 1: '1:1' is not a link"),
+        (lambda text: "0-0 4-1" + text[len(LINE) :], "train.links, line 1: link 4-1 of a pair with 4 and 3 words"),
+    ],
+)
+def test_wrong_files(folder: Path, change: Any, message: str) -> None:
+    file = folder / "train.links"
+    file.write_text(change(file.read_text()))
+    with pytest.raises(UserError, match=message) as caught:
+        prepared_links(folder, GIVEN)
+    assert "\n" not in str(caught.value)
+    assert not (folder / "run" / "data" / LINKS_FOLDER).exists()
+
+
+def test_missing_and_damaged_links(folder: Path) -> None:
+    recipe = parse_recipe(RECIPE, [f"run_dir='{folder / 'run'}'", f"data.root='{folder}'"])
+    prepared = prepare(recipe)
+    with pytest.raises(UserError, match=r"has no word alignments of the text; .* run `nmt prepare`"):
+        open_links(prepared)
+    prepare_links(prepared, recipe)
+    path = prepared.directory / LINKS_FOLDER / "train.links.tokens.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(UserError, match=r"tokens.npy is damaged"):
+        open_links(load_prepared(prepared.directory))
+    with pytest.raises(UserError, match="No such file"):
+        prepared_links(folder, corpus("alignment='other.links'"), run="other")
+
+
+def test_parsing_and_linking() -> None:
+    assert parse_links(" 0-0  1-2\t", (2, 3), "here") == [(0, 0), (1, 2)]
+    assert parse_links("", (2, 3), "here") == []
+    for line in ("0", "0-", "-1-0", "0-0-0", "a-b", "0-\u00b2"):
+        with pytest.raises(UserError, match=r"^here: .* is not a link"):
+            parse_links(line, (9, 9), "here")
+    assert link_tokens([(0, 1), (1, 0)], [0, 0, 1, None], [0, 1, 1]) == {(0, 1), (0, 2), (1, 1), (1, 2), (2, 0)}
