@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel, build_model
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 from nmt.storage.model_metadata import ModelMetadata, model_toml, read_model_toml
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
@@ -45,9 +46,19 @@ Tensors = Mapping[str, Tensor]
 class LoadedModel:
     """A model from a directory, in evaluation mode on its device."""
 
-    model: Transformer
+    model: TranslationModel
     metadata: ModelMetadata
     directory: Path
+
+    @property
+    def transformer(self) -> Transformer:
+        """The model, for what needs a Transformer; raises UserError for another architecture."""
+        if not isinstance(self.model, Transformer):
+            raise UserError(
+                f"{self.directory} is a GRU model; exports, CTranslate2 and attention heads need a Transformer; use "
+                "--engine torch to translate with it"
+            )
+        return self.model
 
 
 def model_files(
@@ -72,7 +83,7 @@ def load_model(path: Path, device: torch.device) -> LoadedModel:
     verify_directory(directory)
     model_recipe, metadata = read_model_toml(directory / "model.toml")
     with device:
-        model = Transformer(model_recipe, metadata.src_vocab_size, metadata.tgt_vocab_size)
+        model = build_model(model_recipe, metadata.src_vocab_size, metadata.tgt_vocab_size)
     load_tensors(model, read_tensors(directory / "model.safetensors"))
     return LoadedModel(model.eval(), metadata, directory)
 

@@ -42,7 +42,7 @@ from nmt.evaluate.report import (
 from nmt.evaluate.report_format import write_report
 from nmt.evaluate.translated import TranslatedSet, find_translated, translation_digest
 from nmt.logs import progress, say, warn
-from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel, build_model
 from nmt.plots.curves import draw_curves
 from nmt.processes.distributed import World, start_world
 from nmt.processes.run_lock import run_lock
@@ -209,7 +209,7 @@ def _train(recipe: Recipe, world: World) -> TrainState:
     if recipe.decode.fusion is not None:
         require_fusible(recipe.decode.fusion, tokenizers.tgt, reverse_target=recipe.data.reverse_target)
     torch.manual_seed(recipe.seed)
-    model = Transformer(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+    model = build_model(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     if world.is_main:
         pairs = len(PairStore(prepared.directory, "train"))
         say(f"{model.num_parameters():,} parameters, {pairs:,} training pairs, {world.device}")
@@ -262,7 +262,7 @@ def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> 
     valid = prepared.valid_set()
     src, ref = (side[: recipe.train.validate_bleu_sentences] for side in (valid.src, valid.ref))
 
-    def translate(model: Transformer, between: Callable[[], None]) -> ValidationBleu | None:
+    def translate(model: TranslationModel, between: Callable[[], None]) -> ValidationBleu | None:
         translator = _validation_model(model, recipe, prepared, world)
         own: list[str] = []
         window = _VALIDATION_WINDOW * (_VALIDATION_GPU_FACTOR if world.device.type == "cuda" else 1) * world.size
@@ -289,7 +289,7 @@ def _scoring_options(recipe: Recipe, lowercase: bool) -> dict[str, Any]:
     return {"tgt_lang": recipe.tgt_lang, "tokenize": recipe.evaluate.tokenize, "lowercase": lowercase}
 
 
-def _validation_model(model: Transformer, recipe: Recipe, prepared: Prepared, world: World) -> Translator:
+def _validation_model(model: TranslationModel, recipe: Recipe, prepared: Prepared, world: World) -> Translator:
     decode = recipe.decode
     if decode.batch_tokens == "auto":  # training needs the memory of the GPU
         decode = decode.model_copy(update={"batch_tokens": _VALIDATION_BATCH_TOKENS})

@@ -84,12 +84,12 @@ def bits(model: Path, text: str) -> float:
 
 def bits_of_tokens(model: Path, tokens: list[int]) -> float:
     """The negative binary logarithm of the probability of tokens and EOS, one token at a time."""
-    loaded, zero, total = load_model(model, torch.device("cpu")), torch.zeros(1, 1, dtype=torch.int64), 0.0
+    network, zero, total = load_model(model, torch.device("cpu")).transformer, torch.zeros(1, 1, dtype=torch.int64), 0.0
     tokens = [*tokens, EOS_ID]
     with torch.inference_mode():
-        state = loaded.model.start(PackedSequences.from_lists([[EOS_ID]]), 1)
+        state = network.start(PackedSequences.from_lists([[EOS_ID]]), 1)
         for last, token in zip([BOS_ID, *tokens], tokens, strict=False):
-            total -= float(loaded.model.step(zero + last, state)[0, 0, token])
+            total -= float(network.step(zero + last, state)[0, 0, token])
             state.reorder(zero)
     return total / math.log(2)
 

@@ -21,6 +21,8 @@ LAYERS = (
     ("packing", "processes"),
     ("storage", "grammar", "text"),
     ("data", "model"),
+    ("recurrent",),
+    ("models",),
     ("checkpoint", "inference", "search"),
     ("alignment",),
     ("train", "decode"),

@@ -77,7 +77,7 @@ class ChosenAttention:
 
         Raises UserError if the model has no such layer or head.
         """
-        layers, heads = model.num_decoder_layers, model.num_heads
+        layers, heads = model.cross_attentions
         layer = max(layers - 2, 0) if decode.alignment_layer is None else decode.alignment_layer
         if layer >= layers:
             raise UserError(f"alignment_layer must be between 0 and {layers - 1} (the last decoder layer), got {layer}")

@@ -12,6 +12,9 @@ layers and D decoder layers, a forward pass takes:
     attention           4 a (encoder: 4 e)         per visible query-key pair, for scores and weighted sum;
                                                    S source and T target tokens have E S^2 + D S T + D T (T + 1) / 2
 
+With a GRU, attention takes 4 d per pair of a source and a target token. `ModelFlops._gru_matmuls` has the rest; the
+first state of the decoder, once per sentence, does not count.
+
 EOS counts as a token. BOS does not, because it takes the position of EOS in the decoder input. A training step takes
 three times as much: each matmul has two more in the backward pass. As in the "model FLOPs utilization" of Chowdhery et
 al. 2022, appendix B, activation checkpointing, padding and masked keys do not count.
@@ -68,10 +71,12 @@ class ModelFlops:
     def forward(self, src_lengths: Lengths, tgt_lengths: Lengths) -> int:
         """FLOPs of a forward pass over sentence pairs of these lengths (num_pairs,), EOS included."""
         src, tgt = src_lengths.astype(np.int64), tgt_lengths.astype(np.int64)
+        linear = sum(matmul.count * matmul.flops for matmul in self.matmuls(int(src.sum()), int(tgt.sum())))
+        if self.recipe.architecture == "gru":
+            return linear + int((src * tgt).sum()) * 4 * self.recipe.d_model
         encoder, decoder = self.recipe.num_encoder_layers, self.recipe.num_decoder_layers
         e, a = self._widths
         pairs = 4 * e * encoder * (src * src) + 4 * a * decoder * (src * tgt + tgt * (tgt + 1) // 2)
-        linear = sum(matmul.count * matmul.flops for matmul in self.matmuls(int(src.sum()), int(tgt.sum())))
         return linear + int(pairs.sum())
 
     def training(self, src_lengths: Lengths, tgt_lengths: Lengths) -> int:
@@ -80,6 +85,8 @@ class ModelFlops:
 
     def matmuls(self, src_tokens: int, tgt_tokens: int) -> list[Matmul]:
         """Return the linear layers of one forward pass, as the model computes them."""
+        if self.recipe.architecture == "gru":
+            return self._gru_matmuls(src_tokens, tgt_tokens)
         d, f, (e, a) = self.recipe.d_model, self.recipe.d_ff, self._widths
         gated = 2 * f if self.recipe.activation == "swiglu" else f
         encoder, decoder = self.recipe.num_encoder_layers, self.recipe.num_decoder_layers
@@ -94,5 +101,18 @@ class ModelFlops:
             Matmul(decoder, tgt_tokens, d, a),  # cross-attention queries
             Matmul(decoder, tgt_tokens, d, gated),
             Matmul(decoder, tgt_tokens, f, d),
+            Matmul(1, tgt_tokens, d, self.tgt_vocab_size),
+        ]
+
+    def _gru_matmuls(self, src_tokens: int, tgt_tokens: int) -> list[Matmul]:
+        d, half = self.recipe.d_model, self.recipe.d_model // 2
+        encoder, decoder = self.recipe.num_encoder_layers, self.recipe.num_decoder_layers
+        return [
+            Matmul(2 * encoder, src_tokens, d, 3 * half),  # both directions: gates from inputs, and from states
+            Matmul(2 * encoder, src_tokens, half, 3 * half),
+            Matmul(2 * decoder + int(self.recipe.input_feeding), tgt_tokens, d, 3 * d),
+            Matmul(1, src_tokens, d, d),  # attention keys
+            *([Matmul(1, tgt_tokens, d, d)] if self.recipe.attention == "additive" else []),  # attention queries
+            Matmul(1, tgt_tokens, 2 * d, d),  # state and context combined
             Matmul(1, tgt_tokens, d, self.tgt_vocab_size),
         ]

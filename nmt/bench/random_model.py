@@ -11,7 +11,7 @@ import torch
 
 from nmt.bench.corpora import FIRST_ORDINARY_ID, LengthDistribution, require_ordinary_tokens, sample_tokens
 from nmt.checkpoint import model_files, model_tensors
-from nmt.model.transformer import Transformer
+from nmt.models import build_model
 from nmt.recipe import Recipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.storage.model_metadata import ModelMetadata
@@ -23,7 +23,7 @@ def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) 
     """Write a freshly initialized model of the recipe to a new directory."""
     src, tgt = tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
     torch.manual_seed(recipe.seed)
-    model = Transformer(recipe.model, src, tgt)
+    model = build_model(recipe.model, src, tgt)
     metadata = ModelMetadata(
         src_lang=recipe.src_lang,
         tgt_lang=recipe.tgt_lang,

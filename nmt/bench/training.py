@@ -21,7 +21,7 @@ from nmt.bench.statistics import Spread
 from nmt.data.loader import Update
 from nmt.data.store import PairStore
 from nmt.model.attention import choose_kernel
-from nmt.model.transformer import Transformer
+from nmt.models import build_model
 from nmt.processes.distributed import World
 from nmt.train.data import TrainingData
 from nmt.train.trainer import Trainer
@@ -106,7 +106,7 @@ class TrainingBench:
         recipe = spec.recipe.model_copy(update={"train": train})
         self._world, self._store = world, store
         torch.manual_seed(recipe.seed)
-        model = Transformer(recipe.model, spec.src_vocab_size, spec.tgt_vocab_size)
+        model = build_model(recipe.model, spec.src_vocab_size, spec.tgt_vocab_size)
         self.model_flops = ModelFlops(recipe.model, spec.tgt_vocab_size)
         self._passes = 2 if train.rdrop else 1
         text = text or TrainingData(store, store)
@@ -179,14 +179,16 @@ class TrainingBench:
 
     def _attention_padding(self, updates: list[Update]) -> float:
         model, dtype = self.trainer.model.recipe, DTYPES[self.trainer.updater.precision]
-        query = torch.empty(0, model.head_width, dtype=dtype, device=self._world.device)
-        if choose_kernel(query, model.attention_dropout) == "varlen":
-            return 0.0
         micros = [micro for update in updates for micro in update.micro_batches]
         sides = [side for micro in micros for side in (micro.batch.src, micro.batch.tgt)]
-        return 1 - sum(side.total for side in sides) / sum(
-            side.attention_rows(side, causal=False).queries.tokens.numel() for side in sides
-        )
+        query = torch.empty(0, model.head_width, dtype=dtype, device=self._world.device)
+        if model.architecture == "gru":
+            rows = [side.one_per_row for side in sides]
+        elif choose_kernel(query, model.attention_dropout) == "varlen":
+            return 0.0
+        else:
+            rows = [side.attention_rows(side, causal=False).queries for side in sides]
+        return 1 - sum(side.total for side in sides) / sum(row.tokens.numel() for row in rows)
 
 
 def measure_training(

@@ -96,7 +96,7 @@ def heads(
     if threads is not None:
         torch.set_num_threads(threads)
     loaded = load_model(model, choose_device(device))
-    kept = None if prune is None else _numbers_to_keep(prune, stack, loaded.model.recipe)
+    kept = None if prune is None else _numbers_to_keep(prune, stack, loaded.transformer.recipe)
     analysis = _analyze(loaded, sources, references, bleu, plots=plot is not None)
     if as_json:
         typer.echo(json.dumps(analysis.document(), indent=1))
@@ -133,7 +133,7 @@ def _numbers_to_keep(text: str, stack: Stack | None, recipe: ModelRecipe) -> tup
 
 def _analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu: int, *, plots: bool) -> Analysis:
     """Measure all heads; `bleu`: number of heads whose effect on BLEU is measured."""
-    model, tokenizers = loaded.model, Tokenizers.load(loaded.directory)
+    model, tokenizers = loaded.transformer, Tokenizers.load(loaded.directory)
     device = model.tgt_embedding.weight.device
     pairs = Pairs.encode(loaded, tokenizers, sources, references)
     measure_bleu = MaskedBleu(loaded, tokenizers, sources, references) if bleu or plots else None
@@ -167,7 +167,7 @@ def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, plots: bool)
 
 def _prune(loaded: LoadedModel, analysis: Analysis, kept: tuple[int, int], out: Path) -> None:
     """Write the pruned model and log its size."""
-    before, pruned = loaded.model, write_pruned(loaded, most_important(analysis.sensitivity, *kept), out)
+    before, pruned = loaded.transformer, write_pruned(loaded, most_important(analysis.sensitivity, *kept), out)
     recipe, parameters = before.recipe, f"{pruned.num_parameters():,} of {before.num_parameters():,} parameters"
     say(
         f"{out}: {kept[0]} of {recipe.encoder_heads} heads in each attention of the encoder, {kept[1]} of "

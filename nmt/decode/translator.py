@@ -21,7 +21,7 @@ from nmt.devices.precision import SearchPrecision
 from nmt.devices.transfer import to_device
 from nmt.inference.captured import CapturedModel
 from nmt.inference.searchable import searchable
-from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe, UserError
@@ -99,7 +99,7 @@ class Translator(TextTranslator):
         self._fuse(decode.fusion if decode.fusion_weight else None)
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
         members = self._model.models if isinstance(self._model, Ensemble) else [self._model]
-        recipes = [member.recipe for member in members if isinstance(member, Transformer | CapturedModel)]
+        recipes = [member.recipe for member in members if isinstance(member, TranslationModel | CapturedModel)]
         recipes += [] if self._language_model is None else [self._language_model.recipe]
         sizes = [(recipe, self._tokenizers.tgt.vocab_size) for recipe in recipes]
         self._batching = Batching(choose_batch_tokens(decode, self._device, sizes), self._device)

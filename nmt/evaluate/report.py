@@ -179,14 +179,13 @@ class RunReport:
 
 def summarize(recipe: Recipe) -> str:
     """Describe a recipe in one line: languages, model size, updates and search."""
-    model, train, decode = recipe.model, recipe.train, recipe.decode
+    train, decode = recipe.train, recipe.decode
     task = f"language model of {recipe.tgt_lang}"
     if not recipe.is_language_model:
         task = f"{recipe.src_lang} to {recipe.tgt_lang}"
     alpha = "" if decode.length_penalty == "none" else f" {decode.length_alpha:g}"
     return (
-        f"{task}, Transformer of {model.num_encoder_layers}+{model.num_decoder_layers} "
-        f"layers, d_model {model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads, dropout {model.dropout:g}; "
+        f"{task}, {recipe.model.description}; "
         f"at most {train.max_steps:,} updates of {train.batch_tokens:,} target tokens; beam {decode.beam_size}, "
         f"length penalty {decode.length_penalty}{alpha}"
     )

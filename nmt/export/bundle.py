@@ -92,10 +92,10 @@ def _convert(
 ) -> tuple[Mapping[str, bytes], list[str]]:
     """Return the files of the export, and notes on what it does not preserve."""
     if options.target == "ctranslate2":
-        files = ctranslate2_files(loaded.model, tokenizers, options.quantization, loaded.metadata)
+        files = ctranslate2_files(loaded.transformer, tokenizers, options.quantization, loaded.metadata)
         notes = [f"CTranslate2 does not support {name}." for name in lost_by_ctranslate2(loaded.metadata.decode)]
         return files, [f"Weights are stored as {options.quantization}.", *notes]
-    files, lost = huggingface_files(loaded.model, tokenizers, loaded.metadata)
+    files, lost = huggingface_files(loaded.transformer, tokenizers, loaded.metadata)
     return files, [f"generation_config.json cannot express {name}." for name in lost]
 
 

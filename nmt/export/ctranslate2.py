@@ -58,7 +58,7 @@ def ctranslate2_files(
 
 def convert(model: Path, quantization: Quantization) -> dict[str, bytes]:
     """Verify and convert a model directory; return the files of a CTranslate2 model directory."""
-    return ctranslate2_files(load_model(model, torch.device("cpu")).model, Tokenizers.load(model), quantization)
+    return ctranslate2_files(load_model(model, torch.device("cpu")).transformer, Tokenizers.load(model), quantization)
 
 
 def _all_pieces(tokenizer: Tokenizer) -> list[str]:

@@ -20,8 +20,10 @@ from nmt.storage.run_folder import find_report
 from nmt.storage.sealed import CorruptError, verify_directory
 from nmt.train.state import TrainState
 
-# Options of the architecture that are always shown.
-_SIZES = {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "dropout"}
+# Options that `ModelRecipe.description` shows.
+_SHOWN = {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "dropout"} | {
+    *("architecture", "attention", "input_feeding")
+}
 
 
 def describe_model(directory: Path) -> dict[str, Any]:
@@ -126,14 +128,8 @@ def description_lines(description: Mapping[str, Any]) -> Iterator[str]:
 
 def _architecture(recipe: ModelRecipe) -> str:
     """Return the sizes, and other options that are not the defaults."""
-    others = recipe.model_dump(mode="json", exclude_defaults=True, exclude=_SIZES)
-    return ", ".join(
-        [
-            f"Transformer of {recipe.num_encoder_layers}+{recipe.num_decoder_layers} layers",
-            f"d_model {recipe.d_model}, d_ff {recipe.d_ff}, {recipe.num_heads} heads, dropout {recipe.dropout:g}",
-            *(f"{name} {value}" for name, value in others.items()),
-        ]
-    )
+    others = recipe.model_dump(mode="json", exclude_defaults=True, exclude=_SHOWN)
+    return ", ".join([recipe.description, *(f"{name} {value}" for name, value in others.items())])
 
 
 def _training_rows(training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -145,7 +145,7 @@ def check_ctranslate2(
     wrong weight even if its effect is small. If weights are rounded, a second comparison is between the unrounded model
     and the export in CTranslate2's compute type.
     """
-    exact = _compare(loaded, tokenizers, exported, sample, round_weights(loaded.model, quantization), "float32")
+    exact = _compare(loaded, tokenizers, exported, sample, round_weights(loaded.transformer, quantization), "float32")
     passed = exact.max_difference <= MAX_LOG_PROB_DIFFERENCE and exact.num_equal >= _MIN_EQUAL_FRACTION * exact.total
     summary = f"{exact.total} sentences of {sample.origin}, computed in float32"
     if quantization != "float32":
@@ -157,7 +157,7 @@ def check_ctranslate2(
     )
     if quantization == "float32":
         return Parity(passed, summary)
-    quantized = _compare(loaded, tokenizers, exported, sample, loaded.model, _cpu_compute_type(quantization))
+    quantized = _compare(loaded, tokenizers, exported, sample, loaded.transformer, _cpu_compute_type(quantization))
     limit = _MAX_MEAN_DIFFERENCE.get(quantization, _MAX_MEAN_DIFFERENCE_INT8)
     summary += (
         f"; in CTranslate2's compute type on a CPU, against the unrounded model: by {quantized.mean_difference:.2g} on "
@@ -254,7 +254,7 @@ def _round_to_int8(weight: Tensor) -> Tensor:
 
 def check_huggingface(loaded: LoadedModel, tokenizers: Tokenizers, exported: Path, sample: Sample) -> Parity:
     """Compare tokens, texts, and log-probabilities of the whole vocabulary at all positions of greedy translations."""
-    reference = _Reference(loaded, tokenizers, sample.lines, loaded.model)
+    reference = _Reference(loaded, tokenizers, sample.lines, loaded.transformer)
     model, tokenizer = load_huggingface(exported)
     max_difference, num_equal_tokens, num_equal_texts = 0.0, 0, 0
     for batch in reference.slices:

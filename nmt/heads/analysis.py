@@ -126,7 +126,7 @@ class MaskedBleu:
         self, loaded: LoadedModel, tokenizers: Tokenizers, sources: Sequence[str], references: Sequence[str]
     ) -> None:
         metadata, device = loaded.metadata, loaded.model.tgt_embedding.weight.device
-        self._model = prepack(deepcopy(loaded.model))
+        self._model = prepack(deepcopy(loaded.transformer))
         self._masks = HeadMasks(self._model)
         self._translator = Translator(
             self._model,

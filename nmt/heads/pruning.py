@@ -79,7 +79,7 @@ def write_pruned(loaded: LoadedModel, kept: KeptHeads, out: Path) -> Transformer
 
     Options that name heads for alignments are adapted.
     """
-    pruned = prune(loaded.model, kept)
+    pruned = prune(loaded.transformer, kept)
     origin = {kind: [list(heads) for key, heads in kept.items() if key.kind == kind] for kind in _kinds(kept)}
     metadata = replace(
         loaded.metadata,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 from nmt.inference.buffers import Arena, Buffers, Shape, tensor_sizes
 from nmt.logs import say
 from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
@@ -34,9 +35,9 @@ _MAX_STEPS = 256
 Run = Callable[[], None]
 
 
-def can_capture(model: Transformer) -> bool:
+def can_capture(model: TranslationModel) -> TypeGuard[Transformer]:
     """Return whether steps can be captured: not with relative positions, which differ between rows of the buffers."""
-    return model.recipe.positions != "relative"
+    return isinstance(model, Transformer) and model.recipe.positions != "relative"
 
 
 class Recorder(Protocol):

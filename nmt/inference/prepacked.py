@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +10,12 @@ from torch.nn import functional as F
 
 from nmt.model.layers import Output
 from nmt.model.multi_head import CrossAttention
-from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel
 
 # Number of input rows for which oneDNN packs weights: about the number of hypotheses of a batch.
 ROWS = 128
+
+AnyModel = TypeVar("AnyModel", bound=TranslationModel)
 
 
 class PrepackedLinear(nn.Module):
@@ -58,8 +60,10 @@ class PrepackedOutput(nn.Module):
         return cast(Tensor, self.whole(x))
 
 
-def prepack(model: Transformer, layer_type: type[PrepackedLinear] = PrepackedLinear) -> Transformer:
+def prepack(model: AnyModel, layer_type: type[PrepackedLinear] = PrepackedLinear) -> AnyModel:
     """Replace every linear layer of `model`, in place, and return it. It can no longer be trained or saved.
+
+    GRU layers stay as they are, also with `QuantizedLinear`.
 
     Scores may differ by rounding. With `QuantizedLinear` some translations change.
     """

@@ -10,22 +10,23 @@ from nmt.devices.precision import SearchPrecision, choose_precision, torch_dtype
 from nmt.inference.captured import CapturedModel, can_capture
 from nmt.inference.prepacked import prepack
 from nmt.inference.quantized import QuantizedLinear
-from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel
 
 
 def searchable(
-    models: Sequence[Transformer], precision: SearchPrecision, device: torch.device
-) -> list[Transformer | CapturedModel]:
+    models: Sequence[TranslationModel], precision: SearchPrecision, device: torch.device
+) -> list[TranslationModel | CapturedModel]:
     """Convert models in place; on a GPU, their steps are captured if all models allow it.
 
     Raises UserError if the device does not support the precision.
     """
     packed = [_prepacked(model, precision, device) for model in models]
-    is_captured = device.type == "cuda" and all(map(can_capture, packed))
-    return [CapturedModel(model) if is_captured else model for model in packed]
+    if device.type == "cuda" and all(map(can_capture, packed)):
+        return [CapturedModel(model) for model in packed if can_capture(model)]
+    return list(packed)
 
 
-def _prepacked(model: Transformer, precision: SearchPrecision, device: torch.device) -> Transformer:
+def _prepacked(model: TranslationModel, precision: SearchPrecision, device: torch.device) -> TranslationModel:
     if precision == "int8":
         return prepack(model, QuantizedLinear)
     return prepack(model.to(torch_dtype(choose_precision(precision, device))))

@@ -181,6 +181,11 @@ def unpad(padded: Tensor, rows: PaddedRows) -> Tensor:
     return cast(Tensor, packed).view(-1, num_heads, d_head)
 
 
+def permute(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """Return rows (total, width) in the given order, (total,) int64; `inverse` is the inverse permutation."""
+    return cast(Tensor, _Pad.apply(rows, order, inverse))  # type: ignore[no-untyped-call]
+
+
 class _Pad(torch.autograd.Function):
     """A gather whose gradient is a gather too, since padding has no gradient."""
 

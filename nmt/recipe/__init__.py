@@ -24,10 +24,10 @@ from nmt.recipe.decoding import DecodeRecipe
 from nmt.recipe.errors import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
 from nmt.recipe.former_options import upgrade_options
+from nmt.recipe.model import ModelRecipe
 from nmt.recipe.reference import describe_recipe
 from nmt.recipe.sections import (
     DataRecipe,
-    ModelRecipe,
     Recipe,
     TokenizerRecipe,
     TrainRecipe,

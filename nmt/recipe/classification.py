@@ -8,14 +8,15 @@ from typing import Literal, get_args
 from pydantic import Field, PositiveInt, model_validator
 
 from nmt.recipe.corpora import Corpus, Section
-from nmt.recipe.sections import NAME_PATTERN, ModelRecipe, TokenizerRecipe, TrainRecipe
+from nmt.recipe.model import ModelRecipe
+from nmt.recipe.sections import NAME_PATTERN, TokenizerRecipe, TrainRecipe
 
 Noise = Literal["shuffled", "truncated", "wrong-language", "misaligned"]
 
 # What a classifier uses of the sections that it shares with a translation recipe.
 _UNUSED = {
     "tokenizer": {"joint", "start_from", "training_pairs", "user_symbols"},
-    "model": {"num_decoder_layers", "tied_embeddings", "output_bias"},
+    "model": {"architecture", "num_decoder_layers", "tied_embeddings", "output_bias"},
     "train": set(TrainRecipe.model_fields)
     - {"max_steps", "max_minutes", "max_epochs", "batch_tokens", "micro_batch_tokens", "optimizer", "adam_betas"}
     - {"adam_epsilon", "weight_decay", "schedule", "learning_rate", "warmup_steps", "final_rate_ratio", "clip_norm"}

@@ -1,8 +1,7 @@
-"""The recipe and its sections of data, tokenizer, model and training."""
+"""The recipe and its sections of data, tokenizer and training."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,6 +20,7 @@ from nmt.recipe.corpora import (
 )
 from nmt.recipe.decoding import DecodeRecipe
 from nmt.recipe.evaluation import EvaluateRecipe
+from nmt.recipe.model import ModelRecipe
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 LANGUAGE_PATTERN = r"^[a-z]{2,3}$"
@@ -109,96 +109,6 @@ class TokenizerRecipe(Section):
     """Reuse the tokenizer of this model directory; implied by `train.start_from`."""
     training_pairs: PositiveInt = 2_000_000
     """Maximum training pairs for the tokenizer, sampled from the corpora as in an epoch."""
-
-
-class ModelRecipe(Section):
-    """The Transformer (Vaswani et al. 2017, section 3); the defaults are the paper's base model."""
-
-    d_model: PositiveInt = 512
-    """Model dimension."""
-    d_ff: PositiveInt = 2048
-    """Inner dimension of the feed-forward sub-layers."""
-    num_heads: PositiveInt = 8
-    """Attention heads; must divide `d_model` unless `d_head` is set."""
-    d_head: PositiveInt | None = None
-    """Dimension of queries, keys and values per head (d_k and d_v of the paper); by default `d_model / num_heads`. Row
-    B of the paper's table 3 changes only d_k."""
-    num_encoder_heads: PositiveInt | None = None
-    """Attention heads of the encoder; by default `num_heads`. For pruned models (`nmt heads`)."""
-    num_encoder_layers: PositiveInt = 6
-    """Encoder layers."""
-    num_decoder_layers: PositiveInt = 6
-    """Decoder layers."""
-    dropout: Probability = 0.1
-    """Dropout on sub-layer outputs and on sums of embeddings and positions (paper, section 5.4)."""
-    attention_dropout: Probability = 0.0
-    """Dropout on attention weights; not in the paper; tensor2tensor used 0.1."""
-    activation_dropout: Probability = 0.0
-    """Dropout after the feed-forward activation; not in the paper."""
-    activation: Literal["relu", "gelu", "swish", "swiglu"] = "relu"
-    """Feed-forward activation. `swiglu` adds a gate: (swish(x W1) * x V) W2 (Shazeer 2020). V has the size of W1; with
-    two thirds of `d_ff`, the number of parameters stays the same."""
-    norm_order: Literal["post", "pre"] = "post"
-    """Normalization after the residual sum (the paper) or before the sub-layer (more stable for deep models)."""
-    norm: Literal["layer", "rms"] = "layer"
-    """Layer normalization (the paper) or RMSNorm, without mean subtraction and bias (Zhang and Sennrich 2019)."""
-    tied_embeddings: Literal["three-way", "decoder", "none"] = "three-way"
-    """Tie source, target and output embeddings (the paper), target and output, or none."""
-    output_bias: bool = False
-    """Add a bias before the output softmax, as in Marian; not in the paper."""
-    positions: Literal["sinusoidal", "learned", "rotary", "relative"] = "sinusoidal"
-    """Position encoding: sinusoids added to the embeddings (the paper), learned vectors added to the embeddings (the
-    paper's table 3, row E), or in self-attention, rotations of queries and keys (Su et al. 2021) or learned vectors of
-    relative positions added to keys and values (Shaw et al. 2018)."""
-    max_distance: PositiveInt = 16
-    """With relative positions: clipping distance (k of Shaw et al., who find no difference from 2 to 64)."""
-    max_positions: PositiveInt = 1024
-    """Maximum sentence length in tokens, including EOS."""
-
-    @property
-    def head_width(self) -> int:
-        """`d_head` or its default."""
-        return self.d_head or self.d_model // self.num_heads
-
-    @property
-    def encoder_heads(self) -> int:
-        """`num_encoder_heads` or its default."""
-        return self.num_encoder_heads or self.num_heads
-
-    @field_validator("num_encoder_heads")
-    @classmethod
-    def _drop_equal_heads(cls, num_encoder_heads: int | None, info: ValidationInfo) -> int | None:
-        """Make recipes of equal models equal."""
-        return None if num_encoder_heads == info.data.get("num_heads") else num_encoder_heads
-
-    @field_validator("d_head")
-    @classmethod
-    def _drop_default(cls, d_head: int | None, info: ValidationInfo) -> int | None:
-        """Make recipes of equal models equal."""
-        is_default = d_head is not None and d_head * info.data.get("num_heads", 0) == info.data.get("d_model")
-        return None if is_default else d_head
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> ModelRecipe:
-        if self.d_head is None and self.d_model % self.num_heads:
-            step = math.lcm(self.num_heads, 2)
-            raise ValueError(
-                f"model.d_model is {self.d_model}; it must be a multiple of model.num_heads ({self.num_heads}); "
-                f"try {max(self.d_model // step, 1) * step}"
-            )
-        if self.positions == "sinusoidal" and self.d_model % 2:
-            raise ValueError(f"model.d_model is {self.d_model}; it must be even, half sine and half cosine")
-        if self.positions == "rotary" and self.head_width % 2:
-            raise ValueError(
-                f"model.positions is 'rotary', but the head dimension is {self.head_width}; it must be even, because "
-                f"features are rotated in pairs; set model.d_head to {self.head_width + 1}"
-            )
-        if "max_distance" in self.model_fields_set and self.max_distance != 16 and self.positions != "relative":
-            raise ValueError(
-                f"model.max_distance has no effect on {self.positions} positions; set model.positions to 'relative', "
-                "or leave it out"
-            )
-        return self
 
 
 class TrainRecipe(Section):
@@ -416,7 +326,12 @@ class Recipe(Section):
                 "tokenizer.joint is false, but three-way tied embeddings need one vocabulary; "
                 "set tokenizer.joint to true or model.tied_embeddings to 'decoder'"
             )
-        layers, heads = self.model.num_decoder_layers, self.model.num_heads
+        if self.model.architecture == "gru" and self.train.compile:
+            raise ValueError(
+                "train.compile is true; architecture 'gru' runs in torch's own kernels, which are not compiled; set "
+                "it to false"
+            )
+        layers, heads = self.model.cross_attentions
         if self.decode.alignment_layer is not None and self.decode.alignment_layer >= layers:
             raise ValueError(
                 f"decode.alignment_layer is {self.decode.alignment_layer}; the decoder has layers 0 to "

@@ -19,6 +19,7 @@ import torch
 from nmt.devices.precision import ComputeType, torch_dtype
 from nmt.model.attention import choose_kernel
 from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 
@@ -46,7 +47,8 @@ def has_fixed_shapes(recipe: Recipe, world: World, precision: ComputeType) -> bo
             assert_never(recipe.train.shapes)
 
 
-def compile_layers(model: Transformer) -> None:
-    """Compile each layer for micro-batches of any size."""
+def compile_layers(model: TranslationModel) -> None:
+    """Compile each layer for micro-batches of any size; a recipe with another architecture cannot ask for it."""
+    assert isinstance(model, Transformer), "the recipe rejects train.compile"
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.compile(dynamic=True)

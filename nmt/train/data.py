@@ -12,7 +12,7 @@ from nmt.data.mixture import Mixture
 from nmt.data.prepare import Prepared
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore, SideStore
-from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 
@@ -78,4 +78,4 @@ class ValidationBleu:
 
 # Translates the validation text, distributed over all processes; only rank 0 gets the result. All processes call the
 # second argument regularly at the same points; it may raise to stop.
-TranslateValidation = Callable[[Transformer, Callable[[], None]], ValidationBleu | None]
+TranslateValidation = Callable[[TranslationModel, Callable[[], None]], ValidationBleu | None]

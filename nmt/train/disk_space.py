@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from nmt.model.transformer import Transformer
+from nmt.models import build_model
 from nmt.recipe import Recipe, UserError
 from nmt.storage.run_folder import list_checkpoints
 
@@ -63,7 +63,7 @@ def require_disk_space(recipe: Recipe, vocab_size: int) -> None:
 def model_parameters(recipe: Recipe, src_vocab_size: int, tgt_vocab_size: int) -> int:
     """Return the number of parameters of a model."""
     with torch.device("meta"):
-        return Transformer(recipe.model, src_vocab_size, tgt_vocab_size).num_parameters()
+        return build_model(recipe.model, src_vocab_size, tgt_vocab_size).num_parameters()
 
 
 def model_bytes(recipe: Recipe, vocab_size: int) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nmt.alignment.attention import ChosenAttention
-from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel
 from nmt.packing.packed import PackedSequences, TokenLinks
 from nmt.recipe import Recipe
 
@@ -34,7 +34,7 @@ class Guidance:
         return cls(ChosenAttention.from_recipe(recipe.decode, recipe.model), recipe.train.guided_alignment_weight)
 
     def forward(
-        self, model: Transformer, src: PackedSequences, tgt: PackedSequences, links: TokenLinks | None
+        self, model: TranslationModel, src: PackedSequences, tgt: PackedSequences, links: TokenLinks | None
     ) -> tuple[Tensor, Tensor]:
         """Return the decoder output (tgt.total, d_model) and the weighted loss, summed over target tokens, in nats.
 

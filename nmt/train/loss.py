@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.devices.precision import row_multiple
-from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel
 from nmt.packing.packed import Batch
 from nmt.recipe import Recipe
 from nmt.train.compiled_loss import PrecomputedGradients, compilable_cross_entropy
@@ -35,7 +35,7 @@ class TrainingLoss(nn.Module):
     """
 
     def __init__(
-        self, model: Transformer, label_smoothing: float, rdrop: float = 0.0, guidance: Guidance | None = None
+        self, model: TranslationModel, label_smoothing: float, rdrop: float = 0.0, guidance: Guidance | None = None
     ) -> None:
         super().__init__()
         self.model = model
@@ -45,7 +45,7 @@ class TrainingLoss(nn.Module):
         self._compiled: Callable[[Batch], tuple[Tensor, Tensor]] | None = None
 
     @classmethod
-    def from_recipe(cls, model: Transformer, recipe: Recipe) -> TrainingLoss:
+    def from_recipe(cls, model: TranslationModel, recipe: Recipe) -> TrainingLoss:
         """Build the loss of a recipe; raises UserError for guided alignment of an unknown head."""
         return cls(model, recipe.train.label_smoothing, recipe.train.rdrop, Guidance.from_recipe(recipe))
 

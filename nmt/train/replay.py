@@ -25,7 +25,7 @@ from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
 from nmt.devices.precision import autocast
 from nmt.logs import progress, say, warn, warnings_only
-from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError, load_saved_recipe
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
@@ -218,7 +218,7 @@ class Replayer:
         return nll, tokens
 
 
-def _sentence_nll(model: Transformer, store: PairStore, ids: Ids) -> NDArray[np.float64]:
+def _sentence_nll(model: TranslationModel, store: PairStore, ids: Ids) -> NDArray[np.float64]:
     """Return the negative log-likelihood of each target sentence, (num_sentences,)."""
     batch = make_batch(store, ids).to(next(model.parameters()).device)
     log_probs = model.log_probs(model(batch.src, batch.tgt))  # (total, vocab)

@@ -19,7 +19,7 @@ from nmt.data.prepare import Prepared
 from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.precision import autocast
 from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say, warn
-from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel, build_model
 from nmt.processes.distributed import World
 from nmt.processes.parallel import num_cores
 from nmt.recipe import Recipe, UserError, dump_recipe
@@ -64,7 +64,7 @@ class Trainer:
         self,
         recipe: Recipe,
         world: World,
-        model: Transformer,
+        model: TranslationModel,
         text: TrainingData,
         model_files: ModelFiles,
         translate_validation: TranslateValidation | None = None,
@@ -392,7 +392,7 @@ def build_trainer(recipe: Recipe, prepared: Prepared, world: World) -> Trainer:
     """Build a trainer to make single updates in a scratch run directory; its checkpoints would have no model files."""
     tokenizers = prepared.tokenizers
     torch.manual_seed(recipe.seed)
-    model = Transformer(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+    model = build_model(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     text = TrainingData.from_prepared(prepared, recipe, world)
     return Trainer(recipe, world, model, text, lambda tensors, step: {})
 

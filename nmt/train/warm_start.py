@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from nmt.checkpoint import load_tensors, read_tensors
-from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel
 from nmt.recipe import ModelRecipe, Recipe, UserError, revalidate
 from nmt.storage.model_metadata import read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_model, list_checkpoints
@@ -75,7 +75,7 @@ def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
         raise
 
 
-def load_start_weights(model: Transformer, start_from: Path) -> Path:
+def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
     """Load the parameters of a model directory, checkpoint or run; return their directory.
 
     Raises:
@@ -98,7 +98,7 @@ def _differences(start: ModelRecipe, here: ModelRecipe) -> str:
     return ", ".join(f"model.{name} is {a!r} there and {b!r} here" for name, a, b in pairs if a != b)
 
 
-def load_start_optimizer(optimizer: torch.optim.Optimizer, model: Transformer, directory: Path) -> None:
+def load_start_optimizer(optimizer: torch.optim.Optimizer, model: TranslationModel, directory: Path) -> None:
     """Load the optimizer state of a checkpoint; raises UserError for a model directory without it."""
     path = directory / "optimizer.safetensors"
     if not path.exists():
@@ -109,7 +109,7 @@ def load_start_optimizer(optimizer: torch.optim.Optimizer, model: Transformer, d
     load_optimizer_tensors(optimizer, model, read_tensors(path))
 
 
-def freeze(model: Transformer, patterns: tuple[str, ...]) -> int:
+def freeze(model: TranslationModel, patterns: tuple[str, ...]) -> int:
     """Freeze parameters and return their number of elements.
 
     A pattern is `encoder`, `decoder`, `embeddings`, or a parameter name with wildcards. Raises UserError if a pattern

@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nmt.bench.flops import ModelFlops
 from nmt.bench.model_specs import find_model_spec
 from nmt.model.transformer import Transformer
+from nmt.models import build_model
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import ModelRecipe
 from nmt.train.loss import TrainingLoss
@@ -75,3 +76,17 @@ def test_matmuls_are_the_matrices_of_the_model(recipe: ModelRecipe) -> None:
     # The output matrix is tied to both embeddings, so it is counted once.
     matrices = [weight for weight in Transformer(recipe, VOCAB, VOCAB).parameters() if weight.ndim == 2]
     assert weights == sum(weight.numel() for weight in matrices)
+
+
+@pytest.mark.parametrize("attention", ["additive", "multiplicative"])
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_matmuls_of_a_gru_are_its_matrices(attention: str, input_feeding: bool) -> None:
+    options = {"architecture": "gru", "d_model": 16, "num_encoder_layers": 3, "num_decoder_layers": 2}
+    recipe = ModelRecipe.model_validate(options | {"attention": attention, "input_feeding": input_feeding})
+    flops = ModelFlops(recipe, VOCAB)
+    weights = sum(matmul.count * matmul.inner * matmul.outer for matmul in flops.matmuls(70, 90))
+    named = build_model(recipe, VOCAB, VOCAB).named_parameters()
+    assert weights == sum(weight.numel() for name, weight in named if weight.ndim == 2 and "initial" not in name)
+    per_pair = 2 * 2 * 16  # a score and a term of the weighted sum
+    linear = sum(matmul.count * matmul.flops for matmul in flops.matmuls(7, 6))
+    assert flops.forward(np.array([3, 4]), np.array([5, 1])) == linear + (3 * 5 + 4 * 1) * per_pair

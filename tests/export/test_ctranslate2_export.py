@@ -108,7 +108,7 @@ def test_quantization_does_not_change_the_model(make_model: MakeModel) -> None:
     model = make_model()
     loaded = load_model(model, torch.device("cpu"))
     before = {name: weight.clone() for name, weight in loaded.model.named_parameters()}
-    conversion.ctranslate2_files(loaded.model, Tokenizers.load(model), "int8")
+    conversion.ctranslate2_files(loaded.transformer, Tokenizers.load(model), "int8")
     assert all(torch.equal(before[name], weight) for name, weight in loaded.model.named_parameters())
 
 

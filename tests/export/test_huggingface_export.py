@@ -149,7 +149,7 @@ def test_an_unsupported_variant_is_an_error(
 def test_weights_are_stored_once(make_model: MakeModel, tmp_path: Path) -> None:
     loaded = load_model(make_model(), torch.device("cpu"))
     tokenizers = Tokenizers.load(loaded.directory)
-    files, lost = huggingface.huggingface_files(loaded.model, tokenizers, loaded.metadata)
+    files, lost = huggingface.huggingface_files(loaded.transformer, tokenizers, loaded.metadata)
     weights = 4 * (loaded.model.num_parameters() + tokenizers.tgt.vocab_size)  # the bias is zero
     assert weights < len(files["model.safetensors"]) < weights + 12_000
     assert lost == []

@@ -58,7 +58,7 @@ def test_the_sample_for_a_model_without_a_run_is_random_pieces(make_model: MakeM
 
 @pytest.mark.parametrize("quantization", ["float16", "bfloat16", "int8", "int8_float16"])
 def test_round_weights_rounds_to_the_stored_type(quantization: str, make_model: MakeModel) -> None:
-    model = load_model(make_model(), torch.device("cpu")).model
+    model = load_model(make_model(), torch.device("cpu")).transformer
     rounded = round_weights(model, quantization)  # type: ignore[arg-type]
     inner, exact = rounded.encoder.layers[0].feed_forward.inner, model.encoder.layers[0].feed_forward.inner
     assert not torch.equal(inner.weight, exact.weight)

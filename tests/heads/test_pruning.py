@@ -80,7 +80,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 def test_heads_for_alignments_are_renumbered(
     loaded: LoadedModel, tmp_path: Path, cross: list[int], heads: tuple[int, ...]
 ) -> None:
-    keep = kept_heads(loaded.model, 2) | {AttentionId("cross", 1): cross}
+    keep = kept_heads(loaded.transformer, 2) | {AttentionId("cross", 1): cross}
     written = write_pruned(loaded, keep, tmp_path / "pruned")
     found = load_model(tmp_path / "pruned", CPU)
     assert found.metadata.decode.alignment_heads == heads
@@ -92,6 +92,6 @@ def test_heads_for_alignments_are_renumbered(
 
 
 def test_alignments_use_all_heads_if_theirs_are_removed(loaded: LoadedModel, tmp_path: Path) -> None:
-    keep = kept_heads(loaded.model, 1) | {AttentionId("cross", 1): [1]}
+    keep = kept_heads(loaded.transformer, 1) | {AttentionId("cross", 1): [1]}
     write_pruned(loaded, keep, tmp_path / "pruned")
     assert load_model(tmp_path / "pruned", CPU).metadata.decode.alignment_heads == ()

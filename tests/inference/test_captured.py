@@ -289,7 +289,7 @@ def translations(
 ) -> list[list[Translation]]:
     loaded = load_model(directory, device)
     translator = Translator(
-        wrap(loaded.model.double()),
+        wrap(loaded.transformer.double()),
         Tokenizers.load(directory),
         DecodeRecipe.model_validate({"max_extra_tokens": 6, "n_best": 2} | decode),
         max_positions=100,

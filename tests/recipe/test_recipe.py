@@ -428,7 +428,7 @@ def test_removed_options_load_from_saved_recipes_and_are_errors_elsewhere(tmp_pa
     [
         ("[trian]\nmax_steps = 1", "recipe: unknown option 'trian'; did you mean 'train'?"),
         ("[train]\nmax_step = 1", "recipe: unknown option 'train.max_step'; did you mean 'max_steps'?"),
-        ("[model]\nxyzzy = 1", "recipe: unknown option 'model.xyzzy'; known options: d_model, d_ff, num_heads,"),
+        ("[model]\nxyzzy = 1", "recipe: unknown option 'model.xyzzy'; known options: architecture, d_model, d_ff,"),
         (
             "[data.test.t]\nkind = 'text'\nsrc = 'a'\ntgt = 'b'\nsource = 'c'",
             "recipe: unknown option 'data.test.t.source'; did you mean 'src'?",
@@ -478,6 +478,23 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         (
             ["model.max_distance=4"],
             "model.max_distance has no effect on sinusoidal positions; set model.positions to 'relative', or leave it",
+        ),
+        (
+            ["model.architecture=gru", "model.num_heads=4"],
+            "model.num_heads has no effect on architecture 'gru'; set model.architecture to 'transformer', or leave it",
+        ),
+        (
+            ["model.attention=multiplicative"],
+            "model.attention has no effect on architecture 'transformer'; set model.architecture to 'gru', or leave it",
+        ),
+        (["model.architecture=gru", "model.d_model=9"], "model.d_model is 9; it must be even, half for each direction"),
+        (
+            ["model.architecture=gru", "train.compile=true"],
+            "train.compile is true; architecture 'gru' runs in torch's own kernels, which are not compiled; set it to",
+        ),
+        (
+            ["model.architecture=gru", "decode.alignment_layer=1"],
+            "decode.alignment_layer is 1; the decoder has layers 0 to 0; choose one of them",
         ),
         (
             ["model.positions=rotary", "model.d_head=5"],

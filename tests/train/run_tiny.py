@@ -15,7 +15,7 @@ import torch
 
 from nmt.checkpoint import model_files
 from nmt.data.store import PairStore, SideStore
-from nmt.model.transformer import Transformer
+from nmt.models import build_model
 from nmt.processes.distributed import start_world
 from nmt.recipe import JobEnded, Recipe, dump_recipe, load_recipe
 from nmt.storage.model_metadata import ModelMetadata
@@ -116,7 +116,7 @@ def train_tiny(
         trainer = Trainer(
             recipe,
             world,
-            Transformer(recipe.model, vocab, vocab),
+            build_model(recipe.model, vocab, vocab),
             TrainingData(
                 PairStore(data, "train"),
                 PairStore(data, "valid"),

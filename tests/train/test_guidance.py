@@ -12,6 +12,7 @@ from nmt.alignment.attention import ChosenAttention
 from nmt.data.loader import make_batch, pack_links
 from nmt.data.store import PairStore, PairWriter, SideStore
 from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel
 from nmt.packing.packed import Batch, BatchShape
 from nmt.recipe import ModelRecipe, Recipe, UserError, parse_recipe
 from nmt.storage.run_folder import list_checkpoints
@@ -50,7 +51,7 @@ def make_loss(at: Any = "output", rdrop: float = 0.0, **options: Any) -> Trainin
     return TrainingLoss(model.double(), 0.1, rdrop, Guidance(ChosenAttention(1, (1,), at), 0.3)).train()
 
 
-def loss_by_loops(model: Transformer, batch: Batch, at: str) -> Tensor:
+def loss_by_loops(model: TranslationModel, batch: Batch, at: str) -> Tensor:
     """Cross-entropy of the second head of the second layer, from the weights that `nmt align` uses."""
     weights = list(model.cross_attention(batch.src, batch.tgt))[1][:, 1]  # (num_sentences, tgt_len, src_len)
     loss = weights.new_zeros(())
@@ -61,7 +62,7 @@ def loss_by_loops(model: Transformer, batch: Batch, at: str) -> Tensor:
     return loss
 
 
-def gradients(loss: Tensor, model: Transformer) -> list[Tensor]:
+def gradients(loss: Tensor, model: TranslationModel) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(model.parameters())))
 
 

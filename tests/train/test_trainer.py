@@ -25,6 +25,7 @@ from nmt.data.loader import Update, make_batch
 from nmt.data.shapes import UpdateStatistics
 from nmt.data.store import PairStore
 from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel
 from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.storage import sealed
 from nmt.storage.run_folder import list_checkpoints
@@ -318,7 +319,7 @@ def test_a_stop_during_validation_is_prompt(tiny_recipe: Recipe, tiny_data: Path
     """The step is saved without validation, which the next start runs."""
     asked = [0]
 
-    def translate(_model: Transformer, between: Callable[[], None]) -> ValidationBleu:
+    def translate(_model: TranslationModel, between: Callable[[], None]) -> ValidationBleu:
         if moment == "decoding" and not asked[0]:
             asked[0] = 1
             os.kill(os.getpid(), signal.SIGTERM)

@@ -72,7 +72,7 @@ def run(settings: Settings, results: Results, _part: str) -> None:
         batches = _batches(directory, lines, device, size=settings.pick(32, 3))
         options = SearchOptions.from_recipe(decode, 250)
         for precision in ("fp32", "bf16"):
-            model = load_model(directory, device).model.to(torch_dtype("bf16" if precision == "bf16" else "fp32"))
+            model = load_model(directory, device).transformer.to(torch_dtype("bf16" if precision == "bf16" else "fp32"))
             prepack(model)
             _compare(settings, results, model, batches, options, precision)
 

@@ -1,0 +1,164 @@
+"""A GRU encoder-decoder with attention, from tokens to log-probabilities, with the interface of the Transformer.
+
+The encoder is bidirectional (Bahdanau et al. 2015). The decoder attends from its new state (Luong et al. 2015), with an
+additive or a multiplicative score; Bahdanau's decoder attends from its previous state and reads the result in the same
+step, which permits no parallel training. With `model.input_feeding` the decoder reads it one step later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import assert_never
+
+import torch
+from torch import Tensor, nn
+
+from nmt.model.attention import Kernel
+from nmt.model.dropout import Dropout
+from nmt.model.layers import Output
+from nmt.packing.packed import PackedSequences
+from nmt.packing.padding import pad
+from nmt.recipe import ModelRecipe
+from nmt.recurrent.attention import Memory
+from nmt.recurrent.layers import Decoder, Embedding, Encoder
+
+
+@dataclass
+class GruState:
+    """State of search between steps.
+
+    memory: see `Memory`
+    states: states of the decoder layers, (num_layers, batch, beam, d_model)
+    output: output of the last step, (batch, beam, d_model)
+    """
+
+    memory: Memory
+    states: Tensor
+    output: Tensor
+
+    def reorder(self, beam_index: Tensor) -> None:
+        """Make hypothesis j of sentence b continue hypothesis `beam_index[b, j]`; beam_index: (batch, beam)."""
+        index = beam_index[None, :, :, None].expand_as(self.states)
+        self.states = self.states.gather(2, index)
+        self.output = self.output.gather(1, index[0])
+
+    def select(self, sentence_index: Tensor) -> None:
+        """Select sentences (n,), in this order."""
+        self.memory = self.memory.select(sentence_index)
+        self.states = self.states.index_select(1, sentence_index)
+        self.output = self.output.index_select(0, sentence_index)
+
+
+class GruModel(nn.Module):
+    """Encoder, decoder and embeddings; `forward` for training, `start` and `step` for search."""
+
+    def __init__(self, recipe: ModelRecipe, src_vocab_size: int, tgt_vocab_size: int) -> None:
+        """Initialize the parameters; raises ValueError if three-way tying has vocabularies of different sizes."""
+        super().__init__()
+        self.recipe = recipe
+        self.output = Output(tgt_vocab_size, recipe)  # first: tied parameters are saved as `output.weight`
+        self.src_embedding = Embedding(src_vocab_size, recipe)
+        self.tgt_embedding = Embedding(tgt_vocab_size, recipe)
+        self.encoder = Encoder(recipe)
+        self.decoder = Decoder(recipe)
+        self._tie_embeddings()
+        self._initialize()
+
+    def forward(self, src: PackedSequences, tgt: PackedSequences) -> Tensor:
+        """Return the decoder output for every target position, (tgt.total, d_model); see `Transformer.forward`."""
+        outputs, _ = self._decode(src, tgt)
+        return outputs
+
+    def aligning(
+        self, src: PackedSequences, tgt: PackedSequences, layer: int, head: int, links: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return `forward`, and the log-weights between linked tokens; see `Transformer.aligning`."""
+        assert layer == head == 0, "there is one attention with one head"
+        outputs, weights = self._decode(src, tgt)
+        linked = weights[links[0], src.positions[links[1]]]
+        return outputs, linked.clamp_min(torch.finfo(linked.dtype).tiny).log()
+
+    def encode(self, src: PackedSequences) -> Tensor:
+        """Return the encoder output (src.total, d_model)."""
+        return self.encoder(self.src_embedding(src.tokens), src)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Project decoder output to target logits: (..., d_model) -> (..., vocab)."""
+        return self.output(hidden)
+
+    def start(self, src: PackedSequences, beam_size: int) -> GruState:
+        """Encode source sentences; return the initial state for `step`."""
+        encoded = self.encode(src)
+        states = self.decoder.initial_states(encoded, src)[:, :, None].expand(-1, -1, beam_size, -1)
+        return GruState(self.decoder.attention.memory(encoded, src), states, torch.zeros_like(states[0]))
+
+    def step(self, tokens: Tensor, state: GruState) -> Tensor:
+        """Last tokens (batch, beam) -> log-probabilities of the next token, (batch, beam, vocab) float32."""
+        return self.log_probs(self.advance(tokens, state))
+
+    def advance(self, tokens: Tensor, state: GruState) -> Tensor:
+        """Last tokens (batch, beam) -> decoder output (batch, beam, d_model)."""
+        x = self.tgt_embedding(tokens)
+        state.output, state.states, _ = self.decoder.step(x, state.output, state.states, state.memory)
+        return state.output
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        """Decoder output (..., d_model) -> log-probabilities (..., vocab) float32."""
+        return torch.log_softmax(self.logits(hidden).float(), dim=-1)
+
+    def logits_of(self, tokens: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the projection to the logits of `tokens` (n,) only: (..., d_model) -> (..., n)."""
+        return self.output.restricted(tokens)
+
+    def use_activation_checkpointing(self, enabled: bool) -> None:
+        """Save only the inputs of encoder layers and decoder in training; see `Transformer`."""
+        self.encoder.recompute = self.decoder.recompute = enabled
+
+    def scale_dropout(self, scale: float) -> None:
+        """Multiply all dropout probabilities of the recipe by `scale`, from 0 to 1."""
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.scale = scale
+
+    def use_kernel(self, kernel: Kernel | None) -> None:
+        """Has no effect: there is one kernel for this attention."""
+
+    def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
+        """Yield the weights of the only attention, (num_sentences, 1, tgt_len, src_len) float32, padded."""
+        _, weights = self._decode(src, tgt)
+        yield pad(weights[:, None], tgt.one_per_row)
+
+    def num_parameters(self) -> int:
+        """Return the number of parameters; tied ones count once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def _decode(self, src: PackedSequences, tgt: PackedSequences) -> tuple[Tensor, Tensor]:
+        """Return the outputs (tgt.total, d_model) and attention weights (tgt.total, padded src_len)."""
+        return self.decoder(self.tgt_embedding(tgt.tokens), self.encode(src), tgt, src)
+
+    def _tie_embeddings(self) -> None:
+        """Tie embeddings and output projection, as in the Transformer."""
+        match self.recipe.tied_embeddings:
+            case "three-way":
+                if self.src_embedding.weight.shape != self.tgt_embedding.weight.shape:
+                    raise ValueError("three-way tied embeddings need one vocabulary for both languages")
+                self.src_embedding.weight = self.output.weight = self.tgt_embedding.weight
+            case "decoder":
+                self.output.weight = self.tgt_embedding.weight
+            case "none":
+                pass
+            case _:
+                assert_never(self.recipe.tied_embeddings)
+
+    def _initialize(self) -> None:
+        """Xavier uniform for matrices, zero for biases, N(0, 1/d_model) for embeddings; GRU layers as in torch."""
+        for name, parameter in self.named_parameters():
+            if ".stack." in name:
+                continue
+            if parameter.ndim == 1 and not name.endswith("attention.score"):
+                nn.init.zeros_(parameter)
+            elif "embedding" in name or name in ("output.weight", "decoder.attention.score"):
+                nn.init.normal_(parameter, std=self.recipe.d_model**-0.5)
+            else:
+                nn.init.xavier_uniform_(parameter)

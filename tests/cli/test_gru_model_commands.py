@@ -1,0 +1,73 @@
+"""Commands with a GRU model: they work, or say in one line why not."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.checkpoint import load_model, model_files, model_tensors
+from nmt.models import build_model
+from nmt.recipe import ModelRecipe
+from nmt.storage.sealed import write_directory
+from nmt.text.tokenizer import Tokenizers
+from tests.calling import Nmt
+
+NO_HEADS = (
+    "is a GRU model; exports, CTranslate2 and attention heads need a Transformer; use --engine torch to translate"
+)
+
+
+@pytest.fixture(scope="module")
+def gru(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GRU model of random weights, with the tokenizer of the fixture `model`."""
+    loaded = load_model(model, torch.device("cpu"))
+    metadata, tokenizers = loaded.metadata, Tokenizers.load(model)
+    sizes = {
+        "architecture": "gru",
+        "d_model": 16,
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "max_positions": 200,
+    }
+    recipe = ModelRecipe.model_validate(sizes)
+    torch.manual_seed(0)
+    network = build_model(recipe, metadata.src_vocab_size, metadata.tgt_vocab_size)
+    directory = tmp_path_factory.mktemp("gru") / "model"
+    write_directory(directory, model_files(recipe, model_tensors(network), tokenizers.files(), metadata))
+    return directory
+
+
+def test_it_translates_and_says_why_with_torch(gru: Path, texts: Path, nmt: Nmt) -> None:
+    status, out, err = nmt("translate", gru, texts / "src", "--device", "cpu")
+    assert status == 0, err
+    assert len(out.splitlines()) == len((texts / "src").read_text(encoding="utf-8").split("\n")) - 1
+    assert "engine: torch" in err
+
+
+def test_it_aligns_scores_and_describes_itself(gru: Path, texts: Path, nmt: Nmt) -> None:
+    status, out, err = nmt(
+        "translate", gru, texts / "src", "--engine", "torch", "--with-alignments", "--output-format", "jsonl"
+    )
+    assert status == 0, err
+    assert all("alignment" in json.loads(line) for line in out.splitlines())
+    status, _, err = nmt("score", gru, texts / "src", texts / "ref")
+    assert status == 0, err
+    status, out, err = nmt("info", gru)
+    assert status == 0, err
+    assert "GRU of 1+1 layers, d_model 16, additive attention, dropout 0.1" in out
+    assert "cannot run this model: model.architecture is 'gru'" in out or "not installed" in out
+
+
+@pytest.mark.parametrize(
+    "command", [("heads", "{gru}", "{src}", "{ref}"), ("export", "{gru}", "--to", "ctranslate2", "-o", "{new}")]
+)
+def test_what_needs_a_transformer_is_an_error_of_one_line(
+    command: tuple[str, ...], gru: Path, texts: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    paths = {"gru": gru, "src": texts / "src", "ref": texts / "ref", "new": tmp_path / "new"}
+    status, _, err = nmt(*(part.format(**paths) for part in command))
+    assert status == 1
+    assert err.count("\n") == 1
+    assert NO_HEADS in err
+    assert not (tmp_path / "new").exists()
