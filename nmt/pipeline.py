@@ -57,6 +57,7 @@ from nmt.storage.sealed import (
     verify_directory,
     write_file,
 )
+from nmt.text.sentences import split_sentences
 from nmt.train.data import TrainingData, TranslateValidation, ValidationBleu
 from nmt.train.disk_space import require_disk_space
 from nmt.train.resume import require_same_text, require_same_tokenizers
@@ -426,22 +427,25 @@ def _translate_and_score(
     translated = _translate(recipe, translator, test, window, origin)
     lines, options = translated.lines, _scoring_options(recipe, translator.lowercases)
 
-    def score(indices: Sequence[int]) -> tuple[Score, ...]:
+    def score(texts: Sequence[str], indices: Sequence[int]) -> tuple[Score, ...]:
         metrics, resamples = recipe.evaluate.metrics, recipe.evaluate.resamples
         refs = [[stream[i] for i in indices] for stream in test.refs]
-        return tuple(score_corpus([lines[i] for i in indices], refs, metrics, resamples=resamples, **options))
+        return tuple(score_corpus([texts[i] for i in indices], refs, metrics, resamples=resamples, **options))
 
+    every, lead = range(len(lines)), recipe.evaluate.lead_sentences
     clean = [] if leaks is None else leaks.clean()
     return ScoredTestSet(
         name=test.name,
         sentences=len(test.src),
         seconds=translated.seconds,
         digest=translated.digest,
-        scores=score(range(len(lines))),
+        scores=score(lines, every),
         groups=_score_labels(test, lines, options),
         samples=choose_samples(test.src, test.ref, lines, recipe.evaluate.samples),
         leaks=None if leaks is None else leaks.counts(),
-        clean_scores=score(clean) if 0 < len(clean) < len(lines) else (),
+        clean_scores=score(lines, clean) if 0 < len(clean) < len(lines) else (),
+        lead_scores=score([" ".join(split_sentences(src)[:lead]) for src in test.src], every) if lead else (),
+        lead_sentences=lead,
     )
 
 

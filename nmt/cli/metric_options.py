@@ -41,7 +41,7 @@ MetricsOption = Annotated[
         "-m",
         "--metrics",
         help="Comma-separated. sacreBLEU's: bleu, chrf, chrf++, ter. As in older papers, not comparable with bleu: "
-        "bleu-tokenized, bleu-tokenized-lc, bleu-compound-split.",
+        "bleu-tokenized, bleu-tokenized-lc, bleu-compound-split. Of summaries: rouge-1, rouge-2, rouge-l, rouge-lsum.",
     ),
 ]
 LangOption = Annotated[

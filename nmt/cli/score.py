@@ -30,10 +30,10 @@ def score(
     stderr gets perplexity and bits per byte of all: the negative log-probability, EOS tokens included, divided by
     tokens, or by the bytes of the text without line breaks. Only bits per byte are comparable between tokenizers.
     """
+    require_one_reader([src, tgt])
     if (tgt is None) != (languages(model)[0] == NO_LANGUAGE):
         wrong = "a translation model, which scores SRC and TGT" if tgt is None else "a language model, which scores SRC"
         raise typer.BadParameter(f"{model} is {wrong}; {'add TGT' if tgt is None else 'leave out TGT'}")
-    require_one_reader([src, tgt])
     sources, targets = read_pairs(src, tgt)
     if threads is not None:
         torch.set_num_threads(threads)

@@ -24,6 +24,7 @@ from sacrebleu.significance import PairedTest, Result
 
 from nmt.evaluate.brackets import BracketF1
 from nmt.evaluate.moses import MosesTokenizer, split_compounds
+from nmt.evaluate.rouge import Rouge
 from nmt.evaluate.sentence_counts import SentenceMetric
 from nmt.recipe import Metric, UserError
 
@@ -144,6 +145,8 @@ def make_scorer(name: str, *, tgt_lang: str, tokenize: str | None = None, lowerc
             return Scorer(name, TER(), str, {})
         case "bracket-f1":
             return Scorer(name, BracketF1(), str, {})
+        case "rouge-1" | "rouge-2" | "rouge-l" | "rouge-lsum":
+            return Scorer(name, Rouge(name), str, {})
         case "bleu-tokenized":
             moses = MosesTokenizer(tgt_lang)
             return _moses_scorer(name, moses, moses)

@@ -18,9 +18,10 @@ from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_word_ngra
 from sacrebleu.metrics.ter import TER
 
 from nmt.evaluate.brackets import BracketF1, f1
+from nmt.evaluate.rouge import Rouge, mean_f1
 from nmt.rerank.corpus_counts import Counts, score_of_counts
 
-SentenceMetric = BLEU | CHRF | TER | BracketF1
+SentenceMetric = BLEU | CHRF | TER | BracketF1 | Rouge
 """A metric whose corpus score is a function of sums over sentences."""
 
 
@@ -36,7 +37,7 @@ def sentence_counts(metric: SentenceMetric, hypotheses: Sequence[str], reference
         case TER():
             edits = [metric.sentence_score(hypothesis, refs) for hypothesis, refs in pairs]
             rows = [[one.num_edits, one.ref_length] for one in edits]
-        case BracketF1():
+        case BracketF1() | Rouge():
             return metric.count(hypotheses, references)
         case CHRF():
             rows = [_chrf_counts(metric, hypothesis, refs) for hypothesis, refs in pairs]
@@ -57,6 +58,8 @@ def score_from_counts(metric: SentenceMetric, sums: Counts) -> Counts:
             return rate
         case BracketF1():
             return f1(sums)
+        case Rouge():
+            return mean_f1(sums)
         case CHRF():
             return score_of_counts("chrf", sums)
         case _:

@@ -656,7 +656,8 @@ def test_describe_recipe_lists_choices() -> None:
     text = describe_recipe(parse_recipe(SMALL))
     assert "One of: relu, gelu, swish, swiglu." in text
     assert (
-        "Any of: bleu, chrf, chrf++, ter, bleu-tokenized, bleu-tokenized-lc, bleu-compound-split, bracket-f1." in text
+        "Any of: bleu, chrf, chrf++, ter, bleu-tokenized, bleu-tokenized-lc, bleu-compound-split, bracket-f1, "
+        "rouge-1, rouge-2, rouge-l, rouge-lsum." in text
     )
 
 
