@@ -31,10 +31,10 @@ def score(
     tokens, or by the bytes of the text without line breaks. Only bits per byte are comparable between tokenizers.
     """
     require_one_reader([src, tgt])
+    sources, targets = read_pairs(src, tgt)
     if (tgt is None) != (languages(model)[0] == NO_LANGUAGE):
         wrong = "a translation model, which scores SRC and TGT" if tgt is None else "a language model, which scores SRC"
         raise typer.BadParameter(f"{model} is {wrong}; {'add TGT' if tgt is None else 'leave out TGT'}")
-    sources, targets = read_pairs(src, tgt)
     if threads is not None:
         torch.set_num_threads(threads)
     scorer = Scorer.load(model, device, tag)
