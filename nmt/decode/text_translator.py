@@ -17,6 +17,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
+from nmt.decode.arguments import require_count, require_list, require_options, require_texts
 from nmt.decode.glossary import Glossary, Required, forms_of
 from nmt.decode.translation import Attention, Translation, join_ranks
 from nmt.recipe import DecodeRecipe, UserError
@@ -121,6 +122,7 @@ class TextTranslator(ABC):
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
         """Set everything that depends on `decode`."""
+        require_options(decode)
         self._decode = decode
         forbidden = [self._encode_phrase(phrase) for phrase in decode.forbid]
         bias = [(self._encode_phrase(phrase), value) for phrase, value in decode.bias.items()]
@@ -201,10 +203,9 @@ class TextTranslator(ABC):
 
         An engine with its own threads can then receive the next lines before these are done.
         """
-        for name, value in (("lines", lines), ("prefixes", prefixes), ("required", required)):
-            _require_list(name, value)
-        for phrases in required or ():
-            _require_list("the phrases of a line", phrases)
+        require_texts(lines, prefixes, required, glossary)
+        if n_best is not None:
+            require_count("n_best", n_best)
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
         parts_of_lines = [self._split(line) for line in lines]
         constraints = zip(
@@ -241,6 +242,8 @@ class TextTranslator(ABC):
         The most probable token comes first. Translations with the same text count once. Raises UserError if the model
         decodes from right to left.
         """
+        require_texts([line], [prefix], [required], None)
+        require_count("count", count)
         if self._reverse_target:
             raise UserError(f"{_RIGHT_TO_LEFT}; use one for alternatives")
         parts = self._split(line)
@@ -285,10 +288,10 @@ class TextTranslator(ABC):
         Input is read lazily, one window at a time. The lines of a window are sorted into batches together, so larger
         windows are faster; a window of 1 responds line by line.
         """
-        if window < 1:
-            raise ValueError(f"window must be at least 1, got {window}")
-        for name, value in (("lines", lines), ("prefixes", prefixes), ("required", required)):
-            _require_list(name, value)
+        require_count("window", window)
+        require_list("lines", lines)
+        require_list("prefixes", [] if prefixes is None else prefixes)
+        require_list("required", [] if required is None else required, "lists of phrases")
         source = iter(lines)
         all_prefixes = None if prefixes is None else iter(prefixes)
         all_required = None if required is None else iter(required)
@@ -492,9 +495,3 @@ class TextTranslator(ABC):
             )
             for hypothesis in hypotheses
         ]
-
-
-def _require_list(name: str, value: object) -> None:
-    """Raise TypeError for a string, whose characters would count as list elements."""
-    if isinstance(value, (str, bytes)):
-        raise TypeError(f"{name} must be a list of strings, got {type(value).__name__}; wrap it in a list")

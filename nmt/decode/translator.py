@@ -12,6 +12,7 @@ import torch
 
 from nmt.alignment.attention import AttendingModel, ChosenAttention, WordAligner
 from nmt.checkpoint import load_model
+from nmt.decode.arguments import require_list, require_options
 from nmt.decode.language_model import FusedLanguageModel, require_fusible
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.text_translator import Task, TextTranslator
@@ -140,6 +141,7 @@ class Translator(TextTranslator):
         """
         if precision not in get_args(SearchPrecision):
             raise ValueError(f"precision must be one of {', '.join(get_args(SearchPrecision))}, got {precision!r}")
+        require_list("ensemble", ensemble, "paths")
         torch_device = choose_device(device)
         loaded = [load_model(Path(member), torch_device) for member in (path, *ensemble)]
         first, metadata = loaded[0], loaded[0].metadata
@@ -157,7 +159,7 @@ class Translator(TextTranslator):
                     f"{other.directory} and {first.directory} decode in opposite directions; ensemble members must "
                     "decode in the same one; rerank the n-best list of one with the other instead (nmt rerank)"
                 )
-        options = metadata.decode if decode is None else decode.over(metadata.decode)
+        options = metadata.decode if decode is None else require_options(decode).over(metadata.decode)
         num_parameters = sum(member.model.num_parameters() for member in loaded)
         models = searchable([member.model for member in loaded], precision, torch_device)
         translator = cls(

@@ -26,6 +26,7 @@ from threading import Lock
 from time import sleep
 from typing import Any, NamedTuple, cast, get_args
 
+from nmt.decode.arguments import require_list, require_options
 from nmt.decode.text_translator import Task, TextTranslator
 from nmt.export.cache import open_conversion
 from nmt.export.capabilities import (
@@ -427,11 +428,12 @@ class CTranslate2Translator(TextTranslator):
         """
         if precision not in get_args(EnginePrecision):
             raise ValueError(f"precision must be one of {', '.join(get_args(EnginePrecision))}, got {precision!r}")
+        require_list("ensemble", ensemble, "paths")
         engine_device = select_device(device)
         metadata = read_model_metadata(find_model(Path(path)))
         if metadata.is_language_model:
             raise UserError(f"{path} is a language model; CTranslate2 translates only; use --engine torch")
-        options = metadata.decode if decode is None else decode.over(metadata.decode)
+        options = metadata.decode if decode is None else require_options(decode).over(metadata.decode)
         require_supported(options, precision, engine_device, ensemble)
         compute_type = select_compute_type(precision, engine_device)
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

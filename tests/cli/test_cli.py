@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sacrebleu
@@ -182,10 +184,34 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
         translator.translate(["a cat"], required=["term"])
     with pytest.raises(TypeError, match="prefixes must be a list of strings, got str"):
         list(translator.stream(["a", "b", "c"], 5, prefixes="pre"))
-    with pytest.raises(TypeError, match="required must be a list of strings, got str"):
+    with pytest.raises(TypeError, match="required must be a list of lists of phrases, got str"):
         list(translator.stream(["a", "b", "c", "d"], 5, required="term"))
     with pytest.raises(ValueError, match="window must be at least 1, got 0"):
         next(translator.stream(["a"], 0))
+    wrong: list[tuple[Callable[[Any], object], str]] = [
+        (lambda t: t.translate([None]), "lines must be strings, got NoneType at index 0"),
+        (lambda t: t.translate(None), "lines must be a list of strings, got NoneType"),
+        (lambda t: next(t.stream([1], 5)), "lines must be strings, got int at index 0"),
+        (lambda t: t.translate(["a"], prefixes=[3]), "prefixes must be strings, got int at index 0"),
+        (
+            lambda t: t.translate(["a"], required=[None]),
+            "the phrases of a line must be a list of strings, got NoneType",
+        ),
+        (
+            lambda t: t.translate(["a"], required=[[("b", 1)]]),
+            "the phrases of a line must be strings, got int at index 1",
+        ),
+        (lambda t: t.translate(["a"], glossary={"a": "b"}), "glossary must be a list of Glossary objects, or one"),
+        (lambda t: t.translate(["a"], glossary=["b"]), "glossary must be a Glossary, got str"),
+        (lambda t: t.translate_n_best(["a"], n_best="3"), "n_best must be an integer, got str"),
+        (lambda t: t.alternatives(["a"], "", 2), "lines must be strings, got list at index 0"),
+        (lambda t: t.with_decode({"beam_size": 2}), "decode must be a DecodeRecipe, got dict"),
+        (lambda t: type(t).load(run_dir, decode={"beam_size": 2}), "decode must be a DecodeRecipe, got dict"),
+        (lambda t: type(t).load(run_dir, ensemble=str(run_dir)), "ensemble must be a list of paths, got str"),
+    ]
+    for act, message in wrong:
+        with pytest.raises(TypeError, match=re.escape(message)):
+            act(translator)
 
 
 def test_options_in_python_come_on_top_of_the_models(run_dir: Path) -> None:

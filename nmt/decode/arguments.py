@@ -1,0 +1,52 @@
+"""Checks of the arguments of translators: a wrong type is a TypeError that says what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from nmt.decode.glossary import Glossary
+from nmt.recipe import DecodeRecipe
+
+
+def require_texts(lines: object, prefixes: object, required: object, glossary: object) -> None:
+    """Raise TypeError for a wrong type among the arguments of a translation; all but the lines may be None."""
+    _require_strings("lines", lines)
+    if prefixes is not None:
+        _require_strings("prefixes", prefixes)
+    if required is not None:
+        for phrases in require_list("required", required, "lists of phrases"):
+            for phrase in require_list("the phrases of a line", phrases):
+                _require_strings("the phrases of a line", [phrase] if isinstance(phrase, str) else phrase)
+    if glossary is not None and not isinstance(glossary, Glossary):
+        for one in require_list("glossary", glossary, "Glossary objects, or one Glossary"):
+            if one is not None and not isinstance(one, Glossary):
+                raise TypeError(f"glossary must be a Glossary, got {type(one).__name__}; use Glossary.load(FILE)")
+
+
+def require_list(name: str, value: object, of: str = "strings") -> Iterable[object]:
+    """Return a list or another iterable; raise TypeError for others, and for a string, which is its characters."""
+    if isinstance(value, (str, bytes, Path, dict)) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a list of {of}, got {type(value).__name__}; wrap it in a list")
+    return value
+
+
+def require_count(name: str, value: object) -> None:
+    """Raise TypeError for what is not an integer, and ValueError for one below 1."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}; convert it")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def require_options(decode: object) -> DecodeRecipe:
+    """Return a DecodeRecipe; raise TypeError for anything else."""
+    if not isinstance(decode, DecodeRecipe):
+        raise TypeError(f"decode must be a DecodeRecipe, got {type(decode).__name__}; use DecodeRecipe(beam_size=8)")
+    return decode
+
+
+def _require_strings(name: str, values: object) -> None:
+    for index, value in enumerate(require_list(name, values)):
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be strings, got {type(value).__name__} at index {index}; convert it")
