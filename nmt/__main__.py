@@ -1,4 +1,4 @@
-"""`python -m nmt`, the same as `nmt`; torchrun starts it so."""
+"""`python -m nmt`, the same as `nmt`, for torchrun."""
 
 from nmt.cli import main
 

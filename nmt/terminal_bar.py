@@ -28,7 +28,7 @@ class _Rate(ProgressColumn):
 
 
 class TerminalBar:
-    """A bar with description, share, rate, and time elapsed and left."""
+    """A bar with description, percentage, rate, and time elapsed and left."""
 
     def __init__(self, description: str, total: float | None, unit: str, done: float) -> None:
         """Show the bar. done: units finished so far"""

@@ -116,7 +116,7 @@ class PairFormat:
     reverse_target: bool = False
 
     def apply(self, corpus: int, src: Sentences, tgt: Sentences) -> EncodedChunk:
-        """Drop pairs outside the limits and bring the others into their stored form."""
+        """Drop pairs outside the limits and convert the others to their stored form."""
         tag = self.tags.get(corpus)
         empty = (src.lengths < self.min_tokens[0]) | (tgt.lengths < self.min_tokens[1])
         too_long = np.maximum(src.lengths + (tag is not None), tgt.lengths) > self.max_tokens

@@ -20,6 +20,7 @@ from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.store import Split
 from nmt.logs import progress, warn
 from nmt.recipe import Corpus, Recipe
+from nmt.storage.run_folder import read_json_object
 from nmt.text.lines import read_blocks
 
 REPORT_FILE = "prepare.json"
@@ -104,8 +105,8 @@ def outdated_splits(recipe: Recipe, directory: Path) -> set[Split]:
 
 def read_report(directory: Path) -> dict[str, Any] | None:
     """Return the report of a prepared corpus; None if it is missing or the sizes of the files differ from it."""
-    report = _read_json(directory / REPORT_FILE)
-    if not isinstance(report, dict) or report.get("format") != FORMAT:
+    report = read_json_object(directory / REPORT_FILE)
+    if report.get("format") != FORMAT:
         return None
     paths = {name: directory / name for name in report["files"]}
     sizes = {name: path.stat().st_size for name, path in paths.items() if path.exists()}

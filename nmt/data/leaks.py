@@ -29,6 +29,7 @@ from nmt.data.store import Side
 from nmt.data.test_sets import test_sets
 from nmt.logs import progress, say, warn
 from nmt.recipe import DataRecipe, Recipe, UserError
+from nmt.storage.run_folder import read_json_object
 from nmt.text.clean import Pair
 
 Part = Literal["source", "reference", "both"]
@@ -310,7 +311,7 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
         return
     key = _key(text_identity(prepare_report, recipe), finder.sets)
     if not finder.num_read:
-        if _read(path).get("key") == key:
+        if read_json_object(path).get("key") == key:
             return
         try:
             search_training_text(recipe, finder)
@@ -332,7 +333,7 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
 
 def read_leaks(run_dir: Path) -> dict[str, SetLeaks]:
     """Return the recorded leaks of a run by set name; empty if there is no record."""
-    sets = _read(run_dir / LEAKS_FILE).get("sets", [])
+    sets = read_json_object(run_dir / LEAKS_FILE).get("sets", [])
     return {
         entry["name"]: SetLeaks(entry["name"], entry["sentences"], tuple(Leak(**leak) for leak in entry["leaks"]))
         for entry in sets
@@ -342,14 +343,6 @@ def read_leaks(run_dir: Path) -> dict[str, SetLeaks]:
 def _key(text: str, sets: tuple[SearchedSet, ...]) -> str:
     """Return the SHA-256 of the identity of the training text and of the searched sets."""
     return hashlib.sha256(json.dumps([_FORMAT, text, *map(asdict, sets)]).encode()).hexdigest()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # missing or truncated
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def _warn(error: UserError) -> None:

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from nmt.data.store import PairStore, PairWriter, Part, Side
 from nmt.logs import SECONDS_BETWEEN_PLAIN_LINES, say
 from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import TrainRecipe, UserError
+from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import new_directory, reporting_disk_errors, sync
 from nmt.text.segmentation import Ints, SubwordSampler, Tokens, gather, reverse_each
 from nmt.text.tokenizer import Tokenizers
@@ -214,7 +214,7 @@ class SampledEpochs:
 
         Compares sizes only, because files are synced before the directory gets its name.
         """
-        report = _read_report(directory)
+        report = read_json_object(directory / _REPORT_FILE)
         recorded = {"epoch": report.get("epoch"), "sha256": report.get("sha256")}
         expected = {"made_from": self._key, "bytes": _sizes(directory), **recorded}
         return report == expected and directory == self._path(report["epoch"])
@@ -223,7 +223,8 @@ class SampledEpochs:
         """Remove text that is incomplete, damaged or built from other data or options."""
         with _reporting_disk_errors(self._folder):
             for path in self._folder.glob("*"):
-                if not self._is_complete(path) or damaged_files(path, _read_report(path)["sha256"]):
+                report = read_json_object(path / _REPORT_FILE)
+                if not self._is_complete(path) or damaged_files(path, report["sha256"]):
                     shutil.rmtree(path)
 
     def _await_files(self, epoch: int) -> None:
@@ -297,15 +298,6 @@ def _with_low_priority(make_sampler: partial[_ShardSampler]) -> _ShardSampler:
 
 
 # --- Files of an epoch ------------------------------------------------------------------------------------------------
-
-
-def _read_report(directory: Path) -> dict[str, Any]:
-    """Return the contents of `epoch.json`; empty if it is unreadable."""
-    try:
-        report = json.loads((directory / _REPORT_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return report if isinstance(report, dict) else {}
 
 
 def _sizes(directory: Path) -> dict[str, int]:

@@ -16,7 +16,7 @@ from nmt.packing.packed import Batch, PackedSequences
 from nmt.processes.distributed import choose_device
 from nmt.recipe import UserError
 from nmt.search.hypothesis import in_reading_order
-from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.special_ids import EOS_ID
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizers
 
@@ -139,19 +139,14 @@ class Scorer:
         src_ids, tgt_ids = [src for src, _ in encoded], [tgt for _, tgt in encoded]
         self._check_lengths(src_ids, tgt_ids, first_line)
         model_order = [ids[::-1] for ids in tgt_ids] if self._reverse_target else tgt_ids
-        labels = [[*ids, EOS_ID] for ids in model_order]
-        batch = Batch(
-            src=PackedSequences.from_lists([[*ids, EOS_ID] for ids in src_ids]),
-            tgt=PackedSequences.from_lists([[BOS_ID, *ids] for ids in model_order]),
-            labels=PackedSequences.from_lists(labels).tokens,
-        )
+        batch = Batch.from_lists(src_ids, model_order).to(self._device)
         return [
             TextScore(
                 pair.log_prob,
                 in_reading_order(pair.token_log_probs) if self._reverse_target else pair.token_log_probs,
                 self._tokenizers.tgt.pieces([*ids, EOS_ID]),
             )
-            for pair, ids in zip(score_pairs(self._model, batch.to(self._device)), tgt_ids, strict=True)
+            for pair, ids in zip(score_pairs(self._model, batch), tgt_ids, strict=True)
         ]
 
     def fits(self, source: str, target: str) -> bool:

@@ -126,11 +126,7 @@ class _Reference:
 
     def batch(self, selected: slice, outputs: Sequence[Sequence[int]]) -> Batch:
         """Make a training batch of the selected sentences and given outputs."""
-        return Batch(
-            src=PackedSequences.from_lists([[*tokens, EOS_ID] for tokens in self.sources[selected]]),
-            tgt=PackedSequences.from_lists([[BOS_ID, *tokens] for tokens in outputs]),
-            labels=PackedSequences.from_lists([[*tokens, EOS_ID] for tokens in outputs]).tokens,
-        )
+        return Batch.from_lists(self.sources[selected], outputs)
 
 
 # --- CTranslate2 ------------------------------------------------------------------------------------------------------

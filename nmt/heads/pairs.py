@@ -11,9 +11,8 @@ import torch
 
 from nmt.checkpoint import LoadedModel
 from nmt.data.epoch_plan import plan_by_length
-from nmt.packing.packed import Batch, PackedSequences
+from nmt.packing.packed import Batch
 from nmt.recipe import UserError
-from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizers
 
@@ -62,9 +61,4 @@ class Pairs:
         return [(ids.tolist(), self._batch(ids.tolist()).to(device)) for ids in plan]
 
     def _batch(self, ids: Sequence[int]) -> Batch:
-        targets = [self.targets[i] for i in ids]
-        return Batch(
-            src=PackedSequences.from_lists([[*self.sources[i], EOS_ID] for i in ids]),
-            tgt=PackedSequences.from_lists([[BOS_ID, *target] for target in targets]),
-            labels=PackedSequences.from_lists([[*target, EOS_ID] for target in targets]).tokens,
-        )
+        return Batch.from_lists([self.sources[i] for i in ids], [self.targets[i] for i in ids])

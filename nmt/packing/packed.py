@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nmt.devices.transfer import to_device
 from nmt.packing.padding import AttentionRows, PaddedRows, one_per_row, padded_width, shared_rows
-from nmt.special_ids import PAD_ID
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 
 _MAX_PADDING_LENGTH = 64
 
@@ -238,6 +238,13 @@ class Batch:
     labels: Tensor
     padding: int = 0
     links: TokenLinks | None = None
+
+    @classmethod
+    def from_lists(cls, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
+        """Pack pairs of token lists without BOS and EOS, on the CPU."""
+        labels = PackedSequences.from_lists([[*target, EOS_ID] for target in targets]).tokens
+        src, tgt = [[*source, EOS_ID] for source in sources], [[BOS_ID, *target] for target in targets]
+        return cls(PackedSequences.from_lists(src), PackedSequences.from_lists(tgt), labels)
 
     @property
     def num_sentences(self) -> int:

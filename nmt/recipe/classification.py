@@ -44,7 +44,7 @@ class LabeledDataRecipe(Section):
     """Make a filter for parallel text: all corpora have translations without labels; each pair gets label
     `translation`, and a copy with noise of one of these kinds gets the kind as its label."""
     unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
-    """Unicode normalization of all text, also in use."""
+    """Unicode normalization of all text, also at inference."""
     invalid_utf8: Literal["error", "replace"] = "error"
     """For bytes that are not UTF-8: an error with file and line, or insert U+FFFD."""
     max_tokens: PositiveInt = 256
@@ -62,13 +62,13 @@ class LabeledDataRecipe(Section):
             raise ValueError("data.noise gives the labels itself; remove label_column and label_field from the corpora")
         if len(labeled) > 1:
             raise ValueError(
-                "some corpora have label_column or label_field and others have not; all must have pairs of texts, or "
+                "some corpora have label_column or label_field and others do not; all must have pairs of texts, or "
                 "all single texts; correct the corpora"
             )
         if self.noise and self.labels:
             raise ValueError("data.labels has no effect with data.noise, which names the classes; remove it")
         if len(set(self.labels)) < len(self.labels) or len(self.labels) == 1:
-            raise ValueError("data.labels must have two or more different names, or none; correct it")
+            raise ValueError("data.labels must have at least two distinct names, or none; correct it")
         if options := {name for corpus in corpora for name in ("weight", "tag") if name in corpus.model_fields_set}:
             raise ValueError(f"{' and '.join(sorted(options))} of a corpus has no effect on a classifier; remove it")
         return self

@@ -30,7 +30,7 @@ class Section(BaseModel, metaclass=DocumentedType):
     @model_validator(mode="before")
     @classmethod
     def _reject_bool_as_number(cls, options: Any) -> Any:
-        """Convert a bool to text where a number is expected, to have it rejected; pydantic would accept true as 1."""
+        """Convert a bool to text where a number is expected, because pydantic would accept true as 1."""
         if not isinstance(options, dict):
             return options
         wrong = {name: str(value).lower() for name, value in options.items() if cls._is_bool_for_number(name, value)}

@@ -139,14 +139,7 @@ class DecodeRecipe(Section):
                 f"decode.beam_size is {self.beam_size}; it must be a multiple of decode.beam_groups "
                 f"({self.beam_groups}); try {math.ceil(self.beam_size / self.beam_groups) * self.beam_groups}"
             )
-        sampling_options = {
-            "temperature": self.temperature != 1.0,
-            "top_k": self.top_k > 0,
-            "top_p": self.top_p < 1.0,
-            "min_p": self.min_p > 0,
-        }
-        if not self.sampling and any(sampling_options.values()):
-            name = next(name for name, is_set in sampling_options.items() if is_set)
+        if not self.sampling and (name := self._changed("temperature", "top_k", "top_p", "min_p")):
             raise ValueError(
                 f"decode.{name} has no effect on beam search; set decode.sampling to true, or remove {name}"
             )
@@ -154,13 +147,11 @@ class DecodeRecipe(Section):
             raise ValueError(
                 f"decode.patience has no effect with decode.stop {self.stop!r}; set stop to 'patience', or remove it"
             )
-        search_options = {
-            "stop": self.stop != "first",
-            "beam_groups": self.beam_groups > 1,
-            "require": bool(self.require),
-            "bias": bool(self.bias),
-        }
-        if self.sampling and any(search_options.values()):
-            name = next(name for name, is_set in search_options.items() if is_set)
+        if self.sampling and (name := self._changed("stop", "beam_groups", "require", "bias")):
             raise ValueError(f"decode.{name} has no effect on decode.sampling; remove one of them")
         return self
+
+    def _changed(self, *names: str) -> str | None:
+        """Return the first of these options that is not at its default; None if all are."""
+        changed = self.model_dump(include=set(names), exclude_defaults=True)
+        return next((name for name in names if name in changed), None)

@@ -94,7 +94,7 @@ class TokenizerRecipe(Section):
     bytes."""
     vocab_size: PositiveInt = 32_000
     """Vocabulary size, including special tokens and 256 byte tokens. With `char`, the maximum; rarer characters are
-    encoded as bytes. With `byte` it is always 261 and the tags: spaces have their own token. Reused tokenizers
+    encoded as bytes. With `byte` it is always 261 plus the tags: spaces have their own token. Reused tokenizers
     determine it themselves."""
     joint: bool = True
     """One model for both languages (required for three-way tied embeddings), or one per language."""
@@ -368,7 +368,7 @@ class Recipe(Section):
         return self
 
     def _require_language_model(self) -> None:
-        """Raise ValueError unless all corpora have a source, or none of them and nothing else needs one."""
+        """Raise ValueError for a language model with corpora or options that need a source, or corpora that lack it."""
         splits = {f"train.{index}": corpus for index, corpus in enumerate(self.data.train)}
         splits |= {f"valid.{index}": corpus for index, corpus in enumerate(self.data.valid)}
         splits |= {f"test.{name}": corpus for name, corpus in self.data.test.items()}

@@ -135,7 +135,7 @@ def _requirement(problem: ErrorDetails) -> str:
         case "string_pattern_mismatch":
             return f"be {_PATTERNS[problem['ctx']['pattern']]}"
         case _:
-            return problem["msg"].partition(" should ")[2] or f"be another: {problem['msg']}"
+            return problem["msg"].partition(" should ")[2] or f"be valid ({problem['msg']})"
 
 
 def _written_names(location: Sequence[str | int], root: type[Section]) -> list[str]:

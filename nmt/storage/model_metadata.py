@@ -49,7 +49,7 @@ class ModelMetadata:
 def require_kind(directory: Path, metadata: ModelMetadata, *, language_model: bool) -> None:
     """Raise UserError if a model is not a language model, or is one, as `language_model` says."""
     if metadata.is_language_model != language_model:
-        found, expected = ("translation", "language")[:: 1 if language_model else -1]
+        found, expected = ("translation", "language") if language_model else ("language", "translation")
         raise UserError(f"{directory} is a {found} model; it must be a {expected} model; give another one")
 
 

@@ -90,11 +90,14 @@ def find_prepared(path: Path) -> Path:
 
 def find_report(model: Path) -> dict[str, Any] | None:
     """Return the report of the run that contains the averaged model `model`; None for any other model."""
-    path = model.resolve().parent / "report.json"
-    if model.resolve().name != "model" or not path.is_file():
-        return None
+    is_average = model.resolve().name == "model"
+    return (read_json_object(model.resolve().parent / "report.json") or None) if is_average else None
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; {} if the file is missing, incomplete or has another value."""
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    return report if isinstance(report, dict) else None
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -18,9 +18,9 @@ def parse_json(line: str, where: str) -> Any:
         raise UserError(f"{where} is not JSON ({reason}); each line must be one JSON object; fix it") from error
 
 
-def text_field(record: Any, name: str, where: str, remedy: str = "correct the fields in the recipe") -> str:
-    """Return the text of a field, "" for null; see `text_or_null`."""
-    return text_or_null(record, name, where, remedy) or ""
+def text_field(record: Any, name: str, where: str) -> str:
+    """Return the text of a field that a recipe names, "" for null; see `text_or_null`."""
+    return text_or_null(record, name, where, "correct the fields in the recipe") or ""
 
 
 def text_or_null(record: Any, name: str, where: str, remedy: str) -> str | None:

@@ -218,7 +218,7 @@ def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -
     try:
         with _normalization(recipe.lowercase) as normalization:
             sentencepiece.SentencePieceTrainer.train(
-                # Bytes are characters with room for only one, the most frequent: the space.
+                # A byte tokenizer is a character model with capacity for one character: the space, the most frequent.
                 sentence_iterator=iter(["a b c"]) if is_byte else (valid_unicode(line) for line in lines),
                 model_writer=written,
                 model_type="char" if is_byte else recipe.algorithm,

@@ -159,12 +159,12 @@ WRONG: list[tuple[str, str]] = [
         'data.noise=["loud"]',
         "data.noise.0 = 'loud'; it must be 'shuffled', 'truncated', 'wrong-language' or 'misaligned'",
     ),
-    ('data.labels=["one"]', "data.labels must have two or more different names, or none; correct it"),
+    ('data.labels=["one"]', "data.labels must have at least two distinct names, or none; correct it"),
     ("data.lables=[]", "unknown option 'data.lables'; did you mean 'labels'?"),
     ("src_lang=en", "unknown option 'src_lang'; known options: name, seed, run_dir, data, tokenizer, model, train"),
     (
         'data.valid=[{kind="tsv", path="x", label_column=2}]',
-        "some corpora have label_column or label_field and others have not; all must have pairs of texts, or all "
+        "some corpora have label_column or label_field and others do not; all must have pairs of texts, or all "
         "single texts; correct the corpora",
     ),
 ]
