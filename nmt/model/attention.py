@@ -137,29 +137,6 @@ def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: Pack
     return weights[:, :, : queries.max_length, : keys.max_length].to(torch.promote_types(q.dtype, torch.float32))
 
 
-def link_log_weights(
-    q: Tensor, k: Tensor, queries: PackedSequences, keys: PackedSequences, links: tuple[Tensor, Tensor]
-) -> Tensor:
-    """Return the logarithms of the non-causal weights of `attend` between linked tokens, for one head.
-
-    Args:
-        q: (queries.total, d_head)
-        k: (keys.total, d_head)
-        links: indices of packed queries and keys, each (num_links,)
-
-    Returns:
-        (num_links,), at least float32.
-    """
-    rows = queries.attention_rows(keys, causal=False)
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
-        q, k = (pad(x[:, None].to(dtype), side) for x, side in ((q, rows.queries), (k, rows.keys)))
-        scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)  # (rows, 1, query width, key width)
-        log_weights = torch.log_softmax(scores + rows.mask.to(dtype), dim=-1)
-    width = max(rows.keys.width, 1)
-    return log_weights.flatten()[rows.queries.slots[links[0]] * width + rows.keys.slots[links[1]] % width]
-
-
 def attend_cached(q: Tensor, cached: Tensor, mask: Tensor) -> Tensor:
     """Attention of the newest positions to cached keys and values.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -39,23 +39,6 @@ class DecoderLayer(nn.Module):
         residual = self.cross_attention_residual
         return self.cross_attention.weights(residual.norm(x) if residual.pre_norm else x, memory, tgt, src)
 
-    def aligning(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        tgt: PackedSequences,
-        src: PackedSequences,
-        head: int,
-        links: tuple[Tensor, Tensor],
-    ) -> tuple[Tensor, Tensor]:
-        """Return `forward`, and the log-weights of one head of the cross-attention between linked tokens."""
-        x = self.attention_residual(x, lambda h: self.attention(h, tgt, causal=True))
-        residual = self.cross_attention_residual
-        query = residual.norm(x) if residual.pre_norm else x
-        log_weights = self.cross_attention.link_log_weights(query, memory, tgt, src, head, links)
-        x = residual(x, lambda h: self.cross_attention(h, memory, tgt, src))
-        return self.feed_forward_residual(x, self.feed_forward), log_weights
-
     def step(self, x: Tensor, positions: Tensor, state: LayerState[Any], mask: Tensor, memory_mask: Tensor) -> Tensor:
         """Compute one position of every hypothesis, (batch, beam, d_model) -> (batch, beam, d_model).
 
@@ -79,33 +62,11 @@ class Decoder(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
         """Target embeddings (tgt.total, d_model) and encoder output (src.total, d_model) -> (tgt.total, d_model)."""
+        recompute = self.recompute and self.training
         for layer in self.layers:
-            x = self._run_layer(layer, x, memory, tgt, src)
+            inputs = (x, memory, tgt, src)
+            x = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
         return self.norm(x)
-
-    def aligning(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        tgt: PackedSequences,
-        src: PackedSequences,
-        layer: int,
-        head: int,
-        links: tuple[Tensor, Tensor],
-    ) -> tuple[Tensor, Tensor]:
-        """Return `forward`, and the log-weights of one cross-attention head between linked tokens, (num_links,)."""
-        for lower in self.layers[:layer]:
-            x = self._run_layer(lower, x, memory, tgt, src)
-        x, log_weights = self._run_layer(self.layers[layer].aligning, x, memory, tgt, src, head, links)
-        for upper in self.layers[layer + 1 :]:
-            x = self._run_layer(upper, x, memory, tgt, src)
-        return self.norm(x), log_weights
-
-    def _run_layer(self, layer: Callable[..., Any], *inputs: Any) -> Any:
-        """Compute a layer, with activation checkpointing if that is enabled."""
-        if self.recompute and self.training:
-            return checkpoint(layer, *inputs, use_reentrant=False)
-        return layer(*inputs)
 
     def cross_weights(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Iterator[Tensor]:
         """Yield the cross-attention weights of each layer, computed lazily.

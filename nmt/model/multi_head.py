@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.model.attention import Kernel, attend, attend_cached, attention_weights, link_log_weights
+from nmt.model.attention import Kernel, attend, attend_cached, attention_weights
 from nmt.model.cache import Cache, heads_first
 from nmt.model.dropout import Dropout
 from nmt.model.layers import rotate, sinusoids
@@ -100,24 +100,6 @@ class CrossAttention(MultiHeadAttention):
     def weights(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
         """Return the attention weights of `forward`: (num_sentences, num_heads, tgt_len, src_len) float32, padded."""
         return attention_weights(self._queries(x), self.split_heads(self.kv(memory), 2)[:, 0], tgt, src)
-
-    def link_log_weights(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        tgt: PackedSequences,
-        src: PackedSequences,
-        head: int,
-        links: tuple[Tensor, Tensor],
-    ) -> Tensor:
-        """Return the logarithms of a head's attention weights before dropout, (num_links,).
-
-        links: packed target and source positions, each (num_links,)
-        """
-        size = self.width // self.num_heads
-        rows = slice(head * size, (head + 1) * size)  # keys precede values in `kv`
-        q, k = (F.linear(y, part.weight[rows], part.bias[rows]) for y, part in ((x, self.q), (memory, self.kv)))
-        return link_log_weights(q, k, tgt, src, links)
 
     def cache_memory(self, memory: Tensor, src: PackedSequences) -> Tensor:
         """Compute keys and values for all steps, once per sentence.

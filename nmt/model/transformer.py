@@ -46,17 +46,6 @@ class Transformer(nn.Module):
         x = self.tgt_embedding(tgt.tokens, tgt.positions)  # (tgt.total, d_model)
         return self.decoder(x, memory, tgt, src)
 
-    def aligning(
-        self, src: PackedSequences, tgt: PackedSequences, layer: int, head: int, links: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Return `forward`, and the log-weights of one cross-attention head between linked tokens, (num_links,).
-
-        links: packed target and source positions, each (num_links,)
-        """
-        memory = self.encode(src)
-        x = self.tgt_embedding(tgt.tokens, tgt.positions)
-        return self.decoder.aligning(x, memory, tgt, src, layer, head, links)
-
     def encode(self, src: PackedSequences) -> Tensor:
         """Return the encoder output (src.total, d_model)."""
         return self.encoder(self.src_embedding(src.tokens, src.positions), src)

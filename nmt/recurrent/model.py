@@ -71,10 +71,12 @@ class GruModel(nn.Module):
         return outputs
 
     def aligning(
-        self, src: PackedSequences, tgt: PackedSequences, layer: int, head: int, links: tuple[Tensor, Tensor]
+        self, src: PackedSequences, tgt: PackedSequences, links: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return `forward`, and the log-weights between linked tokens; see `Transformer.aligning`."""
-        assert layer == head == 0, "there is one attention with one head"
+        """Return `forward`, and the logarithms of the attention weights between linked tokens, (num_links,).
+
+        links: indices of packed target and source tokens, each (num_links,)
+        """
         outputs, weights = self._decode(src, tgt)
         linked = weights[links[0], src.positions[links[1]]]
         return outputs, linked.clamp_min(torch.finfo(linked.dtype).tiny).log()

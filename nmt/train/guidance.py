@@ -8,15 +8,21 @@ Only training computes the loss, from the weights of one head before dropout.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmt.alignment.attention import ChosenAttention
+from nmt.model.multi_head import CrossAttention
+from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel
 from nmt.packing.packed import PackedSequences, TokenLinks
+from nmt.packing.padding import pad
 from nmt.recipe import Recipe
+from nmt.recurrent.model import GruModel
 
 
 @dataclass(frozen=True)
@@ -46,5 +52,50 @@ class Guidance:
         # A label is predicted at its own index and read at the next one.
         positions = links.tgt if self.attention.at == "output" else links.tgt + 1
         layer, (head,) = self.attention.layer, self.attention.heads
-        hidden, log_weights = model.aligning(src, tgt, layer, head, (positions, links.src))
+        if isinstance(model, GruModel):
+            hidden, log_weights = model.aligning(src, tgt, (positions, links.src))
+        else:
+            attention = model.decoder.layers[layer].cross_attention
+            hidden, (x, memory) = _forward_and_inputs(model, attention, src, tgt)
+            log_weights = _log_weights(attention, head, x, memory, tgt, src, (positions, links.src))
         return hidden, -self.weight * (log_weights / links.counts).sum()
+
+
+def _forward_and_inputs(
+    model: Transformer, attention: CrossAttention, src: PackedSequences, tgt: PackedSequences
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Return the decoder output and the input of an attention: the queries' and the encoder output."""
+    inputs: list[tuple[Tensor, ...]] = []
+    hook = attention.register_forward_pre_hook(lambda _, given: inputs.append(given))
+    try:
+        return model(src, tgt), (inputs[0][0], inputs[0][1])
+    finally:
+        hook.remove()
+
+
+def _log_weights(
+    attention: CrossAttention,
+    head: int,
+    x: Tensor,
+    memory: Tensor,
+    tgt: PackedSequences,
+    src: PackedSequences,
+    links: tuple[Tensor, Tensor],
+) -> Tensor:
+    """Return the logarithms of a head's weights between linked tokens, (num_links,), at least float32.
+
+    x:     input of the attention, (tgt.total, d_model)
+    links: indices of packed target and source tokens, each (num_links,)
+    """
+    d_head = attention.width // attention.num_heads
+    own = slice(head * d_head, (head + 1) * d_head)  # in `kv`, the keys precede the values
+    q = F.linear(x, attention.q.weight[own], attention.q.bias[own])  # (tgt.total, d_head)
+    k = F.linear(memory, attention.kv.weight[own], attention.kv.bias[own])  # (src.total, d_head)
+    rows = tgt.attention_rows(src, causal=False)
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        q, k = (pad(y[:, None].to(dtype), side) for y, side in ((q, rows.queries), (k, rows.keys)))
+        scores = (q / math.sqrt(d_head)) @ k.transpose(-2, -1)  # (rows, 1, query width, key width)
+        log_weights = torch.log_softmax(scores + rows.mask.to(dtype), dim=-1)
+    width = max(rows.keys.width, 1)
+    return log_weights.flatten()[rows.queries.slots[links[0]] * width + rows.keys.slots[links[1]] % width]

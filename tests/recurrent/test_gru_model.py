@@ -108,12 +108,12 @@ def test_weights_of_links_equal_the_equations(variant: dict[str, object]) -> Non
     src, tgt = packed(SRC), packed(TGT)
     starts = int(tgt.cu_seqlens[1]) + 1, int(src.cu_seqlens[0])
     links = torch.tensor([1, 1]), torch.tensor([starts[1], starts[1] + 2])
-    hidden, log_weights = model.aligning(src, tgt, 0, 0, links)
+    hidden, log_weights = model.aligning(src, tgt, links)
     torch.testing.assert_close(hidden, model(src, tgt), rtol=1e-11, atol=1e-11)
     _, weights = PlainGru(model).outputs(SRC[0], TGT[0])
     torch.testing.assert_close(log_weights, weights[1, [0, 2]].log(), rtol=1e-11, atol=1e-11)
     other = torch.tensor([starts[0]]), torch.tensor([int(src.cu_seqlens[1])])  # the only source token
-    torch.testing.assert_close(model.aligning(src, tgt, 0, 0, other)[1], torch.zeros(1, dtype=torch.float64))
+    torch.testing.assert_close(model.aligning(src, tgt, other)[1], torch.zeros(1, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("variant", VARIANTS[:3], ids=str)
