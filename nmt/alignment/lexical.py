@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,6 +120,23 @@ class LexicalAligner:
     def train(cls, read: Callable[[], Iterable[Pairs]], vocab: int) -> LexicalAligner:
         """Estimate the lexicons of both directions; `read` and `vocab` as in `estimate_lexicon`."""
         return cls(estimate_lexicon(read, vocab), estimate_lexicon(lambda: map(_swapped, read()), vocab))
+
+    def save(self, folder: Path) -> None:
+        """Write the lexicons to a new folder, from which other processes of this machine map them into memory."""
+        folder.mkdir()
+        for name, lexicon in (("forward", self.forward), ("backward", self.backward)):
+            np.save(folder / f"{name}.keys.npy", lexicon.keys)
+            np.save(folder / f"{name}.probability.npy", lexicon.probability)
+
+    @classmethod
+    def load(cls, folder: Path, vocab: int) -> LexicalAligner:
+        """Map saved lexicons into memory."""
+        read = partial(np.load, mmap_mode="r", allow_pickle=False)
+        lexicons = (
+            Lexicon(vocab, read(folder / f"{name}.keys.npy"), read(folder / f"{name}.probability.npy"))
+            for name in ("forward", "backward")
+        )
+        return cls(*lexicons)
 
     def links(self, pairs: Pairs) -> list[set[tuple[int, int]]]:
         """Return the links of each pair, as `agreed_links`."""

@@ -13,15 +13,18 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import accumulate, islice, pairwise, zip_longest
+from functools import partial
+from itertools import accumulate, islice, pairwise, repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.alignment import stored_pairs
 from nmt.alignment.lexical import PASSES, LexicalAligner, Pairs
 from nmt.alignment.words import Links, parse_links, words_as_given, words_of_starts
 from nmt.data.checksums import damaged_files, sha256_of
@@ -30,6 +33,7 @@ from nmt.data.loader import pack_links
 from nmt.data.prepare import Prepared
 from nmt.data.store import PairStore, PairWriter, SideStore
 from nmt.logs import progress, say
+from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import Corpus, Recipe, UserError
 from nmt.storage.sealed import new_directory, reporting_disk_errors, sync, write_synced
 from nmt.text.clean import Cleaner, UnicodeForm
@@ -41,10 +45,13 @@ LINKS_FOLDER, _REPORT_FILE = "alignment", "alignment.json"
 # Increment when the same text gives different links.
 _FORMAT = 1
 
-# Pairs that train the statistical aligner, spread evenly over the text, and pairs of a chunk.
-_MAX_PAIRS, _CHUNK_PAIRS = 200_000, 4_096
+# Pairs that train the statistical aligner, spread evenly over the text; bounds time and memory.
+_MAX_PAIRS = 200_000
 
-Ids = NDArray[np.int64]
+# For fewer pairs, starting processes takes longer than they save.
+_MIN_PAIRS_FOR_PROCESSES = 150_000
+
+TokenLink = tuple[int, int]
 
 
 def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
@@ -63,7 +70,7 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         with new_directory(folder) as new:
             with PairWriter(new, "train", {"links": np.dtype(np.uint32)}) as writer:
-                for links in _Builder(prepared, recipe, corpora).links():
+                for links in _Builder(prepared, recipe, corpora, new).links():
                     pairs = [np.array(sorted(own), dtype=np.int64).reshape(-1, 2) for own in links]
                     writer.append("links", pack_links(np.concatenate(pairs)), np.array([len(own) for own in pairs]))
                     num_links += sum(map(len, links))
@@ -127,12 +134,11 @@ class _StoredCorpus:
     def tagged(self) -> bool:
         return self.corpus.tag is not None
 
-    def chunks(self, max_pairs: int | None = None) -> Iterator[Ids]:
-        """Yield pair ids in chunks: all, or at most `max_pairs` at equal distances."""
+    def ids(self, fraction: float = 1.0) -> NDArray[np.int64]:
+        """Return the ids of a fraction of the pairs, at equal distances."""
         count = self.stop - self.start
-        shown = count if max_pairs is None else min(count, max_pairs)
-        ids = self.start + np.arange(shown) * count // max(shown, 1)
-        yield from np.split(ids, range(_CHUNK_PAIRS, len(ids), _CHUNK_PAIRS))
+        shown = math.ceil(count * fraction)
+        return self.start + np.arange(shown) * count // max(shown, 1)
 
 
 def _corpora(prepared: Prepared, recipe: Recipe) -> list[_StoredCorpus]:
@@ -143,65 +149,95 @@ def _corpora(prepared: Prepared, recipe: Recipe) -> list[_StoredCorpus]:
     ]
 
 
+class _Reader:
+    """Reads stored pairs in reading order, without tags."""
+
+    def __init__(self, directory: Path, reverse_target: bool) -> None:
+        self.store = PairStore(directory, "train")
+        self._reverse_target = reverse_target
+
+    def pairs(self, ids: stored_pairs.Ids, tagged: bool) -> list[tuple[list[int], list[int]]]:
+        """Return the token ids of some pairs of a corpus."""
+        pairs = stored_pairs.read_pairs(self.store, ids, -1 if self._reverse_target else 1)
+        return [(src[1:], tgt) for src, tgt in pairs] if tagged else pairs
+
+    def as_stored(self, links: Iterable[TokenLink], tagged: bool, tgt_len: int) -> set[TokenLink]:
+        """Return links between stored tokens, given those between tokens in reading order."""
+        if self._reverse_target:
+            links = ((source, tgt_len - 1 - target) for source, target in links)
+        return {(source + tagged, target) for source, target in links}
+
+
+class _ChunkAligner:
+    """Aligns chunks of a corpus in a worker process. lexicons: of `LexicalAligner.save`."""
+
+    def __init__(self, directory: Path, reverse_target: bool, lexicons: Path, vocab: int) -> None:
+        self._reader, self._aligner = _Reader(directory, reverse_target), LexicalAligner.load(lexicons, vocab)
+
+    def __call__(self, job: tuple[stored_pairs.Ids, bool]) -> list[set[TokenLink]]:
+        pairs, tagged = self._reader.pairs(*job), job[1]
+        links = zip(self._aligner.links(pairs), pairs, strict=True)
+        return [self._reader.as_stored(own, tagged, len(tgt)) for own, (_, tgt) in links]
+
+
 class _Builder:
-    """Aligns the pairs of a prepared corpus."""
+    """Aligns the pairs of a prepared corpus. temporary: a folder for files of this object"""
 
-    def __init__(self, prepared: Prepared, recipe: Recipe, corpora: Sequence[_StoredCorpus]) -> None:
+    def __init__(self, prepared: Prepared, recipe: Recipe, corpora: Sequence[_StoredCorpus], temporary: Path) -> None:
         self._recipe, self._corpora, self._tokenizers = recipe, corpora, prepared.tokenizers
-        self._store = PairStore(prepared.directory, "train")
+        self._directory, self._lexicons = prepared.directory, temporary / "lexicons"
+        self._reader = _Reader(prepared.directory, recipe.data.reverse_target)
+        self._store = self._reader.store
+        self._vocab = max(prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size)
 
-    def links(self) -> Iterator[list[set[tuple[int, int]]]]:
+    def links(self) -> Iterator[list[set[TokenLink]]]:
         """Yield the links of the stored tokens of each pair, in chunks."""
-        aligner = self._train_aligner()
+        self._train_aligner().save(self._lexicons)
+        workers = self._recipe.data.workers or (1 if len(self._store) < _MIN_PAIRS_FOR_PROCESSES else num_cores())
+        make = partial(_ChunkAligner, self._directory, self._recipe.data.reverse_target, self._lexicons, self._vocab)
         with progress("aligning", len(self._store), "pairs") as bar:
             for corpus in self._corpora:
-                given = self._given(corpus, corpus.file) if corpus.file is not None else None
-                for ids in corpus.chunks():
-                    pairs = self._pairs(corpus, ids)
-                    links = aligner.links(pairs) if given is None else list(islice(given, len(pairs)))
-                    yield [self._as_stored(corpus, own, len(tgt)) for own, (_, tgt) in zip(links, pairs, strict=True)]
-                    bar.advance(len(pairs))
-                if given is not None:
-                    next(given, None)  # compares the number of lines
+                if corpus.file is not None:
+                    chunks = self._given_chunks(corpus, corpus.file)
+                else:
+                    jobs = [(ids, corpus.tagged) for ids in stored_pairs.in_chunks(self._store, corpus.ids())]
+                    chunks = map_in_order(make, jobs, min(workers, max(len(jobs), 1)))
+                with closing(chunks):
+                    for links in chunks:
+                        yield links
+                        bar.advance(len(links))
+        shutil.rmtree(self._lexicons)
 
     def _train_aligner(self) -> LexicalAligner:
         """Train the statistical aligner on the corpora without a file."""
         corpora = [corpus for corpus in self._corpora if corpus.file is None]
         total = sum(corpus.stop - corpus.start for corpus in corpora)
         fraction = min(1.0, _MAX_PAIRS / max(total, 1))
-        vocab = max(self._tokenizers.src.vocab_size, self._tokenizers.tgt.vocab_size)
         with progress("training the aligner", round(2 * PASSES * total * fraction), "pairs") as bar:
 
             def read() -> Iterator[Pairs]:
                 for corpus in corpora:
-                    for ids in corpus.chunks(math.ceil((corpus.stop - corpus.start) * fraction)):
-                        yield self._pairs(corpus, ids)
+                    for ids in stored_pairs.in_chunks(self._store, corpus.ids(fraction)):
+                        yield self._reader.pairs(ids, corpus.tagged)
                         bar.advance(len(ids))
 
-            return LexicalAligner.train(read, vocab)
+            return LexicalAligner.train(read, self._vocab)
 
-    def _pairs(self, corpus: _StoredCorpus, ids: Ids) -> list[tuple[list[int], list[int]]]:
-        """Return token ids in reading order, without tags."""
-        sides = []
-        for side in (self._store.src, self._store.tgt):
-            tokens, lengths = side.gather(ids)
-            sides.append([part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])] if len(ids) else [])
-        reverse = self._recipe.data.reverse_target
-        return [
-            (src[1:] if corpus.tagged else src, tgt[::-1] if reverse else tgt) for src, tgt in zip(*sides, strict=True)
-        ]
+    def _given_chunks(self, corpus: _StoredCorpus, path: Path) -> Generator[list[set[TokenLink]]]:
+        """Yield the links of a corpus with a file of word alignments."""
+        given = self._given(corpus, path)
+        for ids in stored_pairs.in_chunks(self._store, corpus.ids()):
+            lengths = self._store.tgt.lengths[ids].tolist()
+            links = islice(given, len(ids))
+            yield [self._reader.as_stored(*own) for own in zip(links, repeat(corpus.tagged), lengths, strict=False)]
+        next(given, None)  # compares the number of lines
 
-    def _as_stored(self, corpus: _StoredCorpus, links: Iterable[tuple[int, int]], tgt_len: int) -> set[tuple[int, int]]:
-        """Return links between stored tokens, given those between tokens in reading order."""
-        if self._recipe.data.reverse_target:
-            links = ((source, tgt_len - 1 - target) for source, target in links)
-        return {(source + corpus.tagged, target) for source, target in links}
-
-    def _given(self, corpus: _StoredCorpus, path: Path) -> Iterator[set[tuple[int, int]]]:
+    def _given(self, corpus: _StoredCorpus, path: Path) -> Iterator[set[TokenLink]]:
         """Yield the links of the tokens of each stored pair from a file of word alignments."""
         recipe = self._recipe
         cleaner = Cleaner(recipe.data, recipe.src_lang, recipe.tgt_lang)
-        stored = (pair for ids in corpus.chunks() for pair in self._pairs(corpus, ids))
+        chunks = stored_pairs.in_chunks(self._store, corpus.ids())
+        stored = (pair for ids in chunks for pair in self._reader.pairs(ids, corpus.tagged))
         expected = next(stored, None)
         pairs = read_pairs(corpus.corpus, ReadOptions.from_recipe(recipe))
         for number, (pair, line) in enumerate(zip_longest(pairs, read_lines(path)), start=1):
@@ -236,7 +272,7 @@ def _encode(tokenizer: Tokenizer, text: str, line: str, form: UnicodeForm) -> tu
     return tokens, words_of_starts(text, starts, words_as_given(line, form))
 
 
-def link_tokens(links: Links, src_words: Sequence[int | None], tgt_words: Sequence[int | None]) -> set[tuple[int, int]]:
+def link_tokens(links: Links, src_words: Sequence[int | None], tgt_words: Sequence[int | None]) -> set[TokenLink]:
     """Link all tokens of linked words. src_words, tgt_words: word of each token, see `words_of_starts`."""
     linked = set(links)
     return {

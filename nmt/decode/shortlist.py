@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from nmt.alignment.lexical import Pairs, estimate_lexicon
+from nmt.alignment.stored_pairs import in_chunks, read_pairs
 from nmt.data.store import PairStore, SideStore
 from nmt.recipe import UserError
 from nmt.special_ids import EOS_ID
@@ -33,8 +33,7 @@ from nmt.text.tokenizer import Tokenizers
 _FORMAT = "nmt-shortlist-1"
 _ARRAYS = ("frequent", "offsets", "pieces")
 
-# (source token, target token) pairs per chunk of the aligner, and tokens per chunk when counting.
-_CHUNK_CELLS = 4_000_000
+# Tokens per chunk when counting.
 _CHUNK_TOKENS = 1 << 22
 
 Ints = NDArray[np.integer[Any]]
@@ -117,11 +116,11 @@ def make_shortlist(
     src_size, tgt_size = tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
     vocab = max(src_size, tgt_size)
     ids = np.linspace(0, len(store) - 1, min(len(store), max_pairs)).astype(np.int64)
-    chunks = _in_chunks(store, ids)
+    chunks = in_chunks(store, ids)
 
     def read() -> Iterator[Pairs]:
         for chunk in chunks:
-            yield _read_pairs(store, chunk, -1 if reverse_target else 1)
+            yield read_pairs(store, chunk, -1 if reverse_target else 1)
             progress(len(chunk))
 
     keys = estimate_lexicon(read, vocab).best(best)
@@ -136,31 +135,12 @@ def make_shortlist(
 def coverage(shortlist: Shortlist, store: PairStore) -> tuple[float, float]:
     """Return the mean number of candidates per sentence, and the fraction of target tokens that are candidates."""
     sizes, covered, total = 0, 0, 0
-    for chunk in _in_chunks(store, np.arange(len(store))):
-        for src, tgt in _read_pairs(store, chunk):
+    for chunk in in_chunks(store, np.arange(len(store))):
+        for src, tgt in read_pairs(store, chunk):
             own = shortlist.candidates([src], [()])[0]
             sizes, total = sizes + int(own.sum()), total + len(tgt)
             covered += int(own[list(tgt)].sum())
     return sizes / max(len(store), 1), covered / max(total, 1)
-
-
-def _in_chunks(store: PairStore, ids: Ints) -> list[Ints]:
-    """Split pairs into chunks that bound the memory of the aligner."""
-    cells = (store.src.lengths[ids].astype(np.int64) + 1) * store.tgt.lengths[ids]
-    numbers = np.cumsum(cells) // _CHUNK_CELLS
-    return np.split(ids, np.flatnonzero(np.diff(numbers)) + 1)
-
-
-def _read_pairs(store: PairStore, ids: Ints, tgt_step: int = 1) -> Pairs:
-    """Read source and target token ids; a `tgt_step` of -1 reverses the target."""
-    src, tgt = (_read_side(side, ids) for side in (store.src, store.tgt))
-    return [(source, target[::tgt_step]) for source, target in zip(src, tgt, strict=True)]
-
-
-def _read_side(side: SideStore, ids: Ints) -> list[list[int]]:
-    tokens, lengths = side.gather(ids)
-    flat = tokens.tolist()
-    return [flat[start:end] for start, end in pairwise([0, *np.cumsum(lengths).tolist()])]
 
 
 def _count(side: SideStore, vocab_size: int) -> Ints:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nmt.alignment import stored_pairs
 from nmt.alignment.lexical import LexicalAligner, agreed_links
 from nmt.alignment.training import LINKS_FOLDER, link_tokens, open_links, prepare_links
 from nmt.alignment.words import parse_links
@@ -95,7 +96,8 @@ def corpus(*options: str) -> str:
 GIVEN = corpus("alignment='train.links'")
 
 
-def test_statistical_links_are_those_of_the_stored_tokens(folder: Path) -> None:
+def test_statistical_links_are_those_of_the_stored_tokens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_pairs, "CHUNK_CELLS", 100)
     _, prepared, links = prepared_links(folder)
     store = PairStore(prepared.directory, "train")
     pairs = []
@@ -105,6 +107,18 @@ def test_statistical_links_are_those_of_the_stored_tokens(folder: Path) -> None:
     assert links == [sorted(own) for own in agreed_links(pairs)]
     report = json.loads((prepared.directory / LINKS_FOLDER / "alignment.json").read_text())
     assert report["links"] == sum(map(len, links)) > 100
+
+
+@pytest.mark.slow
+def test_links_do_not_depend_on_the_number_of_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_pairs, "CHUNK_CELLS", 100)
+    options = (corpus("tag='<web>'"), "data.reverse_target=true")
+    results = []
+    for workers in (1, 2):
+        _, prepared, links = prepared_links(folder, *options, f"data.workers={workers}", run=f"run{workers}")
+        files = sorted((prepared.directory / LINKS_FOLDER).iterdir())
+        results.append([links, {path.name: path.read_bytes() for path in files}])
+    assert results[0] == results[1]
 
 
 def test_unseen_tokens_have_links_by_position() -> None:
@@ -150,6 +164,7 @@ def test_corpora_with_and_without_a_file(folder: Path) -> None:
     corpora = [
         "{kind='text', src='train.en', tgt='train.de', alignment='train.links'}",
         "{kind='toy', pairs=50}",
+        "{kind='toy', pairs=1}",  # duplicates the first pair of the corpus before it
     ]
     options = ("tokenizer.vocab_size=400",)
     _, prepared, links = prepared_links(folder, f"data.train=[{', '.join(corpora)}]", *options)
