@@ -94,7 +94,7 @@ def run(recipe: Recipe) -> None:
 def prepare(recipe: Recipe) -> Prepared:
     """Clean the corpora, train the tokenizers and write the token store.
 
-    Raises UserError if a run that uses the present data would lose it.
+    Raises UserError if a run that uses the current data would lose it.
     """
     recipe = with_start_model(recipe)
     with run_lock(recipe.directory):

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from nmt.bench.flops import Matmul
 from nmt.devices.precision import ComputeType as Precision
+from nmt.devices.precision import torch_dtype
 
 if sys.platform != "win32":
     import resource
@@ -23,8 +24,6 @@ _SECONDS_PER_MEASUREMENT = 0.05
 _MEASUREMENTS = 6
 # Larger outputs (such as logits) are measured on fewer rows, which are equally fast per row.
 _MAX_OUTPUT_ELEMENTS = 1 << 28
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def synchronize(device: torch.device) -> None:
@@ -76,8 +75,8 @@ def measure_linear(matmuls: Sequence[Matmul], precision: Precision, device: torc
 @torch.inference_mode()
 def _seconds(matmul: Matmul, precision: Precision, device: torch.device) -> float:
     rows = min(matmul.rows, max(1, _MAX_OUTPUT_ELEMENTS // matmul.outer))
-    x = torch.randn(rows, matmul.inner, device=device).to(DTYPES[precision])
-    weight = torch.randn(matmul.outer, matmul.inner, device=device).to(DTYPES[precision])
+    x = torch.randn(rows, matmul.inner, device=device).to(torch_dtype(precision))
+    weight = torch.randn(matmul.outer, matmul.inner, device=device).to(torch_dtype(precision))
     _time(x, weight, 1)  # libraries select and prepare their kernel in the first call
     repeats = max(1, round(_SECONDS_PER_MEASUREMENT / max(_time(x, weight, 1), 1e-6)))
     fastest = min(_time(x, weight, repeats) for _ in range(_MEASUREMENTS)) / repeats

@@ -59,11 +59,6 @@ class ModelFlops:
     tgt_vocab_size: int
 
     @property
-    def attended_pair(self) -> int:
-        """FLOPs per visible query-key pair of the decoder."""
-        return 4 * self._widths[1]
-
-    @property
     def _widths(self) -> tuple[int, int]:
         """Dimensions of all heads of an attention, of the encoder and of the decoder."""
         return self.recipe.encoder_heads * self.recipe.head_width, self.recipe.num_heads * self.recipe.head_width

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
 
-from nmt.bench.device import DTYPES, LinearRate, measure_linear, peak_memory, reset_peak_memory, synchronize
+from nmt.bench.device import LinearRate, measure_linear, peak_memory, reset_peak_memory, synchronize
 from nmt.bench.flops import ModelFlops
 from nmt.bench.model_specs import ModelSpec
 from nmt.bench.statistics import Spread
 from nmt.data.loader import Update
 from nmt.data.store import PairStore
+from nmt.devices.precision import torch_dtype
 from nmt.model.attention import choose_kernel
 from nmt.models import build_model
 from nmt.processes.distributed import World
@@ -178,7 +179,7 @@ class TrainingBench:
         return 1 - (int(src.sum()) + int(tgt.sum())) / rows
 
     def _attention_padding(self, updates: list[Update]) -> float:
-        model, dtype = self.trainer.model.recipe, DTYPES[self.trainer.updater.precision]
+        model, dtype = self.trainer.model.recipe, torch_dtype(self.trainer.updater.precision)
         micros = [micro for update in updates for micro in update.micro_batches]
         sides = [side for micro in micros for side in (micro.batch.src, micro.batch.tgt)]
         query = torch.empty(0, model.head_width, dtype=dtype, device=self._world.device)

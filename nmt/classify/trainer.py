@@ -114,7 +114,7 @@ class ClassifierTrainer:
         )
 
     def _update(self, plan: EpochPlan, step: int) -> float:
-        """Make update number `step` and return its loss: the mean cross-entropy of its examples."""
+        """Perform update number `step` and return its loss: the mean cross-entropy of its examples."""
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         num_examples, total = len(plan.sentences(self.state.update)), 0.0

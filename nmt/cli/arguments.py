@@ -15,8 +15,8 @@ from nmt.logs import say
 from nmt.recipe import UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.streams.output import STANDARD_STREAM, require_not_input
-from nmt.text.lines import input_name, read_lines
+from nmt.streams.output import require_not_input
+from nmt.text.lines import STANDARD_STREAM, input_name, read_lines
 
 
 def packaged_recipes(folder: str = "") -> dict[str, Path]:

@@ -76,7 +76,7 @@ def heads(
     """Show how much each attention head contributes to given translations, and what it attends to.
 
     Heads are listed by importance: the gradient of the negative log-likelihood (nll) with respect to a mask on the head
-    (Michel et al. 2019). The change of the nll without the head is measured, too; some hundred pairs are enough.
+    (Michel et al. 2019). The change of the nll without the head is measured, too; a few hundred pairs are enough.
 
     nmt heads runs/mine valid.en valid.de --plot heads.png
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, assert_never
+from typing import Annotated, Any, cast
 
 import typer
 
 from nmt.data.corpus import sacrebleu_files
 from nmt.evaluate.metrics import Scorer, bleu_tokenizer, check_aligned, make_scorer
 from nmt.evaluate.moses import LANGUAGES
-from nmt.evaluate.tables import Table, format_tables
+from nmt.evaluate.tables import Style, Table, format_tables
 from nmt.logs import say, warn
 from nmt.recipe import UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
@@ -181,7 +181,7 @@ class MetricOptions:
         return self.lang or text.tgt_lang or "en"
 
     def scorers(self, text: TestSet) -> list[Scorer]:
-        """Make the scorers; raises UserError for an unknown metric or a missing language."""
+        """Create the scorers; raises UserError for an unknown metric or a missing language."""
         names = self._names()
         for name in names:
             if (self.lang or text.tgt_lang) is None and name.startswith(("bleu-tokenized", "bleu-compound")):
@@ -229,14 +229,7 @@ def _has_upper_case(lines: Sequence[str]) -> bool:
 
 def print_results(document: Mapping[str, Any], tables: Sequence[Table], output: Format) -> None:
     """Print results, as JSON or as tables."""
-    match output:
-        case Format.json:
-            typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
-        case Format.text:
-            typer.echo(format_tables(tables, "text"), nl=False)
-        case Format.markdown:
-            typer.echo(format_tables(tables, "markdown"), nl=False)
-        case Format.latex:
-            typer.echo(format_tables(tables, "latex"), nl=False)
-        case _:
-            assert_never(output)
+    if output is Format.json:
+        typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
+    else:
+        typer.echo(format_tables(tables, cast(Style, output.value)), nl=False)

@@ -51,7 +51,7 @@ class _Text:
 
     @classmethod
     def given(cls, prefix: str, src: Path | None, tgt: Path | None, tsv: Path | None) -> _Text:
-        """Make the text that the options name; raises CommandError unless it is `src` and `tgt`, or `tsv`."""
+        """Return the text that the options name; raises CommandError unless it is `src` and `tgt`, or `tsv`."""
         if src is not None and tgt is not None and tsv is None:
             return cls((src, tgt))
         if tsv is not None and src is None and tgt is None:

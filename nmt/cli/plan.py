@@ -31,7 +31,7 @@ def plan(
     """Forecast a run before it starts: updates, epochs, load balance, memory, disk and time.
 
     Counts are exact, because the pairs of every update follow from the recipe and the prepared text. Time and memory
-    come from a short training in a temporary directory on this machine, which must be idle otherwise. The time has a
+    come from a short training in a temporary directory on this machine, which must be otherwise idle. The time has a
     95 % confidence interval, which assumes that the speed of the machine does not change.
 
     Without prepared text, only model and disk are known; run `nmt prepare RECIPE` first. The forecast is saved in the

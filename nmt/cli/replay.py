@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,9 +44,7 @@ def replay(
     source = ReplaySource.find(run_dir, step)
     if device is not None:
         train = source.recipe.train.model_copy(update={"device": device})
-        source = ReplaySource(
-            source.run, step, source.checkpoint, source.following, source.recipe.model_copy(update={"train": train})
-        )
+        source = replace(source, recipe=source.recipe.model_copy(update={"train": train}))
     with start_world(source.recipe.train.device, "rerun the command") as world:
         if world.size > 1:
             raise UserError(f"nmt replay uses one process, got {world.size}; run it without torchrun")

@@ -157,10 +157,8 @@ def _tuning_set(
 
 
 def _read_lists(src: Path, nbest: Path) -> tuple[list[str], list[list[Candidate]]]:
-    sources, lists = (
-        list(read_lines(src, allow_pipe=True)),
-        read_n_best(read_lines(nbest, allow_pipe=True), input_name(nbest)),
-    )
+    sources = list(read_lines(src, allow_pipe=True))
+    lists = read_n_best(read_lines(nbest, allow_pipe=True), input_name(nbest))
     require_lines(src, sources)
     if len(sources) != len(lists):
         raise UserError(

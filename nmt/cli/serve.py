@@ -13,7 +13,7 @@ import typer
 
 from nmt.cli.arguments import Device, Engine, Precision, languages
 from nmt.cli.engines import choose_engine, load_scorer, load_translator
-from nmt.logs import say
+from nmt.logs import warn
 from nmt.recipe import CommandError, override_decode
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.models import ServedModel
@@ -70,7 +70,7 @@ def serve(
     keys = None if api_keys is None else ApiKeys(api_keys)
     bound = open_socket(host, port)
     if keys is None and not ipaddress.ip_address(bound.getsockname()[0]).is_loopback:
-        say(f"warning: {host} is reachable from other machines without an API key; see --api-keys")
+        warn(f"{host} is reachable from other machines without an API key; see --api-keys")
     batching = BatchingOptions(batch_lines, queue_lines, max_delay)
     options = [*(settings or ()), *(["split_sentences=true"] if split_sentences else [])]
     served = [

@@ -210,8 +210,8 @@ class RememberingTranslator:
 
     def _key(self, line: str, prefix: str, required: Sequence[Required], glossary: Glossary | None) -> bytes:
         terms = [] if glossary is None else glossary.required(line)
-        facts = [self._settings_json, line, prefix, required, *([terms] if terms else [])]
-        return _sha256(json.dumps(facts).encode())
+        content = [self._settings_json, line, prefix, required, *([terms] if terms else [])]
+        return _sha256(json.dumps(content).encode())
 
 
 def _translation(

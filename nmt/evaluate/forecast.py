@@ -71,7 +71,8 @@ class Forecast:
     """Forecast of a run.
 
     options:    non-default options of the recipe, as TOML
-    checkpoint, disk, disk_free: bytes of a checkpoint, of all files that training keeps, and of the free disk space
+    checkpoint, disk: bytes of a checkpoint, and of all files that training keeps
+    disk_free:   bytes of free disk space and of the run's checkpoints, which will be removed
     text, speed: None without prepared text, or without a measurement
     """
 

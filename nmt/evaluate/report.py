@@ -5,8 +5,6 @@ The caller collects them; `nmt/evaluate/report_format.py` formats them. Field na
 
 from __future__ import annotations
 
-import math
-import os
 import platform
 import re
 import subprocess
@@ -21,8 +19,10 @@ import torch
 from nmt.data.leaks import LeakCounts
 from nmt.evaluate.forecast import Forecast
 from nmt.evaluate.metrics import GroupScore, Score
+from nmt.processes.parallel import num_cores
 from nmt.recipe import Recipe
 from nmt.train.state import Change
+from nmt.train.validate import perplexity
 
 _PACKAGES = ("nmt", "torch", "sentencepiece", "sacrebleu", "sacremoses", "numpy")
 
@@ -100,9 +100,7 @@ class TrainingSummary:
     @property
     def valid_perplexity(self) -> float | None:
         """Perplexity per validation token at the best validation."""
-        if self.valid_nll is None:
-            return None
-        return math.exp(self.valid_nll) if self.valid_nll < 700 else math.inf  # exp(710) overflows
+        return None if self.valid_nll is None else perplexity(self.valid_nll)
 
 
 @dataclass(frozen=True)
@@ -196,9 +194,8 @@ def summarize(recipe: Recipe) -> str:
 
 def describe_machine() -> Machine:
     """Return CPU and GPUs of this machine."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
-    return Machine(_cpu_model(), cores, gpus)
+    return Machine(_cpu_model(), num_cores(), gpus)
 
 
 def describe_software() -> dict[str, str]:

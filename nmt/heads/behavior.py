@@ -93,7 +93,7 @@ class _Collector:
     """Sums over the queries of all batches.
 
     frequencies: occurrences of each source and of each target token, as a table by token id
-    pairs:       indices of the pairs of the present batch
+    pairs:       indices of the pairs of the current batch
     attended:    of each cross-attention and pair, the most attended source token, (num_heads, queries)
     """
 

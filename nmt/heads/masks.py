@@ -52,7 +52,7 @@ def all_heads(model: Transformer) -> list[Head]:
 
 
 class HeadMasks:
-    """Factors of the heads of a model, 1 at first. Models whose layers are replaced later need new masks.
+    """Factors of the heads of a model, initially 1. Models whose layers are replaced later need new masks.
 
     factors: of each attention, (num_heads,), or (total, num_heads) for each position of packed sentences
     """

@@ -80,7 +80,8 @@ def write_pruned(loaded: LoadedModel, kept: KeptHeads, out: Path) -> Transformer
     Options that name heads for alignments are adapted.
     """
     pruned = prune(loaded.transformer, kept)
-    origin = {kind: [list(heads) for key, heads in kept.items() if key.kind == kind] for kind in _kinds(kept)}
+    kinds = dict.fromkeys(key.kind for key in kept)
+    origin = {kind: [list(heads) for key, heads in kept.items() if key.kind == kind] for kind in kinds}
     metadata = replace(
         loaded.metadata,
         decode=_renumber_alignment_heads(loaded, kept),
@@ -89,10 +90,6 @@ def write_pruned(loaded: LoadedModel, kept: KeptHeads, out: Path) -> Transformer
     tokenizer_files = Tokenizers.load(loaded.directory).files()
     write_directory(out, model_files(pruned.recipe, model_tensors(pruned), tokenizer_files, metadata))
     return pruned
-
-
-def _kinds(kept: KeptHeads) -> list[str]:
-    return list(dict.fromkeys(key.kind for key in kept))
 
 
 def _renumber_alignment_heads(loaded: LoadedModel, kept: KeptHeads) -> DecodeRecipe:

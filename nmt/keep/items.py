@@ -62,14 +62,9 @@ class ItemGrammar:
     src_lang: ISO 639 code, for the written form of numbers
     """
 
-    kinds: frozenset[str]
+    kinds: Collection[str]
     src_lang: str
     tgt_lang: str
-
-    @classmethod
-    def of(cls, kinds: Collection[str], languages: tuple[str, str]) -> ItemGrammar:
-        """Return the grammar of a source and a target language."""
-        return cls(frozenset(kinds), *languages)
 
     def find_source(self, text: str) -> list[Item]:
         """Return the items of a text to translate, in order."""

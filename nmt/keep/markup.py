@@ -309,8 +309,8 @@ class _Placement:
     @staticmethod
     def _project(word: float, src: Interval, tgt: Interval) -> float:
         """Return the target position on the diagonal."""
-        share = (word - src.start) / max(1, src.end - src.start)
-        return tgt.start + share * (tgt.end - tgt.start)
+        fraction = (word - src.start) / max(1, src.end - src.start)
+        return tgt.start + fraction * (tgt.end - tgt.start)
 
     def _insert_around(self, element: Element, words: Interval, interval: Interval, limit: int) -> None:
         first, last = self._tgt[interval.start], self._tgt[interval.end - 1]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from nmt.alignment.lexical import agreed_links
 from nmt.decode.glossary import Glossary, Required
 from nmt.decode.text_translator import TextTranslator
-from nmt.decode.translation import Translation
+from nmt.decode.translation import Translation, join_parts
 from nmt.keep.items import Item, ItemGrammar, is_number_word
 from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
 from nmt.logs import counted
@@ -95,7 +95,7 @@ class KeepingTranslator:
         """
         self.fallbacks = Fallbacks()
         self._translator = translator
-        self._grammar = ItemGrammar.of(kinds, languages)
+        self._grammar = ItemGrammar(kinds, *languages)
         self._keeps_markup, self._entities = "markup" in kinds, entities
 
     @property
@@ -214,10 +214,8 @@ class KeepingTranslator:
             missing = (self._grammar.written(item) for item in pairing.missing)
             phrases.append((*(required[i] if required else ()), *missing))
         again_lines = [lines[i] for i in again]
-        texts, own_prefixes = (
-            [line.marked.text for line in again_lines],
-            [prefixes[i] if prefixes else "" for i in again],
-        )
+        texts = [line.marked.text for line in again_lines]
+        own_prefixes = [prefixes[i] if prefixes else "" for i in again]
         own_glossaries = None if glossary is None else [glossary[i] for i in again]
         try:
             results = (
@@ -267,14 +265,7 @@ class KeepingTranslator:
 
     def _joined(self, line: _Line, segments: Sequence[_Segment], translations: Sequence[Translation]) -> Translation:
         """Join the segments of a line; their items replace those that their translations have."""
-        first = Translation("", 0.0, 0.0, [])
-        merged = replace(
-            first,
-            score=sum(one.score for one in translations) / max(1, len(translations)),
-            log_prob=sum(one.log_prob for one in translations),
-            pieces=[piece for one in translations for piece in one.pieces],
-            token_log_probs=[value for one in translations for value in one.token_log_probs],
-        )
+        merged = replace(join_parts(translations), alignment=None)
         for keeps_number_words in (True, False):
             text, links = self._join(line, segments, translations, keeps_number_words=keeps_number_words)
             inserted = self._insert(line, text, links, strict=True)

@@ -1,7 +1,7 @@
 """Phrase bias: soft constraints that prefer or avoid words and phrases.
 
 Outputs are ranked and scored as if their log-probability were higher by the biases of the phrases that they contain. A
-positive bias counts once per output, since repetition would otherwise pay. A negative bias counts each time. The
+positive bias counts once per output, to not reward repetition. A negative bias counts each time. The
 reported log-probability remains the model's.
 
 Each matched token of a preferred phrase earns a part of its bias as credit, which keeps the hypothesis in the beam

@@ -119,7 +119,7 @@ def parse_message(content_type: str, body: bytes, kind: type[Message]) -> Messag
 
 
 def _parse_form(body: bytes) -> dict[str, str | list[str]]:
-    """Parse an URL-encoded form; repeated fields become lists."""
+    """Parse a URL-encoded form; repeated fields become lists."""
     fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS, errors="strict")
     return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
 

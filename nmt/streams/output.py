@@ -20,14 +20,10 @@ from nmt.recipe import UserError
 from nmt.storage.sealed import writes_through
 from nmt.streams.part import Origin, PartFile, open_part, part_path
 from nmt.streams.sink import Sink, write_errors
-from nmt.text.lines import count_lines, read_lines
+from nmt.text.lines import STANDARD_STREAM, count_lines, read_lines
 
 # Opening these would truncate a file that standard output is redirected to.
 _NAMES_OF_STANDARD_OUTPUT = {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
-
-
-STANDARD_STREAM = Path("-")
-"""Standard input or output as an argument of a command."""
 
 
 def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> None:

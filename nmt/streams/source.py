@@ -16,11 +16,19 @@ from time import monotonic
 from nmt.decode.glossary import Glossary
 from nmt.recipe import UserError
 from nmt.streams.records import Format, Record, RecordReader
-from nmt.text.lines import MAX_LINE_BYTES, InvalidUtf8, count_lines, decode_lines, line_too_long, read_lines
+from nmt.text.lines import (
+    MAX_LINE_BYTES,
+    STANDARD_STREAM,
+    InvalidUtf8,
+    count_lines,
+    decode_lines,
+    input_name,
+    line_too_long,
+    read_lines,
+)
 
 _BLOCK_BYTES = 1 << 16
 _MAX_WAIT = 1e6  # seconds; `select` rejects very large timeouts
-_STANDARD_INPUT = Path("-")
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ class Source:
         """
         terms = None if glossary is None else Glossary.load(glossary)
         source = cls(path, reader, invalid_utf8, prefixes, required, terms)
-        if path == _STANDARD_INPUT:
+        if path == STANDARD_STREAM:
             source = replace(source, pipe=PipeLines(_standard_input(), source.name))
         elif path.exists() and not path.is_file() and not path.is_dir():
             try:
@@ -69,12 +77,12 @@ class Source:
     @property
     def name(self) -> str:
         """The name of the input in messages."""
-        return "standard input" if self.path == _STANDARD_INPUT else str(self.path)
+        return input_name(self.path)
 
     @property
     def is_terminal(self) -> bool:
         """Whether the input is typed at a terminal."""
-        return self.path == _STANDARD_INPUT and os.isatty(_standard_input())
+        return self.path == STANDARD_STREAM and os.isatty(_standard_input())
 
     def check(self) -> int | None:
         """Read a whole file to report errors before translation starts; return its number of lines, None for a pipe.

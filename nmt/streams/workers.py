@@ -165,7 +165,7 @@ Load = Callable[[], WindowTranslator]
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """The processes that translate: the current process alone, and in a subclass several.
+    """The processes that translate: here only the current one; a subclass has several.
 
     size:         processes of the job; each runs the same command, and the first one writes the output
     on_gpu:       whether windows are large enough for the batches of a GPU

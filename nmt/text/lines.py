@@ -25,7 +25,8 @@ InvalidUtf8 = Literal["error", "replace"]
 MAX_LINE_BYTES = 1 << 24
 """Longer lines are errors: the file is probably not text, and its lines could exhaust memory."""
 
-_STANDARD_INPUT = Path("-")
+STANDARD_STREAM = Path("-")
+"""Standard input or output as an argument of a command."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 20
 _UTF16_SAMPLE_BYTES = 200
@@ -78,7 +79,7 @@ def decode_lines(
 
 def input_name(path: Path) -> str:
     """Return the name of an input for errors and tables: its path, or `standard input` for `-`."""
-    return "standard input" if path == _STANDARD_INPUT else str(path)
+    return "standard input" if path == STANDARD_STREAM else str(path)
 
 
 def count_lines(path: Path) -> int:
@@ -148,7 +149,7 @@ def _reject_utf16(start: bytes, name: str) -> None:
 
 
 def _open_input(path: Path) -> io.BufferedReader:
-    if path != _STANDARD_INPUT:
+    if path != STANDARD_STREAM:
         return path.open("rb")
     if sys.stdin is None:
         raise UserError("standard input is closed; expected text; name a file, or use a pipe")

@@ -42,7 +42,7 @@ class RateRange:
     """Result of the test.
 
     steepest: rate at which the smoothed loss falls fastest per factor of the rate
-    lowest:   rate with the lowest smoothed loss; higher rates diverge or stop to improve
+    lowest:   rate with the lowest smoothed loss; higher rates diverge or no longer improve
     diverged: whether the loss diverged before the last rate
     """
 

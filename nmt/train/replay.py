@@ -57,7 +57,7 @@ class ReplaySource:
 
     @classmethod
     def find(cls, run: Path, step: int) -> ReplaySource:
-        """Select the checkpoints around an update; raises UserError if the run cannot have made it."""
+        """Select the checkpoints around an update; raises UserError if the run cannot have reached it."""
         checkpoints = list_checkpoints(run)
         if not checkpoints and not (run / "recipe.toml").is_file():
             raise UserError(f"{run} has no checkpoints and no recipe.toml; it must be the directory of a run")
@@ -142,7 +142,7 @@ class Replayer:
             self._validate()
 
     def replay(self) -> Replay:
-        """Advance to the update and make it."""
+        """Advance to the update and repeat it."""
         trainer, source = self._trainer, self.source
         self._advance(source.step - 1)
         update = next(self._batches)

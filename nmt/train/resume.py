@@ -134,7 +134,10 @@ def record_changes(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
 
 
 def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, valid: str, is_finished: bool) -> str:
-    """Discard scores of another validation text than `valid`, or of other options unless finished; return a message."""
+    """Discard scores of a validation text other than `valid` and, in an unfinished run, of other options.
+
+    Returns a message for the log, "" if there is nothing to report.
+    """
     before = _recipe_of(checkpoint)
     if not state.scores:
         return ""

@@ -210,7 +210,7 @@ class Trainer:
             raise Stopped(stop.agreed)
 
     def update(self, update: Update) -> UpdateResult:
-        """Make the next update and advance the state."""
+        """Perform the next update and advance the state."""
         state = self.state
         result = self.updater(update, state.step + 1)
         state.step += 1
@@ -389,7 +389,7 @@ class Trainer:
 
 
 def build_trainer(recipe: Recipe, prepared: Prepared, world: World) -> Trainer:
-    """Build a trainer to make single updates in a scratch run directory; its checkpoints would have no model files."""
+    """Build a trainer for single updates in a scratch run directory; its checkpoints would have no model files."""
     tokenizers = prepared.tokenizers
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)

@@ -43,7 +43,7 @@ class UpdateResult:
 
 
 class Updater:
-    """Makes updates: forward and backward over the micro-batches, all-reduce, gradient clipping, Adam.
+    """Performs updates: forward and backward over the micro-batches, all-reduce, gradient clipping, Adam.
 
     schedule: learning rate of each update, counted from 1
     """
@@ -66,7 +66,7 @@ class Updater:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def __call__(self, update: Update, step: int) -> UpdateResult:
-        """Make update number `step`, counted from 1."""
+        """Perform update number `step`, counted from 1."""
         self.model.scale_dropout(dropout_scale(self.recipe.train, step))
         self.optimizer.zero_grad(set_to_none=True)
         loss, nll = self._accumulate_gradients(update, step)

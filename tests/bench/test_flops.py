@@ -42,7 +42,8 @@ def test_training_step_equals_the_count_of_torch(
     lengths = np.full(num_pairs, src_length), np.full(num_pairs, tgt_length)
     # The kernel also computes future keys, then masks them.
     masked_pairs = num_pairs * recipe.num_decoder_layers * (tgt_length * (tgt_length - 1) // 2)
-    assert counter.get_total_flops() == flops.training(*lengths) + 3 * flops.attended_pair * masked_pairs
+    flops_per_pair = 4 * recipe.num_heads * recipe.head_width
+    assert counter.get_total_flops() == flops.training(*lengths) + 3 * flops_per_pair * masked_pairs
 
 
 @RECIPES

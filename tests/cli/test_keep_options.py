@@ -32,7 +32,7 @@ def test_a_random_model_keeps_everything(model: Path, marked: Path, nmt: Nmt, en
         pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     status, out, err = nmt("translate", model, marked, "--keep", ALL, "--engine", engine, "--device", "cpu")
     assert status == 0
-    grammar = ItemGrammar.of(ALL.split(","), ("en", "de"))
+    grammar = ItemGrammar(ALL.split(","), "en", "de")
     lines = out.split("\n")[:-1]
     assert len(lines) == len(LINES)
     for line, source in zip(lines, LINES, strict=True):

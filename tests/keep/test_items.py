@@ -8,7 +8,7 @@ KINDS = ("numbers", "urls", "emails", "placeholders")
 
 
 def found(text: str, *kinds: str, language: str = "en") -> list[str]:
-    return [item.text for item in ItemGrammar.of(kinds or KINDS, (language, "de")).find_source(text)]
+    return [item.text for item in ItemGrammar(kinds or KINDS, language, "de").find_source(text)]
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ def test_numbers_of_other_kinds_do_not_count() -> None:
     ],
 )
 def test_written_form(languages: tuple[str, str], source: str, written: str) -> None:
-    grammar = ItemGrammar.of(KINDS, languages)
+    grammar = ItemGrammar(KINDS, *languages)
     (item,) = grammar.find_source(source)
     assert grammar.written(item) == written
     assert [one.text for one in grammar.find_target(written)] == [written]
 
 
 def pairs(source: str, target: str) -> tuple[list[tuple[str, str]], list[str], list[str]]:
-    grammar = ItemGrammar.of(KINDS, ("en", "de"))
+    grammar = ItemGrammar(KINDS, "en", "de")
     pairing = grammar.pair(grammar.find_source(source), grammar.find_target(target))
     return (
         [(one.text, other.text) for one, other in pairing.pairs],
@@ -96,7 +96,7 @@ def test_pairs_ignore_case_and_are_one_to_one() -> None:
     ],
 )
 def test_holds(target: str, lenient: bool, strict: bool) -> None:
-    grammar = ItemGrammar.of(KINDS, ("en", "de"))
+    grammar = ItemGrammar(KINDS, "en", "de")
     items = grammar.find_source("37 euros" if "500" not in target else "37 euros 1,500")
     assert grammar.holds(items, target, strict=False) is lenient
     assert grammar.holds(items, target) is strict

@@ -16,7 +16,7 @@ from tests.keep.marked_lines import marked_line
 from tests.keep.noisy_translator import NoisyTranslator
 
 KINDS = ("markup", "numbers", "urls", "emails", "placeholders")
-GRAMMAR = ItemGrammar.of(KINDS, ("en", "de"))
+GRAMMAR = ItemGrammar(KINDS, "en", "de")
 
 
 def keeping(noisy: NoisyTranslator, *kinds: str) -> KeepingTranslator:
