@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.checkpoint import load_model
 from nmt.decode.generator import TextGenerator
 from nmt.decode.scoring import Scorer
@@ -153,6 +154,33 @@ def test_commands(language_model: Path, nmt: Nmt, tmp_path: Path) -> None:
     first, _, third = out.splitlines()
     assert first.startswith("the text")
     assert third.startswith("été")
+
+
+def test_a_language_model_is_a_feature_of_reranking(language_model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    texts = ["the text", "xq zzz", "a dog"]
+    translation = parse_recipe(
+        """
+        name = "random"
+        src_lang = "de"
+        tgt_lang = "en"
+        data = { train = [{ kind = "toy" }], valid = [{ kind = "toy" }] }
+        model = { d_model = 8, d_ff = 8, num_heads = 1, num_encoder_layers = 1, num_decoder_layers = 1 }
+        """
+    )
+    write_random_model(tmp_path / "model", translation, number_tokenizers(20))
+    (tmp_path / "src").write_text("w1 w2\n")
+    (tmp_path / "nbest").write_text("".join(f"1\t{-1.0}\t{text}\n" for text in texts))
+    (tmp_path / "weights").write_text("[weights]\ngiven = 0.0\nlength = 0.0\nmodel = 0.0\nmodel-2 = 1.0\n")
+    arguments = (tmp_path / "model", tmp_path / "src", tmp_path / "nbest", "--weights", tmp_path / "weights")
+    code, out, err = nmt("rerank", *arguments, "--model", language_model, "--n-best", "3", "--device", "cpu")
+    assert code == 0, err
+    found = {text: float(score) for _, score, text in (line.split("\t") for line in out.splitlines())}
+    assert found == pytest.approx({text: -bits(language_model, text) * math.log(2) for text in texts}, rel=1e-3)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+
+    code, _, err = nmt("rerank", *arguments, "--reverse-model", language_model)
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "translates from zxx to en; --reverse-model must translate from en to de" in err
 
 
 @pytest.mark.parametrize(

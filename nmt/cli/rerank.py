@@ -26,7 +26,7 @@ from nmt.cli.arguments import (
 from nmt.decode.scoring import Scorer
 from nmt.evaluate.sentence_counts import sentence_counts
 from nmt.logs import progress, say
-from nmt.recipe import UserError
+from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.rerank.mert import TunedWeights, TuningSet, tune_from_list_score
 from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
 from nmt.rerank.rerank import (
@@ -62,7 +62,7 @@ def rerank(
     nbest: NBestArgument,
     models: Annotated[
         list[Path] | None,
-        typer.Option("--model", help="Additional model of the same languages, e.g. a right-to-left one; repeatable."),
+        typer.Option("--model", help="Additional model of the same languages, or a language model; repeatable."),
     ] = None,
     reverse_models: Annotated[
         list[Path] | None, typer.Option("--reverse-model", help="Target-to-source model; repeatable.")
@@ -122,7 +122,8 @@ def _load_models(models: Sequence[Path], reverse_models: Sequence[Path], device:
     own, loaded = languages(models[0]), []
     for name, paths, expected in (("model", models, own), ("reverse-model", reverse_models, own[::-1])):
         for number, path in enumerate(paths, start=1):
-            require_languages(f"--{name}", path, expected)
+            if name != "model" or languages(path) != (NO_LANGUAGE, own[1]):
+                require_languages(f"--{name}", path, expected)
             full_name = name if number == 1 else f"{name}-{number}"
             loaded.append(FeatureModel(full_name, Scorer.load(path, device), reverse=name != "model"))
     return loaded

@@ -181,14 +181,14 @@ class RunReport:
 def summarize(recipe: Recipe) -> str:
     """Describe a recipe in one line: languages, model size, updates and search."""
     train, decode = recipe.train, recipe.decode
-    task = f"language model of {recipe.tgt_lang}"
+    task, search = f"language model of {recipe.tgt_lang}", ""
     if not recipe.is_language_model:
         task = f"{recipe.src_lang} to {recipe.tgt_lang}"
-    alpha = "" if decode.length_penalty == "none" else f" {decode.length_alpha:g}"
+        alpha = "" if decode.length_penalty == "none" else f" {decode.length_alpha:g}"
+        search = f"; beam {decode.beam_size}, length penalty {decode.length_penalty}{alpha}"
     return (
         f"{task}, {recipe.model.description}; "
-        f"at most {train.max_steps:,} updates of {train.batch_tokens:,} target tokens; beam {decode.beam_size}, "
-        f"length penalty {decode.length_penalty}{alpha}"
+        f"at most {train.max_steps:,} updates of {train.batch_tokens:,} target tokens{search}"
     )
 
 

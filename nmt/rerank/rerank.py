@@ -2,7 +2,7 @@
 
 The score of a candidate is a weighted sum of features: its score in the list, its length, and its log-probability under
 each model. Models may be left-to-right, right-to-left (Liu et al. 2016, "Agreement on Target-bidirectional Neural
-Machine Translation") or reverse, from target to source.
+Machine Translation"), reverse, from target to source, or language models.
 """
 
 from __future__ import annotations
