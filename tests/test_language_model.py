@@ -183,6 +183,12 @@ def test_a_language_model_is_a_feature_of_reranking(language_model: Path, nmt: N
     assert "translates from zxx to en; --reverse-model must translate from en to de" in err
 
 
+def test_info_names_the_language(language_model: Path, nmt: Nmt) -> None:
+    _, out, _ = nmt("info", language_model)
+    assert "en (language model)" in out
+    assert "cannot run this model: it is a language model" in out or "not installed" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -190,6 +196,7 @@ def test_a_language_model_is_a_feature_of_reranking(language_model: Path, nmt: N
         (("translate", "{lm}", "{text}", "--prefixes", "{text}"), "prefixes and glossaries are for translation"),
         (("translate", "{lm}", "{text}", "--with-alignments"), "decode.alignments is for translation"),
         (("translate", "{lm}", "{text}", "--engine", "ctranslate2"), "is a language model"),
+        (("heads", "{lm}", "{text}", "{text}"), "is a language model; it must be a translation model"),
         (("align", "{lm}", "{text}", "{text}"), "is a language model; it must be a translation model"),
         (("export", "{lm}", "--to", "huggingface", "-o", "{out}"), "is a language model; it must be a translation"),
     ],

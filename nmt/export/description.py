@@ -14,7 +14,7 @@ from nmt.export.ctranslate2 import SUPPORTED
 from nmt.export.fit import unsupported_architecture
 from nmt.export.packages import is_installed
 from nmt.logs import counted, format_duration
-from nmt.recipe import ModelRecipe
+from nmt.recipe import NO_LANGUAGE, ModelRecipe
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_report
 from nmt.storage.sealed import CorruptError, verify_directory
@@ -87,6 +87,7 @@ def _engines(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:
     if not is_installed("ctranslate2"):
         ctranslate2: list[str] | str = "not installed"
     elif reasons := [
+        *(["it is a language model"] if metadata.is_language_model else []),
         *unsupported_architecture(recipe, supported=SUPPORTED),
         *(f"it does not support {name}" for name in unsupported_options(own)),
     ]:
@@ -103,9 +104,12 @@ def _size(directory: Path) -> int:
 def description_lines(description: Mapping[str, Any]) -> Iterator[str]:
     """Format a description of `describe_model` as labels and values."""
     languages, sizes, files = description["languages"], description["vocabulary"], description["files"]
+    pair = f"{languages['src']} to {languages['tgt']}"
+    if languages["src"] == NO_LANGUAGE:
+        pair = f"{languages['tgt']} (language model)"
     rows: list[tuple[str, str]] = [
         ("model", description["model"]),
-        ("languages", f"{languages['src']} to {languages['tgt']}"),
+        ("languages", pair),
         ("architecture", _architecture(ModelRecipe.model_validate(description["architecture"]))),
         ("parameters", f"{description['parameters']:,}"),
         ("vocabulary", f"{sizes['src']:,}, joint" if sizes["joint"] else f"{sizes['src']:,} and {sizes['tgt']:,}"),

@@ -13,6 +13,7 @@ from nmt.checkpoint import LoadedModel
 from nmt.data.epoch_plan import plan_by_length
 from nmt.packing.packed import Batch
 from nmt.recipe import UserError
+from nmt.storage.model_metadata import require_kind
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizers
 
@@ -39,7 +40,8 @@ class Pairs:
     def encode(
         cls, loaded: LoadedModel, tokenizers: Tokenizers, sources: Sequence[str], targets: Sequence[str]
     ) -> Pairs:
-        """Tokenize pairs of lines; raises UserError for a sentence longer than the model's positions."""
+        """Tokenize pairs of lines; raises UserError for a language model and for a sentence that is too long."""
+        require_kind(loaded.directory, loaded.metadata, language_model=False)
         metadata, limit = loaded.metadata, loaded.model.recipe.max_positions - 1
         form = cast(UnicodeForm, metadata.unicode_form)
         tag = [] if metadata.decode.tag is None else [tokenizers.src.tag_id(metadata.decode.tag)]
