@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +19,9 @@ from nmt.data import prepare as preparation
 from nmt.data.leaks import SetLeaks, begin_search, read_leaks, record_leaks
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
-from nmt.data.test_sets import TestSet, test_sets
+from nmt.data.test_sets import TestSet, reference_context, test_sets
 from nmt.data.workload import Workload
+from nmt.decode.context import Previous, translate_documents
 from nmt.decode.language_model import require_fusible
 from nmt.decode.scoring import Scorer as TextScorer
 from nmt.decode.shortlist import Shortlist
@@ -41,7 +43,7 @@ from nmt.evaluate.report import (
 )
 from nmt.evaluate.report_format import write_report
 from nmt.evaluate.translated import TranslatedSet, find_translated, translation_digest
-from nmt.logs import progress, say, warn
+from nmt.logs import ProgressBar, progress, say, warn
 from nmt.models import TranslationModel, build_model
 from nmt.plots.curves import draw_curves
 from nmt.processes.distributed import World, start_world
@@ -250,6 +252,7 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
             origin={"recipe": recipe.name, "seed": recipe.seed, "step": step},
             reverse_target=recipe.data.reverse_target,
             max_tokens=recipe.data.max_tokens,
+            context=recipe.data.context_options,
         )
         return model_files(recipe.model, tensors, tokenizers.files(), metadata)
 
@@ -262,6 +265,7 @@ def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> 
         return None
     valid = prepared.valid_set()
     src, ref = (side[: recipe.train.validate_bleu_sentences] for side in (valid.src, valid.ref))
+    context = None if valid.previous is None else reference_context(valid, recipe.data.context_options)
 
     def translate(model: TranslationModel, between: Callable[[], None]) -> ValidationBleu | None:
         translator = _validation_model(model, recipe, prepared, world)
@@ -269,7 +273,8 @@ def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> 
         window = _VALIDATION_WINDOW * (_VALIDATION_GPU_FACTOR if world.device.type == "cuda" else 1) * world.size
         for first in range(0, len(src), window):
             between()
-            own += translator.translate(src[first : first + window][world.rank :: world.size])
+            own_lines = slice(first + world.rank, min(first + window, len(src)), world.size)
+            own += translator.translate(src[own_lines], context=None if context is None else context[own_lines])
         shards = world.gather_text(own)
         if shards is None:
             return None
@@ -303,6 +308,7 @@ def _validation_model(model: TranslationModel, recipe: Recipe, prepared: Prepare
         device=world.device,
         reverse_target=recipe.data.reverse_target,
         max_tokens=recipe.data.max_tokens,
+        context=recipe.data.context_options,
     )
 
 
@@ -459,14 +465,29 @@ def _translate(recipe: Recipe, translator: Translator, test: TestSet, window: in
     started = time.perf_counter()
     lines: list[str] = []
     with progress(f"translating {test.name}", len(test.src), "sentences") as bar:
-        for translations in translator.stream(test.src, window):
-            lines.append(translations[0].text)
-            bar.advance(1)
+        if test.previous is None:
+            for translations in translator.stream(test.src, window):
+                lines.append(translations[0].text)
+                bar.advance(1)
+        else:
+            translate = partial(_translate_in_windows, translator, window, bar)
+            lines = translate_documents(translate, test.src, test.previous, translator.context)
     seconds = time.perf_counter() - started
     out.parent.mkdir(exist_ok=True)
     remove_partial_files(out.parent)
     write_file(out, "".join(f"{line}\n" for line in lines).encode())
     return TranslatedSet(lines, seconds, translation_digest(origin, test.src, lines))
+
+
+def _translate_in_windows(
+    translator: Translator, window: int, bar: ProgressBar, lines: Sequence[str], context: Sequence[Sequence[Previous]]
+) -> list[str]:
+    outputs: list[str] = []
+    for start in range(0, len(lines), window):
+        own = slice(start, start + window)
+        outputs += translator.translate(lines[own], context=context[own])
+        bar.advance(len(outputs) - start)
+    return outputs
 
 
 def _score_labels(test: TestSet, lines: Sequence[str], options: Mapping[str, Any]) -> tuple[GroupScore, ...]:

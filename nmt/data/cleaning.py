@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import accumulate, compress, pairwise, repeat
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from nmt.data.mixture import Mixture
 from nmt.logs import progress
 from nmt.processes.parallel import map_in_order
 from nmt.recipe import DataRecipe
-from nmt.text.clean import Cleaner, Pair
+from nmt.text.clean import Cleaner, DropReason, Pair
+from nmt.text.context import clean_joined, find_separators
 from nmt.text.tokenizer import Tokenizers
 
 
@@ -83,9 +85,15 @@ class ChunkCleaner:
     """Cleans chunks of pairs in a worker process; also encodes them if given a directory of tokenizers."""
 
     def __init__(self, data: DataRecipe, src_lang: str, tgt_lang: str, tokenizer_directory: Path | None = None) -> None:
-        self._cleaner = Cleaner(data, src_lang, tgt_lang)
+        clean: Callable[[str, str], Pair | DropReason] = Cleaner(data, src_lang, tgt_lang).clean
+        if data.context:  # a pair is also in the context of the next ones
+            clean = partial(clean_joined, lru_cache(2 * data.context)(clean), data.context_options)
+        self._clean = clean
         self._drop_duplicates = data.drop_duplicates
-        self._encode = None if tokenizer_directory is None else PairEncoder(Tokenizers.load(tokenizer_directory))
+        self._encode = None
+        if tokenizer_directory is not None:
+            tokenizers = Tokenizers.load(tokenizer_directory)
+            self._encode = PairEncoder(tokenizers, find_separators(tokenizers, data.context_options))
 
     def __call__(self, chunk: tuple[int, Sequence[Pair]]) -> CleanChunk:
         """Clean a chunk, given as the index of its corpus and its pairs."""
@@ -93,7 +101,7 @@ class ChunkCleaner:
         drops: Counter[str] = Counter()
         clean: list[Pair] = []
         for pair in pairs:
-            result = self._cleaner.clean(*pair)
+            result = self._clean(*pair)
             if isinstance(result, str):
                 drops[result] += 1
             else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 import pyarrow.parquet
 from pyarrow.lib import ArrowException
@@ -16,9 +16,10 @@ from sacrebleu.dataset import DATASETS
 from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt.data.store import Side
-from nmt.data.wmt_files import sgm_segments, xml_pairs
 from nmt.grammar import generate, source_files
 from nmt.recipe import (
+    NO_CONTEXT,
+    Context,
     Corpus,
     HuggingFaceCorpus,
     JsonLinesCorpus,
@@ -34,9 +35,11 @@ from nmt.recipe import (
     UserError,
 )
 from nmt.text.clean import Pair
+from nmt.text.context import join_lines, last_lines
 from nmt.text.json_fields import one_line, parse_json, text_field
 from nmt.text.lines import InvalidUtf8, count_lines, decompressed, read_lines, unreadable
 from nmt.text.trees import linearize, read_tree, words
+from nmt.text.wmt_files import sgm_documents, sgm_segments, xml_documents
 
 Labels = tuple[str, ...]
 OnRead = Callable[[int, Sequence[Pair]], None]
@@ -67,17 +70,25 @@ class ReadOptions:
 
 
 def read_chunks(
-    corpora: Sequence[Corpus], options: ReadOptions, on_read: OnRead | None = None
+    corpora: Sequence[Corpus],
+    options: ReadOptions,
+    on_read: OnRead | None = None,
+    context: Context = NO_CONTEXT,
 ) -> Iterator[tuple[int, list[Pair]]]:
     """Yield the pairs of all corpora in chunks, with the index of their corpus; a chunk never spans two corpora.
+
+    on_read: receives the pairs of a chunk without context
+    context: what precedes each pair, see `join_lines`
 
     Raises UserError as `read_pairs` does.
     """
     for index, corpus in enumerate(corpora):
         pairs = read_pairs(corpus, options)
+        if context.size:
+            pairs = join_lines(pairs, context, read_documents(corpus, options))
         while chunk := list(islice(pairs, PAIRS_PER_CHUNK)):
             if on_read is not None:
-                on_read(index, chunk)
+                on_read(index, list(map(last_lines, chunk)) if context.size else chunk)
             yield index, chunk
 
 
@@ -112,7 +123,8 @@ def read_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[Pair]:
         case MonolingualCorpus():
             return (("", line) for line in read_lines(_existing(corpus.path, root), invalid_utf8))
         case ToyCorpus():
-            return ((pair.src, pair.tgt) for pair in generate(corpus.split, corpus.pairs, corpus.seed))
+            toy = generate(corpus.split, corpus.pairs, corpus.seed, documents=corpus.documents)
+            return ((pair.src, pair.tgt) for pair in toy)
         case _:
             assert_never(corpus)
 
@@ -122,16 +134,45 @@ def read_labels(corpus: Corpus, options: ReadOptions) -> Iterator[Labels] | None
 
     Raises UserError as `read_pairs` does.
     """
+    if isinstance(corpus, ToyCorpus):
+        return (pair.labels for pair in generate(corpus.split, corpus.pairs, corpus.seed, documents=corpus.documents))
+    labels = _read_values(corpus, options, "label")
+    return None if labels is None else (tuple(own.split()) for own in labels)
+
+
+def _read_values(corpus: Corpus, options: ReadOptions, name: Literal["label", "document"]) -> Iterator[str] | None:
+    """Yield the value of a further column or field for each pair; return None if the recipe names none."""
     match corpus:
-        case TsvCorpus() if corpus.label_column is not None:
-            labeled: Corpus = corpus.model_copy(update={"tgt_column": corpus.label_column})
-        case ParquetCorpus() | JsonLinesCorpus() | HuggingFaceCorpus() if corpus.label_field is not None:
-            labeled = corpus.model_copy(update={"tgt_field": corpus.label_field})
-        case ToyCorpus():
-            return (pair.labels for pair in generate(corpus.split, corpus.pairs, corpus.seed))
+        case TsvCorpus() if (column := getattr(corpus, f"{name}_column")) is not None:
+            other: Corpus = corpus.model_copy(update={"tgt_column": column})
+        case ParquetCorpus() | JsonLinesCorpus() | HuggingFaceCorpus() if field := getattr(corpus, f"{name}_field"):
+            other = corpus.model_copy(update={"tgt_field": field})
         case _:
             return None
-    return (tuple(labels.split()) for _, labels in read_pairs(labeled, options))
+    return (value for _, value in read_pairs(other, options))
+
+
+def read_documents(corpus: Corpus, options: ReadOptions) -> Iterator[Hashable] | None:
+    """Yield an identifier of the document of each pair; return None if only empty pairs separate documents.
+
+    Raises UserError as `read_pairs` does.
+    """
+    match corpus:
+        case SgmCorpus():
+            src = _existing(corpus.src, options.root)
+            if not corpus.references:
+                return _xml_document_numbers(src, options)
+            return sgm_documents("\n".join(read_lines(src, options.invalid_utf8)))
+        case SacrebleuCorpus():
+            lang_pair = f"{options.src_lang}-{options.tgt_lang}"
+            sacrebleu_files(corpus.test_set, lang_pair)  # downloads the test set
+            files = DATASETS[corpus.test_set].get_files(lang_pair)
+            ids = next((file for file in files if str(file).endswith(".docid")), None)
+            return None if ids is None else read_lines(Path(ids))
+        case ToyCorpus() if corpus.documents:
+            return (number // 2 for number in range(corpus.pairs))
+        case _:
+            return _read_values(corpus, options, "document")
 
 
 def alignment_file(corpus: Corpus, root: Path) -> Path | None:
@@ -264,7 +305,7 @@ def _read_tsv(corpus: TsvCorpus, path: Path, invalid_utf8: InvalidUtf8) -> Itera
     src, tgt = (_column_index(column, header, path) for column in (corpus.src_column, corpus.tgt_column))
     needed = max(src, tgt) + 1
     for number, line in lines:
-        columns = line.split("\t")
+        columns = line.split("\t") if line.strip("\r") else [""] * needed  # an empty line ends a document
         if len(columns) < needed:
             wrong = f"{path}, line {number} has {len(columns)} columns"
             raise UserError(f"{wrong}; expected at least {needed}; correct the line, or the columns in the recipe")
@@ -294,8 +335,14 @@ def _sgm_segments(path: Path, invalid_utf8: InvalidUtf8) -> list[str]:
 
 def _read_xml(path: Path, options: ReadOptions) -> Iterator[Pair]:
     with decompressed(path) as file:
-        for src, tgt in xml_pairs(file, path, options.src_lang, options.tgt_lang):
-            yield one_line(src).strip(), one_line(tgt).strip()
+        for pairs in xml_documents(file, path, options.src_lang, options.tgt_lang):
+            yield from ((one_line(src).strip(), one_line(tgt).strip()) for src, tgt in pairs)
+
+
+def _xml_document_numbers(path: Path, options: ReadOptions) -> Iterator[int]:
+    with decompressed(path) as file:
+        for number, pairs in enumerate(xml_documents(file, path, options.src_lang, options.tgt_lang)):
+            yield from repeat(number, len(pairs))
 
 
 def _read_parquet(corpus: ParquetCorpus, path: Path, options: ReadOptions) -> Iterator[Pair]:

@@ -17,10 +17,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.context import encode_joined, fit_context
 from nmt.data.frames import Frame, decompress_pairs, unpack_tokens
 from nmt.data.store import Sentences, token_dtype
 from nmt.processes.parallel import map_in_order
 from nmt.text.clean import Pair
+from nmt.text.context import Separators
 from nmt.text.segmentation import Tokens, gather
 from nmt.text.subword_file import SPACE
 from nmt.text.tokenizer import Tokenizer, Tokenizers
@@ -79,15 +81,19 @@ class _WordCache:
 
 
 class PairEncoder:
-    """Encodes both sides of normalized pairs."""
+    """Encodes both sides of normalized pairs. separators: of pairs with context"""
 
-    def __init__(self, tokenizers: Tokenizers) -> None:
+    def __init__(self, tokenizers: Tokenizers, separators: Separators | None = None) -> None:
+        self._separators = separators
         self._src = SentenceEncoder(tokenizers.src)
         self._tgt = self._src if tokenizers.joint else SentenceEncoder(tokenizers.tgt)
 
     def __call__(self, pairs: Sequence[Pair]) -> tuple[Sentences, Sentences]:
         """Return the source and the target sentences."""
-        return self._src([src for src, _ in pairs]), self._tgt([tgt for _, tgt in pairs])
+        src, tgt = [src for src, _ in pairs], [tgt for _, tgt in pairs]
+        if self._separators is None:
+            return self._src(src), self._tgt(tgt)
+        return encode_joined(self._src, src, self._separators.src), encode_joined(self._tgt, tgt, self._separators.tgt)
 
 
 @dataclass(frozen=True)
@@ -108,16 +114,20 @@ class PairFormat:
     max_tokens:     maximum length of both sides, with a tag
     tags:           token to prepend to source sentences, by corpus index
     reverse_target: whether target sentences are stored in reverse
+    separators:     of pairs with context, whose oldest sentences are dropped to fit the maximum
     """
 
     min_tokens: tuple[int, int]
     max_tokens: int
     tags: Mapping[int, int]
     reverse_target: bool = False
+    separators: Separators | None = None
 
     def apply(self, corpus: int, src: Sentences, tgt: Sentences) -> EncodedChunk:
         """Drop pairs outside the limits and convert the others to their stored form."""
         tag = self.tags.get(corpus)
+        if self.separators is not None:
+            src, tgt = fit_context(src, tgt, self.separators, self.max_tokens - (tag is not None), self.max_tokens)
         empty = (src.lengths < self.min_tokens[0]) | (tgt.lengths < self.min_tokens[1])
         too_long = np.maximum(src.lengths + (tag is not None), tgt.lengths) > self.max_tokens
         fits = ~(empty | too_long)
@@ -155,7 +165,7 @@ class _FrameEncoder:
     """Encodes frames of text in a worker process."""
 
     def __init__(self, tokenizer_directory: Path, pair_format: PairFormat) -> None:
-        self._encode = PairEncoder(Tokenizers.load(tokenizer_directory))
+        self._encode = PairEncoder(Tokenizers.load(tokenizer_directory), pair_format.separators)
         self._format = pair_format
 
     def __call__(self, job: tuple[Frame, NDArray[np.bool_]]) -> EncodedChunk:

@@ -39,6 +39,8 @@ def preparation_options(recipe: Recipe) -> dict[str, Any]:
     data = recipe.data.model_dump(mode="json", exclude={"root", "train", "valid", "test", "temperature", "workers"})
     if not recipe.data.reverse_target:
         del data["reverse_target"]  # absent from corpora prepared before the option existed
+    if not recipe.data.context:
+        del data["context"], data["context_sides"]  # likewise
     data["train"] = [_portable(corpus, exclude={"weight", "alignment"}) for corpus in recipe.data.train]
     data["valid"] = [_portable(corpus, exclude={"weight", "tag", "alignment"}) for corpus in recipe.data.valid]
     trained = recipe.tokenizer.model_dump(mode="json", exclude={"start_from"})
@@ -181,8 +183,8 @@ def _stamps(files: Sequence[Path]) -> list[list[int | str]]:
 def _portable(corpus: Corpus, exclude: set[str]) -> dict[str, Any]:
     """Return the options of a corpus with absolute paths reduced to file names."""
     values = corpus.model_dump(mode="json", exclude=exclude)
-    for name in ("revision", "label_column", "label_field"):
-        if values.get(name, "") is None:
+    for name in ("revision", "label_column", "label_field", "document_column", "document_field", "documents"):
+        if values.get(name, "") in (None, False):
             del values[name]  # absent from corpora prepared before the option existed
     paths = {name for name in values if isinstance(getattr(corpus, name), Path)} | {"dataset"}
     return {name: _portable_path(value) if name in paths and value else value for name, value in values.items()}

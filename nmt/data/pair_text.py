@@ -13,6 +13,7 @@ from nmt.data.prepare import Prepared, tag_ids
 from nmt.data.store import PairStore
 from nmt.recipe import Recipe
 from nmt.text.clean import Pair, normalize
+from nmt.text.context import after_last, find_separators
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,22 @@ class StoredPair:
 
 
 def decode_pairs(prepared: Prepared, recipe: Recipe, ids: Iterable[int]) -> list[StoredPair]:
-    """Return stored training pairs as normalized text, without tags; `recipe` must be the recipe of the corpus."""
+    """Return stored training pairs as normalized text, without tags and context.
+
+    recipe: the recipe of the corpus
+    """
     store, tokenizers = PairStore(prepared.directory, "train"), prepared.tokenizers
     ends = list(accumulate(corpus["pairs"] for corpus in prepared.report["train"]["corpora"]))
     tags = tag_ids(recipe.data.train, tokenizers.src)
+    separators = find_separators(tokenizers, recipe.data.context_options)
     pairs = []
     for pair in ids:
         (src, _), (tgt, _) = (side.gather(np.array([pair])) for side in (store.src, store.tgt))
         corpus = int(np.searchsorted(ends, pair, side="right"))
         src, tgt = src[1 if corpus in tags else 0 :], tgt[::-1] if recipe.data.reverse_target else tgt
+        if separators is not None:
+            starts = after_last(src.tolist(), separators.src), after_last(tgt.tolist(), separators.tgt)
+            src, tgt = src[starts[0] :], tgt[starts[1] :]
         pairs.append(
             StoredPair(int(pair), corpus, tokenizers.src.decode(src.tolist()), tokenizers.tgt.decode(tgt.tolist()))
         )

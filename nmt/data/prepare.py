@@ -11,16 +11,17 @@ Corpora are consecutive in the store; the report has the number of pairs of each
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from nmt.data.checksums import damaged_files, sha256_of
 from nmt.data.cleaning import ChunkCleaner, CleanText, clean_corpora
 from nmt.data.corpus import OnRead, ReadOptions, count_pairs, read_chunks
 from nmt.data.encoding import EncodedChunk, PairEncoder, PairFormat, encode_frames
@@ -42,14 +43,24 @@ from nmt.data.store import PairWriter, Split, token_dtype
 from nmt.data.test_sets import TestSet
 from nmt.logs import format_duration, progress, say
 from nmt.processes.parallel import num_cores
-from nmt.recipe import NO_LANGUAGE, Corpus, Recipe, UserError
+from nmt.recipe import NO_LANGUAGE, SEPARATOR, Corpus, Recipe, UserError
 from nmt.special_ids import EOS_ID, UNK_ID
-from nmt.text.clean import DROP_REASONS, normalize
+from nmt.storage.checksums import damaged_files, sha256_of
+from nmt.text.clean import DROP_REASONS, Pair, normalize
+from nmt.text.context import (
+    count_previous,
+    find_separators,
+    is_blank_pair,
+    last_lines,
+    last_sentence,
+    normalize_joined,
+)
 from nmt.text.lines import read_lines
 from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
 _VALID_FILES = ("valid.src.txt", "valid.tgt.txt")
+_VALID_PREVIOUS = "valid.previous.txt"  # number of sentences in the context of each line
 
 # For fewer pairs, starting processes takes longer than they save.
 _MIN_PAIRS_FOR_PROCESSES = 150_000
@@ -70,7 +81,8 @@ class Prepared:
     def valid_set(self) -> TestSet:
         """Return the unmodified validation text, including pairs too long for the model."""
         src, tgt = (list(read_lines(self.directory / name)) for name in _VALID_FILES)
-        return TestSet("valid", src, [tgt])
+        counts = self.directory / _VALID_PREVIOUS
+        return TestSet("valid", src, [tgt], previous=list(map(int, read_lines(counts))) if counts.exists() else None)
 
     def valid_identity(self) -> str:
         """Return the SHA-256 of the validation text."""
@@ -189,13 +201,14 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
         size = f"{tokenizers.src.vocab_size:,} tokens; the options of its training have no effect"
         say(f"reusing the tokenizer of {tokenizers.src.path.parent}, {size}")
         tag_ids(data.train, tokenizers.src)  # fails early for an unknown tag
+        find_separators(tokenizers, data.context_options)
         tokenizers.save(directory)
     num_pairs = _count_training_pairs(recipe)
     inputs = read_inputs(recipe)
     workers = data.workers or (1 if num_pairs is not None and num_pairs < _MIN_PAIRS_FOR_PROCESSES else num_cores())
 
     # Read and clean.
-    chunks = read_chunks(data.train, options, on_read)
+    chunks = read_chunks(data.train, options, on_read, data.context_options)
     text = clean_corpora(
         chunks,
         partial(ChunkCleaner, data, recipe.src_lang, recipe.tgt_lang, directory if reuse else None),
@@ -210,8 +223,9 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     # Tokenize, encode and store.
     tokenizers = tokenizers or _train_tokenizers(recipe, text, directory)
     tags = tag_ids(data.train, tokenizers.src)
+    separators = find_separators(tokenizers, data.context_options)
     min_tokens = (int(recipe.src_lang != NO_LANGUAGE), 1)
-    pair_format = PairFormat(min_tokens, data.max_tokens, tags, data.reverse_target)
+    pair_format = PairFormat(min_tokens, data.max_tokens, tags, data.reverse_target, separators)
     encoded = encode_frames(text.frames(), directory, pair_format, workers=workers, already_encoded=reuse)
     with progress("encoding", text.kept.num_kept, "pairs") as bar:
         train = _store(directory, "train", tokenizers, encoded, bar.advance)
@@ -262,31 +276,45 @@ def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Token
     num_pairs = min(recipe.tokenizer.training_pairs, text.kept.num_kept)
     say(f"training the tokenizer on {num_pairs:,} pairs")
     tags = (corpus.tag for corpus in recipe.data.train if corpus.tag is not None)
-    sample = partial(text.sample, num_pairs, _mixture(recipe, text.num_kept))
-    return train_tokenizers(sample, recipe.tokenizer, directory, tuple(tags))
+    mixture = _mixture(recipe, text.num_kept)
+
+    def sample() -> Iterator[Pair]:
+        pairs = text.sample(num_pairs, mixture)
+        return ((last_sentence(src), last_sentence(tgt)) for src, tgt in pairs) if recipe.data.context else pairs
+
+    symbols = (SEPARATOR,) if recipe.data.context else ()
+    symbols = tuple(dict.fromkeys((*recipe.tokenizer.user_symbols, *symbols)))
+    options = recipe.tokenizer.model_copy(update={"user_symbols": symbols})
+    return train_tokenizers(sample, options, directory, tuple(tags))
 
 
 def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _SplitCounts:
     """Write the unmodified validation text, and store the encoded pairs that fit the model."""
-    counts = _store(directory, "valid", tokenizers, _valid_chunks(recipe, directory, PairEncoder(tokenizers)))
+    counts = _store(directory, "valid", tokenizers, _valid_chunks(recipe, directory, tokenizers))
     if not counts.pairs.total():
         raise UserError("data.valid has no sentence that fits the model; it must have some; correct data.valid")
     return counts
 
 
-def _valid_chunks(recipe: Recipe, directory: Path, encode: PairEncoder) -> Iterator[EncodedChunk]:
-    form = recipe.data.unicode_form
-    max_tokens = recipe.model.max_positions - 1  # EOS needs a position too
-    pair_format = PairFormat((0, 0), max_tokens, {}, recipe.data.reverse_target)
+def _valid_chunks(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> Iterator[EncodedChunk]:
+    form, context = recipe.data.unicode_form, recipe.data.context_options
+    separators = find_separators(tokenizers, context)
+    encode, limit = PairEncoder(tokenizers, separators), recipe.model.max_positions - 1  # 1 position for EOS
+    pair_format = PairFormat((0, 0), limit, {}, recipe.data.reverse_target, separators)
     src_path, tgt_path = (directory / name for name in _VALID_FILES)
     with (
         src_path.open("w", encoding="utf-8", newline="\n") as src_file,
         tgt_path.open("w", encoding="utf-8", newline="\n") as tgt_file,
+        (directory / _VALID_PREVIOUS).open("w") if context.size else nullcontext(io.StringIO()) as previous_file,
     ):
-        for corpus, pairs in read_chunks(recipe.data.valid, ReadOptions.from_recipe(recipe)):
-            src_file.writelines(f"{src}\n" for src, _ in pairs)
-            tgt_file.writelines(f"{tgt}\n" for _, tgt in pairs)
-            normalized = [(normalize(src, form), normalize(tgt, form)) for src, tgt in pairs]
+        for corpus, pairs in read_chunks(recipe.data.valid, ReadOptions.from_recipe(recipe), context=context):
+            own = list(map(last_lines, pairs)) if context.size else pairs
+            src_file.writelines(f"{src}\n" for src, _ in own)
+            tgt_file.writelines(f"{tgt}\n" for _, tgt in own)
+            normalized = [(normalize(src, form), normalize(tgt, form)) for src, tgt in own]
+            if context.size:
+                previous_file.writelines(f"{count_previous(pair)}\n" for pair in pairs)
+                normalized = [normalize_joined(pair, form, context) for pair in pairs if not is_blank_pair(pair)]
             yield pair_format.apply(corpus, *encode(normalized))
 
 

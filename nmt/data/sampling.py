@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from nmt.data.checksums import damaged_files, sha256_of
 from nmt.data.folder import link_or_copy
 from nmt.data.store import PairStore, PairWriter, Part, Side
 from nmt.logs import SECONDS_BETWEEN_PLAIN_LINES, say
 from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import TrainRecipe, UserError
+from nmt.storage.checksums import damaged_files, sha256_of
 from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import new_directory, reporting_disk_errors, sync
 from nmt.text.segmentation import Ints, SubwordSampler, Tokens, gather, reverse_each

@@ -56,6 +56,14 @@ class Sentences:
         starts = np.cumsum(self.lengths) - self.lengths
         return Sentences(np.insert(self.tokens, starts, token), self.lengths + np.int32(1), self.words)
 
+    def drop_first(self, counts: NDArray[np.integer[Any]]) -> Sentences:
+        """Drop the first tokens of every sentence; counts: `(num_sentences,)`."""
+        index_in_sentence = np.arange(len(self.tokens)) - np.repeat(
+            np.cumsum(self.lengths) - self.lengths, self.lengths
+        )
+        kept = index_in_sentence >= np.repeat(counts, self.lengths)
+        return Sentences(self.tokens[kept], self.lengths - counts.astype(np.int32), self.words)
+
     def reverse(self) -> Sentences:
         """Reverse the tokens of every sentence."""
         return Sentences(reverse_each(self.tokens, self.lengths), self.lengths, self.words)

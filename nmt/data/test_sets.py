@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nmt.data.corpus import Labels, ReadOptions, read_labels, read_pairs, sacrebleu_files
-from nmt.recipe import Corpus, Recipe, SacrebleuCorpus, SgmCorpus, TextCorpus, UserError
+from nmt.data.corpus import Labels, ReadOptions, read_documents, read_labels, read_pairs, sacrebleu_files
+from nmt.recipe import Context, Corpus, Recipe, SacrebleuCorpus, SgmCorpus, TextCorpus, UserError
+from nmt.text.context import is_blank, with_previous
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class TestSet:
     src:    source sentences
     refs:   one or several lists of reference translations, each as long as `src`
     labels: labels of each sentence; None if the corpus has none
+    previous: how many sentences before each sentence are in its document; None without context
     """
 
     __test__ = False  # not a test class of pytest
@@ -25,6 +27,7 @@ class TestSet:
     src: list[str]
     refs: list[list[str]]
     labels: list[Labels] | None = None
+    previous: list[int] | None = None
 
     @property
     def ref(self) -> list[str]:
@@ -35,19 +38,31 @@ class TestSet:
 def test_sets(recipe: Recipe) -> dict[str, TestSet]:
     """Read the test sets of a recipe, by name; raise UserError if one is unreadable or empty."""
     options = ReadOptions.from_recipe(recipe)
-    return {name: _read(name, corpus, options) for name, corpus in recipe.data.test.items()}
+    size = recipe.data.context
+    return {name: _read(name, corpus, options, size) for name, corpus in recipe.data.test.items()}
 
 
-def _read(name: str, corpus: Corpus, options: ReadOptions) -> TestSet:
+def reference_context(test: TestSet, context: Context) -> list[list[str | tuple[str, str]]]:
+    """Return the previous sentences of each sentence; for context on both sides, with their references."""
+    previous: Sequence[str | tuple[str, str]]
+    previous = list(zip(test.src, test.ref, strict=True)) if context.has_target else test.src
+    return [list(previous[i - count : i]) for i, count in enumerate(test.previous or ())]
+
+
+def _read(name: str, corpus: Corpus, options: ReadOptions, context_size: int) -> TestSet:
     by_reference = [list(read_pairs(variant, options)) for variant in _with_one_reference(corpus, options)]
     if not by_reference[0]:
         raise UserError(f"data.test.{name} has no sentences; it must have at least one; correct or remove it")
     labels = read_labels(corpus, options)
+    src = [src for src, _ in by_reference[0]]
+    documents = read_documents(corpus, options) if context_size else None
+    previous = [len(found) for _, found in with_previous(src, context_size, is_blank, documents)]
     return TestSet(
         name=name,
-        src=[src for src, _ in by_reference[0]],
+        src=src,
         refs=[[ref for _, ref in pairs] for pairs in by_reference],
         labels=None if labels is None else list(labels),
+        previous=previous if context_size else None,
     )
 
 

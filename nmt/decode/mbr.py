@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, assert_never
 
 import numpy as np
@@ -21,6 +22,8 @@ from sacrebleu.metrics.bleu import BLEU, MAX_NGRAM_ORDER
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_word_ngrams
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+from nmt.decode.translation import Translation
 
 UtilityName = Literal["chrf", "bleu"]
 Scores = NDArray[np.float64]
@@ -37,6 +40,16 @@ def sentence_utility(name: UtilityName) -> Utility:
             return pairwise_bleu
         case _:
             assert_never(name)
+
+
+def rank(translations: Sequence[Translation], utility: Utility, *, are_samples: bool) -> list[Translation]:
+    """Return translations with their expected utilities as scores, best first."""
+    weights = [1.0] * len(translations)
+    if not are_samples:
+        weights = relative_probabilities([one.log_prob for one in translations])
+    utilities = expected_utilities([one.text for one in translations], weights, utility)
+    scored = [replace(one, score=value) for one, value in zip(translations, utilities, strict=True)]
+    return sorted(scored, key=lambda one: -one.score)
 
 
 def expected_utilities(texts: Sequence[str], weights: Sequence[float], utility: Utility) -> list[float]:

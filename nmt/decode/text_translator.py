@@ -7,7 +7,6 @@ torch.
 from __future__ import annotations
 
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
@@ -15,12 +14,14 @@ from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from itertools import islice
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from nmt.decode.arguments import require_count, require_list, require_options, require_texts
+from nmt.decode.context import ContextEncoder, Previous
 from nmt.decode.glossary import Glossary, Required, forms_of
-from nmt.decode.translation import Attention, Translation, join_ranks
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.decode.task import Task
+from nmt.decode.translation import Attention, Translation, join_ranks, without_breaks
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UserError
 from nmt.search.hypothesis import Hypothesis, in_reading_order
 from nmt.search.limits import distinct_requirements, num_required_tokens
 from nmt.search.options import SearchOptions
@@ -32,23 +33,8 @@ from nmt.text.splitting import Alternatives, Part, as_lists, assign_phrases, spl
 from nmt.text.subword_file import SPACE, spell
 from nmt.text.tokenizer import Tokenizers
 
-# Tabs and all line breaks of `str.splitlines`, at which readers of the output may split lines.
-_BREAKS = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
-
 _RIGHT_TO_LEFT = "the model decodes from right to left; prefixes need a left-to-right model"
 _PREFIX_FIELDS = ("prefix", "partial_word", "alternatives")
-
-
-class Task(NamedTuple):
-    """Token ids of a source sentence, the prefix of its translation, and required phrases with their alternatives.
-
-    partial: bytes that the translation has after the prefix, see `nmt.search.partial_word`
-    """
-
-    sentence: list[int]
-    prefix: list[int]
-    required: list[list[list[int]]]
-    partial: bytes = b""
 
 
 class TextTranslator(ABC):
@@ -78,6 +64,7 @@ class TextTranslator(ABC):
         unicode_form: UnicodeForm,
         reverse_target: bool = False,
         max_tokens: int = DEFAULT_MAX_TOKENS,
+        context: Context = NO_CONTEXT,
     ) -> None:
         """Raises UserError if the source tokenizer does not know the tag of `decode`.
 
@@ -92,6 +79,7 @@ class TextTranslator(ABC):
         self._reverse_target = reverse_target
         self._max_positions = max_positions
         self._max_tokens = min(max_tokens, max_positions - 1)  # EOS needs a position too
+        self._context = ContextEncoder(context, tokenizers, unicode_form)
         self._set_decode(decode)
 
     def with_decode(self, decode: DecodeRecipe, *, scores: bool = True) -> Self:
@@ -112,7 +100,8 @@ class TextTranslator(ABC):
         on_text: receives the text so far; the engine may call it in another thread
         """
         other = copy(self)
-        other._on_tokens = lambda tokens: on_text(_BREAKS.sub(" ", self._tokenizers.tgt.decode(tokens)))
+        current, decode = self._context.current, self._tokenizers.tgt.decode
+        other._on_tokens = lambda tokens: on_text(without_breaks(decode(current(tokens))))
         return other
 
     def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> Self:
@@ -124,6 +113,7 @@ class TextTranslator(ABC):
         """Set everything that depends on `decode`."""
         require_options(decode)
         self._decode = decode
+        self._context.require_supported(decode)
         forbidden = [self._encode_phrase(phrase) for phrase in decode.forbid]
         bias = [(self._encode_phrase(phrase), value) for phrase, value in decode.bias.items()]
         self._options = SearchOptions.from_recipe(decode, self._max_positions - 1, forbidden, bias)
@@ -137,6 +127,11 @@ class TextTranslator(ABC):
         self._tag = [] if decode.tag is None else [self._tokenizers.src.tag_id(decode.tag)]
 
     @property
+    def context(self) -> Context:
+        """Which context of a line the model uses; lines given without context have none."""
+        return self._context.context
+
+    @property
     def lowercases(self) -> bool:
         """True if translations are always lowercase."""
         return self._tokenizers.tgt.lowercases()
@@ -148,6 +143,7 @@ class TextTranslator(ABC):
         required: Sequence[Sequence[Required]] | None = None,
         *,
         glossary: Glossary | Sequence[Glossary | None] | None = None,
+        context: Sequence[Sequence[Previous]] | None = None,
     ) -> list[str]:
         """Return the best translation of each line, in order; "" for a line of white space.
 
@@ -158,9 +154,10 @@ class TextTranslator(ABC):
         required: words and phrases that each translation contains, in addition to the recipe's; a tuple has
                   alternatives, such as inflected forms, of which it contains one
         glossary: of all lines, or one for each line; terms that would exceed the maximum output length are not required
+        context:  previous sentences of each line, see `nmt.decode.context`
         """
         n_best = 1 if self._utility is None else None  # MBR needs all candidates
-        n_best_lists = self.translate_n_best(lines, n_best, prefixes, required, glossary=glossary)
+        n_best_lists = self.translate_n_best(lines, n_best, prefixes, required, glossary=glossary, context=context)
         return [translations[0].text for translations in n_best_lists]
 
     def translate_n_best(
@@ -172,6 +169,7 @@ class TextTranslator(ABC):
         *,
         glossary: Glossary | Sequence[Glossary | None] | None = None,
         partial_word: bool = False,
+        context: Sequence[Sequence[Previous]] | None = None,
     ) -> list[list[Translation]]:
         """Return the `n_best` best translations of each line, by default the number in the recipe, best first.
 
@@ -185,7 +183,7 @@ class TextTranslator(ABC):
         returns NaN, or if the number of prefixes or lists of required phrases differs from that of lines.
         """
         started = self.start_translation(
-            lines, n_best, prefixes, required, glossary=glossary, partial_word=partial_word
+            lines, n_best, prefixes, required, glossary=glossary, partial_word=partial_word, context=context
         )
         return started()
 
@@ -198,6 +196,7 @@ class TextTranslator(ABC):
         *,
         glossary: Glossary | Sequence[Glossary | None] | None = None,
         partial_word: bool = False,
+        context: Sequence[Sequence[Previous]] | None = None,
     ) -> Callable[[], list[list[Translation]]]:
         """Start a translation and return a function that waits for the results of `translate_n_best`.
 
@@ -212,6 +211,7 @@ class TextTranslator(ABC):
             parts_of_lines,
             self._encode_prefixes(prefixes, len(lines), partial_word=partial_word),
             self._encode_required(required, len(lines)),
+            [()] * len(lines) if context is None else context,
             strict=True,
         )
         tasks_of_lines = [self._tasks(*constraint, replace(options, n_best=1)) for constraint in constraints]
@@ -235,7 +235,14 @@ class TextTranslator(ABC):
         return dict.fromkeys(_PREFIX_FIELDS, _RIGHT_TO_LEFT) if self._reverse_target else {}
 
     def alternatives(
-        self, line: str, prefix: str, count: int, required: Sequence[Required] = (), *, partial_word: bool = False
+        self,
+        line: str,
+        prefix: str,
+        count: int,
+        required: Sequence[Required] = (),
+        *,
+        partial_word: bool = False,
+        context: Sequence[Previous] = (),
     ) -> list[Translation]:
         """Return the best translation for each of the `count` most probable tokens after a prefix.
 
@@ -252,7 +259,7 @@ class TextTranslator(ABC):
         options = replace(self._options, n_best=1)
         (encoded,) = self._encode_prefixes([prefix], 1, partial_word=partial_word)
         (phrases,) = self._encode_required([required], 1)
-        first, *others = self._tasks(parts, encoded, phrases, options)
+        first, *others = self._tasks(parts, encoded, phrases, context, options)
         branches = [
             first._replace(prefix=[*first.prefix, token], partial=self._spelling.rest(first.partial, token))
             for token in self._next_tokens(first, count)
@@ -326,11 +333,14 @@ class TextTranslator(ABC):
         parts: Sequence[Part],
         prefix: tuple[list[int], bytes],
         required: list[list[list[int]]],
+        context: Sequence[Previous],
         options: SearchOptions,
     ) -> list[Task]:
         """Return the tasks of a line. options: options of the searches that assign required phrases to parts."""
         tasks = [Task(part.tokens, [], []) for part in parts]
         tasks[:1] = [task._replace(prefix=prefix[0], partial=prefix[1]) for task in tasks[:1]]
+        limit = self._max_tokens - len(self._tag)
+        tasks = self._context.add(tasks, context, limit, split=self._splits_sentences)
         phrases = distinct_requirements(required)
         if len(tasks) < 2 or not phrases:
             return [task._replace(required=required) for task in tasks]
@@ -375,14 +385,8 @@ class TextTranslator(ABC):
             translations = [replace(one, alignment=None) for one in translations]
         if self._utility is None:
             return translations
-        weights = [1.0] * len(translations)
-        if not self._samples:
-            weights = self._mbr.relative_probabilities([translation.log_prob for translation in translations])
-        utilities = self._mbr.expected_utilities(
-            [translation.text for translation in translations], weights, self._utility
-        )
-        scored = [replace(one, score=utility) for one, utility in zip(translations, utilities, strict=True)]
-        return sorted(scored, key=lambda translation: -translation.score)
+        ranked: list[Translation] = self._mbr.rank(translations, self._utility, are_samples=self._samples)
+        return ranked
 
     def _encode_phrase(self, phrase: str) -> list[int]:
         """Tokenize part of an output, in the model's order."""
@@ -471,12 +475,14 @@ class TextTranslator(ABC):
         """Return the translations of each part with their alignments, if requested."""
         return list(translations)
 
-    def _in_reading_order(self, hypothesis: Hypothesis) -> Hypothesis:
-        """Undo the order of a right-to-left model."""
+    def _in_reading_order(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+        """Undo the order of a right-to-left model, and remove previous translations."""
         if not self._reverse_target:
-            return hypothesis
-        log_probs = in_reading_order(hypothesis.token_log_probs)
-        return replace(hypothesis, tokens=hypothesis.tokens[::-1], token_log_probs=log_probs)
+            return self._context.remove(hypotheses, self._options)
+        return [
+            replace(one, tokens=one.tokens[::-1], token_log_probs=in_reading_order(one.token_log_probs))
+            for one in hypotheses
+        ]
 
     def _translations(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         if not hypotheses:
@@ -487,7 +493,7 @@ class TextTranslator(ABC):
         tokenizer = self._tokenizers.tgt
         return [
             Translation(
-                text=_BREAKS.sub(" ", tokenizer.decode(hypothesis.tokens)),
+                text=without_breaks(tokenizer.decode(hypothesis.tokens)),
                 score=hypothesis.score,
                 log_prob=hypothesis.log_prob,
                 pieces=tokenizer.pieces(hypothesis.tokens),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nmt.text.splitting import join_texts
+
+# Tabs and all line breaks of `str.splitlines`, at which readers of the output may split lines.
+_BREAKS = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ class Attention:
     source: list[str]
     target: list[str]
     weights: list[list[list[list[float]]]]
+
+
+def without_breaks(text: str) -> str:
+    """Replace tabs and line breaks with spaces."""
+    return _BREAKS.sub(" ", text)
 
 
 def join_parts(parts: Sequence[Translation]) -> Translation:

@@ -15,7 +15,8 @@ from nmt.checkpoint import load_model
 from nmt.decode.arguments import require_list, require_options
 from nmt.decode.language_model import FusedLanguageModel, require_fusible
 from nmt.decode.shortlist import Shortlist
-from nmt.decode.text_translator import Task, TextTranslator
+from nmt.decode.task import Task
+from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Attention, Translation
 from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.precision import SearchPrecision
@@ -25,7 +26,7 @@ from nmt.inference.searchable import searchable
 from nmt.models import TranslationModel
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UserError
 from nmt.search.batches import Batching, choose_batch_tokens, continuous_batches, static_batches
 from nmt.search.beam_search import StepModel, beam_search
 from nmt.search.constraints import ANY_TOKEN
@@ -72,6 +73,7 @@ class Translator(TextTranslator):
         reverse_target: bool = False,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         precision: SearchPrecision = "auto",
+        context: Context = NO_CONTEXT,
     ) -> None:
         """Wrap a model in memory; `load` reads one from disk. For further arguments see `TextTranslator`.
 
@@ -91,6 +93,7 @@ class Translator(TextTranslator):
             unicode_form=unicode_form,
             reverse_target=reverse_target,
             max_tokens=max_tokens,
+            context=context,
         )
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
@@ -159,6 +162,11 @@ class Translator(TextTranslator):
                     f"{other.directory} and {first.directory} decode in opposite directions; ensemble members must "
                     "decode in the same one; rerank the n-best list of one with the other instead (nmt rerank)"
                 )
+            if other.metadata.context != metadata.context:
+                raise UserError(
+                    f"{other.directory} and {first.directory} translate with different context; ensemble members must "
+                    "have the same data.context and data.context_sides; leave one out"
+                )
         options = metadata.decode if decode is None else require_options(decode).over(metadata.decode)
         num_parameters = sum(member.model.num_parameters() for member in loaded)
         models = searchable([member.model for member in loaded], precision, torch_device)
@@ -172,6 +180,7 @@ class Translator(TextTranslator):
             reverse_target=metadata.reverse_target,
             max_tokens=min(member.metadata.max_tokens for member in loaded),
             precision=precision,
+            context=metadata.context,
         )
         translator.num_parameters = num_parameters
         if torch_device.type == "cpu":
@@ -191,7 +200,7 @@ class Translator(TextTranslator):
             try:
                 self._search_batch([tasks[i] for i in ids], options, batch_size, finished)
             finally:
-                results |= {ids[i]: list(map(self._in_reading_order, own)) for i, own in finished.items()}
+                results |= {ids[i]: self._in_reading_order(own) for i, own in finished.items()}
 
         return self._batching.run(continuous_batches if refillable else static_batches, lengths, search)
 

@@ -27,7 +27,8 @@ from time import sleep
 from typing import Any, NamedTuple, cast, get_args
 
 from nmt.decode.arguments import require_list, require_options
-from nmt.decode.text_translator import Task, TextTranslator
+from nmt.decode.task import Task
+from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import open_conversion
 from nmt.export.capabilities import (
     EngineDevice,
@@ -40,7 +41,7 @@ from nmt.export.capabilities import (
 )
 from nmt.export.packages import load_package
 from nmt.processes.parallel import num_cores
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UserError
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.limits import output_limits
 from nmt.search.options import SearchOptions, length_penalty
@@ -385,6 +386,7 @@ class CTranslate2Translator(TextTranslator):
         unicode_form: UnicodeForm,
         reverse_target: bool = False,
         max_tokens: int = DEFAULT_MAX_TOKENS,
+        context: Context = NO_CONTEXT,
         scores: bool = True,
     ) -> None:
         """Translate with an engine. scores: compute exact scores; without them, translation is faster
@@ -399,6 +401,7 @@ class CTranslate2Translator(TextTranslator):
             unicode_form=unicode_form,
             reverse_target=reverse_target,
             max_tokens=max_tokens,
+            context=context,
         )
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
@@ -448,6 +451,7 @@ class CTranslate2Translator(TextTranslator):
                 unicode_form=cast(UnicodeForm, conversion.metadata.unicode_form),
                 reverse_target=conversion.metadata.reverse_target,
                 max_tokens=conversion.metadata.max_tokens,
+                context=conversion.metadata.context,
                 scores=scores,
             )
 
@@ -476,4 +480,4 @@ class CTranslate2Translator(TextTranslator):
         finish = self._engine.start_search(
             tagged, options, self._batch_tokens, scores=self._scores, on_tokens=self._on_tokens
         )
-        return lambda: [[self._in_reading_order(hypothesis) for hypothesis in hypotheses] for hypotheses in finish()]
+        return lambda: [self._in_reading_order(hypotheses) for hypotheses in finish()]

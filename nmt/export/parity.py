@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nmt.checkpoint import LoadedModel
 from nmt.data.prepare import load_prepared
 from nmt.decode.scoring import score_pairs
-from nmt.decode.text_translator import Task
+from nmt.decode.task import Task
 from nmt.export.capabilities import EngineDevice
 from nmt.export.ctranslate2 import Quantization
 from nmt.export.engine import CTranslate2Engine

@@ -32,30 +32,34 @@ class ToyPair(NamedTuple):
     labels: tuple[str, ...]
 
 
-def generate(split: Split, pairs: int, seed: int) -> Iterator[ToyPair]:
+def generate(split: Split, pairs: int, seed: int, *, documents: bool = False) -> Iterator[ToyPair]:
     """Generate distinct pairs, determined by split and seed; the first n pairs do not depend on `pairs`.
 
     Train and valid have no sentence in common and contain no held-out word combinations. Each test sentence contains
     at least one, but all its words occur in train. The clauses of nested have depth 3 or 4; those of train, at most 2.
 
+    documents: generate distinct documents of two pairs, the second about `it`, a noun of the first
+
     Raises UserError if the grammar cannot generate `pairs` pairs.
     """
-    sampler, seen, num_rejected = Sampler(split, seed), set[int](), 0
-    while len(seen) < pairs:
-        sentence = sampler.sentence()
+    sampler, seen, num_rejected, size = Sampler(split, seed), set[int](), 0, 2 if documents else 1
+    while size * len(seen) < pairs:
+        sentences = sampler.document() if documents else (sampler.sentence(),)
         num_rejected += 1
         if num_rejected > _MAX_REJECTED:
             raise UserError(
-                f"the built-in toy corpus has only {len(seen)} {split} pairs, but {pairs} were requested; request fewer"
+                f"the built-in toy corpus has only {size * len(seen)} {split} pairs, but {pairs} were requested; "
+                "request fewer"
             )
         if split == "test" and not sampler.has_held_out:
             continue
-        src = _punctuate(english(sentence))
-        src_digest = digest(src)
+        sources = [_punctuate(english(sentence)) for sentence in sentences]
+        src_digest = digest(" ".join(sources))
         if src_digest not in seen and may_contain(split, src_digest):
+            missing = pairs - size * len(seen)
             seen.add(src_digest)
             num_rejected = 0
-            yield _with_german(src, sentence)
+            yield from map(_with_german, sources[:missing], sentences)
 
 
 def source_files() -> list[Path]:

@@ -10,6 +10,7 @@ from nmt.grammar.numbers import english_cardinal
 from nmt.grammar.syntax import (
     Clause,
     Coordination,
+    It,
     Name,
     NounPhrase,
     Phrase,
@@ -179,6 +180,8 @@ def _phrase(phrase: Phrase, as_object: bool = False) -> str:
             return f"{_phrase(phrase.first)} and {_phrase(phrase.second)}"
         case Relative():
             return "who" if phrase.noun.is_human else "that"
+        case It():
+            return "it"
         case _:
             assert_never(phrase)
 

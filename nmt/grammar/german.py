@@ -12,6 +12,7 @@ from typing import assert_never
 
 from nmt.grammar.entries import Adjective, Case, Fixed, Gender, Noun
 from nmt.grammar.morphology import (
+    IT,
     PRETERITE,
     PRONOUNS,
     REFLEXIVE,
@@ -27,6 +28,7 @@ from nmt.grammar.numbers import german_cardinal
 from nmt.grammar.syntax import (
     Clause,
     Coordination,
+    It,
     Name,
     NounPhrase,
     Phrase,
@@ -176,7 +178,7 @@ class _German:
         words = [] if subject_done else [self._phrase(subject, "nom")]
         if clause.verb.reflexive:
             self.labels.add("reflexive")
-            words.insert(len(words) if isinstance(subject, Pronoun) else 0, REFLEXIVE[subject.person])
+            words.insert(len(words) if isinstance(subject, Pronoun | It) else 0, REFLEXIVE[subject.person])
         if _is_unstressed(clause):
             words.append(self._object(clause))
         if receiver is not None:
@@ -254,6 +256,9 @@ class _German:
                 return f"{self._phrase(phrase.first, case)} und {self._phrase(phrase.second, case)}"
             case Relative():
                 return RELATIVE[case, phrase.gender]
+            case It():
+                self.labels.add("anaphor")
+                return IT[phrase.noun.gender]
             case _:
                 assert_never(phrase)
 

@@ -77,6 +77,8 @@ PRONOUNS: dict[str, dict[Case, str]] = {
     "who": {"nom": "wer", "acc": "wen", "dat": "wem"},
     "what": {"nom": "was", "acc": "was"},
 }
+IT: dict[Gender, str] = {"m": "er", "f": "sie", "n": "es"}
+"""The subject `it` by the gender of its noun."""
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal, assert_never
+from typing import Literal, TypeGuard, assert_never
 
 from nmt.grammar.entries import Adjective, Fixed, Frame, Noun, Verb
 from nmt.grammar.modifiers import FREQUENCIES, MANNERS, WHEN, WHERE, WHERE_TO, WHY
@@ -15,6 +15,7 @@ from nmt.grammar.syntax import (
     Clause,
     Conjunction,
     Coordination,
+    It,
     NounPhrase,
     Phrase,
     Prepositional,
@@ -135,6 +136,17 @@ class Sampler(PhraseSampler):
                 depth = self._pick(_NESTED_DEPTHS if self._is_nested else _DEPTHS)
                 self._detail = _DETAIL[depth]
                 return Sentence(self._clause(time, depth, main=True))
+
+    def document(self) -> tuple[Sentence, Sentence]:
+        """Sample a statement with a single thing, then one about `it`, and set `has_held_out`."""
+        while True:
+            self.has_held_out, self._detail = False, _DETAIL[1]
+            first = self._simple(None, self._pick(_TIMES))
+            things = [phrase for phrase in (first.subject, first.object) if _is_thing(phrase)]
+            if len(things) == 1 and not (things[0].plural or isinstance(first.place, Prepositional)):
+                break
+        second = self._simple(None, self._pick(_TIMES), It(things[0].noun), main=True)
+        return Sentence(first), Sentence(second)
 
     # --- Nested clauses -----------------------------------------------------------------------------------------------
 
@@ -415,6 +427,10 @@ def _may_be_negated(clause: Clause) -> bool:
     arguments = (clause.subject, clause.receiver, clause.object)
     without_kein = arguments if clause.verb.de_preposition else arguments[:2]  # an indefinite plain object gets kein
     return not any(map(_is_indefinite, without_kein)) and not any(map(_is_quantified, arguments))
+
+
+def _is_thing(phrase: Phrase | None) -> TypeGuard[NounPhrase]:
+    return isinstance(phrase, NounPhrase) and not phrase.noun.is_animate
 
 
 def _is_indefinite(phrase: Phrase | None) -> bool:

@@ -57,6 +57,13 @@ class Relative(NamedTuple):
         return "3p" if self.plural else "3s"
 
 
+class It(NamedTuple):
+    """The pronoun `it` and the noun of the previous sentence that it refers to."""
+
+    noun: Noun
+    person: Person = "3s"
+
+
 class NounPhrase(NamedTuple):
     """A noun with its determiner and modifiers.
 
@@ -97,7 +104,7 @@ class Coordination(NamedTuple):
         return self.second.noun
 
 
-Phrase = NounPhrase | Pronoun | Name | Coordination | Relative
+Phrase = NounPhrase | Pronoun | Name | Coordination | Relative | It
 
 
 class Prepositional(NamedTuple):

@@ -5,6 +5,7 @@ Each section is a frozen pydantic model. The docstring of a field is the documen
 """
 
 from nmt.recipe.classification import NOISE_KINDS, ClassificationRecipe, LabeledDataRecipe, Noise, has_label
+from nmt.recipe.context import NO_CONTEXT, SEPARATOR, Context, ContextSides
 from nmt.recipe.corpora import (
     NO_LANGUAGE,
     Corpus,
@@ -48,10 +49,14 @@ from nmt.recipe.validation import explain
 
 __all__ = [
     "NOISE_KINDS",
+    "NO_CONTEXT",
     "NO_LANGUAGE",
+    "SEPARATOR",
     "BleuTokenizer",
     "ClassificationRecipe",
     "CommandError",
+    "Context",
+    "ContextSides",
     "Corpus",
     "DataRecipe",
     "DecodeRecipe",

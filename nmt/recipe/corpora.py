@@ -109,11 +109,14 @@ class TsvCorpus(TrainingOptions):
     """Target column, as `src_column`."""
     label_column: NonNegativeInt | str | None = None
     """Column of the labels in a test set, as `src_column`; see `label_field` of a JSON Lines file."""
+    document_column: NonNegativeInt | str | None = None
+    """Column that identifies the document of each pair, as `src_column`, for `data.context`."""
 
     @property
     def has_header(self) -> bool:
         """Whether the first line is a header."""
-        return any(isinstance(column, str) for column in (self.src_column, self.tgt_column, self.label_column))
+        columns = (self.src_column, self.tgt_column, self.label_column, self.document_column)
+        return any(isinstance(column, str) for column in columns)
 
 
 class SgmCorpus(TrainingOptions):
@@ -143,6 +146,8 @@ class ParquetCorpus(TrainingOptions):
     """Target field."""
     label_field: str | None = None
     """Field of the labels in a test set; see `label_field` of a JSON Lines file."""
+    document_field: str | None = None
+    """Field that identifies the document of each pair, for `data.context`."""
 
 
 class JsonLinesCorpus(TrainingOptions):
@@ -157,6 +162,8 @@ class JsonLinesCorpus(TrainingOptions):
     """Target field."""
     label_field: str | None = None
     """Field of the labels in a test set, separated by spaces, such as `news long`. The report has scores by label."""
+    document_field: str | None = None
+    """Field that identifies the document of each pair, for `data.context`."""
 
 
 class HuggingFaceCorpus(TrainingOptions):
@@ -177,6 +184,8 @@ class HuggingFaceCorpus(TrainingOptions):
     """Target field; by default `translation.<tgt_lang>`."""
     label_field: str | None = None
     """Field of the labels in a test set; see `label_field` of a JSON Lines file."""
+    document_field: str | None = None
+    """Field that identifies the document of each pair, for `data.context`."""
 
 
 class SacrebleuCorpus(TrainingOptions):
@@ -215,6 +224,8 @@ class ToyCorpus(TrainingOptions):
     """Number of distinct pairs."""
     seed: int = 1
     """Seed of the generator."""
+    documents: bool = False
+    """Documents of two sentences: the second is about `it`, whose German form has the gender of a noun in the first."""
 
 
 Corpus = Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, field_validator, model_validator
 
+from nmt.recipe.context import SEPARATOR, Context, ContextSides
 from nmt.recipe.corpora import (
     NO_LANGUAGE,
     Corpus,
@@ -57,6 +58,13 @@ class DataRecipe(Section):
     each pair once."""
     reverse_target: bool = False
     """Train a right-to-left model: target tokens are in reverse order, but output text is not. For `nmt rerank`."""
+    context: NonNegativeInt = 0
+    """Train a document-level model: N previous sentences of the document precede each source sentence, each followed
+    by `<sep>`. An empty line on both sides ends a document. The oldest sentences are dropped if `max_tokens` is
+    exceeded."""
+    context_sides: ContextSides = "source"
+    """`both` also puts the previous target sentences before the target; `nmt translate` then uses its own previous
+    translations."""
     workers: NonNegativeInt = 0
     """Processes that clean and encode text; 0 is one per CPU core."""
 
@@ -82,6 +90,27 @@ class DataRecipe(Section):
                 raise ValueError(
                     f"{name}.tag has no effect; only training corpora have one; remove it, and set decode.tag to "
                     "translate with a tag"
+                )
+        return self
+
+    @property
+    def context_options(self) -> Context:
+        """The options of the context."""
+        return Context(self.context, self.context_sides)
+
+    @model_validator(mode="after")
+    def _context_fits(self) -> DataRecipe:
+        if self.context_sides == "both" and not self.context:
+            raise ValueError("data.context_sides has no effect if data.context is 0; set that to 1 or more")
+        if self.context_sides == "both" and self.reverse_target:
+            raise ValueError(
+                "data.reverse_target is true; previous translations (data.context_sides = 'both') need a "
+                "left-to-right model; choose one of them"
+            )
+        for index, corpus in enumerate(self.train if self.context else ()):
+            if corpus.tag == SEPARATOR:
+                raise ValueError(
+                    f"data.train.{index}.tag is {SEPARATOR!r}, which data.context uses; choose another tag"
                 )
         return self
 

@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from nmt.logs import warn
-from nmt.recipe import NO_LANGUAGE, DecodeRecipe, ModelRecipe, UserError, upgrade_options
+from nmt.recipe import NO_CONTEXT, NO_LANGUAGE, Context, DecodeRecipe, ModelRecipe, UserError, upgrade_options
 from nmt.storage.sealed import CorruptError
 
 FORMAT = 1
@@ -28,6 +28,7 @@ class ModelMetadata:
     origin:         source of the weights, such as `{"run": ..., "steps": [...]}`
     reverse_target: whether target tokens are in reverse order
     max_tokens:     maximum length of training sentences in tokens, including a tag
+    context:        previous sentences that precede each sentence
     """
 
     src_lang: str
@@ -39,6 +40,7 @@ class ModelMetadata:
     origin: dict[str, Any] = field(default_factory=dict)
     reverse_target: bool = False
     max_tokens: int = DEFAULT_MAX_TOKENS
+    context: Context = NO_CONTEXT
 
     @property
     def is_language_model(self) -> bool:
@@ -74,6 +76,7 @@ def model_toml(model_recipe: ModelRecipe, metadata: ModelMetadata) -> str:
             "reverse_target": metadata.reverse_target,
             "max_tokens": metadata.max_tokens,
         },
+        "context": metadata.context._asdict(),
         "model": model_recipe.model_dump(mode="json", exclude_none=True),
         "decode": metadata.decode.model_dump(mode="json", exclude_none=True),
         "origin": metadata.origin,
@@ -98,6 +101,7 @@ def read_model_toml(path: Path) -> tuple[ModelRecipe, ModelMetadata]:
             origin=tree["origin"],
             reverse_target=tree["text"].get("reverse_target", False),  # absent from older models
             max_tokens=tree["text"].get("max_tokens", DEFAULT_MAX_TOKENS),
+            context=Context(**tree.get("context", {})),
         )
         return ModelRecipe.model_validate(tree["model"]), metadata
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, ValidationError) as error:

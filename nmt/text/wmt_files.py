@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 from nmt.recipe import UserError
 
+_DOCUMENT_OR_SEGMENT = re.compile(r"<(doc|seg)\b", re.IGNORECASE)
 _SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
 # `html.unescape` also replaces entities without a semicolon ("R&notes"), so match them first.
 _ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
@@ -27,8 +28,18 @@ def sgm_segments(text: str, path: Path) -> list[str]:
     return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment) for segment in segments]
 
 
-def xml_pairs(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of an XML file: documents with <src> and <ref> segments, aligned by id.
+def sgm_documents(text: str) -> Iterator[int]:
+    """Yield the number of the document of each segment of an SGM file."""
+    document = 0
+    for element in _DOCUMENT_OR_SEGMENT.findall(text):
+        if element.lower() == "doc":
+            document += 1
+        else:
+            yield document
+
+
+def xml_documents(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str) -> Iterator[list[tuple[str, str]]]:
+    """Yield the pairs of each document of an XML file, with <src> and <ref> segments, aligned by id.
 
     Segments may contain line feeds. Raises UserError for XML that is malformed or not aligned.
     """
@@ -44,7 +55,7 @@ def xml_pairs(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str)
             where = f"{path}, document {document.get('id')!r}"
             wrong = f"has {len(src)} source and {len(ref)} reference segments in {src_lang} and {tgt_lang}"
             raise UserError(f"{where} {wrong}; both must have the same ids; check the file and the languages")
-        yield from ((src[key], ref[key]) for key in src)
+        yield [(src[key], ref[key]) for key in src]
     if not found_any:
         raise UserError(
             f"{path} has no <src> segments in {src_lang!r}; expected an XML test set of WMT; check src_lang"

@@ -1,0 +1,59 @@
+"""Token sequences of pairs with context: the previous sentences, each followed by the separator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+import numpy as np
+
+from nmt.data.store import Sentences
+from nmt.special_ids import UNK_ID
+from nmt.text.context import CLEAN_BREAK, Separators
+
+
+def encode_joined(
+    encode: Callable[[Sequence[str]], Sentences], texts: Sequence[str], separator: int | None
+) -> Sentences:
+    """Encode texts whose sentences are separated by CLEAN_BREAK; without a separator, each is one sentence.
+
+    A written separator in a sentence becomes the unknown token.
+    """
+    if separator is None or not texts:
+        return encode(texts)
+    sentences = [text.split(CLEAN_BREAK) for text in texts]
+    counts = np.fromiter(map(len, sentences), np.int64, len(sentences))
+    encoded = encode(list(chain.from_iterable(sentences)))
+    tokens = np.where(encoded.tokens == separator, UNK_ID, encoded.tokens).astype(encoded.tokens.dtype)
+    last = np.cumsum(counts) - 1
+    is_context = np.ones(len(encoded.lengths), dtype=np.int32)
+    is_context[last] = 0
+    ends = np.cumsum(encoded.lengths)[is_context > 0]
+    first = last - counts + 1
+    return Sentences(
+        np.insert(tokens, ends, separator),
+        np.add.reduceat(encoded.lengths + is_context, first, dtype=np.int32),
+        np.add.reduceat(encoded.words, first, dtype=np.int32),
+    )
+
+
+def fit_context(
+    src: Sentences, tgt: Sentences, separators: Separators, max_src: int, max_tgt: int
+) -> tuple[Sentences, Sentences]:
+    """Drop the oldest sentences of pairs that exceed the maximum numbers of tokens, the same number on both sides.
+
+    A pair whose own sentence is too long loses its context only.
+    """
+    dropped = {"src": np.zeros(len(src.lengths), np.int64), "tgt": np.zeros(len(tgt.lengths), np.int64)}
+    src_ends, tgt_ends = np.cumsum(src.lengths), np.cumsum(tgt.lengths)
+    for i in np.flatnonzero((src.lengths > max_src) | (tgt.lengths > max_tgt)):
+        own_src = src.tokens[src_ends[i] - src.lengths[i] : src_ends[i]]
+        own_tgt = tgt.tokens[tgt_ends[i] - tgt.lengths[i] : tgt_ends[i]]
+        src_starts = [0, *(np.flatnonzero(own_src == separators.src) + 1)]
+        tgt_starts = [0] * len(src_starts)
+        if separators.tgt is not None:
+            tgt_starts = [0, *(np.flatnonzero(own_tgt == separators.tgt) + 1)]
+        starts = list(zip(src_starts, tgt_starts, strict=True))
+        fitting = (one for one in starts if len(own_src) - one[0] <= max_src and len(own_tgt) - one[1] <= max_tgt)
+        dropped["src"][i], dropped["tgt"][i] = next(fitting, starts[-1])
+    return src.drop_first(dropped["src"]), tgt.drop_first(dropped["tgt"])

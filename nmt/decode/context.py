@@ -1,0 +1,148 @@
+"""Context in translation: previous sentences before a source and its translation, and documents translated in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from nmt.decode.task import Task
+from nmt.recipe import Context, DecodeRecipe, UserError
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions, length_penalty
+from nmt.special_ids import UNK_ID
+from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.context import after_last, find_separators
+from nmt.text.sentences import split_sentences
+from nmt.text.tokenizer import Tokenizers
+
+Previous = str | tuple[str, str]
+"""A previous sentence, or a pair with its translation for models with context on both sides."""
+
+
+class ContextEncoder:
+    """Adds context to search tasks, and removes it from their results."""
+
+    def __init__(self, context: Context, tokenizers: Tokenizers, unicode_form: UnicodeForm) -> None:
+        """Raise UserError if the tokenizers have no separator."""
+        self.context = context
+        self._tokenizers, self._form = tokenizers, unicode_form
+        self._separators = find_separators(tokenizers, context)
+        self._tgt_separator = None if self._separators is None else self._separators.tgt
+
+    def require_supported(self, decode: DecodeRecipe) -> None:
+        """Raise UserError for limits that are relative to the source without its context."""
+        if self.context.size and (decode.min_length_ratio or decode.max_length_ratio is not None):
+            name = "min" if decode.min_length_ratio else "max"
+            raise UserError(
+                f"decode.{name}_length_ratio does not support a model with context; leave it out, or set "
+                f"decode.{name}_tokens"
+            )
+
+    def add(
+        self, tasks: Sequence[Task], previous: Sequence[Previous], limit: int, *, split: bool = False
+    ) -> list[Task]:
+        """Put the previous sentences of a line before the tasks of its parts.
+
+        Without target context, a part also gets the parts before it. The oldest sentences are dropped.
+
+        limit: maximum number of source tokens; also for target tokens, of which twice as many as in the sentence are
+               left to its translation
+        split: whether the previous lines are split into sentences
+
+        Raises UserError for previous sentences of the wrong type, or if the model has no context.
+        """
+        if self._separators is None:
+            if previous:
+                raise UserError("the model translates without context; train one with data.context, or omit it")
+            return list(tasks)
+        encoded = [self._encode(one) for line in previous for one in self._sentences(line, split)]
+        separator, added = self._separators.src, []
+        for task in tasks:
+            sentence = [UNK_ID if token == separator else token for token in task.sentence]
+            src: list[int] = []
+            tgt: list[int] = []
+            for own_src, own_tgt in reversed(encoded[-self.context.size :]):
+                if len(own_src) + len(src) + len(sentence) > limit or (
+                    own_tgt and len(own_tgt) + len(tgt) + 2 * len(sentence) > limit
+                ):
+                    break
+                src, tgt = own_src + src, own_tgt + tgt
+            added.append(task._replace(sentence=src + sentence, prefix=tgt + task.prefix))
+            if not self.context.has_target:
+                encoded.append(([*sentence, separator], []))
+        return added
+
+    def _sentences(self, previous: Previous, split: bool) -> list[Previous]:
+        if isinstance(previous, str) == self.context.has_target:
+            expected = "pairs of a sentence and its translation" if self.context.has_target else "sentences"
+            raise UserError(f"the context of this model must have {expected}; it has {previous!r:.60}; correct it")
+        if split and isinstance(previous, str):
+            return list(split_sentences(normalize(previous, self._form)))
+        return [previous]
+
+    def _encode(self, previous: Previous) -> tuple[list[int], list[int]]:
+        """Return the tokens of a previous sentence and of its translation, with separators."""
+        assert self._separators is not None
+        src, tgt = (previous, "") if isinstance(previous, str) else previous
+        ids = [*self._tokenizers.src.encode(normalize(src, self._form)), self._separators.src]
+        if self._separators.tgt is None:
+            return ids, []
+        return ids, [*self._tokenizers.tgt.encode(normalize(tgt, self._form)), self._separators.tgt]
+
+    def current(self, tokens: list[int]) -> list[int]:
+        """Return output tokens without the previous translations."""
+        return tokens[after_last(tokens, self._tgt_separator) :]
+
+    def remove(self, hypotheses: Sequence[Hypothesis], options: SearchOptions) -> list[Hypothesis]:
+        """Remove the previous translations from outputs, and score them without these."""
+        if self._tgt_separator is None:
+            return list(hypotheses)
+        return sorted((self._remove(one, options) for one in hypotheses), key=lambda one: -one.score)
+
+    def _remove(self, hypothesis: Hypothesis, options: SearchOptions) -> Hypothesis:
+        start = after_last(hypothesis.tokens, self._tgt_separator)
+        if not start:
+            return hypothesis
+        tokens, log_probs = hypothesis.tokens[start:], hypothesis.token_log_probs[start:]
+        name, alpha, log_prob = options.length_penalty, options.length_alpha, sum(log_probs)
+        bias = hypothesis.score * length_penalty(len(hypothesis.tokens) + 1, name, alpha) - hypothesis.log_prob
+        score = (log_prob + bias) / length_penalty(len(tokens) + 1, name, alpha)
+        return replace(hypothesis, tokens=tokens, score=score, log_prob=log_prob, token_log_probs=log_probs)
+
+
+def order_of(previous: Sequence[int]) -> list[list[int]]:
+    """Group the lines of documents into rounds that are translated one after the other.
+
+    A round has at most one line of each document.
+
+    previous: number of lines before each line that are its context; 0 starts a document
+    """
+    rounds: list[list[int]] = []
+    position = 0
+    for line, count in enumerate(previous):
+        position = position + 1 if count else 0
+        if position == len(rounds):
+            rounds.append([])
+        rounds[position].append(line)
+    return rounds
+
+
+def translate_documents(
+    translate: Callable[[list[str], list[list[Previous]]], list[str]],
+    lines: Sequence[str],
+    previous: Sequence[int],
+    context: Context,
+) -> list[str]:
+    """Translate lines of documents, with previous lines and, for context on both sides, their translations.
+
+    translate: translates lines, each with its context, in one batch
+    previous:  number of lines before each line that are its context
+    """
+    if not context.has_target:
+        return translate(list(lines), [list(lines[i - count : i]) for i, count in enumerate(previous)])
+    outputs = [""] * len(lines)
+    for own in order_of(previous):
+        contexts: list[list[Previous]] = [[(lines[k], outputs[k]) for k in range(i - previous[i], i)] for i in own]
+        for i, output in zip(own, translate([lines[i] for i in own], contexts), strict=True):
+            outputs[i] = output
+    return outputs

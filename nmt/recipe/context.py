@@ -1,0 +1,29 @@
+"""The previous sentences of a document that a model translates with."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+ContextSides = Literal["source", "both"]
+
+SEPARATOR = "<sep>"
+"""User symbol of the tokenizers after each previous sentence."""
+
+
+class Context(NamedTuple):
+    """How much of a document a model translates a sentence with.
+
+    size:  maximum number of previous sentences
+    sides: whether the model also gets their translations
+    """
+
+    size: int = 0
+    sides: ContextSides = "source"
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the model gets previous translations."""
+        return self.size > 0 and self.sides == "both"
+
+
+NO_CONTEXT = Context()
