@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from nmt.decode.context import Previous
 from nmt.decode.glossary import Glossary, Required
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
@@ -32,6 +33,7 @@ class TextGenerator(Translator):
         *,
         glossary: Glossary | Sequence[Glossary | None] | None = None,
         partial_word: bool = False,
+        context: Sequence[Sequence[Previous]] | None = None,
     ) -> Callable[[], list[list[Translation]]]:
         """Start the continuation of each line; see `Translator.start_translation`."""
         terms = [glossary] if isinstance(glossary, Glossary) else glossary or ()
@@ -41,7 +43,7 @@ class TextGenerator(Translator):
                 "model; leave them out"
             )
         empty = [""] * len(lines)
-        return super().start_translation(empty, n_best, lines, required, partial_word=partial_word)
+        return super().start_translation(empty, n_best, lines, required, partial_word=partial_word, context=context)
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
         for name in ("alignments", "shortlist", "fusion"):

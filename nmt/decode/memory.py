@@ -1,8 +1,8 @@
 """Translation memory: reuse translations of earlier commands, stored in an SQLite database.
 
 The key of an entry is the SHA-256 of everything that determines a translation: model and options (`settings`), line,
-prefix, required phrases and glossary terms. Only exact matches count. Several processes may use a database at the same
-time.
+prefix, required phrases, glossary terms and context. Only exact matches count. Several processes may use a database at
+the same time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+from nmt.decode.context import Previous
 from nmt.decode.glossary import Glossary, Required
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
-from nmt.recipe import UserError
+from nmt.recipe import Context, UserError
 
 DEFAULT_LIMIT = 1_000_000
 """Default maximum number of entries."""
@@ -168,6 +169,11 @@ class RememberingTranslator:
         self._settings_json = json.dumps(settings, sort_keys=True)
 
     @property
+    def context(self) -> Context:
+        """See `TextTranslator`."""
+        return self._translator.context
+
+    @property
     def lines_split(self) -> int:
         """See `TextTranslator`; reused lines are not counted."""
         return self._translator.lines_split
@@ -185,19 +191,22 @@ class RememberingTranslator:
         prefixes: Sequence[str],
         required: Sequence[Sequence[Required]],
         glossary: Sequence[Glossary | None] | None = None,
+        context: Sequence[Sequence[Previous]] | None = None,
     ) -> Callable[[], list[list[Translation]]]:
         """Start a translation like `TextTranslator.start_translation`; raises UserError also for the memory."""
         glossaries = [None] * len(lines) if glossary is None else glossary
-        requests = list(zip(lines, prefixes, map(list, required), glossaries, strict=True))
+        contexts = [()] * len(lines) if context is None else map(tuple, context)
+        requests = list(zip(lines, prefixes, map(list, required), glossaries, contexts, strict=True))
         keys = [self._key(*request) for request in requests]
         reused = self._memory.find(keys)
         missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in reused}
         self.lines_reused += len(lines) - len(missing)
         finish = self._translator.start_translation(
-            [line for line, _, _, _ in missing.values()],
-            prefixes=[prefix for _, prefix, _, _ in missing.values()],
-            required=[phrases for _, _, phrases, _ in missing.values()],
-            glossary=None if glossary is None else [one for _, _, _, one in missing.values()],
+            [line for line, *_ in missing.values()],
+            prefixes=[prefix for _, prefix, *_ in missing.values()],
+            required=[phrases for _, _, phrases, *_ in missing.values()],
+            glossary=None if glossary is None else [one for *_, one, _ in missing.values()],
+            context=None if context is None else [previous for *_, previous in missing.values()],
         )
 
         def result() -> list[list[Translation]]:
@@ -208,9 +217,17 @@ class RememberingTranslator:
 
         return result
 
-    def _key(self, line: str, prefix: str, required: Sequence[Required], glossary: Glossary | None) -> bytes:
+    def _key(
+        self,
+        line: str,
+        prefix: str,
+        required: Sequence[Required],
+        glossary: Glossary | None,
+        context: Sequence[Previous],
+    ) -> bytes:
         terms = [] if glossary is None else glossary.required(line)
-        content = [self._settings_json, line, prefix, required, *([terms] if terms else [])]
+        content = [self._settings_json, line, prefix, required, *([terms] if terms or context else [])]
+        content += [context] if context else []
         return _sha256(json.dumps(content).encode())
 
 

@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from nmt.alignment.lexical import agreed_links
+from nmt.decode.context import Previous
 from nmt.decode.glossary import Glossary, Required
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation, join_parts
 from nmt.keep.items import Item, ItemGrammar, is_number_word
 from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
 from nmt.logs import counted
-from nmt.recipe import UserError
+from nmt.recipe import Context, UserError
 
 _STOPS = ".!?\u2026\u3002\uff01\uff1f"
 
@@ -99,6 +100,11 @@ class KeepingTranslator:
         self._keeps_markup, self._entities = "markup" in kinds, entities
 
     @property
+    def context(self) -> Context:
+        """See `TextTranslator`."""
+        return self._translator.context
+
+    @property
     def lines_split(self) -> int:
         """See `TextTranslator`."""
         return self._translator.lines_split
@@ -125,9 +131,11 @@ class KeepingTranslator:
         n_best: int | None = None,
         prefixes: Sequence[str] | None = None,
         required: Sequence[Sequence[Required]] | None = None,
+        *,
+        context: Sequence[Sequence[Previous]] | None = None,
     ) -> list[list[Translation]]:
         """See `TextTranslator.translate_n_best`. Pieces and scores are those of the text without tags."""
-        return self.start_translation(lines, n_best, prefixes, required)()
+        return self.start_translation(lines, n_best, prefixes, required, context=context)()
 
     def start_translation(
         self,
@@ -137,17 +145,22 @@ class KeepingTranslator:
         required: Sequence[Sequence[Required]] | None = None,
         *,
         glossary: Sequence[Glossary | None] | None = None,
+        context: Sequence[Sequence[Previous]] | None = None,
     ) -> Finish:
-        """See `TextTranslator.start_translation`; fallbacks are searched when the returned function is called."""
+        """See `TextTranslator.start_translation`; fallbacks are searched when the returned function is called.
+
+        A line that is split at its items is translated without context.
+        """
         parsed = [self._parse(line) for line in lines]
+        plain = None if context is None else [[self._plain(one) for one in previous] for previous in context]
         finish_first = self._translator.start_translation(
-            [one.marked.text for one in parsed], n_best, prefixes, required, glossary=glossary
+            [one.marked.text for one in parsed], n_best, prefixes, required, glossary=glossary, context=plain
         )
 
         def finish() -> list[list[Translation]]:
             found = finish_first()
             kept = self._with_items(parsed, found, strict=False)
-            self._search_again(parsed, found, kept, n_best, prefixes, required, glossary)
+            self._search_again(parsed, found, kept, n_best, prefixes, required, glossary, plain)
             self._split(parsed, kept, prefixes, required, glossary)
             return kept
 
@@ -156,6 +169,12 @@ class KeepingTranslator:
     def _parse(self, line: str) -> _Line:
         marked = MarkedText.parse(line, entities=self._entities) if self._keeps_markup else MarkedText.plain(line)
         return _Line(marked, self._grammar.find_source(marked.text))
+
+    def _plain(self, previous: Previous) -> Previous:
+        """Return a previous sentence, or both sides of a pair, without tags."""
+        if isinstance(previous, str):
+            return self._parse(previous).marked.text
+        return self._parse(previous[0]).marked.text, self._parse(previous[1]).marked.text
 
     def _with_items(
         self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]], *, strict: bool
@@ -205,6 +224,7 @@ class KeepingTranslator:
         prefixes: Sequence[str] | None,
         required: Sequence[Sequence[Required]] | None,
         glossary: Sequence[Glossary | None] | None,
+        context: Sequence[Sequence[Previous]] | None,
     ) -> None:
         """Search the lines without a translation in `kept` again, with the items that the best one lacks."""
         again = [i for i, own in enumerate(kept) if not own and "required" not in self._translator.unsupported]
@@ -217,9 +237,12 @@ class KeepingTranslator:
         texts = [line.marked.text for line in again_lines]
         own_prefixes = [prefixes[i] if prefixes else "" for i in again]
         own_glossaries = None if glossary is None else [glossary[i] for i in again]
+        own_context = None if context is None else [context[i] for i in again]
         try:
             results = (
-                self._translator.translate_n_best(texts, n_best, own_prefixes, phrases, glossary=own_glossaries)
+                self._translator.translate_n_best(
+                    texts, n_best, own_prefixes, phrases, glossary=own_glossaries, context=own_context
+                )
                 if again
                 else []
             )

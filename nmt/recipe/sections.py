@@ -414,6 +414,8 @@ class Recipe(Section):
                 )
         if self.is_language_model and not self.tokenizer.joint and self.tokenizer.start_from is None:
             raise ValueError("tokenizer.joint is false, but a language model has one language; set it to true")
+        if self.is_language_model and self.data.context:
+            raise ValueError("data.context needs a source; a language model has none; set it to 0")
         if self.is_language_model and self.train.validate_bleu_every:
             raise ValueError("train.validate_bleu_every needs translations; a language model has none; set it to 0")
 

@@ -14,6 +14,7 @@ from nmt.keep.translator import Fallbacks
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.recipe import UserError
+from nmt.streams.context import whole_documents
 from nmt.streams.output import Output, Stream
 from nmt.streams.part import InputDigest, Origin, PartFile
 from nmt.streams.records import Record
@@ -148,7 +149,8 @@ class TranslationJob:
         else:
             size = SINGLE_PROCESS_WINDOW
         wait, max_characters = None if pipe is None else pipe.wait, factor * MAX_WINDOW_CHARACTERS
-        return split_windows(records, self.window or size, wait, self.max_delay, max_characters=max_characters)
+        windows = split_windows(records, self.window or size, wait, self.max_delay, max_characters=max_characters)
+        return whole_documents(windows) if self.source.reader.context.has_target and pipe is None else windows
 
     def _write(
         self,

@@ -1,16 +1,19 @@
-"""Constraints of a single line: the fields `prefix`, `required`, `forbidden`, `tag` and `glossary` of JSON Lines."""
+"""Fields of a single line of JSON Lines: `prefix`, `required`, `forbidden`, `tag`, `glossary` and `context`."""
 
 from __future__ import annotations
 
 from typing import Any, TypedDict
 
+from nmt.decode.context import Previous
 from nmt.decode.glossary import Term
-from nmt.recipe import UserError
+from nmt.recipe import NO_CONTEXT, Context, UserError
 from nmt.text.clean import valid_unicode
 from nmt.text.json_fields import one_line
 
 _LISTS = "a list of phrases"
 _FORMS = "a list of phrases, or of lists of alternatives"
+_SENTENCES = "a list of sentences"
+_TRANSLATED = "a list of pairs [sentence, translation], because this model needs previous translations"
 _PAIRS = "a list of pairs [term, translation], the translation as text or as a list of alternatives"
 
 
@@ -22,12 +25,14 @@ class LineConstraints(TypedDict, total=False):
     forbidden: tuple[str, ...]
     tag: str
     terms: tuple[Term, ...]
+    context: tuple[Previous, ...]
 
 
-def read_constraints(fields: Any, where: str, but: str) -> LineConstraints:
+def read_constraints(fields: Any, where: str, but: str, *, context: Context = NO_CONTEXT) -> LineConstraints:
     """Return the constraints among the fields of a JSON object; null counts as absent.
 
-    but: a field that is not a constraint, because it has the text
+    but:     a field that is not a constraint, because it has the text
+    context: which context the model uses; without one, a field `context` is not read
 
     Raises UserError, which names `where` and the field, for a field of another type.
     """
@@ -46,7 +51,20 @@ def read_constraints(fields: Any, where: str, but: str) -> LineConstraints:
     if "glossary" in given:
         pairs = _list(given["glossary"], "glossary", _PAIRS, where)
         constraints["terms"] = tuple(_term(pair, number, where) for number, pair in enumerate(pairs, start=1))
+    if "context" in given and context.size:
+        expected = _TRANSLATED if context.has_target else _SENTENCES
+        previous = _list(given["context"], "context", expected, where)
+        constraints["context"] = tuple(_previous(one, context, expected, where) for one in previous)
     return constraints
+
+
+def _previous(value: Any, context: Context, expected: str, where: str) -> Previous:
+    if not context.has_target:
+        return _text(value, "context", expected, where)
+    if not isinstance(value, list) or len(value) != 2:
+        raise _wrong("context", expected, where, value)
+    source, target = (_text(one, "context", expected, where) for one in value)
+    return source, target
 
 
 def _term(pair: Any, number: int, where: str) -> Term:

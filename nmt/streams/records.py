@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from nmt.alignment.words import format_links
+from nmt.decode.context import Previous
 from nmt.decode.glossary import Term
 from nmt.decode.translation import Translation
 from nmt.keep.documents import Segment, html_segments, srt_segments
-from nmt.recipe import UserError
+from nmt.recipe import NO_CONTEXT, Context, UserError
 from nmt.streams.line_constraints import read_constraints
 from nmt.text.json_fields import parse_json, text_or_null
 
@@ -60,6 +61,7 @@ class Record:
     tag:       of a training corpus; None for that of the search options
     terms:     of a glossary
     segment:   for a text of a document, what surrounds it
+    context:   previous sentences of its document; None if they are those of the previous records
     """
 
     number: int
@@ -71,6 +73,7 @@ class Record:
     tag: str | None = None
     terms: tuple[Term, ...] = ()
     segment: Segment | None = None
+    context: tuple[Previous, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class RecordReader:
     field:  JSON Lines field of the text; a dot addresses a nested field, unless a field has the full name
     header: whether the first TSV line names the columns
     names:  the column names; None until the header is read
+    context: which context of a line the model uses
     """
 
     format: Format
@@ -88,6 +92,7 @@ class RecordReader:
     field: str = "text"
     header: bool = False
     names: tuple[str, ...] | None = None
+    context: Context = NO_CONTEXT
 
     def with_header(self, line: str | None, name: str) -> RecordReader:
         """Return the reader for the header `line` of the input `name`; None means that the input is empty.
@@ -132,7 +137,8 @@ class RecordReader:
                     )
                 fields = parse_json(line, where)
                 text = text_or_null(fields, self.field, where, "fix it, or correct --field")
-                return Record(number, text, line, **read_constraints(fields, where, self.field))
+                constraints = read_constraints(fields, where, self.field, context=self.context)
+                return Record(number, text, line, **constraints)
             case _:
                 assert_never(self.format)
 

@@ -15,6 +15,7 @@ from time import monotonic
 
 from nmt.decode.glossary import Glossary
 from nmt.recipe import UserError
+from nmt.streams.context import with_context
 from nmt.streams.records import Format, Record, RecordReader
 from nmt.text.lines import (
     MAX_LINE_BYTES,
@@ -114,7 +115,7 @@ class Source:
             records = self._add_lines(records, self.prefixes, self._with_prefix)
         if self.required is not None:
             records = self._add_lines(records, self.required, _with_required)
-        return records
+        return with_context(records, reader.context) if reader.context.size else records
 
     @cached_property
     def has_required(self) -> bool:

@@ -67,6 +67,11 @@ class _TorchWorkers(Workers):
         self, load: Load, windows: Iterator[list[Record]], wait: Wait | None
     ) -> Generator[TranslatedWindow, None, None]:
         translate_window = load()
+        if self.processes > 1 and wait is not None and translate_window.translator.context.has_target:
+            raise UserError(
+                f"--processes {self.processes} does not support a pipe: this model translates with the previous "
+                "translations, which another process has; translate a file, or leave out --processes"
+            )
         if self.processes > 1:  # each worker loads the model again; loading it here first reports errors once
             make = partial(_start_worker, load)
             return map_in_order(make, with_pauses(windows, wait), self.processes, option="--processes")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
+from nmt.decode.context import Previous
 from nmt.decode.glossary import Glossary
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.translator import Fallbacks, KeepingTranslator
 from nmt.recipe import UserError
+from nmt.streams.context import rounds
 from nmt.streams.records import Record, RecordWriter
 from nmt.streams.term_report import format_use
 from nmt.streams.windows import Wait
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from nmt.decode.memory import RememberingTranslator
 
 AnyTranslator: TypeAlias = "TextTranslator | RememberingTranslator | KeepingTranslator"
+_Constraints: TypeAlias = tuple[str | None, tuple[str, ...]]
+_Finish: TypeAlias = Callable[[], dict[int, list[Translation]]]
 LoadTranslator = Callable[[], AnyTranslator]
 
 
@@ -49,11 +53,13 @@ class WindowTranslator:
     """Translates the records of a window together and formats the output.
 
     glossary: of all records, besides their own terms
+    recent:   the end of the previous window and its translations, for models with context on both sides
     """
 
     translator: AnyTranslator
     writer: RecordWriter
     glossary: Glossary | None = None
+    recent: deque[Previous] = field(default_factory=deque)
 
     @classmethod
     def load(cls, load: LoadTranslator, writer: RecordWriter, glossary: Glossary | None) -> WindowTranslator:
@@ -100,21 +106,19 @@ class WindowTranslator:
         return None
 
     def _start_window(self, window: list[Record]) -> Callable[[], TranslatedWindow]:
-        groups: dict[tuple[str | None, tuple[str, ...]], list[Record]] = defaultdict(list)
+        by_constraints: dict[_Constraints, AnyTranslator] = {}
         for record in window:
-            groups[record.tag, record.forbidden].append(record)
-        translators = [self._translator_for(records[0]) for records in groups.values()]
+            if (record.tag, record.forbidden) not in by_constraints:
+                by_constraints[record.tag, record.forbidden] = self._translator_for(record)
+        translators = list(by_constraints.values())
         split_before, reused_before = _count_lines(translators)
-        started = [self._start(*pair) for pair in zip(translators, groups.values(), strict=True)]
+        has_target = self.translator.context.has_target
+        finish = (self._start_documents if has_target else self._start_records)(window, by_constraints)
         split_after, reused_after = _count_lines(translators)
         lines_split, lines_reused = split_after - split_before, reused_after - reused_before
 
         def result() -> TranslatedWindow:
-            found = {
-                record.number: translations
-                for records, finish in zip(groups.values(), started, strict=True)
-                for record, translations in zip(records, finish(), strict=True)
-            }
+            found = finish()
             text = "".join(self.writer.write(record, found[record.number]) for record in window)
             tokens = sum(len(translations[0].pieces) for translations in found.values())
             terms = "".join(self._term_rows(record, found[record.number][0].text) for record in window)
@@ -123,6 +127,36 @@ class WindowTranslator:
             return TranslatedWindow(text, terms, len(window), lines_split, tokens, lines_reused, fallbacks)
 
         return result
+
+    def _start_records(self, records: Iterable[Record], translators: Mapping[_Constraints, AnyTranslator]) -> _Finish:
+        """Start translating records, those of a translator together; the results are by the number of the record."""
+        groups: dict[_Constraints, list[Record]] = defaultdict(list)
+        for record in records:
+            groups[record.tag, record.forbidden].append(record)
+        started = [self._start(translators[constraints], own) for constraints, own in groups.items()]
+        return lambda: {
+            record.number: translations
+            for own, finish in zip(groups.values(), started, strict=True)
+            for record, translations in zip(own, finish(), strict=True)
+        }
+
+    def _start_documents(self, window: Sequence[Record], translators: Mapping[_Constraints, AnyTranslator]) -> _Finish:
+        """Translate the records of each document in order, with their previous translations."""
+        recent = deque(self.recent)
+        documents: dict[int, deque[Previous]] = {}
+        for record in window:
+            if record.context is not None:
+                recent = deque(record.context)
+            documents[record.number] = recent
+        found: dict[int, list[Translation]] = {}
+        for own in rounds(window):
+            with_previous = [replace(record, context=tuple(documents[record.number])) for record in own]
+            found |= self._start_records(with_previous, translators)()
+            for record in own:
+                documents[record.number].append((record.text or "", found[record.number][0].text))
+        self.recent.clear()
+        self.recent.extend(list(recent)[-self.translator.context.size :])
+        return lambda: found
 
     def _translator_for(self, record: Record) -> AnyTranslator:
         """Return the translator with the tag and the forbidden phrases of a record."""
@@ -137,6 +171,7 @@ class WindowTranslator:
             prefixes=[record.prefix for record in records],
             required=[record.required for record in records],
             glossary=None if glossaries.count(None) == len(records) else glossaries,
+            context=[record.context or () for record in records] if translator.context.size else None,
         )
 
     def _glossary_of(self, record: Record) -> Glossary | None:

@@ -1,0 +1,66 @@
+"""Context of records: the previous lines of their document."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from nmt.decode.context import Previous
+from nmt.recipe import Context, UserError
+from nmt.streams.records import Record
+from nmt.text.context import is_blank
+
+
+def with_context(records: Iterable[Record], context: Context) -> Iterator[Record]:
+    """Yield records with the texts of previous ones as their context; an empty text ends a document.
+
+    A record with its own context starts a document after that context. If a model needs translations of the context,
+    only the first record of a document has one, possibly empty: the translations are not known yet.
+    """
+    recent: deque[Previous] = deque(maxlen=context.size)
+    is_first = True
+    for record in records:
+        text = record.text or ""
+        if record.context is not None:
+            recent, is_first = deque(record.context, maxlen=context.size), True
+        yield replace(record, context=tuple(recent) if is_first or not context.has_target else None)
+        is_first = is_blank(text)
+        if is_first:
+            recent.clear()
+        else:
+            recent.append(text)
+
+
+def whole_documents(windows: Iterable[list[Record]]) -> Iterator[list[Record]]:
+    """Yield windows that end at the end of a document, for models that need translations of the context.
+
+    A UserError of `windows` is raised after the records before it have been yielded.
+    """
+    waiting: list[Record] = []
+    problem: UserError | None = None
+    try:
+        for window in windows:
+            waiting += window
+            starts = [i for i, record in enumerate(waiting) if i and record.context is not None]
+            if starts:
+                yield waiting[: starts[-1]]
+                waiting = waiting[starts[-1] :]
+    except UserError as error:
+        problem = error
+    if waiting:
+        yield waiting
+    if problem is not None:
+        raise problem
+
+
+def rounds(window: Iterable[Record]) -> list[list[Record]]:
+    """Group records into rounds that are translated one after the other, with at most one record of each document."""
+    found: list[list[Record]] = []
+    position = -1
+    for record in window:
+        position = position + 1 if record.context is None else 0
+        if position == len(found):
+            found.append([])
+        found[position].append(record)
+    return found
