@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -83,8 +82,7 @@ def translate(
     metadata = read_model_metadata(find_model(model))
     decode = _override_decode(metadata.decode, named, settings or (), models[1:])
     reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
-    reader = replace(reader, context=metadata.context)
-    source = Source.open(file, reader, invalid_utf8.value, prefixes, required, glossary)
+    source = Source.open(file, reader, invalid_utf8.value, prefixes, required, glossary, metadata.context)
     writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine)
     output, report = _make_outputs(source, writer, out, glossary_report, memory, (glossary, decode.shortlist), models)
     load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)

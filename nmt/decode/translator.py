@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 import torch
 
 from nmt.alignment.attention import AttendingModel, ChosenAttention, WordAligner
-from nmt.checkpoint import load_model
+from nmt.checkpoint import LoadedModel, load_model
 from nmt.decode.arguments import require_list, require_options
 from nmt.decode.language_model import FusedLanguageModel, require_fusible
 from nmt.decode.shortlist import Shortlist
@@ -152,21 +152,7 @@ class Translator(TextTranslator):
             require_kind(member.directory, member.metadata, language_model=not cls.has_source)
         tokenizers = Tokenizers.load(first.directory)
         for other in loaded[1:]:
-            if Tokenizers.load(other.directory).files() != tokenizers.files():
-                raise UserError(
-                    f"{other.directory} and {first.directory} have different tokenizers; ensemble members must share "
-                    "them; train with the same tokenizer (tokenizer.start_from)"
-                )
-            if other.metadata.reverse_target != metadata.reverse_target:
-                raise UserError(
-                    f"{other.directory} and {first.directory} decode in opposite directions; ensemble members must "
-                    "decode in the same one; rerank the n-best list of one with the other instead (nmt rerank)"
-                )
-            if other.metadata.context != metadata.context:
-                raise UserError(
-                    f"{other.directory} and {first.directory} translate with different context; ensemble members must "
-                    "have the same data.context and data.context_sides; leave one out"
-                )
+            _require_fitting(other, first)
         options = metadata.decode if decode is None else require_options(decode).over(metadata.decode)
         num_parameters = sum(member.model.num_parameters() for member in loaded)
         models = searchable([member.model for member in loaded], precision, torch_device)
@@ -300,3 +286,22 @@ class Translator(TextTranslator):
             [replace(translation, alignment=own) for translation, own in zip(*part, strict=True)]
             for part in zip(translations, links, strict=True)
         ]
+
+
+def _require_fitting(member: LoadedModel, first: LoadedModel) -> None:
+    """Raise UserError unless a model can be an ensemble member beside the first one."""
+    if Tokenizers.load(member.directory).files() != Tokenizers.load(first.directory).files():
+        raise UserError(
+            f"{member.directory} and {first.directory} have different tokenizers; ensemble members must share them; "
+            "train with the same tokenizer (tokenizer.start_from)"
+        )
+    if member.metadata.reverse_target != first.metadata.reverse_target:
+        raise UserError(
+            f"{member.directory} and {first.directory} decode in opposite directions; ensemble members must decode in "
+            "the same one; rerank the n-best list of one with the other instead (nmt rerank)"
+        )
+    if member.metadata.context != first.metadata.context:
+        raise UserError(
+            f"{member.directory} and {first.directory} translate with different context; ensemble members must have "
+            "the same data.context and data.context_sides; leave one out"
+        )

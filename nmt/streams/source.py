@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from nmt.decode.glossary import Glossary
-from nmt.recipe import UserError
+from nmt.recipe import NO_CONTEXT, Context, UserError
 from nmt.streams.context import with_context
 from nmt.streams.records import Format, Record, RecordReader
 from nmt.text.lines import (
@@ -57,12 +57,16 @@ class Source:
         prefixes: Path | None = None,
         required: Path | None = None,
         glossary: Path | None = None,
+        context: Context = NO_CONTEXT,
     ) -> Source:
         """Open a file, a named pipe, or `-` for standard input, and read the header, if any.
+
+        context: which previous lines the records have, see `with_context`
 
         Raises UserError if the input cannot be opened or the glossary is invalid.
         """
         terms = None if glossary is None else Glossary.load(glossary)
+        reader = replace(reader, context=context)
         source = cls(path, reader, invalid_utf8, prefixes, required, terms)
         if path == STANDARD_STREAM:
             source = replace(source, pipe=PipeLines(_standard_input(), source.name))

@@ -39,6 +39,7 @@ class FakeTranslator:
         prefixes: Sequence[str],
         required: Sequence[Sequence[str]],
         glossary: Sequence[Glossary | None] | None = None,
+        context: object = None,
     ) -> Callable[[], list[list[Translation]]]:
         requests = list(zip(lines, prefixes, map(tuple, required), strict=True))
         self.requests += requests

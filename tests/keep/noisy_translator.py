@@ -29,6 +29,7 @@ class NoisyTranslator:
         required: Sequence[Sequence[str]] | None = None,
         *,
         glossary: object = None,
+        context: object = None,
     ) -> Callable[[], list[list[Translation]]]:
         self.calls.append(list(lines))
         phrases = required or [()] * len(lines)
@@ -44,6 +45,7 @@ class NoisyTranslator:
         required: Sequence[Sequence[str]] | None = None,
         *,
         glossary: object = None,
+        context: object = None,
     ) -> list[list[Translation]]:
         return self.start_translation(lines, n_best, prefixes, required)()
 

@@ -673,7 +673,7 @@ def test_describe_recipe_documents_every_kind_of_corpus() -> None:
         (line,) = [line for line in text.splitlines() if line.startswith(f'#   kind = "{kind}":')]
         own = section.model_fields.keys() - {"kind", "weight", "tag", "alignment"}
         assert all(re.search(rf"[ ,]{name}\b", line) for name in own), line
-    assert '#   kind = "tsv": path*, src_column = 0, tgt_column = 1, label_column\n' in text
+    assert '#   kind = "tsv": path*, src_column = 0, tgt_column = 1, label_column, document_column\n' in text
     assert "#   Training corpora of every kind: weight = 1.0, tag, alignment\n" in text
 
 
