@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +20,7 @@ from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
 from nmt.data.test_sets import TestSet, reference_context, test_sets
 from nmt.data.workload import Workload
-from nmt.decode.context import Previous, translate_documents
+from nmt.decode.context import translate_documents
 from nmt.decode.language_model import require_fusible
 from nmt.decode.scoring import Scorer as TextScorer
 from nmt.decode.shortlist import Shortlist
@@ -43,7 +42,7 @@ from nmt.evaluate.report import (
 )
 from nmt.evaluate.report_format import write_report
 from nmt.evaluate.translated import TranslatedSet, find_translated, translation_digest
-from nmt.logs import ProgressBar, progress, say, warn
+from nmt.logs import progress, say, warn
 from nmt.models import TranslationModel, build_model
 from nmt.plots.curves import draw_curves
 from nmt.processes.distributed import World, start_world
@@ -457,37 +456,20 @@ def _translate_and_score(
 
 def _translate(recipe: Recipe, translator: Translator, test: TestSet, window: int, origin: str) -> TranslatedSet:
     run_dir, out = recipe.directory, recipe.directory / "translations" / f"{test.name}.{recipe.tgt_lang}"
+    origin = origin if test.previous is None else f"{origin} {test.previous}"
     # The contents of a shortlist are unknown.
     found = find_translated(run_dir, test.name, out, origin, test.src) if recipe.decode.shortlist is None else None
     if found is not None:
         say(f"{out} is up to date")
         return found
     started = time.perf_counter()
-    lines: list[str] = []
     with progress(f"translating {test.name}", len(test.src), "sentences") as bar:
-        if test.previous is None:
-            for translations in translator.stream(test.src, window):
-                lines.append(translations[0].text)
-                bar.advance(1)
-        else:
-            translate = partial(_translate_in_windows, translator, window, bar)
-            lines = translate_documents(translate, test.src, test.previous, translator.context)
+        lines = translate_documents(translator, test.src, test.previous, window, bar.advance)
     seconds = time.perf_counter() - started
     out.parent.mkdir(exist_ok=True)
     remove_partial_files(out.parent)
     write_file(out, "".join(f"{line}\n" for line in lines).encode())
     return TranslatedSet(lines, seconds, translation_digest(origin, test.src, lines))
-
-
-def _translate_in_windows(
-    translator: Translator, window: int, bar: ProgressBar, lines: Sequence[str], context: Sequence[Sequence[Previous]]
-) -> list[str]:
-    outputs: list[str] = []
-    for start in range(0, len(lines), window):
-        own = slice(start, start + window)
-        outputs += translator.translate(lines[own], context=context[own])
-        bar.advance(len(outputs) - start)
-    return outputs
 
 
 def _score_labels(test: TestSet, lines: Sequence[str], options: Mapping[str, Any]) -> tuple[GroupScore, ...]:

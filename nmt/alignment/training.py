@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from nmt.alignment import stored_pairs
 from nmt.alignment.lexical import PASSES, LexicalAligner, Pairs
 from nmt.alignment.words import Links, parse_links, words_as_given, words_of_starts
-from nmt.data.checksums import damaged_files, sha256_of
 from nmt.data.corpus import ReadOptions, alignment_file, read_pairs
 from nmt.data.loader import pack_links
 from nmt.data.prepare import Prepared
@@ -35,6 +34,7 @@ from nmt.data.store import PairStore, PairWriter, SideStore
 from nmt.logs import progress, say
 from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import Corpus, Recipe, UserError
+from nmt.storage.checksums import damaged_files, sha256_of
 from nmt.storage.sealed import new_directory, reporting_disk_errors, sync, write_synced
 from nmt.text.clean import Cleaner, UnicodeForm
 from nmt.text.lines import read_lines

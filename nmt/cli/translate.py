@@ -77,9 +77,8 @@ def translate(
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
-    given = locals()
-    started, models, named = monotonic(), [model, *(ensemble or ())], _named(given)
-    metadata = read_model_metadata(find_model(model))
+    given, started, models = locals(), monotonic(), [model, *(ensemble or ())]
+    named, metadata = _named(given), read_model_metadata(find_model(model))
     decode = _override_decode(metadata.decode, named, settings or (), models[1:])
     reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
     source = Source.open(file, reader, invalid_utf8.value, prefixes, required, glossary, metadata.context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from nmt.decode.task import Task
 from nmt.recipe import Context, DecodeRecipe, UserError
@@ -14,6 +15,9 @@ from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.context import after_last, find_separators
 from nmt.text.sentences import split_sentences
 from nmt.text.tokenizer import Tokenizers
+
+if TYPE_CHECKING:
+    from nmt.decode.text_translator import TextTranslator
 
 Previous = str | tuple[str, str]
 """A previous sentence, or a pair with its translation for models with context on both sides."""
@@ -89,9 +93,9 @@ class ContextEncoder:
             return ids, []
         return ids, [*self._tokenizers.tgt.encode(normalize(tgt, self._form)), self._separators.tgt]
 
-    def current(self, tokens: list[int]) -> list[int]:
-        """Return output tokens without the previous translations."""
-        return tokens[after_last(tokens, self._tgt_separator) :]
+    def text_of(self, tokens: list[int]) -> str:
+        """Return the text of output tokens without the previous translations."""
+        return self._tokenizers.tgt.decode(tokens[after_last(tokens, self._tgt_separator) :])
 
     def remove(self, hypotheses: Sequence[Hypothesis], options: SearchOptions) -> list[Hypothesis]:
         """Remove the previous translations from outputs, and score them without these."""
@@ -128,21 +132,32 @@ def order_of(previous: Sequence[int]) -> list[list[int]]:
 
 
 def translate_documents(
-    translate: Callable[[list[str], list[list[Previous]]], list[str]],
+    translator: TextTranslator,
     lines: Sequence[str],
-    previous: Sequence[int],
-    context: Context,
+    previous: Sequence[int] | None,
+    window: int,
+    advance: Callable[[int], None] = lambda num_lines: None,
 ) -> list[str]:
     """Translate lines of documents, with previous lines and, for context on both sides, their translations.
 
-    translate: translates lines, each with its context, in one batch
-    previous:  number of lines before each line that are its context
+    previous: number of lines before each line that are its context; None without context
+    window:   lines that are translated together
+    advance:  receives the number of lines after each window
     """
-    if not context.has_target:
-        return translate(list(lines), [list(lines[i - count : i]) for i, count in enumerate(previous)])
     outputs = [""] * len(lines)
-    for own in order_of(previous):
-        contexts: list[list[Previous]] = [[(lines[k], outputs[k]) for k in range(i - previous[i], i)] for i in own]
-        for i, output in zip(own, translate([lines[i] for i in own], contexts), strict=True):
-            outputs[i] = output
+    if previous is None:
+        for i, translations in enumerate(translator.stream(lines, window)):
+            outputs[i] = translations[0].text
+            advance(1)
+        return outputs
+    has_target = translator.context.has_target
+    for of_round in order_of(previous) if has_target else [list(range(len(lines)))]:
+        for start in range(0, len(of_round), window):
+            own = of_round[start : start + window]
+            known: Sequence[Previous] = list(zip(lines, outputs, strict=True)) if has_target else lines
+            contexts = [known[i - previous[i] : i] for i in own]
+            found = translator.translate_n_best([lines[i] for i in own], context=contexts)
+            for i, translations in zip(own, found, strict=True):
+                outputs[i] = translations[0].text
+            advance(len(own))
     return outputs

@@ -1,4 +1,4 @@
-"""The input of a translation, and of a search."""
+"""The input of a search."""
 
 from __future__ import annotations
 
@@ -16,9 +16,3 @@ class Task(NamedTuple):
     prefix: list[int]
     required: list[list[list[int]]]
     partial: bytes = b""
-
-
-def require_list(name: str, value: object) -> None:
-    """Raise TypeError for a string, whose characters would count as list elements."""
-    if isinstance(value, (str, bytes)):
-        raise TypeError(f"{name} must be a list of strings, got {type(value).__name__}; wrap it in a list")

@@ -100,8 +100,7 @@ class TextTranslator(ABC):
         on_text: receives the text so far; the engine may call it in another thread
         """
         other = copy(self)
-        current, decode = self._context.current, self._tokenizers.tgt.decode
-        other._on_tokens = lambda tokens: on_text(without_breaks(decode(current(tokens))))
+        other._on_tokens = lambda tokens: on_text(without_breaks(self._context.text_of(tokens)))
         return other
 
     def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> Self:
@@ -339,8 +338,7 @@ class TextTranslator(ABC):
         """Return the tasks of a line. options: options of the searches that assign required phrases to parts."""
         tasks = [Task(part.tokens, [], []) for part in parts]
         tasks[:1] = [task._replace(prefix=prefix[0], partial=prefix[1]) for task in tasks[:1]]
-        limit = self._max_tokens - len(self._tag)
-        tasks = self._context.add(tasks, context, limit, split=self._splits_sentences)
+        tasks = self._context.add(tasks, context, self._max_tokens - len(self._tag), split=self._splits_sentences)
         phrases = distinct_requirements(required)
         if len(tasks) < 2 or not phrases:
             return [task._replace(required=required) for task in tasks]
@@ -385,8 +383,7 @@ class TextTranslator(ABC):
             translations = [replace(one, alignment=None) for one in translations]
         if self._utility is None:
             return translations
-        ranked: list[Translation] = self._mbr.rank(translations, self._utility, are_samples=self._samples)
-        return ranked
+        return list(self._mbr.rank(translations, self._utility, are_samples=self._samples))
 
     def _encode_phrase(self, phrase: str) -> list[int]:
         """Tokenize part of an output, in the model's order."""

@@ -355,6 +355,10 @@ class Recipe(Section):
                 "tokenizer.joint is false, but three-way tied embeddings need one vocabulary; "
                 "set tokenizer.joint to true or model.tied_embeddings to 'decoder'"
             )
+        if self.train.guided_alignment and self.data.context:
+            raise ValueError(
+                "train.guided_alignment aligns single sentences, and data.context adds others; set only one of them"
+            )
         if self.model.architecture == "gru" and self.train.compile:
             raise ValueError(
                 "train.compile is true; architecture 'gru' runs in torch's own kernels, which are not compiled; set "

@@ -46,7 +46,7 @@ def test_an_empty_line_and_another_document_end_the_context() -> None:
 
 
 def test_a_line_that_cleaning_drops_is_in_no_context() -> None:
-    clean = Cleaner(DataRecipe(train=[{"kind": "toy"}], valid=[{"kind": "toy"}]), "en", "de").clean  # type: ignore[list-item]
+    clean = Cleaner(DataRecipe(train=[{"kind": "toy"}], valid=[{"kind": "toy"}]), "en", "de").clean
     pairs = [("one", "eins"), ("two\ufffd", "zwei"), ("three ", "drei"), ("four", "vier"), ("", ""), ("five", "fünf")]
     joined = list(join_lines(pairs, BOTH, None))
     assert list(map(last_lines, joined)) == pairs
@@ -65,7 +65,8 @@ def test_a_line_that_cleaning_drops_is_in_no_context() -> None:
 def test_each_previous_sentence_ends_with_a_separator(tokenizer: Tokenizer) -> None:
     tokenizers = Tokenizers(tokenizer, tokenizer)
     separators = find_separators(tokenizers, SOURCE)
-    assert separators == (tokenizer.user_symbols()["<sep>"], None)
+    assert separators is not None
+    assert tuple(separators) == (tokenizer.user_symbols()["<sep>"], None)
     texts = [f"a dog{CLEAN_BREAK}sees{CLEAN_BREAK}the cat", "a cat", f"x <sep>y{CLEAN_BREAK}z"]
     found = encode_joined(SentenceEncoder(tokenizer), texts, separators.src)
     sentences = np.split(found.tokens, np.cumsum(found.lengths)[:-1])
@@ -101,7 +102,9 @@ def test_the_oldest_sentences_are_dropped_on_both_sides(has_target: bool) -> Non
     def sentence() -> list[int]:
         return [rng.randint(10, 99) for _ in range(rng.randint(1, 7))]
 
-    sources, targets, expected = [], [], []
+    sources: list[list[int]] = []
+    targets: list[list[int]] = []
+    expected: list[tuple[list[int], list[int]]] = []
     for _ in range(300):
         pairs = [(sentence(), sentence()) for _ in range(rng.randint(1, 4))]
         for dropped in (0, *range(len(pairs))):
