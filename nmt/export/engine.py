@@ -461,7 +461,7 @@ class CTranslate2Translator(TextTranslator):
     @property
     def unsupported(self) -> dict[str, str]:
         """See `TextTranslator.unsupported`."""
-        own = ("required", "glossary", "partial_word", "alignments", "attention")
+        own = ("required", "glossary", "preferred", "partial_word", "alignments", "attention")
         return super().unsupported | dict.fromkeys(own, "CTranslate2 does not support it; use --engine torch")
 
     def _next_tokens(self, task: Task, count: int) -> list[int]:

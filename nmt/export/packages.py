@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 from nmt.recipe import UserError
 
-Package = Literal["ctranslate2", "transformers", "fastapi", "uvicorn", "rouge_score"]
+Package = Literal["ctranslate2", "transformers", "fastapi", "uvicorn", "py3langid", "rouge_score"]
 
 _EXTRA: dict[Package, str] = {
     "ctranslate2": "fast",
     "transformers": "huggingface",
     "fastapi": "serve",
     "uvicorn": "serve",
+    "py3langid": "serve",
     "rouge_score": "summarize",
 }
 

@@ -15,8 +15,10 @@ from nmt.decode.glossary import Glossary, Term
 from nmt.decode.translation import Translation
 from nmt.keep.documents import Segment, html_segments
 from nmt.recipe import UserError
+from nmt.serve.detection import Detected, rank_languages
 from nmt.serve.events import Event, merge, stream_events, watch
 from nmt.serve.messages import (
+    DetectRequest,
     JsonLine,
     LibreTranslateRequest,
     ScoreRequest,
@@ -64,9 +66,9 @@ def _add_libretranslate_api(app: FastAPI, service: Service) -> None:
         body = await service.read_body(request, LibreTranslateRequest)
         if body.format not in ("text", "html"):
             raise HTTPException(400, f"format {body.format!r} is not supported; it must be 'text' or 'html'")
-        model = _find_model(service, body.source, body.target)
-        is_single = isinstance(body.q, str)
-        texts = [body.q] if isinstance(body.q, str) else body.q
+        is_single, texts = isinstance(body.q, str), body.texts
+        detected = _detect(service, texts, body.target)[0] if body.source == "auto" else None
+        model = _find_model(service, detected.language if detected else body.source, body.target)
         documents = [list(html_segments(text)) if body.format == "html" else _line_segments(text) for text in texts]
         # Different token sequences may give the same text, so distinct alternatives need the whole beam.
         n_best, keep = model.decode.beam_size if body.alternatives else 1, ("markup",) if body.format == "html" else ()
@@ -80,7 +82,17 @@ def _add_libretranslate_api(app: FastAPI, service: Service) -> None:
         response: dict[str, Any] = {"translatedText": translated[0][0] if is_single else [t[0] for t in translated]}
         if body.alternatives:
             response["alternatives"] = translated[0][1:] if is_single else [t[1:] for t in translated]
+        if detected:
+            language = detected._asdict()
+            response["detectedLanguage"] = language if is_single else [language] * len(texts)
         return JsonLine(response)
+
+    @app.post("/detect", openapi_extra=request_schema(DetectRequest, form=True))
+    async def detect(request: Request) -> Response:
+        """Rank the served source languages by their probability for a text, or for texts in one language."""
+        body = await service.read_body(request, DetectRequest)
+        service.check_size(body.texts)
+        return JsonLine([detected._asdict() for detected in _detect(service, body.texts)])
 
     @app.get("/languages")
     async def languages() -> Response:
@@ -91,19 +103,28 @@ def _add_libretranslate_api(app: FastAPI, service: Service) -> None:
         return JsonLine([{"code": code, "name": code, "targets": own} for code, own in targets.items()])
 
 
+def _detect(service: Service, texts: Sequence[str], target: str | None = None) -> list[Detected]:
+    """Rank the source languages of all models, or of those for a target; raises HTTPException if there is none."""
+    sources = {model.languages[0] for model in service.models.values() if target in (None, model.languages[1])}
+    if not sources:
+        raise _no_model(service, "auto", str(target))
+    try:
+        return rank_languages(sources, texts)
+    except UserError as error:
+        raise HTTPException(400, str(error)) from error
+
+
 def _find_model(service: Service, source: str, target: str) -> ServedModel:
-    """Return the first model of a language pair. `auto` is allowed if all models for the target have one source."""
-    models = [
-        model
-        for model in service.models.values()
-        if model.languages[1] == target and source in (model.languages[0], "auto")
-    ]
-    if source == "auto" and len({model.languages[0] for model in models}) > 1:
-        raise HTTPException(400, "source 'auto' is ambiguous, because languages are not detected; name the language")
-    if not models:
-        pairs = ", ".join(" to ".join(map(repr, model.languages)) for model in service.models.values())
-        raise HTTPException(400, f"no model translates {source!r} to {target!r}; choose one of {pairs}")
-    return models[0]
+    """Return the first model of a language pair; raises HTTPException if there is none."""
+    for model in service.models.values():
+        if model.languages == (source, target):
+            return model
+    raise _no_model(service, source, target)
+
+
+def _no_model(service: Service, source: str, target: str) -> HTTPException:
+    pairs = ", ".join(" to ".join(map(repr, model.languages)) for model in service.models.values())
+    return HTTPException(400, f"no model translates {source!r} to {target!r}; choose one of {pairs}")
 
 
 def _line_segments(text: str) -> list[Segment]:
@@ -203,6 +224,7 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
         length_alpha=body.length_alpha,
         tag=body.tag,
         forbid=tuple(body.forbidden),
+        bias=tuple(body.preferred.items()),
         partial_word=body.partial_word,
         alternatives=body.alternatives,
         keep=tuple(body.keep),

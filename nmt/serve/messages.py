@@ -35,18 +35,33 @@ def _text_or_texts(value: object) -> str | list[str]:
 
 Text = Annotated[str, BeforeValidator(_valid)]
 Texts = Annotated[str | list[str], PlainValidator(_text_or_texts, json_schema_input_type=str | list[str])]
+Bias = Annotated[float, Field(ge=-1_000.0, le=1_000.0)]
 Phrases = Annotated[list[Text], Field(max_length=_MAX_PHRASES)]
 
 
-class LibreTranslateRequest(BaseModel):
-    """Body of `POST /translate`, as defined by LibreTranslate; other fields are ignored."""
+class LibreTranslateMessage(BaseModel):
+    """Fields of all requests that LibreTranslate defines; unknown ones are ignored."""
 
     q: Texts
+    api_key: Text = ""
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of `q`."""
+        return [self.q] if isinstance(self.q, str) else self.q
+
+
+class LibreTranslateRequest(LibreTranslateMessage):
+    """Body of `POST /translate`."""
+
     source: Text
     target: Text
     format: Text = "text"
     alternatives: int = Field(default=0, ge=0)
-    api_key: Text = ""
+
+
+class DetectRequest(LibreTranslateMessage):
+    """Body of `POST /detect`."""
 
 
 class NativeRequest(BaseModel):
@@ -70,6 +85,7 @@ class TranslateRequest(NativeRequest):
     required: Phrases = []
     glossary: Annotated[list[tuple[Text, Text | list[Text]]], Field(max_length=_MAX_PHRASES)] = []
     forbidden: Phrases = []
+    preferred: Annotated[dict[Text, Bias], Field(max_length=_MAX_PHRASES)] = {}
     tag: Text | None = None
     keep: list[Kind] = []
     alignments: bool = False
@@ -103,7 +119,7 @@ def parse_message(content_type: str, body: bytes, kind: type[Message]) -> Messag
     """
     media_type = content_type.partition(";")[0].strip().lower()
     try:
-        is_form = media_type == FORM and kind is LibreTranslateRequest
+        is_form = media_type == FORM and issubclass(kind, LibreTranslateMessage)
         fields = _parse_form(body) if is_form else json.loads(body)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"invalid request body: {error}; send a JSON object") from error

@@ -39,6 +39,7 @@ class RequestOptions:
     length_alpha: float | None = None
     tag: str | None = None
     forbid: tuple[str, ...] = ()
+    bias: tuple[tuple[str, float], ...] = ()
     partial_word: bool = False
     alternatives: bool = False
     keep: tuple[str, ...] = ()
@@ -150,6 +151,7 @@ class ServedModel:
             "length_alpha": self.decode.length_alpha if options.length_alpha is None else options.length_alpha,
             "tag": self.decode.tag if options.tag is None else options.tag,
             "forbid": (*self.decode.forbid, *options.forbid),
+            "bias": self.decode.bias | dict(options.bias),
             "alignments": options.alignments or ("markup" in options.keep and "alignments" not in self.unsupported),
         }
         try:

@@ -120,7 +120,7 @@ class Service:
         texts: counted against the limits
         Raises HTTPException if they exceed a limit, the queue is full, the client disconnects, or on timeout.
         """
-        self._check_size(texts)
+        self.check_size(texts)
         try:
             futures = submit()
         except QueueFullError as error:
@@ -137,13 +137,14 @@ class Service:
 
         The first translation arrives early, most lines are in large batches, and `Limits.seconds` applies to each.
         """
-        self._check_size([line.text for line in lines])
+        self.check_size([line.text for line in lines])
         start, size = 0, 1
         while start < len(lines):
             yield await self.translate(request, model, options, lines[start : start + size])
             start, size = start + size, min(2 * size, model.batcher.batch_size)
 
-    def _check_size(self, texts: Sequence[str]) -> None:
+    def check_size(self, texts: Sequence[str]) -> None:
+        """Raise HTTPException if texts exceed a limit."""
         for count, limit, unit in (
             (sum(map(len, texts)), self.limits.characters, "characters"),
             (len(texts), self.limits.lines, "lines"),

@@ -37,7 +37,8 @@ def test_a_text_is_translated_line_by_line(client: TestClient, translator: Trans
     assert client.post("/translate", data={"q": TEXT} | PAIR).json() == {"translatedText": expected}
     several = {"q": [TEXT, "", "Go!"], "source": "auto", "target": "de", "unknown": 1}
     assert client.post("/translate", json=several).json() == {
-        "translatedText": [expected, "", *translator.translate(["Go!"])]
+        "translatedText": [expected, "", *translator.translate(["Go!"])],
+        "detectedLanguage": [{"language": "en", "confidence": 100.0}] * 3,
     }
 
 
@@ -57,6 +58,7 @@ def test_alternatives_differ(client: TestClient, translator: Translator) -> None
         ({"n_best": 2}, {"n_best": 2}),
         ({"tag": "<web>"}, {"tag": "<web>"}),
         ({"forbidden": ["cat", "dog"]}, {"forbid": ("cat", "dog")}),
+        ({"preferred": {"tree": 3.0, "3.14": -2.0}}, {"bias": {"tree": 3.0, "3.14": -2.0}}),
         ({"alignments": True}, {"alignments": True}),
         ({"prefix": "the"}, {}),
         ({"required": ["tree", "3.14"]}, {}),
@@ -151,7 +153,16 @@ def test_models_languages_and_paths_are_listed(client: TestClient) -> None:
     assert (listed["name"], listed["source"], listed["target"], listed["beam_size"]) == ("en-de", "en", "de", 2)
     assert client.get("/health").json() == {"status": "ok"}
     paths = client.get("/openapi.json").json()["paths"]
-    assert set(paths) == {"/translate", "/languages", "/health", "/metrics", "/v1/translate", "/v1/score", "/v1/models"}
+    assert set(paths) == {
+        "/translate",
+        "/detect",
+        "/languages",
+        "/health",
+        "/metrics",
+        "/v1/translate",
+        "/v1/score",
+        "/v1/models",
+    }
     assert "application/json" in paths["/v1/translate"]["post"]["requestBody"]["content"]
     assert client.get("/docs").status_code == 404
 
@@ -196,6 +207,7 @@ INVALID_REQUESTS: list[tuple[str, str | dict[str, Any] | bytes, int, str]] = [
     (V, {"text": "a", "n_best": 0}, 400, "n_best: "),
     (V, {"text": "a", "n_best": 3}, 400, "decode.n_best is 3; it must be at most decode.beam_size (2)"),
     (V, {"text": "a", "n_best": "many"}, 400, "n_best: "),
+    (V, {"text": "a", "preferred": {"b": 2_000}}, 400, "preferred.b: "),
     (V, {"text": "a", "tag": "<no>"}, 400, "tag '<no>' is unknown"),
     (V, {"text": "a", "required": ["long " * 99]}, 400, "the required phrases"),
     (V, {"text": "a", "glossary": [["a", "b|"]]}, 400, "glossary.0: 'a' has an empty translation"),

@@ -1,0 +1,48 @@
+"""Which of the served source languages a text is in, by py3langid, a naive Bayes classifier of byte n-grams."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from nmt.export.packages import load_package
+from nmt.recipe import UserError
+
+_MAX_CHARACTERS = 2_000  # more would block other requests, and do not change the answer
+
+
+class Detected(NamedTuple):
+    """A language and its probability among the candidates, in percent, as LibreTranslate states it."""
+
+    language: str
+    confidence: float
+
+
+def rank_languages(languages: Collection[str], texts: Sequence[str]) -> list[Detected]:
+    """Rank languages by their probability for texts that have one in common, most probable first.
+
+    Only the part of a language's name before a hyphen or underscore counts, as `pt` of `pt-BR`. A single language
+    needs no classifier. Raises UserError if a language is unknown to it, or two are the same.
+    """
+    if len(languages) < 2:
+        return [Detected(language, 100.0) for language in languages]
+    identifier = _identifier()
+    identifier.set_languages(None)  # all
+    by_code: dict[str, str] = {}
+    for language in sorted(languages):
+        code = language.replace("_", "-").partition("-")[0].lower()
+        if code not in identifier.labels or code in by_code:
+            reason = f"it has the same code as {by_code[code]!r}" if code in by_code else "it is unknown"
+            raise UserError(f"language {language!r} cannot be detected: {reason}; name the source language")
+        by_code[code] = language
+    identifier.set_languages(by_code)
+    ranked = identifier.rank("\n".join(texts)[:_MAX_CHARACTERS])
+    return [Detected(by_code[code], round(100.0 * float(share), 1)) for code, share in ranked]
+
+
+@cache
+def _identifier() -> Any:
+    """Load the classifier, which takes half a second."""
+    module = load_package("py3langid", "langid")
+    return module.LanguageIdentifier.from_model_file(module.MODEL_FILE, norm_probs=True)
