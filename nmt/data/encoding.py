@@ -115,6 +115,7 @@ class PairFormat:
     tags:           token to prepend to source sentences, by corpus index
     reverse_target: whether target sentences are stored in reverse
     separators:     of pairs with context, whose oldest sentences are dropped to fit the maximum
+    truncate_src:   maximum length of the source with a tag, to which longer ones are truncated; None drops them
     """
 
     min_tokens: tuple[int, int]
@@ -122,12 +123,15 @@ class PairFormat:
     tags: Mapping[int, int]
     reverse_target: bool = False
     separators: Separators | None = None
+    truncate_src: int | None = None
 
     def apply(self, corpus: int, src: Sentences, tgt: Sentences) -> EncodedChunk:
         """Drop pairs outside the limits and convert the others to their stored form."""
         tag = self.tags.get(corpus)
         if self.separators is not None:
             src, tgt = fit_context(src, tgt, self.separators, self.max_tokens - (tag is not None), self.max_tokens)
+        if self.truncate_src is not None:
+            src = src.truncate(self.truncate_src - (tag is not None))
         empty = (src.lengths < self.min_tokens[0]) | (tgt.lengths < self.min_tokens[1])
         too_long = np.maximum(src.lengths + (tag is not None), tgt.lengths) > self.max_tokens
         fits = ~(empty | too_long)

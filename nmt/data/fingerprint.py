@@ -41,6 +41,8 @@ def preparation_options(recipe: Recipe) -> dict[str, Any]:
         del data["reverse_target"]  # absent from corpora prepared before the option existed
     if not recipe.data.context:
         del data["context"], data["context_sides"]  # likewise
+    if recipe.data.long_sources == "drop":
+        del data["long_sources"]  # likewise
     data["train"] = [_portable(corpus, exclude={"weight", "alignment"}) for corpus in recipe.data.train]
     data["valid"] = [_portable(corpus, exclude={"weight", "tag", "alignment"}) for corpus in recipe.data.valid]
     trained = recipe.tokenizer.model_dump(mode="json", exclude={"start_from"})

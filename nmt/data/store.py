@@ -51,6 +51,14 @@ class Sentences:
             return self
         return Sentences(self.tokens[np.repeat(mask, self.lengths)], self.lengths[mask], self.words[mask])
 
+    def truncate(self, length: int) -> Sentences:
+        """Keep the first `length` tokens of every sentence."""
+        if not (self.lengths > length).any():
+            return self
+        starts = np.cumsum(self.lengths) - self.lengths
+        is_kept = np.arange(len(self.tokens)) - np.repeat(starts, self.lengths) < length
+        return Sentences(self.tokens[is_kept], np.minimum(self.lengths, np.int32(length)), self.words)
+
     def prepend(self, token: int) -> Sentences:
         """Prepend a token to every sentence."""
         starts = np.cumsum(self.lengths) - self.lengths

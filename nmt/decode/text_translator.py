@@ -41,8 +41,8 @@ class TextTranslator(ABC):
     """Translate text with a search for token ids, which subclasses provide.
 
     Any string is a line: normalization replaces its line breaks with spaces. A line of white space gives an empty
-    translation. A line too long for the model is split at sentence ends, and its parts are translated separately. Apart
-    from rounding, the translation of a line does not depend on other lines.
+    translation. A line too long for the model is split at sentence ends into parts that are translated separately, or
+    truncated (`decode.long_lines`). Apart from rounding, the translation of a line does not depend on other lines.
 
     max_threads:  number of threads that may translate at the same time
     lines_split:  number of lines split so far because they were too long
@@ -119,7 +119,7 @@ class TextTranslator(ABC):
         self._require = decode.require
         self._samples = decode.sampling
         self._aligns = decode.alignments
-        self._splits_sentences = decode.split_sentences
+        self._splits_sentences, self._truncates = decode.split_sentences, decode.long_lines == "truncate"
         # Imported lazily: sacreBLEU takes longer to import than a short text to translate.
         self._mbr: Any = None if decode.mbr_metric == "none" else import_module("nmt.decode.mbr")
         self._utility = None if self._mbr is None else self._mbr.sentence_utility(decode.mbr_metric)
@@ -317,7 +317,7 @@ class TextTranslator(ABC):
         for sentence in split_sentences(text) if self._splits_sentences else [text]:
             start = text.index(sentence, end)
             end = start + len(sentence)
-            tokens = self._tokenizers.src.encode(sentence)
+            tokens = self._tokenizers.src.encode(sentence)[: limit if self._truncates else None]
             if len(tokens) > limit:
                 is_too_long = True
                 own = split_line(sentence, self._tokenizers.src.encode, limit)

@@ -59,6 +59,9 @@ class DecodeRecipe(Section):
     """Token prepended to each source sentence to select a domain: the `tag` of a training corpus, such as `<web>`."""
     ensemble_mean: Literal["linear", "log"] = "linear"
     """Combination of an ensemble: arithmetic or geometric mean of the probabilities."""
+    long_lines: Literal["split", "truncate"] = "split"
+    """Lines longer than the sentences of the training text: split them and join the translations, or truncate them, for
+    summarization."""
     split_sentences: bool = False
     """Split each line into sentences and translate them separately, for models trained on single sentences."""
     mbr_metric: Literal["none", "chrf", "bleu"] = "none"

@@ -44,6 +44,9 @@ class DataRecipe(Section):
     """For bytes that are not UTF-8: an error with file and line, or insert U+FFFD."""
     max_tokens: PositiveInt = 256
     """Maximum length of a training sentence in subword tokens; longer pairs are dropped."""
+    long_sources: Literal["drop", "truncate"] = "drop"
+    """Pairs whose source is longer than `max_tokens`: drop them, or truncate the source to `max_tokens`, for
+    summarization. Needs the same choice in `decode.long_lines`."""
     max_length_ratio: PositiveFloat = 9.0
     """Drop pairs with a higher ratio of words between the sides, if the longer side has more than 10 words."""
     drop_duplicates: bool = True
@@ -374,6 +377,11 @@ class Recipe(Section):
             raise ValueError(
                 f"decode.alignment_heads names head {too_high[0]}; layers have heads 0 to "
                 f"{heads - 1}; choose from these"
+            )
+        if (self.data.long_sources == "truncate") != (self.decode.long_lines == "truncate"):
+            raise ValueError(
+                f"data.long_sources is {self.data.long_sources!r} and decode.long_lines is {self.decode.long_lines!r}; "
+                "a model must be used as it was trained; set both to 'truncate', or neither"
             )
         tags = {*self.tokenizer.user_symbols, *(corpus.tag for corpus in self.data.train)}
         reuses_tokenizer = self.tokenizer.start_from is not None or self.train.start_from is not None

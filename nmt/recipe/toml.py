@@ -74,6 +74,10 @@ def _parse(root: type[Root], text: str, overrides: Sequence[str], where: str) ->
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{where} is not valid TOML: {error}; fix that line") from error
     _apply_overrides(tree, overrides)
+    if root is Recipe and {"noise", "labels"} & set(tree.get("data", ())):
+        raise RecipeError(f"{where} is for a classifier; it must be for a translation model; use nmt train-classifier")
+    if root is ClassificationRecipe and "src_lang" in tree:
+        raise RecipeError(f"{where} is for a translation model; it must be for a classifier; use nmt run")
     try:
         return root.model_validate(tree)
     except ValidationError as error:

@@ -99,7 +99,9 @@ class Cleaner:
             return "empty"
         if _is_damaged(src, clean_src) or _is_damaged(tgt, clean_tgt):
             return "control characters"
-        if len(clean_src) > self._max_characters or len(clean_tgt) > self._max_characters:
+        # A source that is truncated later may have any length.
+        limited = clean_tgt if self._data.long_sources == "truncate" else max(clean_src, clean_tgt, key=len)
+        if len(limited) > self._max_characters:
             return "too long"
         num_words = _count_words(clean_src, self._src_lang), _count_words(clean_tgt, self._tgt_lang)
         longer = max(num_words)

@@ -15,7 +15,7 @@ from nmt.classify.examples import read_labeled
 from nmt.classify.run import train_classifier
 from nmt.classify.text_classifier import TextClassifier
 from nmt.classify.trainer import ClassifierTrainer
-from nmt.recipe import ClassificationRecipe, RecipeError, UserError, load_classification_recipe
+from nmt.recipe import ClassificationRecipe, RecipeError, UserError, load_classification_recipe, load_recipe
 from nmt.storage.sealed import CorruptError
 from nmt.train.signals import Stopped
 
@@ -161,7 +161,8 @@ WRONG: list[tuple[str, str]] = [
     ),
     ('data.labels=["one"]', "data.labels must have at least two distinct names, or none; correct it"),
     ("data.lables=[]", "unknown option 'data.lables'; did you mean 'labels'?"),
-    ("src_lang=en", "unknown option 'src_lang'; known options: name, seed, run_dir, data, tokenizer, model, train"),
+    ("language=en", "unknown option 'language'; known options: name, seed, run_dir, data, tokenizer, model, train"),
+    ("src_lang=en", "reviews.toml is for a translation model; it must be for a classifier; use nmt run"),
     (
         'data.valid=[{kind="tsv", path="x", label_column=2}]',
         "some corpora have label_column or label_field and others do not; all must have pairs of texts, or all "
@@ -214,6 +215,11 @@ def test_damaged_files_are_found(reviews: Path) -> None:
     description.write_text(description.read_text().replace("positive", "cheerful"))
     with pytest.raises(CorruptError, match="is missing or corrupt"):
         TextClassifier.load(reviews / "runs/reviews/model")
+
+
+def test_a_recipe_of_a_classifier_does_not_train_a_translation_model(reviews: Path) -> None:
+    with pytest.raises(RecipeError, match=r"^reviews.toml is for a classifier; .* use nmt train-classifier$"):
+        load_recipe(Path("reviews.toml"))
 
 
 def test_packaged_recipes_load_and_have_the_name_of_their_file() -> None:
