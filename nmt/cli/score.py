@@ -38,13 +38,15 @@ def score(
     if threads is not None:
         torch.set_num_threads(threads)
     scorer = Scorer.load(model, device, tag)
-    total = Likelihood()
+    context, total = scorer.documents(sources, targets), Likelihood()
     with progress("scoring", len(sources), "pairs") as bar:
         for start in range(0, len(sources), SCORING_WINDOW):
             window = slice(start, start + SCORING_WINDOW)
-            scores = scorer.score(sources[window], targets[window], first_line=start + 1)
+            own = None if context is None else context[window]
+            scores = scorer.score(sources[window], targets[window], first_line=start + 1, context=own)
             for pair, text in zip(scores, targets[window], strict=True):
-                total.add(pair, text)
+                if context is None or text.strip():  # an empty line only ends a document
+                    total.add(pair, text)
                 details = zip(pair.pieces, pair.token_log_probs, strict=True)
                 columns = " ".join(f"{piece}:{value:.4f}" for piece, value in details)
                 typer.echo(f"{pair.log_prob:.4f}" + (f"\t{columns}" if per_token else ""))

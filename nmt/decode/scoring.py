@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint import LoadedModel, load_model
+from nmt.decode.context import ContextEncoder, Previous
+from nmt.decode.task import Task
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.processes.distributed import choose_device
 from nmt.recipe import UserError
 from nmt.search.hypothesis import in_reading_order
 from nmt.special_ids import EOS_ID
 from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.context import is_blank_pair, with_previous
 from nmt.text.tokenizer import Tokenizers
 
 # Target tokens per chunk of logits: the logits of a whole batch can be larger than the model.
@@ -116,6 +119,8 @@ class Scorer:
         self.is_language_model = loaded.metadata.is_language_model
         tag = loaded.metadata.decode.tag
         self._tag = [] if tag is None else [tokenizers.src.tag_id(tag)]
+        self._context = ContextEncoder(loaded.metadata.context, tokenizers, self._unicode_form)
+        self._max_tokens = min(loaded.metadata.max_tokens, self._limit)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto", tag: str | None = None) -> Scorer:
@@ -130,39 +135,70 @@ class Scorer:
             loaded = replace(loaded, metadata=replace(loaded.metadata, decode=decode))
         return cls(loaded, Tokenizers.load(loaded.directory), torch_device)
 
-    def score(self, sources: Sequence[str], targets: Sequence[str], first_line: int = 1) -> list[TextScore]:
+    def score(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        first_line: int = 1,
+        *,
+        context: Sequence[Sequence[Previous]] | None = None,
+    ) -> list[TextScore]:
         """Score each target as the translation of its source, in one batch. A language model ignores the sources.
 
-        Raises UserError for a sentence longer than the model's positions. first_line: line number of the first pair.
+        Raises UserError for a sentence longer than the model's positions.
+
+        first_line: line number of the first pair
+        context:    previous sentences of each pair, which are not scored; see `documents`
         """
         encoded = [self._encode(source, target) for source, target in zip(sources, targets, strict=True)]
         src_ids, tgt_ids = [src for src, _ in encoded], [tgt for _, tgt in encoded]
         self._check_lengths(src_ids, tgt_ids, first_line)
         model_order = [ids[::-1] for ids in tgt_ids] if self._reverse_target else tgt_ids
-        batch = Batch.from_lists(src_ids, model_order).to(self._device)
+        tasks = [Task(src, [], []) for src in src_ids]
+        if context is not None:
+            max_tokens = self._max_tokens - len(self._tag)
+            tasks = [self._context.add([task], own, max_tokens)[0] for task, own in zip(tasks, context, strict=True)]
+        batch = Batch.from_lists(
+            [[*self._tag, *task.sentence] for task in tasks],
+            [[*task.prefix, *ids] for task, ids in zip(tasks, model_order, strict=True)],
+        ).to(self._device)
         return [
-            TextScore(
-                pair.log_prob,
-                in_reading_order(pair.token_log_probs) if self._reverse_target else pair.token_log_probs,
-                self._tokenizers.tgt.pieces([*ids, EOS_ID]),
-            )
-            for pair, ids in zip(score_pairs(self._model, batch), tgt_ids, strict=True)
+            self._text_score(pair, len(task.prefix), ids)
+            for pair, task, ids in zip(score_pairs(self._model, batch), tasks, tgt_ids, strict=True)
         ]
+
+    def _text_score(self, pair: PairScore, num_previous: int, ids: list[int]) -> TextScore:
+        """Return the score of a target, without the tokens of previous translations before it."""
+        log_probs = pair.token_log_probs[num_previous:]
+        return TextScore(
+            sum(log_probs) if num_previous else pair.log_prob,
+            in_reading_order(log_probs) if self._reverse_target else log_probs,
+            self._tokenizers.tgt.pieces([*ids, EOS_ID]),
+        )
+
+    def documents(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[Previous, ...]] | None:
+        """Return the context of each pair of documents that empty pairs separate; None if the model uses none."""
+        context = self._context.context
+        if not context.size:
+            return None
+        pairs = with_previous(zip(sources, targets, strict=True), context.size, is_blank_pair)
+        return [own if context.has_target else tuple(src for src, _ in own) for _, own in pairs]
 
     def fits(self, source: str, target: str) -> bool:
         """Return whether both sides fit the model's positions."""
-        return max(map(len, self._encode(source, target))) <= self._limit
+        src, tgt = self._encode(source, target)
+        return max(len(self._tag) + len(src), len(tgt)) <= self._limit
 
     def _encode(self, source: str, target: str) -> tuple[list[int], list[int]]:
         form = self._unicode_form
         src_text = "" if self.is_language_model else normalize(source, form)
-        src_ids = [*self._tag, *self._tokenizers.src.encode(src_text)]
-        return src_ids, self._tokenizers.tgt.encode(normalize(target, form))
+        return self._tokenizers.src.encode(src_text), self._tokenizers.tgt.encode(normalize(target, form))
 
     def _check_lengths(self, src_ids: Sequence[list[int]], tgt_ids: Sequence[list[int]], first_line: int) -> None:
         for number, (src, tgt) in enumerate(zip(src_ids, tgt_ids, strict=True), start=first_line):
-            if max(len(src), len(tgt)) > self._limit:
+            num_tokens = max(len(self._tag) + len(src), len(tgt))
+            if num_tokens > self._limit:
                 raise UserError(
-                    f"line {number} has {max(len(src), len(tgt))} tokens; the model supports at most {self._limit}; "
+                    f"line {number} has {num_tokens} tokens; the model supports at most {self._limit}; "
                     "split the sentence"
                 )

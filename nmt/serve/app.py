@@ -151,7 +151,9 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         glossary = _make_glossary(body)
         required = [(*body.required, *glossary.required(text)) for text in texts]
         prefixes = [body.prefix if text.strip() else "" for text in texts]
-        lines = [Line(*fields) for fields in zip(texts, prefixes, required, strict=True)]
+        lines = [Line(*fields, tuple(body.context)) for fields in zip(texts, prefixes, required, strict=True)]
+        if body.context and len(texts) != 1:
+            raise HTTPException(400, "context needs a request with one text; send each line with its own context")
         if body.attention and (len(texts) != 1 or body.stream or body.stream_tokens):
             raise HTTPException(400, "attention needs a request with one text and without stream; send one")
         if body.stream:

@@ -80,6 +80,7 @@ class TranslateRequest(NativeRequest):
     beam_size: int | None = Field(default=None, ge=1, le=_MAX_BEAM_SIZE)
     length_alpha: float | None = Field(default=None, ge=0.0, le=10.0)
     prefix: Text = ""
+    context: Annotated[list[Text | tuple[Text, Text]], Field(max_length=_MAX_PHRASES)] = []
     partial_word: bool = False
     alternatives: bool = False
     required: Phrases = []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
+from nmt.decode.context import Previous
 from nmt.decode.glossary import Required
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
@@ -51,12 +52,14 @@ class RequestOptions:
 class Line(NamedTuple):
     """A line to translate, the prefix of its translation, and the phrases that it must contain.
 
+    context: previous sentences of its document, see `nmt.decode.context`
     on_text: receives the output so far, in the worker thread or one of the engine
     """
 
     text: str
     prefix: str = ""
     required: tuple[Required, ...] = ()
+    context: tuple[Previous, ...] = ()
     on_text: Callable[[str], None] = lambda text: None
 
 
@@ -120,9 +123,12 @@ class ServedModel:
     def _translate(self, options: RequestOptions, lines: Sequence[Line]) -> list[list[Translation]]:
         translator = self._translator_for(options)
         if options.alternatives:
-            partial = options.partial_word
             return [
-                translator.alternatives(line.text, line.prefix, options.n_best, line.required, partial_word=partial)
+                translator.alternatives(
+                    *(line.text, line.prefix, options.n_best, line.required),
+                    partial_word=options.partial_word,
+                    context=line.context,
+                )
                 for line in lines
             ]
         if options.keep:
@@ -130,6 +136,7 @@ class ServedModel:
                 [line.text for line in lines],
                 prefixes=[line.prefix for line in lines],
                 required=[line.required for line in lines],
+                context=[line.context for line in lines],
             )
             return [translations[: options.n_best] for translations in n_best_lists]
         if options.watched and len(lines) > 1:
@@ -141,6 +148,7 @@ class ServedModel:
             prefixes=[line.prefix for line in lines],
             required=[line.required for line in lines],
             partial_word=options.partial_word,
+            context=[line.context for line in lines],
         )
         return [translations[: options.n_best] for translations in n_best_lists]
 
