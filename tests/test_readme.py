@@ -63,6 +63,15 @@ def test_the_tools_of_the_quick_start_are_executable() -> None:
         assert (ROOT / line.split()[0]).stat().st_mode & 0o111
 
 
+LANGUAGE_MODEL = """
+name = "lm"
+src_lang = "zxx"
+tgt_lang = "de"
+[data]
+train = [{ kind = "monolingual", path = "corpus/train.de" }]
+valid = [{ kind = "monolingual", path = "corpus/valid.de" }]
+"""
+
 # Runs several commands in one interpreter, as startup takes longer than each of them.
 RUN_ALL = """
 import json, sys
@@ -94,6 +103,7 @@ def shrink(words: list[str]) -> list[str]:
 def test_the_worked_example(tmp_path: Path) -> None:
     """Run its recipe and commands on text with the expected names, with a small model and few updates."""
     (tmp_path / "mine.toml").write_text(blocks("toml")[0])
+    (tmp_path / "lm.toml").write_text(LANGUAGE_MODEL)
     for folder in ("corpus", "new"):
         (tmp_path / folder).mkdir()
         for name, lines in {"train": 80, "valid": 6, "news": 4}.items():
