@@ -9,12 +9,13 @@ import torch
 
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.checkpoint import load_model
+from nmt.data.store import PairStore
 from nmt.decode.generator import TextGenerator
 from nmt.decode.scoring import Scorer
 from nmt.decode.translator import Translator
 from nmt.grammar import generate
 from nmt.packing.packed import PackedSequences
-from nmt.pipeline import run
+from nmt.pipeline import prepare, run
 from nmt.recipe import DecodeRecipe, Recipe, RecipeError, TokenizerRecipe, UserError, parse_recipe
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
@@ -181,6 +182,17 @@ def test_a_language_model_is_a_feature_of_reranking(language_model: Path, nmt: N
     code, _, err = nmt("rerank", *arguments, "--reverse-model", language_model)
     assert (code, len(err.splitlines())) == (1, 1)
     assert "translates from zxx to en; --reverse-model must translate from en to de" in err
+
+
+def test_the_tag_of_a_corpus_is_the_source(tmp_path: Path) -> None:
+    for name in ("train", "valid", "test"):
+        (tmp_path / name).write_text("".join(f"text {number}\n" for number in range(30)))
+    corpora = ", ".join(f'{{kind="monolingual", path="{name}", tag="<{name}>"}}' for name in ("train", "test"))
+    prepared = prepare(recipe_of(tmp_path, f"data.train=[{corpora}]", "data.drop_duplicates=false"))
+    sources = PairStore(prepared.directory, "train").src
+    tags = [prepared.tokenizers.src.tag_id(f"<{name}>") for name in ("train", "test")]
+    assert sources.tokens.tolist() == [tag for tag in tags for _ in range(30)]
+    assert sources.lengths.tolist() == [1] * 60
 
 
 def test_info_names_the_language(language_model: Path, nmt: Nmt) -> None:

@@ -51,7 +51,8 @@ def score(
                 columns = " ".join(f"{piece}:{value:.4f}" for piece, value in details)
                 typer.echo(f"{pair.log_prob:.4f}" + (f"\t{columns}" if per_token else ""))
                 bar.advance(1)
+    noun = "texts" if tgt is None else "pairs"
     say(
-        f"{len(sources):,} pairs, {total.tokens:,} tokens: log-probability {total.log_prob:.2f}, perplexity "
+        f"{len(sources):,} {noun}, {total.tokens:,} tokens: log-probability {total.log_prob:.2f}, perplexity "
         f"{total.perplexity:.4f}, {total.bits_per_byte:.4f} bits per byte"
     )

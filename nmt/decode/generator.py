@@ -45,6 +45,12 @@ class TextGenerator(Translator):
         empty = [""] * len(lines)
         return super().start_translation(empty, n_best, lines, required, partial_word=partial_word, context=context)
 
+    @property
+    def unsupported(self) -> dict[str, str]:
+        """See `TextTranslator.unsupported`."""
+        fields = ("prefix", "partial_word", "alternatives", "glossary")
+        return super().unsupported | dict.fromkeys(fields, "a language model continues the text; give it the beginning")
+
     def _set_decode(self, decode: DecodeRecipe) -> None:
         for name in ("alignments", "shortlist", "fusion"):
             if getattr(decode, name):

@@ -20,6 +20,7 @@ from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 from nmt.search.beam_search import StepModel, beam_search
 from nmt.search.ensemble import Ensemble
+from nmt.search.fusion import Fusion
 from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
 from nmt.search.sampling import SamplingOptions, sample
@@ -129,6 +130,9 @@ def test_half_precision_does_not_synchronize_more(dtype: torch.dtype) -> None:
 
 MODELS: dict[str, Wrap] = {
     "buffers": lambda make: CapturedModel(make(), Rehearsing()),
+    "fusion of buffers": lambda make: Fusion(
+        CapturedModel(make(), Rehearsing()), CapturedModel(make(), Rehearsing()), 0.3, [EOS_ID]
+    ),
     "ensemble of buffers": lambda make: Ensemble([CapturedModel(make(), Rehearsing()) for _ in range(2)]),
 }
 
@@ -140,6 +144,7 @@ MODELS: dict[str, Wrap] = {
         ("buffers", "greedy", 2),
         ("buffers", "beam", 4),
         ("buffers", "groups", 2),
+        ("fusion of buffers", "beam", 4),
         ("buffers", "everything", 4),
         ("buffers", "everything", None),
         ("ensemble of buffers", "beam", 2),
