@@ -16,6 +16,9 @@ from nmt.packing.packed import PackedSequences
 from nmt.packing.padding import pad
 from nmt.recipe import ModelRecipe
 
+# Elements of W s + U h that are computed at a time: on a CPU as many as stay in the cache of a core.
+_CHUNK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 27}
+
 
 class Memory(NamedTuple):
     """The encoder's output, padded.
@@ -47,8 +50,10 @@ class Attention(nn.Module):
 
     def memory(self, encoded: Tensor, src: PackedSequences) -> Memory:
         """Return the memory of encoder outputs (src.total, d_model)."""
-        keys, values = (pad(one[:, None], src.one_per_row).squeeze(1) for one in (self.key(encoded), encoded))
-        columns = torch.arange(keys.shape[1], device=keys.device)
+        longest = src.max_length  # less than the padded width, of which additive scores would be mostly padding
+        padded = (pad(one[:, None], src.one_per_row) for one in (self.key(encoded), encoded))
+        keys, values = (one.squeeze(1)[:, :longest].contiguous() for one in padded)
+        columns = torch.arange(longest, device=keys.device)
         return Memory(keys, values, (columns >= src.lengths[:, None])[:, None])
 
     def forward(self, states: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
@@ -67,7 +72,10 @@ class Attention(nn.Module):
     def _scores(self, states: Tensor, keys: Tensor) -> Tensor:
         match self.kind:
             case "additive":
-                return torch.tanh(self.query(states)[:, :, None] + keys[:, None]) @ self.score
+                size = keys[:1].numel() * states.shape[1]  # of one sentence
+                chunk = max(1, _CHUNK_ELEMENTS[states.device.type] // max(1, size))
+                pairs = zip(self.query(states)[:, :, None].split(chunk), keys[:, None].split(chunk), strict=True)
+                return torch.cat([torch.tanh(query + key) @ self.score for query, key in pairs])
             case "multiplicative":
                 return torch.bmm(states, keys.mT)
             case _:

@@ -119,7 +119,7 @@ class Decoder(nn.Module):
     def forward(self, x: Tensor, encoded: Tensor, tgt: PackedSequences, src: PackedSequences) -> tuple[Tensor, Tensor]:
         """Target embeddings (tgt.total, d_model) and encoder output (src.total, d_model) -> outputs and weights.
 
-        The outputs are (tgt.total, d_model), the attention weights (tgt.total, padded src_len) float32.
+        The outputs are (tgt.total, d_model), the attention weights (tgt.total, src_len) float32.
         """
         run = self._forward_by_position if self.input_feeding else self._forward_together
         inputs = (x, encoded, tgt, src)
@@ -133,9 +133,11 @@ class Decoder(nn.Module):
         rows = TimeMajor.of(tgt)
         initial = self.initial_states(encoded, src).index_select(1, rows.sentences)
         states = rows.to_packed(self.stack(rows.from_packed(x), rows.batch_sizes, initial))
-        padded = pad(states[:, None], tgt.one_per_row).squeeze(1)  # (num_sentences, tgt_len, d_model)
-        results = self.attention(padded, self.attention.memory(encoded, src))
-        outputs, weights = (unpad(one[:, None], tgt.one_per_row).squeeze(1) for one in results)
+        padded = pad(states[:, None], tgt.one_per_row).squeeze(1)  # (num_sentences, padded tgt_len, d_model)
+        results = self.attention(padded[:, : tgt.max_length], self.attention.memory(encoded, src))
+        missing = padded.shape[1] - results[0].shape[1]
+        padded_results = (F.pad(one, (0, 0, 0, missing))[:, None] for one in results)
+        outputs, weights = (unpad(one, tgt.one_per_row).squeeze(1) for one in padded_results)
         return outputs, weights
 
     def _forward_by_position(

@@ -136,7 +136,7 @@ class GruModel(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def _decode(self, src: PackedSequences, tgt: PackedSequences) -> tuple[Tensor, Tensor]:
-        """Return the outputs (tgt.total, d_model) and attention weights (tgt.total, padded src_len)."""
+        """Return the outputs (tgt.total, d_model) and attention weights (tgt.total, src_len)."""
         return self.decoder(self.tgt_embedding(tgt.tokens), self.encode(src), tgt, src)
 
     def _tie_embeddings(self) -> None:

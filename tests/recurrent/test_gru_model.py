@@ -11,11 +11,14 @@ from torch import Tensor
 from nmt.alignment.attention import attention_maps
 from nmt.inference.prepacked import PrepackedLinear, prepack
 from nmt.inference.quantized import QuantizedLinear, supports_int8
+from nmt.model.transformer import Transformer
+from nmt.models import TranslationModel
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import ModelRecipe
 from nmt.recurrent.model import GruModel
 from nmt.recurrent.time_major import TimeMajor
 from nmt.search.beam_search import beam_search
+from nmt.search.ensemble import Ensemble
 from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
 from nmt.special_ids import BOS_ID, EOS_ID
@@ -193,6 +196,22 @@ def test_beam_search_finds_what_enumeration_finds(variant: dict[str, object]) ->
         best = sorted(scores, key=lambda output: -scores[output])[:5]
         assert [tuple(hypothesis.tokens) for hypothesis in hypotheses] == best
         assert [hypothesis.log_prob for hypothesis in hypotheses] == pytest.approx([scores[o] for o in best], rel=1e-5)
+
+
+def test_an_ensemble_with_a_transformer_is_the_mean_of_both() -> None:
+    sizes = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    other = Transformer(ModelRecipe.model_validate(sizes), VOCAB, VOCAB).eval()
+    members: list[TranslationModel] = [build().eval(), other]
+    options = SearchOptions(beam_size=3, length_penalty="none", max_extra_tokens=3)
+    found = [best[0] for best in beam_search(Ensemble(members), packed(SRC), options)]
+    tgt = [[BOS_ID, *hypothesis.tokens] for hypothesis in found]
+    with torch.inference_mode():
+        log_probs = [model.log_probs(model(packed(SRC), packed(tgt))) for model in members]
+    mean = (log_probs[0].exp() + log_probs[1].exp()) / 2
+    rows = mean.log().split(list(map(len, tgt)))
+    for hypothesis, row in zip(found, rows, strict=True):
+        labels = torch.tensor([*hypothesis.tokens, EOS_ID])
+        assert hypothesis.log_prob == pytest.approx(float(row.gather(1, labels[:, None]).sum()), rel=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [(PrepackedLinear, 1e-5), (QuantizedLinear, 0.5)])
