@@ -161,7 +161,7 @@ WRONG: list[tuple[str, str]] = [
     ),
     ('data.labels=["one"]', "data.labels must have at least two distinct names, or none; correct it"),
     ("data.lables=[]", "unknown option 'data.lables'; did you mean 'labels'?"),
-    ("language=en", "unknown option 'language'; known options: name, seed, run_dir, data, tokenizer, model, train"),
+    ("quux=en", "unknown option 'quux'; known options: name, seed, run_dir, data, tokenizer, model, train"),
     ("src_lang=en", "reviews.toml is for a translation model; it must be for a classifier; use nmt run"),
     (
         'data.valid=[{kind="tsv", path="x", label_column=2}]',
