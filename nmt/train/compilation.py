@@ -22,6 +22,7 @@ from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe
+from nmt.train.guidance import Guidance
 
 
 def is_one_graph(recipe: Recipe, world: World, precision: ComputeType) -> bool:
@@ -47,8 +48,14 @@ def has_fixed_shapes(recipe: Recipe, world: World, precision: ComputeType) -> bo
             assert_never(recipe.train.shapes)
 
 
-def compile_layers(model: TranslationModel) -> None:
-    """Compile each layer for micro-batches of any size; a recipe with another architecture cannot ask for it."""
+def compile_layers(model: TranslationModel, guidance: Guidance | None = None, backend: str = "inductor") -> None:
+    """Compile each layer for micro-batches of any size; a recipe with another architecture cannot ask for it.
+
+    The decoder layer that guided alignment trains is not compiled, because its loss reads inputs within the layer.
+    """
     assert isinstance(model, Transformer), "the recipe rejects train.compile"
-    for layer in (*model.encoder.layers, *model.decoder.layers):
-        layer.compile(dynamic=True)
+    decoder = list(model.decoder.layers)
+    if guidance is not None:
+        del decoder[guidance.attention.layer]
+    for layer in (*model.encoder.layers, *decoder):
+        layer.compile(dynamic=True, backend=backend)

@@ -115,7 +115,7 @@ class Trainer:
             if is_one_graph(recipe, world, self.updater.precision):
                 self.loss.compile_step()
             else:
-                compile_layers(self.model)
+                compile_layers(self.model, self.loss.guidance)
 
     # --- Loop ---------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from nmt.models import TranslationModel
 from nmt.packing.packed import Batch, BatchShape
 from nmt.recipe import ModelRecipe, Recipe, UserError, parse_recipe
 from nmt.storage.run_folder import list_checkpoints
+from nmt.train.compilation import compile_layers
 from nmt.train.guidance import Guidance
 from nmt.train.loss import TrainingLoss
 from nmt.train.state import require_same_run
@@ -108,6 +109,18 @@ def test_recomputing_and_attention_dropout_leave_the_links_alone(batch: Batch) -
         value = loss(batch)[0]
         results.append([value, *gradients(value, loss.model)])
     assert all(torch.equal(*both) for both in zip(*results, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", [False, True])
+def test_compiled_layers_have_the_same_loss(batch: Batch, recompute: bool) -> None:
+    plain, compiled = make_loss(), make_loss()
+    compiled.model.use_activation_checkpointing(recompute)
+    compile_layers(compiled.model, compiled.guidance, backend="eager")
+    values = [loss(batch)[0] for loss in (plain, compiled)]
+    torch.testing.assert_close(values[1], values[0], rtol=1e-12, atol=0)
+    grads = (gradients(value, loss.model) for value, loss in zip(values, (plain, compiled), strict=True))
+    torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-12)
 
 
 def test_links_count_in_training_only(batch: Batch) -> None:
