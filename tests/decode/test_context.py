@@ -1,0 +1,229 @@
+"""Context in translation: what the model reads, and what is left of its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmt.checkpoint import load_model, model_files, model_tensors
+from nmt.decode.context import ContextEncoder, order_of, translate_documents
+from nmt.decode.scoring import Scorer, score_pairs
+from nmt.decode.task import Task
+from nmt.decode.translation import Translation
+from nmt.decode.translator import Translator
+from nmt.model.transformer import Transformer
+from nmt.packing.packed import Batch
+from nmt.recipe import Context, DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+from nmt.special_ids import UNK_ID
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
+from nmt.storage.sealed import write_directory
+from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizer
+
+NONE, SOURCE, BOTH = Context(), Context(2), Context(2, "both")
+LINES = ["a cat sees the dog", "the dog sleeps", "it is red", "he likes it"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    options = TokenizerRecipe(vocab_size=300, user_symbols=("<sep>",))
+    return train_tokenizer(LINES * 9, options, tmp_path_factory.mktemp("t") / "t.model")
+
+
+@pytest.fixture(scope="module")
+def load(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Context], Path]:
+    """Returns a function that writes the same random model with any context, and returns its path."""
+    torch.manual_seed(3)
+    recipe = ModelRecipe(d_model=16, d_ff=32, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, dropout=0.0)
+    model = Transformer(recipe, tokenizer.vocab_size, tokenizer.vocab_size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4.0)  # otherwise the source hardly matters
+
+    def write(context: Context) -> Path:
+        path = tmp_path_factory.mktemp("models") / "model"
+        metadata = ModelMetadata(
+            *("en", "de", tokenizer.vocab_size, tokenizer.vocab_size, "NFC"),
+            decode=DecodeRecipe(beam_size=3, n_best=3, max_extra_tokens=5, length_alpha=0.6),
+            max_tokens=60,
+            context=context,
+        )
+        files = model_files(recipe, model_tensors(model), Tokenizers(tokenizer, tokenizer).files(), metadata)
+        write_directory(path, files)
+        return path
+
+    return write
+
+
+def ids(tokenizer: Tokenizer, *sentences: str) -> list[int]:
+    """The tokens of sentences, with the separator between them."""
+    separator = tokenizer.tag_id("<sep>")
+    return [token for one in sentences for token in (*tokenizer.encode(one), separator)][:-1]
+
+
+def test_metadata_has_the_context(load: Callable[[Context], Path]) -> None:
+    assert [read_model_metadata(load(one)).context for one in (NONE, SOURCE, BOTH)] == [NONE, SOURCE, BOTH]
+
+
+def test_the_model_reads_the_previous_sentences(load: Callable[[Context], Path], tokenizer: Tokenizer) -> None:
+    with_context, plain = (Translator.load(load(one), "cpu", "fp32") for one in (SOURCE, NONE))
+    contexts: list[list[str]] = [[], LINES[:1], LINES[:2], LINES[:3]]
+    found = with_context.translate_n_best(LINES, context=contexts)
+    tasks = [Task(ids(tokenizer, *before[-2:], line), [], []) for before, line in zip(contexts, LINES, strict=True)]
+    expected = plain._search(tasks, plain._options)
+    for own, hypotheses in zip(found, expected, strict=True):
+        assert [one.text for one in own] == [tokenizer.decode(one.tokens) for one in hypotheses]
+        assert [one.score for one in own] == pytest.approx([one.score for one in hypotheses], rel=1e-5)
+    assert found[3][0].log_prob != pytest.approx(plain.translate_n_best(LINES)[3][0].log_prob, rel=1e-3)
+    assert with_context.translate(LINES) == plain.translate(LINES)
+
+
+def test_previous_translations_begin_the_output(load: Callable[[Context], Path], tokenizer: Tokenizer) -> None:
+    path = load(BOTH)
+    with_context, plain = Translator.load(path, "cpu", "fp32"), Translator.load(load(NONE), "cpu", "fp32")
+    previous = [("a cat sees the dog", "the dog"), ("the dog sleeps", "he sleeps")]
+    (found,) = with_context.translate_n_best(["it is red"], context=[previous], prefixes=["a"])
+    prefix = [*ids(tokenizer, "the dog", "he sleeps"), tokenizer.tag_id("<sep>"), *tokenizer.encode("a")]
+    task = Task(ids(tokenizer, "a cat sees the dog", "the dog sleeps", "it is red"), prefix, [])
+    (expected,) = plain._search([task], plain._options)
+    num_previous = len(ids(tokenizer, "the dog", "he sleeps")) + 1
+    assert {tokenizer.decode(one.tokens[num_previous:]) for one in expected} == {one.text for one in found}
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    for one in found:
+        assert one.text.startswith("a")
+        tokens = [*prefix[:num_previous], *tokenizer.ids(one.pieces)]
+        (scored,) = score_pairs(
+            load_model(path, torch.device("cpu")).model, Batch.from_lists([task.sentence], [tokens])
+        )
+        assert one.token_log_probs == pytest.approx(scored.token_log_probs[num_previous:], abs=1e-3)
+        assert one.log_prob == pytest.approx(sum(one.token_log_probs))
+        assert one.score == pytest.approx(one.log_prob / ((5 + len(one.pieces) + 1) / 6) ** 0.6)
+
+
+@pytest.mark.parametrize("context", [SOURCE, BOTH])
+def test_scores_are_those_of_the_sentence_alone(
+    context: Context, load: Callable[[Context], Path], tokenizer: Tokenizer
+) -> None:
+    scorer = Scorer.load(load(context), "cpu")
+    targets = ["he sleeps", "", "the dog", "it"]
+    sources = [LINES[0], "", *LINES[1:3]]
+    documents = scorer.documents(sources, targets)
+    assert documents is not None
+    assert list(map(len, documents)) == [0, 1, 0, 1]
+    before = [*tokenizer.encode("the dog"), tokenizer.tag_id("<sep>")] if context is BOTH else []
+    batch = Batch.from_lists([ids(tokenizer, LINES[1], LINES[2])], [[*before, *tokenizer.encode("it")]])
+    (expected,) = score_pairs(load_model(load(context), torch.device("cpu")).model, batch)
+    found = scorer.score(sources, targets, context=documents)
+    assert found[3].token_log_probs == pytest.approx(expected.token_log_probs[len(before) :], abs=1e-4)
+    assert found[3].log_prob == pytest.approx(sum(found[3].token_log_probs))
+    assert found[3].pieces == [*tokenizer.pieces(tokenizer.encode("it")), "</s>"]
+    assert Scorer.load(load(NONE), "cpu").documents(sources, targets) is None
+
+
+def test_alternatives_use_the_context(load: Callable[[Context], Path]) -> None:
+    translator = Translator.load(load(SOURCE), "cpu", "fp32")
+    texts = [
+        [one.text for one in translator.alternatives(LINES[2], "a", 4, context=context)] for context in ([], LINES[:2])
+    ]
+    assert len(texts[1]) > 1
+    assert texts[0] != texts[1]
+
+
+def test_the_oldest_sentences_are_dropped_first(tokenizer: Tokenizer) -> None:
+    tokenizers, sentence = Tokenizers(tokenizer, tokenizer), tokenizer.encode(LINES[2])
+    lengths = [len(tokenizer.encode(line)) + 1 for line in LINES[:2]]
+    encoder = ContextEncoder(SOURCE, tokenizers, "NFC")
+
+    def read(limit: int) -> list[int]:
+        (task,) = encoder.add([Task(sentence, [7], [])], LINES[:2], limit)
+        assert task.prefix == [7]
+        return task.sentence
+
+    full = sum(lengths) + len(sentence)
+    assert read(full) == ids(tokenizer, *LINES[:3])
+    assert read(full - 1) == read(lengths[1] + len(sentence)) == ids(tokenizer, *LINES[1:3])
+    assert read(lengths[1] + len(sentence) - 1) == read(1) == sentence
+    both = ContextEncoder(BOTH, tokenizers, "NFC")
+    pairs = [(LINES[0], "he"), (LINES[1], " ".join(LINES) * 2)]
+    (task,) = both.add([Task(sentence, [7], [])], pairs, full)
+    assert (task.sentence, task.prefix) == (sentence, [7])  # the translation of the newest one is too long
+
+
+def test_parts_of_a_line_are_in_the_context_of_later_parts(tokenizer: Tokenizer) -> None:
+    parts = [Task(tokenizer.encode(line), [], []) for line in LINES[1:]]
+    tokenizers = Tokenizers(tokenizer, tokenizer)
+    found = ContextEncoder(SOURCE, tokenizers, "NFC").add(parts, LINES[:1], 99)
+    expected = [LINES[:2], LINES[:3], LINES[1:4]]
+    assert [task.sentence for task in found] == [ids(tokenizer, *own) for own in expected]
+    found = ContextEncoder(SOURCE, tokenizers, "NFC").add(parts[:1], ["It is red. He likes it."], 99, split=True)
+    assert found[0].sentence == ids(tokenizer, "It is red.", "He likes it.", LINES[1])
+
+
+def test_a_written_separator_is_no_separator(tokenizer: Tokenizer) -> None:
+    separator = tokenizer.tag_id("<sep>")
+    (task,) = ContextEncoder(SOURCE, Tokenizers(tokenizer, tokenizer), "NFC").add(
+        [Task(tokenizer.encode("a <sep> dog"), [], [])], [], 99
+    )
+    assert separator not in task.sentence
+    assert UNK_ID in task.sentence
+
+
+@pytest.mark.parametrize(
+    ("context", "previous", "message"),
+    [
+        (NONE, ["a dog"], "the model translates without context; train one with data.context, or omit it"),
+        (SOURCE, [("a", "b")], "the context of this model must have sentences; it has ('a', 'b'); correct it"),
+        (BOTH, ["a"], "the context of this model must have pairs of a sentence and its translation; it has 'a'; "),
+    ],
+)
+def test_wrong_context(context: Context, previous: list[Any], message: str, tokenizer: Tokenizer) -> None:
+    encoder = ContextEncoder(context, Tokenizers(tokenizer, tokenizer), "NFC")
+    with pytest.raises(UserError) as raised:
+        encoder.add([Task([5], [], [])], previous, 99)
+    assert str(raised.value).startswith(message)
+
+
+def test_limits_relative_to_the_source_are_errors(load: Callable[[Context], Path]) -> None:
+    with pytest.raises(UserError, match=r"decode\.min_length_ratio does not support a model with context; "):
+        Translator.load(load(SOURCE), "cpu", decode=DecodeRecipe(min_length_ratio=0.5))
+
+
+def test_ensemble_members_have_the_same_context(load: Callable[[Context], Path]) -> None:
+    with pytest.raises(UserError, match="translate with different context; ensemble members must have the same"):
+        Translator.load(load(SOURCE), "cpu", ensemble=[load(BOTH)])
+
+
+def test_rounds_have_one_line_of_each_document() -> None:
+    assert order_of([0, 1, 2, 2, 0, 1, 0, 0, 1]) == [[0, 4, 6, 7], [1, 5, 8], [2], [3]]
+
+
+class Recorder:
+    """Translates a line to itself in upper case, and records what it gets."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.calls: list[list[tuple[str, list[Any]]]] = []
+
+    def translate_n_best(self, lines: Sequence[str], *, context: Sequence[Sequence[Any]]) -> list[list[Translation]]:
+        self.calls.append([(line, list(own)) for line, own in zip(lines, context, strict=True)])
+        return [[Translation(line.upper(), 0.0, 0.0, [])] for line in lines]
+
+
+def test_documents_are_translated_with_their_own_translations() -> None:
+    lines, previous = ["a", "b", "c", "", "d", "e"], [0, 1, 2, 2, 0, 1]
+    recorder: Any = Recorder(BOTH)
+    assert translate_documents(recorder, lines, previous, 2) == ["A", "B", "C", "", "D", "E"]
+    assert recorder.calls == [
+        [("a", []), ("d", [])],
+        [("b", [("a", "A")]), ("e", [("d", "D")])],
+        [("c", [("a", "A"), ("b", "B")])],
+        [("", [("b", "B"), ("c", "C")])],
+    ]
+    recorder = Recorder(SOURCE)
+    done: list[int] = []
+    assert translate_documents(recorder, lines, previous, 4, done.append) == ["A", "B", "C", "", "D", "E"]
+    assert done == [4, 2]
+    assert [call for calls in recorder.calls for call in calls][2] == ("c", ["a", "b"])

@@ -1,0 +1,150 @@
+"""Previous lines of a document in files and pipes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from nmt import UserError
+from nmt.decode.text_translator import TextTranslator
+from nmt.decode.translation import Translation
+from nmt.recipe import Context
+from nmt.streams.context import rounds, whole_documents, with_context
+from nmt.streams.records import Format, Record, RecordReader, RecordWriter
+from nmt.streams.source import Source
+from nmt.streams.workers import WindowTranslator
+
+SOURCE, BOTH = Context(2), Context(2, "both")
+READER = RecordReader(Format.text)
+
+
+def records_of(lines: Sequence[str]) -> list[Record]:
+    return [Record(number, line, line) for number, line in enumerate(lines, start=1)]
+
+
+class UpperCase:
+    """Translates to upper case, followed by the number of the call, and records contexts."""
+
+    lines_split = lines_reused = 0
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.contexts: dict[str, list[Any]] = {}
+        self.calls = 0
+
+    def start_translation(
+        self, lines: Sequence[str], *, context: Sequence[Sequence[Any]], **_: object
+    ) -> Callable[[], list[list[Translation]]]:
+        self.calls += 1
+        self.contexts |= dict(zip(lines, map(list, context), strict=True))
+        return lambda: [[Translation(f"{line.upper()}{self.calls}" if line else "", 0.0, 0.0, [])] for line in lines]
+
+
+def window_translator(context: Context) -> tuple[WindowTranslator, UpperCase]:
+    fake = UpperCase(context)
+    return WindowTranslator(cast(TextTranslator, fake), RecordWriter(READER, Format.text)), fake
+
+
+def test_lines_get_the_previous_lines_of_their_document(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("a\nb\nc\nd\n\n \ne\nf")
+    records = list(Source.open(tmp_path / "in", READER, "error", context=SOURCE).records())
+    assert [record.context for record in records] == [
+        *((), ("a",), ("a", "b"), ("b", "c")),
+        *(("c", "d"), (), (), ("e",)),
+    ]
+    assert all(record.context is None for record in Source.open(tmp_path / "in", READER, "error").records())
+
+
+def test_the_field_context_starts_a_document(tmp_path: Path) -> None:
+    lines: list[dict[str, object]] = [
+        {"text": "a"},
+        {"text": "b", "context": ["x", "y\nz"]},
+        {"text": "c"},
+        {"text": None},
+        {"text": "d", "context": []},
+        {"text": "e", "context": None},
+    ]
+    (tmp_path / "in").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    reader = RecordReader(Format.jsonl)
+    records = Source.open(tmp_path / "in", reader, "error", context=SOURCE).records()
+    assert [record.context for record in records] == [(), ("x", "y z"), ("y z", "b"), ("b", "c"), (), ("d",)]
+
+
+@pytest.mark.parametrize(
+    ("context", "value", "expected"),
+    [
+        (SOURCE, "x", "a list of sentences; it has 'x'"),
+        (SOURCE, [["x", "y"]], "a list of sentences; it has ['x', 'y']"),
+        (
+            BOTH,
+            ["x"],
+            "a list of pairs [sentence, translation], because this model needs previous translations; it has",
+        ),
+        (BOTH, [["x", 1]], "a list of pairs [sentence, translation], because this model needs previous translations; "),
+    ],
+)
+def test_a_wrong_context_names_the_line(context: Context, value: object, expected: str) -> None:
+    line = json.dumps({"text": "a", "context": value})
+    with pytest.raises(UserError) as raised:
+        RecordReader(Format.jsonl, context=context).read(line, 3, "in.jsonl")
+    assert str(raised.value).startswith(f"in.jsonl, line 3: field 'context' must be {expected}")
+    assert RecordReader(Format.jsonl).read(line, 3, "in.jsonl").context is None  # another purpose
+
+
+def test_only_the_start_of_a_document_is_known_if_translations_are_needed() -> None:
+    records = records_of(["a", "b", "", "c", "d"])
+    records[4] = Record(5, "d", "d", context=(("x", "X"),))
+    found = [record.context for record in with_context(records, BOTH)]
+    assert found == [(), None, None, (), (("x", "X"),)]
+
+
+def test_windows_end_with_a_document() -> None:
+    records = list(with_context(records_of(["a", "b", "c", "", "d", "e", "", "f"]), BOTH))
+    numbers = [record.number for record in records]
+    for size in range(1, 9):
+        split = [records[i : i + size] for i in range(0, len(records), size)]
+        found = list(whole_documents(split))
+        assert [record.number for window in found for record in window] == numbers
+        assert all(window[0].context is not None for window in found)
+
+    def failing() -> Any:
+        yield records[:6]
+        raise UserError("line 7 is wrong")
+
+    windows = whole_documents(failing())
+    sizes: list[int] = []
+    with pytest.raises(UserError, match="line 7"):
+        sizes += map(len, windows)
+    assert sizes == [4, 2]
+
+
+def test_rounds() -> None:
+    records = list(with_context(records_of(["a", "b", "", "c", "d", "e", "f"]), BOTH))
+    assert [[record.text for record in own] for own in rounds(records)] == [["a", "c"], ["b", "d"], ["", "e"], ["f"]]
+    assert [[record.text for record in own] for own in rounds(records[1:])] == [["b", "c"], ["", "d"], ["e"], ["f"]]
+
+
+def test_a_document_is_translated_with_its_own_translations() -> None:
+    translate, fake = window_translator(BOTH)
+    records = list(with_context(records_of(["a", "b", "c", "", "d", "e"]), BOTH))
+    assert translate(records).text == "A1\nB2\nC3\n\nD1\nE2\n"
+    assert fake.contexts["c"] == [("a", "A1"), ("b", "B2")]
+    assert fake.contexts["e"] == [("d", "D1")]
+
+
+def test_a_document_continues_in_the_next_window_of_a_pipe() -> None:
+    translate, fake = window_translator(BOTH)
+    records = list(with_context(records_of(["a", "b", "c", "", "d"]), BOTH))
+    assert "".join(translate([record]).text for record in records) == "A1\nB2\nC3\n\nD5\n"
+    assert fake.contexts["c"] == [("a", "A1"), ("b", "B2")]
+    assert fake.contexts["d"] == []
+
+
+def test_source_context_needs_one_search() -> None:
+    translate, fake = window_translator(SOURCE)
+    assert translate(list(with_context(records_of(["a", "b", "c"]), SOURCE))).text == "A1\nB1\nC1\n"
+    assert fake.contexts == {"a": [], "b": ["a"], "c": ["a", "b"]}
