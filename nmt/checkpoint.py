@@ -229,10 +229,14 @@ def remove_leftovers(run: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def prune_checkpoints(run: Path, keep_last: int, keep_steps: Collection[int]) -> None:
-    """Remove all checkpoints except the newest `keep_last` and those of `keep_steps`."""
-    for directory in list_checkpoints(run)[:-keep_last]:
-        if checkpoint_step(directory) not in keep_steps:
+def prune_checkpoints(
+    run: Path, keep_last: int, keep_steps: Collection[int], remove_steps: Collection[int] = ()
+) -> None:
+    """Remove the checkpoints of `remove_steps`, and of the others all but the newest `keep_last` and `keep_steps`."""
+    kept = [path for path in list_checkpoints(run) if checkpoint_step(path) not in remove_steps][-keep_last:]
+    for directory in list_checkpoints(run):
+        step = checkpoint_step(directory)
+        if step in remove_steps or (directory not in kept and step not in keep_steps):
             hidden = directory.with_name(f".{directory.name}.removed")
             directory.rename(hidden)  # first, or a partly removed directory could look complete
             shutil.rmtree(hidden, ignore_errors=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from nmt.data.reused_tokenizers import tokenizer_sources
 from nmt.recipe import Recipe, TrainRecipe, UserError, load_saved_recipe
-from nmt.storage.run_folder import list_checkpoints
+from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.storage.sealed import CorruptError
 
 _SHOWN_CHARACTERS = 80
@@ -37,6 +39,7 @@ class TrainState:
     workload:           load balance, see `nmt.data.workload.Workload`
     text:               fingerprint of the training text, see `nmt.data.fingerprint.text_identity`
     validation_due:     the run stopped before validating this step
+    is_interim:         the checkpoint was saved only because the run stopped; the next one replaces it
     scores:             score by validated step; higher is better
     valid:              fingerprint of the validation text of the scores; "" if unknown
     scored_from:        step after which scores are comparable; earlier ones were discarded
@@ -62,6 +65,7 @@ class TrainState:
     skipped: int = 0
     skipped_in_a_row: int = 0
     validation_due: bool = False
+    is_interim: bool = False
     validations_without_best: int = 0
     best_step: int = 0
     scores: dict[str, float] = field(default_factory=dict)
@@ -152,6 +156,16 @@ class TrainState:
         self.scored_from = self.step
 
 
+def interim_steps(run: Path, newest: int) -> set[int]:
+    """Return the steps before `newest` whose checkpoints were saved only because the run stopped."""
+    found = set[int]()
+    for checkpoint in list_checkpoints(run):
+        with suppress(UserError):  # of another version, or damaged
+            if TrainState.load(checkpoint).is_interim:
+                found.add(checkpoint_step(checkpoint))
+    return found - {newest}
+
+
 def require_same_run(recipe: Recipe) -> None:
     """Raise UserError if the run directory belongs to a run with another recipe.
 
@@ -203,7 +217,7 @@ def _identity(recipe: Recipe) -> dict[str, object]:
     sampling = {"subword_sampling", "subword_sampling_sides"}
     sections = {
         "data": recipe.data.model_dump(exclude={"root", "workers", "test", "valid"}),
-        "tokenizer": recipe.tokenizer.model_dump(),
+        "tokenizer": recipe.tokenizer.model_dump(exclude={"vocab_size"} if tokenizer_sources(recipe) else None),
         "model": recipe.model.model_dump(),
         "train": recipe.train.model_dump(include=own_state | sampling),
         "decode": recipe.decode.model_dump(include=guided),

@@ -40,7 +40,7 @@ from nmt.train.resume import (
 )
 from nmt.train.running_metrics import PendingUpdate, RunningMetrics
 from nmt.train.signals import Stopped, StopRequest, stop_requests
-from nmt.train.state import TrainState, require_same_run
+from nmt.train.state import TrainState, interim_steps, require_same_run
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import perplexity, validate
 from nmt.train.warm_start import freeze, load_start_optimizer, load_start_weights
@@ -167,8 +167,8 @@ class Trainer:
         running = RunningMetrics(state.unlogged, self.world)
         self.loss.train()
         if state.validation_due:
-            self._validate(stop, metrics)
-            self._save(running)
+            is_kept = self._validate(stop, metrics)
+            self._save(running, is_interim=not (is_kept or self._due()[2]))
             self._exit_if_stopped(stop)
         if state.step == 0 and self.train_recipe.start_from is not None:
             self._validate_start(stop, metrics)
@@ -185,8 +185,9 @@ class Trainer:
                 running = RunningMetrics({}, self.world)
             state.validation_due = is_validation_due
             is_kept = is_validation_due and not stop.agreed and self._validate(stop, metrics)
-            if is_save_due or self._is_finished() or stop.agreed or is_kept:
-                self._save(running)
+            is_regular = is_save_due or self._is_finished() or is_kept
+            if is_regular or stop.agreed:
+                self._save(running, is_interim=not is_regular)
             if bar is not None:
                 bar.advance(1)
             self._exit_if_stopped(stop)
@@ -339,9 +340,10 @@ class Trainer:
 
     # --- Checkpoints --------------------------------------------------------------------------------------------------
 
-    def _save(self, running: RunningMetrics) -> None:
+    def _save(self, running: RunningMetrics, *, is_interim: bool) -> None:
         """Copy everything to the host; rank 0 writes it in the background."""
         state = self.state
+        state.is_interim = is_interim
         state.unlogged = running.sums(self.world)
         state.loss_scale = self.updater.loss_scaler.state_dict()
         if not self.world.is_main:
@@ -358,7 +360,7 @@ class Trainer:
     def _write(self, step: int, checkpoint: Checkpoint, best_steps: list[int]) -> None:
         run_dir, files = self.recipe.directory, self.model_files(checkpoint.model, step)
         save_checkpoint(run_dir, step, checkpoint, files, dump_recipe(self.recipe))
-        prune_checkpoints(run_dir, self.train_recipe.keep_last, best_steps)
+        prune_checkpoints(run_dir, self.train_recipe.keep_last, best_steps, interim_steps(run_dir, step))
 
     def _resume(self) -> None:
         """Resume from the newest valid checkpoint, if there is one."""

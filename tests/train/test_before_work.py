@@ -16,6 +16,8 @@ from nmt.recipe import UserError, load_recipe, load_saved_recipe
 from nmt.storage.model_metadata import read_model_recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.disk_space import checkpoint_bytes, model_bytes
+from nmt.train.state import require_same_run
+from nmt.train.warm_start import with_start_model
 from tests.calling import Nmt
 
 RECIPE = """
@@ -216,6 +218,9 @@ def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path:
     assert load_saved_recipe(tuned / "recipe.toml").tokenizer.vocab_size == 300
     found, expected = (read_model_recipe(list_checkpoints(run)[-1]) for run in (tuned, first))
     assert found == expected.model_copy(update={"dropout": 0.3})
+    resumed_recipe = with_start_model(load_recipe(plain, [f"run_dir={tuned}", start, "model.dropout=0.3"]))
+    of_earlier_version = resumed_recipe.tokenizer.model_copy(update={"vocab_size": 5_000})
+    require_same_run(resumed_recipe.model_copy(update={"tokenizer": of_earlier_version}))
     entries = [json.loads(line) for line in (tuned / "metrics.jsonl").read_text().splitlines()]
     assert entries[0]["step"] == 0 and "valid/nll" in entries[0]
     assert nmt("train", plain, f"run_dir={tuned}", start, "model.dropout=0.3", "train.max_steps=4")[0] == 0

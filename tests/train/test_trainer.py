@@ -28,7 +28,7 @@ from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel
 from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.storage import sealed
-from nmt.storage.run_folder import list_checkpoints
+from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.train import compilation
 from nmt.train import trainer as trainer_module
 from nmt.train import update as update_module
@@ -241,6 +241,33 @@ def test_sigterm_saves_and_the_run_resumes(tiny_recipe: Recipe, tiny_data: Path)
     step = load_checkpoint(saved).state["step"]
     assert step == len(metrics(recipe, "train/loss")) > 0
     assert train_tiny(with_train(recipe, max_steps=step + 2), tiny_data).step == step + 2
+
+
+def test_a_stopped_run_averages_the_checkpoints_of_an_uninterrupted_one(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = with_train(
+        tiny_recipe, run_dir=tmp_path / "whole", max_steps=12, save_every=4, validate_every=6, keep_best=0
+    )
+    train_tiny(whole, tiny_data)
+    parts = with_train(whole, run_dir=tmp_path / "parts")
+    update = trainer_module.Trainer.update
+
+    def update_or_stop(trainer: trainer_module.Trainer, given: Any) -> Any:
+        if trainer.state.step + 1 in (5, 6, 10):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(trainer, given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer_module.Trainer, "update", update_or_stop)
+        for saved in ([4, 5], [4, 6], [4, 8, 10]):
+            with pytest.raises(Stopped):
+                train_tiny(parts, tiny_data)
+            assert list(map(checkpoint_step, list_checkpoints(parts.directory))) == saved
+        train_tiny(parts, tiny_data)
+    names = [[path.name for path in list_checkpoints(recipe.directory)] for recipe in (whole, parts)]
+    assert names == [["step-00000004", "step-00000008", "step-00000012"]] * 2
+    assert final_files(parts) == final_files(whole)
 
 
 def test_patience_ends_a_run_that_does_not_improve(tiny_recipe: Recipe, tiny_data: Path) -> None:
