@@ -236,6 +236,7 @@ def test_translator_needs_a_translation_model(language_model: Path) -> None:
         (["src_lang=de"], "data.train.0 has no source, but src_lang is 'de'"),
         (['data.valid=[{kind="toy"}]'], "data.valid.0 has kind 'toy', but src_lang is 'zxx'"),
         (["tokenizer.joint=false", "model.tied_embeddings=decoder"], "tokenizer.joint is false"),
+        (["data.context=1"], "data.context needs a source"),
         (["train.validate_bleu_every=20"], "train.validate_bleu_every needs translations"),
     ],
 )
