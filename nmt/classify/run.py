@@ -22,8 +22,8 @@ from nmt.logs import format_duration, say, warn
 from nmt.processes.distributed import choose_device
 from nmt.processes.parallel import num_cores
 from nmt.processes.run_lock import run_lock
-from nmt.recipe import ClassificationRecipe, UserError, dump_recipe
-from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory
+from nmt.recipe import ClassificationRecipe, UserError, dump_recipe, is_dumped
+from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, require_own_files, require_own_model
 from nmt.storage.sealed import require_new, write_directory, write_file
 from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizer, train_tokenizer
@@ -40,12 +40,22 @@ def train_classifier(recipe: ClassificationRecipe) -> str:
     device = choose_device(recipe.train.device)
     torch.set_num_threads(recipe.train.threads or num_cores())
     with run_lock(recipe.directory):
+        require_own_files(recipe.directory, ())
+        require_own_model(recipe.directory)
         trainer, tests = _build(recipe, device)
+        _save_recipe(recipe)
         state = trainer.run()
         best = TextClassifier.load(checkpoint_directory(recipe.directory, state.best_step), str(device))
         _write_model(recipe, best)
         scores = {name: best.score(examples) for name, examples in tests.items()}
         return _report(recipe, trainer, state, scores)
+
+
+def _save_recipe(recipe: ClassificationRecipe) -> None:
+    """Write all options to the run directory, unless the user's own recipe is there."""
+    path = recipe.directory / "recipe.toml"
+    if not path.is_file() or is_dumped(path.read_text(encoding="utf-8-sig")):
+        write_file(path, dump_recipe(recipe).encode())
 
 
 def _build(recipe: ClassificationRecipe, device: torch.device) -> tuple[ClassifierTrainer, dict[str, Examples]]:

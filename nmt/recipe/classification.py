@@ -13,14 +13,20 @@ from nmt.recipe.sections import NAME_PATTERN, TokenizerRecipe, TrainRecipe
 
 Noise = Literal["shuffled", "truncated", "wrong-language", "misaligned"]
 
-# What a classifier uses of the sections that it shares with a translation recipe.
-_UNUSED = {
-    "tokenizer": {"joint", "start_from", "training_pairs", "user_symbols"},
-    "model": {"architecture", "num_decoder_layers", "tied_embeddings", "output_bias"},
-    "train": set(TrainRecipe.model_fields)
-    - {"max_steps", "max_minutes", "max_epochs", "batch_tokens", "micro_batch_tokens", "optimizer", "adam_betas"}
-    - {"adam_epsilon", "weight_decay", "schedule", "learning_rate", "warmup_steps", "final_rate_ratio", "clip_norm"}
-    - {"precision", "device", "threads", "log_every", "validate_every", "save_every", "patience"},
+# The options of shared sections that a classifier uses; others are errors.
+_USED = {
+    "tokenizer": {"algorithm", "vocab_size", "character_coverage", "lowercase", "user_symbols"},
+    "model": {
+        *("d_model", "d_ff", "num_heads", "d_head", "num_encoder_heads", "num_encoder_layers", "max_positions"),
+        *("dropout", "attention_dropout", "activation_dropout", "activation", "norm_order", "norm", "positions"),
+        "max_distance",
+    },
+    "train": {
+        *("max_steps", "max_minutes", "max_epochs", "batch_tokens", "micro_batch_tokens", "precision", "device"),
+        *("optimizer", "adam_betas", "adam_epsilon", "weight_decay", "clip_norm", "threads", "schedule"),
+        *("learning_rate", "warmup_steps", "schedule_start", "final_rate_ratio", "log_every", "validate_every"),
+        *("save_every", "patience"),
+    },
 }
 
 
@@ -69,8 +75,9 @@ class LabeledDataRecipe(Section):
             raise ValueError("data.labels has no effect with data.noise, which names the classes; remove it")
         if len(set(self.labels)) < len(self.labels) or len(self.labels) == 1:
             raise ValueError("data.labels must have at least two distinct names, or none; correct it")
-        if options := {name for corpus in corpora for name in ("weight", "tag") if name in corpus.model_fields_set}:
-            raise ValueError(f"{' and '.join(sorted(options))} of a corpus has no effect on a classifier; remove it")
+        for option, default in (("weight", 1.0), ("tag", None)):
+            if any(getattr(corpus, option) != default for corpus in corpora):
+                raise ValueError(f"{option} of a corpus has no effect on a classifier; remove it")
         return self
 
     @property
@@ -95,10 +102,10 @@ class ClassificationRecipe(Section):
 
     @model_validator(mode="after")
     def _options_have_an_effect(self) -> ClassificationRecipe:
-        for name, unused in _UNUSED.items():
+        for name, used in _USED.items():
             section: Section = getattr(self, name)
             chosen = section.model_dump(exclude_defaults=True)
-            if wrong := sorted(unused & chosen.keys()):
+            if wrong := sorted(chosen.keys() - used):
                 raise ValueError(f"{name}.{wrong[0]} has no effect on a classifier; remove it")
         if self.train.precision == "fp16":
             raise ValueError("train.precision is 'fp16', which a classifier does not support; use 'bf16' or 'fp32'")

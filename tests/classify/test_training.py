@@ -19,6 +19,7 @@ from nmt.recipe import ClassificationRecipe, RecipeError, UserError, load_classi
 from nmt.storage.sealed import CorruptError
 from nmt.train.signals import Stopped
 
+RECIPE_NOTE = "# my own notes\n"
 RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "classifiers"
 
 
@@ -145,6 +146,7 @@ def test_noise_differs_between_splits_and_seeds() -> None:
 TOY = '{kind="toy"}'
 WRONG: list[tuple[str, str]] = [
     ("model.num_decoder_layers=2", "model.num_decoder_layers has no effect on a classifier; remove it"),
+    ("model.architecture=gru", "model.architecture has no effect on a classifier; remove it"),
     ("train.ema_decay=0.9", "train.ema_decay has no effect on a classifier; remove it"),
     ("train.precision=fp16", "train.precision is 'fp16', which a classifier does not support; use 'bf16' or 'fp32'"),
     (
@@ -163,6 +165,7 @@ WRONG: list[tuple[str, str]] = [
     ("data.lables=[]", "unknown option 'data.lables'; did you mean 'labels'?"),
     ("quux=en", "unknown option 'quux'; known options: name, seed, run_dir, data, tokenizer, model, train"),
     ("src_lang=en", "reviews.toml is for a translation model; it must be for a classifier; use nmt run"),
+    ('data.valid=[{kind="tsv", path="x", weight=2.0}]', "weight of a corpus has no effect on a classifier; remove it"),
     (
         'data.valid=[{kind="tsv", path="x", label_column=2}]',
         "some corpora have label_column or label_field and others do not; all must have pairs of texts, or all "
@@ -207,6 +210,27 @@ def test_errors_of_labels(change: Callable[[Path], object], override: str, messa
     change(reviews)
     with pytest.raises(UserError, match=message):
         train(override)
+
+
+def test_files_of_others_are_not_overwritten(reviews: Path) -> None:
+    run = reviews / "runs/reviews"
+    (run / "model").mkdir(parents=True)
+    (run / "model" / "thesis.txt").touch()
+    with pytest.raises(UserError, match=r"runs/reviews/model exists but is not a model, so it is not overwritten"):
+        train()
+    (run / "model" / "thesis.txt").unlink()
+    (run / "report.md").touch()
+    with pytest.raises(UserError, match=r"runs/reviews has report.md and no run, which would overwrite this"):
+        train()
+    (run / "report.md").unlink()
+    (run / "model").rmdir()
+    own = RECIPE_NOTE + (reviews / "reviews.toml").read_text()
+    (run / "recipe.toml").write_text(own)
+    train("train.max_steps=1")
+    assert (run / "recipe.toml").read_text() == own
+    (run / "recipe.toml").unlink()
+    train("train.max_steps=1")
+    assert load_classification_recipe(run / "recipe.toml").train.max_steps == 1
 
 
 def test_damaged_files_are_found(reviews: Path) -> None:
