@@ -146,7 +146,7 @@ def test_noise_differs_between_splits_and_seeds() -> None:
 TOY = '{kind="toy"}'
 WRONG: list[tuple[str, str]] = [
     ("model.num_decoder_layers=2", "model.num_decoder_layers has no effect on a classifier; remove it"),
-    ("model.architecture=gru", "model.architecture has no effect on a classifier; remove it"),
+    ("model.output_bias=true", "model.output_bias has no effect on a classifier; remove it"),
     ("train.ema_decay=0.9", "train.ema_decay has no effect on a classifier; remove it"),
     ("train.precision=fp16", "train.precision is 'fp16', which a classifier does not support; use 'bf16' or 'fp32'"),
     (
