@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 import typer
 
-from nmt.cli.arguments import Device, ModelArgument, SrcArgument, Threads, languages, read_pairs, require_one_reader
+from nmt.cli.arguments import Device, ModelArgument, Threads, languages, read_pairs, require_one_reader
 from nmt.decode.scoring import Likelihood, Scorer
 from nmt.logs import progress, say
 from nmt.recipe import NO_LANGUAGE
@@ -18,8 +18,8 @@ SCORING_WINDOW = 64  # pairs per call of the scorer
 
 def score(
     model: ModelArgument,
-    src: SrcArgument,
-    tgt: Annotated[Path | None, typer.Argument(help="Their translations; - is standard input.")] = None,
+    src: Annotated[Path, typer.Argument(help="Source sentences, or text for a language model; - is standard input.")],
+    tgt: Annotated[Path | None, typer.Argument(help="Their translations; not for a language model.")] = None,
     per_token: Annotated[bool, typer.Option("--per-token", help="Add a tab and the tokens as TOKEN:LOG_PROB.")] = False,
     tag: Annotated[str | None, typer.Option(help="Tag of the sources, as for nmt translate.")] = None,
     device: Device = "auto",
