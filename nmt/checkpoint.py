@@ -208,14 +208,17 @@ def state_digest(model: Tensors, optimizer: Tensors, average: Tensors) -> str:
 
 def newest_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
     """Return the newest valid checkpoint; rename corrupt ones and report them through `say`."""
-    for directory in reversed(list_checkpoints(run)):
+    directories = list_checkpoints(run)
+    while directories:
+        directory = directories.pop()
         try:
             return directory, load_checkpoint(directory)
         except CorruptError as error:
             aside = directory.with_name(f"corrupt-{directory.name}")
             shutil.rmtree(aside, ignore_errors=True)
             directory.rename(aside)
-            say(f"{error}; set aside as {aside.name}; using the previous checkpoint")
+            instead = "using the previous checkpoint" if directories else "no other checkpoint is left"
+            say(f"{error}; set aside as {aside.name}; {instead}")
     return None
 
 

@@ -1,4 +1,4 @@
-"""The architectures: the only place that chooses between them."""
+"""The choice of the architecture of a model."""
 
 from __future__ import annotations
 

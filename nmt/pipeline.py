@@ -457,9 +457,9 @@ def _translate_and_score(
 def _translate(recipe: Recipe, translator: Translator, test: TestSet, window: int, origin: str) -> TranslatedSet:
     run_dir, out = recipe.directory, recipe.directory / "translations" / f"{test.name}.{recipe.tgt_lang}"
     origin = origin if test.previous is None else f"{origin} {test.previous}"
-    # The contents of a shortlist are unknown.
-    found = find_translated(run_dir, test.name, out, origin, test.src) if recipe.decode.shortlist is None else None
-    if found is not None:
+    # The files of a shortlist and of a language model may have changed.
+    is_known = recipe.decode.shortlist is None and recipe.decode.fusion is None
+    if is_known and (found := find_translated(run_dir, test.name, out, origin, test.src)) is not None:
         say(f"{out} is up to date")
         return found
     started = time.perf_counter()

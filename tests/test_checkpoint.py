@@ -183,6 +183,12 @@ def test_the_newest_intact_checkpoint_is_used_and_the_corrupt_one_renamed(tmp_pa
     assert "optimizer.safetensors" in said[0]
     assert (tmp_path / "checkpoints" / "corrupt-step-00000002").is_dir()
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000001"]
+    (tmp_path / "checkpoints" / "step-00000001" / "optimizer.safetensors").write_bytes(b"")
+    assert newest_checkpoint(tmp_path, said.append) is None
+    assert [message.rpartition("; ")[2] for message in said] == [
+        "using the previous checkpoint",
+        "no other checkpoint is left",
+    ]
 
 
 class Bomb:

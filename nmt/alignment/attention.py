@@ -35,7 +35,7 @@ from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import require_kind
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.splitting import Part
-from nmt.text.tokenizer import Tokenizer, Tokenizers
+from nmt.text.tokenizer import Tokenizer, Tokenizers, require_lengths
 
 # Token ids of a source and its translation, without BOS and EOS, in reading order.
 TokenPair = tuple[Sequence[int], Sequence[int]]
@@ -173,12 +173,7 @@ class WordAligner:
         Raises UserError for a sentence longer than the model's positions. first_line: line number of the first pair.
         """
         pairs = self.encode(sources, targets)
-        for number, pair in enumerate(pairs, start=first_line):
-            if not self.fits(pair):
-                raise UserError(
-                    f"line {number} has {max(map(len, pair))} tokens; the model supports at most {self._limit}; "
-                    "split the sentence"
-                )
+        require_lengths(pairs, self._limit, first_line)
         lines = zip(self.attended(pairs), sources, targets, strict=True)
         return [link_words(attended, *self.words(source, target)) for attended, source, target in lines]
 

@@ -1,6 +1,6 @@
 """Word alignments of the training text, for guided alignment.
 
-They are made after the text is prepared, and stored with it in `alignment`. They link tokens of the token store.
+They are computed after the text is prepared, and stored with it in `alignment`. They link tokens of the token store.
 Corpora with a file of word alignments use those: all tokens of linked words are linked. The others are aligned by the
 statistical aligner, trained on all of them together.
 
@@ -35,10 +35,10 @@ from nmt.logs import progress, say
 from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import Corpus, Recipe, UserError
 from nmt.storage.checksums import damaged_files, sha256_of
+from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import new_directory, reporting_disk_errors, sync, write_synced
-from nmt.text.clean import Cleaner, UnicodeForm
+from nmt.text.clean import Cleaner
 from nmt.text.lines import read_lines
-from nmt.text.tokenizer import Tokenizer
 
 LINKS_FOLDER, _REPORT_FILE = "alignment", "alignment.json"
 
@@ -63,7 +63,7 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
     corpora = _corpora(prepared, recipe)
     files = [None if corpus.file is None else sha256_of([corpus.file])[corpus.file.name] for corpus in corpora]
     made_from = {**_text(prepared), "alignments": files}
-    if _read_report(folder).get("made_from") == made_from:
+    if read_json_object(folder / _REPORT_FILE).get("made_from") == made_from:
         return
     num_links = num_targets = 0
     with reporting_disk_errors(folder):
@@ -90,12 +90,13 @@ def open_links(prepared: Prepared) -> tuple[SideStore, str]:
     Raises UserError if they are missing, damaged, or those of another text.
     """
     folder = prepared.directory / LINKS_FOLDER
-    report = _read_report(folder)
+    report = read_json_object(folder / _REPORT_FILE)
     if {**_text(prepared), "alignments": report.get("made_from", {}).get("alignments")} != report.get("made_from"):
         raise UserError(f"{folder} has no word alignments of the text; guided alignment needs them; run `nmt prepare`")
     if damaged := damaged_files(folder, report["sha256"]):
         raise UserError(
-            f"{damaged[0]} is damaged: its SHA-256 is another; remove {folder}, then rerun to make it again"
+            f"{damaged[0]} is damaged: its SHA-256 is not the one in {_REPORT_FILE}; remove {folder}, then rerun to "
+            "create it again"
         )
     return SideStore(folder, "train", "links"), json.dumps(report["sha256"], sort_keys=True)
 
@@ -104,15 +105,6 @@ def _text(prepared: Prepared) -> dict[str, Any]:
     """Return what identifies the training text, for the report."""
     digests = prepared.report.get("sha256", prepared.report["files"])  # early versions have no checksums
     return {"format": _FORMAT, "text": {name: one for name, one in digests.items() if not name.startswith("valid.")}}
-
-
-def _read_report(folder: Path) -> dict[str, Any]:
-    """Return the report of a folder of links; empty if it is unreadable."""
-    try:
-        report = json.loads((folder / _REPORT_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return report if isinstance(report, dict) else {}
 
 
 # --- Links of each corpus ---------------------------------------------------------------------------------------------
@@ -264,12 +256,6 @@ class _Builder:
                 expected = next(stored, None)
         if expected is not None:
             raise UserError(f"{path} does not fit the prepared text: the corpus has changed; prepare the text again")
-
-
-def _encode(tokenizer: Tokenizer, text: str, line: str, form: UnicodeForm) -> tuple[list[int], list[int | None]]:
-    """Return the tokens of a normalized text, and the index of the word of the original line of each."""
-    tokens, starts = tokenizer.encode_with_starts(text)
-    return tokens, words_of_starts(text, starts, words_as_given(line, form))
 
 
 def link_tokens(links: Links, src_words: Sequence[int | None], tgt_words: Sequence[int | None]) -> set[TokenLink]:

@@ -17,7 +17,7 @@ def encode_joined(
 ) -> Sentences:
     """Encode texts whose sentences are separated by CLEAN_BREAK; without a separator, each is one sentence.
 
-    A written separator in a sentence becomes the unknown token.
+    A separator that occurs in the text becomes the unknown token.
     """
     if separator is None or not texts:
         return encode(texts)
@@ -42,7 +42,7 @@ def fit_context(
 ) -> tuple[Sentences, Sentences]:
     """Drop the oldest sentences of pairs that exceed the maximum numbers of tokens, the same number on both sides.
 
-    A pair whose own sentence is too long loses its context only.
+    A pair whose own sentence is too long loses all context, but keeps the sentence.
     """
     dropped = {"src": np.zeros(len(src.lengths), np.int64), "tgt": np.zeros(len(tgt.lengths), np.int64)}
     src_ends, tgt_ends = np.cumsum(src.lengths), np.cumsum(tgt.lengths)

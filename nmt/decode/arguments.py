@@ -25,7 +25,7 @@ def require_texts(lines: object, prefixes: object, required: object, glossary: o
 
 
 def require_list(name: str, value: object, of: str = "strings") -> Iterable[object]:
-    """Return a list or another iterable; raise TypeError for others, and for a string, which is its characters."""
+    """Return a list or another iterable; raise TypeError for others, and for a string, whose items are characters."""
     if isinstance(value, (str, bytes, Path, dict)) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a list of {of}, got {type(value).__name__}; wrap it in a list")
     return value

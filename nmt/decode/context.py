@@ -114,17 +114,17 @@ class ContextEncoder:
         return replace(hypothesis, tokens=tokens, score=score, log_prob=log_prob, token_log_probs=log_probs)
 
 
-def order_of(previous: Sequence[int]) -> list[list[int]]:
+def order_of(continues: Sequence[int]) -> list[list[int]]:
     """Group the lines of documents into rounds that are translated one after the other.
 
     A round has at most one line of each document.
 
-    previous: number of lines before each line that are its context; 0 starts a document
+    continues: true or nonzero for each line that continues the document of the line before it
     """
     rounds: list[list[int]] = []
-    position = 0
-    for line, count in enumerate(previous):
-        position = position + 1 if count else 0
+    position = -1
+    for line, is_continued in enumerate(continues):
+        position = position + 1 if is_continued else 0
         if position == len(rounds):
             rounds.append([])
         rounds[position].append(line)

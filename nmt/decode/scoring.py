@@ -16,12 +16,11 @@ from nmt.decode.context import ContextEncoder, Previous
 from nmt.decode.task import Task
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.processes.distributed import choose_device
-from nmt.recipe import UserError
 from nmt.search.hypothesis import in_reading_order
 from nmt.special_ids import EOS_ID
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.context import is_blank_pair, with_previous
-from nmt.text.tokenizer import Tokenizers
+from nmt.text.tokenizer import Tokenizers, require_lengths
 
 # Target tokens per chunk of logits: the logits of a whole batch can be larger than the model.
 _CHUNK_TOKENS = 1_024
@@ -152,7 +151,7 @@ class Scorer:
         """
         encoded = [self._encode(source, target) for source, target in zip(sources, targets, strict=True)]
         src_ids, tgt_ids = [src for src, _ in encoded], [tgt for _, tgt in encoded]
-        self._check_lengths(src_ids, tgt_ids, first_line)
+        require_lengths([([*self._tag, *src], tgt) for src, tgt in encoded], self._limit, first_line)
         model_order = [ids[::-1] for ids in tgt_ids] if self._reverse_target else tgt_ids
         tasks = [Task(src, [], []) for src in src_ids]
         if context is not None:
@@ -193,12 +192,3 @@ class Scorer:
         form = self._unicode_form
         src_text = "" if self.is_language_model else normalize(source, form)
         return self._tokenizers.src.encode(src_text), self._tokenizers.tgt.encode(normalize(target, form))
-
-    def _check_lengths(self, src_ids: Sequence[list[int]], tgt_ids: Sequence[list[int]], first_line: int) -> None:
-        for number, (src, tgt) in enumerate(zip(src_ids, tgt_ids, strict=True), start=first_line):
-            num_tokens = max(len(self._tag) + len(src), len(tgt))
-            if num_tokens > self._limit:
-                raise UserError(
-                    f"line {number} has {num_tokens} tokens; the model supports at most {self._limit}; "
-                    "split the sentence"
-                )

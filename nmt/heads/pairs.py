@@ -12,10 +12,9 @@ import torch
 from nmt.checkpoint import LoadedModel
 from nmt.data.epoch_plan import plan_by_length
 from nmt.packing.packed import Batch
-from nmt.recipe import UserError
 from nmt.storage.model_metadata import require_kind
 from nmt.text.clean import UnicodeForm, normalize
-from nmt.text.tokenizer import Tokenizers
+from nmt.text.tokenizer import Tokenizers, require_lengths
 
 # Tokens of a side in a batch. The logits of a batch are kept for the gradient.
 _BATCH_TOKENS = 1_024
@@ -47,12 +46,7 @@ class Pairs:
         tag = [] if metadata.decode.tag is None else [tokenizers.src.tag_id(metadata.decode.tag)]
         src = [[*tag, *tokenizers.src.encode(normalize(line, form))] for line in sources]
         tgt = [tokenizers.tgt.encode(normalize(line, form)) for line in targets]
-        for number, (one, other) in enumerate(zip(src, tgt, strict=True), start=1):
-            if max(len(one), len(other)) > limit:
-                raise UserError(
-                    f"line {number} has {max(len(one), len(other))} tokens; the model supports at most {limit}; split "
-                    "or remove the sentence"
-                )
+        require_lengths(zip(src, tgt, strict=True), limit)
         reverse = metadata.reverse_target
         return cls(src, [ids[::-1] for ids in tgt] if reverse else tgt, len(tag), reverse)
 

@@ -63,7 +63,7 @@ class PrepackedOutput(nn.Module):
 def prepack(model: AnyModel, layer_type: type[PrepackedLinear] = PrepackedLinear) -> AnyModel:
     """Replace every linear layer of `model`, in place, and return it. It can no longer be trained or saved.
 
-    GRU layers stay as they are, also with `QuantizedLinear`.
+    GRU layers are not replaced, even with `QuantizedLinear`.
 
     Scores may differ by rounding. With `QuantizedLinear` some translations change.
     """

@@ -15,6 +15,8 @@ from html.entities import html5
 from itertools import pairwise
 from typing import NamedTuple
 
+from nmt.decode.translation import without_breaks
+
 Links = Sequence[tuple[int, int]]
 
 _VOID_NAMES = "area base br col embed hr img input link meta param source track wbr"
@@ -27,7 +29,6 @@ _VOID = frozenset(_VOID_NAMES.split())
 BLOCKS = frozenset(_BLOCK_NAMES.split())
 """Names of HTML elements that end a line of text."""
 
-_BREAKS = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 TAG = re.compile(
     r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>|<![A-Za-z][^>]*+>"""
     r"""|<(?P<end>/?)(?P<name>[A-Za-z_][^\s/>"'<]*)(?P<rest>(?:"[^"]*"|'[^']*'|[^'"<>])*+)>""",
@@ -88,7 +89,7 @@ class MarkedText:
     @classmethod
     def plain(cls, line: str) -> MarkedText:
         """Return a line in which nothing is markup."""
-        return cls(_BREAKS.sub(" ", line), [], escapes=False)
+        return cls(without_breaks(line), [], escapes=False)
 
     @classmethod
     def parse(cls, line: str, *, entities: bool = True) -> MarkedText:
@@ -107,7 +108,7 @@ class MarkedText:
             parser.add_tag(token)
             end = token.end()
             if parser.depth > _MAX_DEPTH:
-                return cls("", [Element(_BREAKS.sub(" ", line), "", 0, 0)], entities)
+                return cls("", [Element(without_breaks(line), "", 0, 0)], entities)
         parser.add_text(_unescaped(line[end:], entities))
         return cls(parser.text, parser.finish(), entities)
 
@@ -153,7 +154,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _unescaped(text: str, entities: bool) -> str:
-    return _BREAKS.sub(" ", html.unescape(text) if entities else text)
+    return without_breaks(html.unescape(text) if entities else text)
 
 
 class _Parser:
@@ -177,7 +178,7 @@ class _Parser:
 
     def add_tag(self, token: re.Match[str]) -> None:
         """Add a tag, or anything else that is not text."""
-        tag, position = _BREAKS.sub(" ", token[0]), len(self.text)
+        tag, position = without_breaks(token[0]), len(self.text)
         name = (token["name"] or "").lower()
         if token["end"]:
             self._close(name, tag, position)

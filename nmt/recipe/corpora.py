@@ -225,7 +225,7 @@ class ToyCorpus(TrainingOptions):
     seed: int = 1
     """Seed of the generator."""
     documents: bool = False
-    """Documents of two sentences: the second is about `it`, whose German form has the gender of a noun in the first."""
+    """Documents of two sentences: `it` in the second is a noun of the first, whose gender its German form has."""
 
 
 Corpus = Annotated[

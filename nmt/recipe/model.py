@@ -20,7 +20,7 @@ _GRU_ONLY = ("attention", "input_feeding")
 class ModelRecipe(Section):
     """The Transformer (Vaswani et al. 2017, section 3); the defaults are the paper's base model.
 
-    Or what it replaced: a GRU encoder-decoder with attention (Bahdanau et al. 2015; Luong et al. 2015).
+    Alternatively its predecessor, a GRU encoder-decoder with attention (Bahdanau et al. 2015; Luong et al. 2015).
     """
 
     architecture: Literal["transformer", "gru"] = "transformer"

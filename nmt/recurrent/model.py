@@ -124,7 +124,7 @@ class GruModel(nn.Module):
                 module.scale = scale
 
     def use_kernel(self, kernel: Kernel | None) -> None:
-        """Has no effect: there is one kernel for this attention."""
+        """Do nothing: this attention has only one kernel."""
 
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
         """Yield the weights of the only attention, (num_sentences, 1, tgt_len, src_len) float32, padded."""

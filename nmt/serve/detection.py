@@ -1,4 +1,4 @@
-"""Which of the served source languages a text is in, by py3langid, a naive Bayes classifier of byte n-grams."""
+"""Detection of the source language of a text by py3langid, a naive Bayes classifier of byte n-grams."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _MAX_CHARACTERS = 2_000  # more would block other requests, and do not change th
 
 
 class Detected(NamedTuple):
-    """A language and its probability among the candidates, in percent, as LibreTranslate states it."""
+    """A language and its probability among the candidates, in percent, as in LibreTranslate."""
 
     language: str
     confidence: float
 
 
 def rank_languages(languages: Collection[str], texts: Sequence[str]) -> list[Detected]:
-    """Rank languages by their probability for texts that have one in common, most probable first.
+    """Rank languages by their probability for texts that are all in the same language, most probable first.
 
-    Only the part of a language's name before a hyphen or underscore counts, as `pt` of `pt-BR`. A single language
-    needs no classifier. Raises UserError if a language is unknown to it, or two are the same.
+    Only the part of a language code before a hyphen or underscore counts, as `pt` of `pt-BR`. A single language needs
+    no classifier. Raises UserError if the classifier does not know a language, or cannot distinguish two.
     """
     if len(languages) < 2:
         return [Detected(language, 100.0) for language in languages]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from nmt.decode.context import Previous
+from nmt.decode.context import Previous, order_of
 from nmt.recipe import Context, UserError
 from nmt.streams.records import Record
 from nmt.text.context import is_blank
@@ -54,13 +54,6 @@ def whole_documents(windows: Iterable[list[Record]]) -> Iterator[list[Record]]:
         raise problem
 
 
-def rounds(window: Iterable[Record]) -> list[list[Record]]:
+def rounds(window: Sequence[Record]) -> list[list[Record]]:
     """Group records into rounds that are translated one after the other, with at most one record of each document."""
-    found: list[list[Record]] = []
-    position = -1
-    for record in window:
-        position = position + 1 if record.context is None else 0
-        if position == len(found):
-            found.append([])
-        found[position].append(record)
-    return found
+    return [[window[i] for i in own] for own in order_of([record.context is None for record in window])]

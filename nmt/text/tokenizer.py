@@ -278,6 +278,15 @@ def _normalization(lowercase: bool) -> Iterator[dict[str, Any]]:
         yield {"normalization_rule_tsv": str(path)}
 
 
+def require_lengths(pairs: Iterable[tuple[Sequence[int], Sequence[int]]], limit: int, first_line: int = 1) -> None:
+    """Raise UserError if a sentence of a pair has more than `limit` tokens. first_line: line number of the first."""
+    for number, pair in enumerate(pairs, start=first_line):
+        if (length := max(map(len, pair))) > limit:
+            raise UserError(
+                f"line {number} has {length} tokens; the model supports at most {limit}; split the sentence"
+            )
+
+
 def _explain_training_error(message: str, recipe: TokenizerRecipe) -> str:
     """Return an error message with the vocabulary size that the trainer's message suggests."""
     wrong = f"tokenizer.vocab_size is {recipe.vocab_size}"

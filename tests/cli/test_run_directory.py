@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from nmt.bench.random_model import write_random_model
 from nmt.recipe import dump_recipe, load_recipe
+from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line
 
 RECIPE = """# mine
@@ -166,3 +168,7 @@ def test_test_sets_are_translated_again_only_if_something_changed(
     out.write_text("edited\n")
     assert not run() and out.read_text() == first
     assert not run("decode.beam_size=2")
+    language_model = load_recipe(tmp_path / "recipe.toml").model_copy(update={"src_lang": "zxx"})
+    write_random_model(tmp_path / "lm", language_model, Tokenizers.load(tmp_path / "model"))
+    for _ in range(2):  # the files of a language model may have changed
+        assert not run(f"decode.fusion={tmp_path / 'lm'}")
