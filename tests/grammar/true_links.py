@@ -78,4 +78,4 @@ def _fields(node: Any) -> list[str]:
 
 
 def _replace(node: Any, **changes: Any) -> Any:
-    return dataclasses.replace(node, **changes) if dataclasses.is_dataclass(node) else node._replace(**changes)
+    return node._replace(**changes) if hasattr(node, "_replace") else dataclasses.replace(node, **changes)
