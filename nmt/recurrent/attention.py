@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from typing import NamedTuple, assert_never
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nmt.packing.packed import PackedSequences
 from nmt.packing.padding import pad
 from nmt.recipe import ModelRecipe
 
-# Elements of W s + U h that are computed at a time: on a CPU as many as stay in the cache of a core.
-_CHUNK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 27}
+# On a CPU, additive scores are computed for this many sentences at a time, which have similar lengths in training.
+_CHUNK_SENTENCES = 8
+# Target and source tokens of each sentence, on the host.
+Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class Memory(NamedTuple):
@@ -56,12 +61,12 @@ class Attention(nn.Module):
         columns = torch.arange(longest, device=keys.device)
         return Memory(keys, values, (columns >= src.lengths[:, None])[:, None])
 
-    def forward(self, states: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+    def forward(self, states: Tensor, memory: Memory, sizes: Sizes | None = None) -> tuple[Tensor, Tensor]:
         """Decoder states (batch, queries, d_model) -> results (batch, queries, d_model) and weights in float32.
 
-        weights: (batch, queries, src_len)
+        weights: (batch, queries, src_len); sizes: if given, padding is left out of the computation on a CPU
         """
-        scores = self._scores(states, memory.keys)
+        scores = self._scores(states, memory.keys, sizes)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         # Finite, because a sentence without tokens, whose result is not used, must not make gradients NaN.
         scores = scores.masked_fill(memory.is_padding, torch.finfo(scores.dtype).min)
@@ -69,14 +74,23 @@ class Attention(nn.Module):
         context = torch.bmm(weights.to(memory.values.dtype), memory.values)
         return torch.tanh(self.combine(torch.cat([context, states], dim=-1))), weights
 
-    def _scores(self, states: Tensor, keys: Tensor) -> Tensor:
+    def _scores(self, states: Tensor, keys: Tensor, sizes: Sizes | None) -> Tensor:
         match self.kind:
             case "additive":
-                size = keys[:1].numel() * states.shape[1]  # of one sentence
-                chunk = max(1, _CHUNK_ELEMENTS[states.device.type] // max(1, size))
-                pairs = zip(self.query(states)[:, :, None].split(chunk), keys[:, None].split(chunk), strict=True)
-                return torch.cat([torch.tanh(query + key) @ self.score for query, key in pairs])
+                query = self.query(states)
+                if sizes is None or query.device.type != "cpu":
+                    return self._additive(query, keys)
+                chunks = []
+                for first in range(0, len(query), _CHUNK_SENTENCES):
+                    part = slice(first, first + _CHUNK_SENTENCES)
+                    tgt_len, src_len = (max(1, int(side[part].max())) for side in sizes)
+                    scores = self._additive(query[part, :tgt_len], keys[part, :src_len])
+                    chunks.append(F.pad(scores, (0, keys.shape[1] - src_len, 0, query.shape[1] - tgt_len)))
+                return torch.cat(chunks)
             case "multiplicative":
                 return torch.bmm(states, keys.mT)
             case _:
                 assert_never(self.kind)
+
+    def _additive(self, query: Tensor, keys: Tensor) -> Tensor:
+        return torch.tanh(query[:, :, None] + keys[:, None]) @ self.score

@@ -134,7 +134,8 @@ class Decoder(nn.Module):
         initial = self.initial_states(encoded, src).index_select(1, rows.sentences)
         states = rows.to_packed(self.stack(rows.from_packed(x), rows.batch_sizes, initial))
         padded = pad(states[:, None], tgt.one_per_row).squeeze(1)  # (num_sentences, padded tgt_len, d_model)
-        results = self.attention(padded[:, : tgt.max_length], self.attention.memory(encoded, src))
+        memory = self.attention.memory(encoded, src)
+        results = self.attention(padded[:, : tgt.max_length], memory, (tgt.sizes, src.sizes))
         missing = padded.shape[1] - results[0].shape[1]
         padded_results = (F.pad(one, (0, 0, 0, missing))[:, None] for one in results)
         outputs, weights = (unpad(one, tgt.one_per_row).squeeze(1) for one in padded_results)
