@@ -261,3 +261,21 @@ def test_sampling_always_terminates() -> None:
             assert patterns >= {"object", "give", "that", "whether", "to"}
             assert all((pattern, noun) in VERBS_OF_SUBJECT for pattern in ("object", "give", "that", "whether"))
             assert noun in VERBS_OF_OBJECT
+
+
+def test_documents_have_a_pronoun_with_the_gender_of_a_noun_before() -> None:
+    pairs = list(generate("train", 1_001, 3, documents=True))
+    assert len(pairs) == 1_001
+    assert list(generate("train", 300, 3, documents=True)) == pairs[:300]
+    documents = list(zip(pairs[:-1:2], pairs[1::2], strict=True))
+    assert len({(first.src, second.src) for first, second in documents}) == 500
+    by_pronoun: dict[str, int] = {}
+    for first, second in documents:
+        assert "anaphor" not in first.labels and "anaphor" in second.labels
+        assert "it" in re.findall(r"\w+", second.src.lower())
+        pronoun = next(word for word in re.findall(r"\w+", second.tgt.lower()) if word in ("er", "sie", "es"))
+        by_pronoun[pronoun] = by_pronoun.get(pronoun, 0) + 1
+        words = re.findall(r"\w+", first.src.lower())
+        genders = {NOUN[word].gender for word in words if word in NOUN and not NOUN[word].is_animate}
+        assert {"er": "m", "sie": "f", "es": "n"}[pronoun] in genders
+    assert min(by_pronoun.values()) > 100
