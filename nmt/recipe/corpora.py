@@ -225,7 +225,7 @@ class ToyCorpus(TrainingOptions):
     seed: int = 1
     """Seed of the generator."""
     documents: bool = False
-    """Documents of two sentences: `it` in the second is a noun of the first, whose gender its German form has."""
+    """Documents of two sentences. `it` in the second refers to a noun in the first; German needs its gender."""
 
 
 Corpus = Annotated[
