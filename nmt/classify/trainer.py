@@ -24,6 +24,7 @@ from nmt.classify.examples import Examples
 from nmt.classify.text_classifier import TextClassifier, classifier_files, classify
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.devices.precision import autocast, choose_precision
+from nmt.devices.transfer import to_device
 from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say
 from nmt.recipe import ClassificationRecipe, TrainRecipe, UserError, dump_recipe
 from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
@@ -122,7 +123,7 @@ class ClassifierTrainer:
             torch.manual_seed(dropout_seed(self.recipe.seed, step, number))
             with autocast(self.precision, self.device):
                 logits = classify(self.model, self.train.gather(ids), self.precision, self.device)
-            labels = torch.from_numpy(self.train.labels[ids]).to(self.device)
+            labels = to_device(self.train.labels[ids], self.device)
             loss = F.cross_entropy(logits, labels, reduction="sum") / num_examples
             loss.backward()
             total += loss.item()

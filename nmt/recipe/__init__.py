@@ -4,7 +4,7 @@ Each section is a frozen pydantic model. The docstring of a field is the documen
 `nmt config RECIPE` prints. Values that can be computed (gradient accumulation, number of processes) are not options.
 """
 
-from nmt.recipe.classification import NOISE_KINDS, ClassificationRecipe, LabeledDataRecipe, Noise, has_label
+from nmt.recipe.classification import ClassificationRecipe, LabeledDataRecipe, Noise, has_label
 from nmt.recipe.context import NO_CONTEXT, SEPARATOR, Context, ContextSides
 from nmt.recipe.corpora import (
     NO_LANGUAGE,
@@ -48,7 +48,6 @@ from nmt.recipe.toml import (
 from nmt.recipe.validation import explain
 
 __all__ = [
-    "NOISE_KINDS",
     "NO_CONTEXT",
     "NO_LANGUAGE",
     "SEPARATOR",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -135,7 +135,3 @@ class ClassificationRecipe(Section):
 def has_label(corpus: Corpus) -> bool:
     """Return whether a corpus has labels apart from source and target."""
     return any(getattr(corpus, option, None) is not None for option in ("label_column", "label_field"))
-
-
-NOISE_KINDS: tuple[Noise, ...] = get_args(Noise)
-"""All kinds of noise."""

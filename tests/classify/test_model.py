@@ -11,9 +11,12 @@ from torch.nn import functional as F
 
 from nmt.classify.model import Classifier
 from nmt.classify.text_classifier import classify
+from nmt.devices.precision import autocast
+from nmt.devices.transfer import to_device
 from nmt.model.layers import sinusoids
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
+from tests.fake_cuda import CUDA, fake_cuda, on_gpu
 
 TEXTS = [[5, 9, 7, 3], [3], [11, 12, 13, 14, 15, 16, 4, 3], [2, 3]]
 VOCAB, CLASSES = 20, 3
@@ -70,6 +73,19 @@ def test_logits_and_gradients_are_those_of_pytorch_modules(norm_order: Literal["
     (gradient,) = torch.autograd.grad(F.cross_entropy(logits, labels), [weight])
     (wanted,) = torch.autograd.grad(F.cross_entropy(expected, labels), [weight])
     assert torch.allclose(gradient, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_training_on_a_gpu_mixes_no_devices_and_does_not_wait() -> None:
+    with fake_cuda():
+        with torch._subclasses.fake_tensor.unset_fake_temporarily():
+            model = double_classifier("pre").float()
+        on_gpu(model)
+        with autocast("bf16", CUDA):
+            logits = classify(model, PackedSequences.from_lists(TEXTS), "bf16", CUDA)
+        F.cross_entropy(logits, to_device(np.array([0, 2, 1, 1]), CUDA)).backward()
+        assert (logits.device, logits.dtype, tuple(logits.shape)) == (CUDA, torch.float32, (4, CLASSES))
+        assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_padding_of_bf16_matmuls_does_not_add_a_text() -> None:

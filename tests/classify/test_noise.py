@@ -1,11 +1,13 @@
 from collections import Counter
+from typing import get_args
 
 import pytest
 
 from nmt.classify.noise import TRANSLATION, with_noise
-from nmt.recipe import NOISE_KINDS, Noise
+from nmt.recipe import Noise
 from nmt.text.clean import Pair
 
+KINDS = get_args(Noise)
 PAIRS: list[Pair] = [(f"source {n} has words .", f"Ziel {n} hat viele verschiedene Wörter .") for n in range(200)]
 
 
@@ -16,12 +18,12 @@ def noisy(kind: Noise, pairs: list[Pair] = PAIRS) -> list[tuple[Pair, Pair]]:
 
 
 def test_every_pair_is_kept_and_followed_by_noise_of_random_kinds() -> None:
-    labeled = list(with_noise(PAIRS, NOISE_KINDS, seed=1))
+    labeled = list(with_noise(PAIRS, KINDS, seed=1))
     assert [pair for pair, label in labeled if label == TRANSLATION] == PAIRS
     counts = Counter(label for _, label in labeled)
-    assert all(30 < counts[kind] < 70 for kind in NOISE_KINDS)
-    assert labeled == list(with_noise(PAIRS, NOISE_KINDS, seed=1))
-    assert labeled != list(with_noise(PAIRS, NOISE_KINDS, seed=2))
+    assert all(30 < counts[kind] < 70 for kind in KINDS)
+    assert labeled == list(with_noise(PAIRS, KINDS, seed=1))
+    assert labeled != list(with_noise(PAIRS, KINDS, seed=2))
 
 
 def test_shuffled_targets_have_the_same_words_in_another_order() -> None:

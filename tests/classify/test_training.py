@@ -1,6 +1,8 @@
 """Training, exact resume, reports and use of classifiers."""
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from nmt.classify.examples import read_labeled
 from nmt.classify.run import train_classifier
 from nmt.classify.text_classifier import TextClassifier
 from nmt.classify.trainer import ClassifierTrainer
+from nmt.cli.program import COMMANDS
 from nmt.recipe import ClassificationRecipe, RecipeError, UserError, load_classification_recipe, load_recipe
 from nmt.storage.sealed import CorruptError
 from nmt.train.signals import Stopped
@@ -244,6 +247,18 @@ def test_damaged_files_are_found(reviews: Path) -> None:
 def test_a_recipe_of_a_classifier_does_not_train_a_translation_model(reviews: Path) -> None:
     with pytest.raises(RecipeError, match=r"^reviews.toml is for a classifier; .* use nmt train-classifier$"):
         load_recipe(Path("reviews.toml"))
+
+
+def test_the_recipe_and_the_commands_of_the_guide_are_valid(tmp_path: Path) -> None:
+    page = (RECIPES.parents[1] / "nmt/guide/classifying.md").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "topics.toml").write_text(recipe)
+    assert load_classification_recipe(tmp_path / "topics.toml").data.labels == ("business", "sport")
+    commands = [shlex.split(line, comments=True) for line in re.findall(r"^nmt .*", page, re.MULTILINE)]
+    assert len(commands) == 7
+    for _, name, *words in commands:
+        command = COMMANDS[name].load(name)
+        command.make_context(name, words[: words.index(">")] if ">" in words else words)
 
 
 def test_packaged_recipes_load_and_have_the_name_of_their_file() -> None:
