@@ -181,7 +181,7 @@ def test_a_language_model_is_a_feature_of_reranking(language_model: Path, nmt: N
 
     code, _, err = nmt("rerank", *arguments, "--reverse-model", language_model)
     assert (code, len(err.splitlines())) == (1, 1)
-    assert "translates from zxx to en; --reverse-model must translate from en to de" in err
+    assert "is a language model of en; --reverse-model must translate from en to de" in err
 
 
 def test_the_tag_of_a_corpus_is_the_source(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from nmt.logs import say
-from nmt.recipe import UserError
+from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.streams.output import require_not_input
@@ -84,10 +84,9 @@ def require_languages(option: str, model: Path, expected: tuple[str, str]) -> No
     """Raise UserError unless the model given by an option has the expected source and target language."""
     found = languages(model)
     if found != expected:
-        raise UserError(
-            f"{model} translates from {' to '.join(found)}; {option} must translate from {' to '.join(expected)}; give "
-            "another model"
-        )
+        is_lm = found[0] == NO_LANGUAGE
+        wrong = f"is a language model of {found[1]}" if is_lm else f"translates from {' to '.join(found)}"
+        raise UserError(f"{model} {wrong}; {option} must translate from {' to '.join(expected)}; give another model")
 
 
 def require_at_most_one(given: Mapping[str, bool]) -> None:
