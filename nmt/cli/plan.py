@@ -99,6 +99,6 @@ def _notes(recipe: Recipe, forecast: Forecast) -> Iterator[str]:
     if forecast.text is not None and train.subword_sampling:
         yield "Subword sampling is not included: sampled text has more tokens."
     if forecast.speed is not None and train.guided_alignment:
-        yield "The speed does not include guided alignment, which is slightly slower."
+        yield "The speed does not include guided alignment."
     if forecast.speed is not None and train.validate_bleu_every:
         yield "The validation time does not include BLEU."
