@@ -16,6 +16,11 @@ Target = Literal["ctranslate2", "huggingface"]
 
 _CORPUS_KEYS = ("dataset", "config", "test_set", "path", "src", "tgt", "pairs")  # options that identify a corpus
 
+_CONTEXT = (
+    "Training put up to {} previous sentences of the document before each sentence, each followed by `<sep>`. The code "
+    "above translates single sentences."
+)
+
 
 @dataclass(frozen=True)
 class Card:
@@ -56,6 +61,7 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         "",
         "Input is one sentence at a time"
         + (f", in Unicode form {form}." if form != "none" else ". It is not normalized."),
+        *([_CONTEXT.format(metadata.context.size)] if metadata.context.size else []),
         *(["The model ignores case, and translations are in lower case."] if lowercases else []),
         "",
     ]

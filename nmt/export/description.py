@@ -45,6 +45,7 @@ def describe_model(directory: Path) -> dict[str, Any]:
             "joint": "tokenizer.model" in files,
         },
         "max_tokens": metadata.max_tokens,
+        "context": metadata.context._asdict() if metadata.context.size else None,
         "training": _training(directory, metadata, report),
         "scores": [{"test_set": test["name"], **score} for test in tests for score in test["scores"]],
         "files": {name: {"bytes": size, "sha256": digest} for name, (size, digest) in files.items()},

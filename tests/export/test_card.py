@@ -11,6 +11,7 @@ import torch
 
 from nmt.checkpoint import load_model
 from nmt.export.card import Card, write_card
+from nmt.recipe import Context
 from nmt.storage.run_folder import find_report
 
 MakeModel = Callable[..., Path]
@@ -72,3 +73,11 @@ def test_a_model_without_a_run_has_a_card(make_model: MakeModel) -> None:
     assert "lower case" not in card
     lowercase = load_model(make_model(lowercase=True), torch.device("cpu"))
     assert "in lower case" in write_card(lowercase, Card("ctranslate2", None, "", ()))
+
+
+def test_the_card_of_a_model_with_context_says_so(run: Path) -> None:
+    loaded = load_model(run, torch.device("cpu"))
+    card = Card("huggingface", None, "print(1)", ())
+    assert "previous sentences" not in write_card(loaded, card)
+    with_context = replace(loaded, metadata=replace(loaded.metadata, context=Context(3)))
+    assert "Training put up to 3 previous sentences of the document before each" in write_card(with_context, card)
