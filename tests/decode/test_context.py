@@ -15,6 +15,7 @@ from nmt.decode.scoring import Scorer, score_pairs
 from nmt.decode.task import Task
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
+from nmt.export.description import describe_model, description_lines
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch
 from nmt.recipe import Context, DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
@@ -66,6 +67,8 @@ def ids(tokenizer: Tokenizer, *sentences: str) -> list[int]:
 
 def test_metadata_has_the_context(load: Callable[[Context], Path]) -> None:
     assert [read_model_metadata(load(one)).context for one in (NONE, SOURCE, BOTH)] == [NONE, SOURCE, BOTH]
+    assert "context          2 previous sentences, with translations" in description_lines(describe_model(load(BOTH)))
+    assert not any(line.startswith("context") for line in description_lines(describe_model(load(NONE))))
 
 
 def test_the_model_reads_the_previous_sentences(load: Callable[[Context], Path], tokenizer: Tokenizer) -> None:
