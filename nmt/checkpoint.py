@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel, build_model
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
-from nmt.storage.model_metadata import ModelMetadata, model_toml, read_model_toml
+from nmt.storage.model_metadata import ModelMetadata, model_toml, read_model_toml, require_transformer
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.storage.sealed import (
     CorruptError,
@@ -53,12 +53,8 @@ class LoadedModel:
     @property
     def transformer(self) -> Transformer:
         """The model, for what needs a Transformer; raises UserError for another architecture."""
-        if not isinstance(self.model, Transformer):
-            raise UserError(
-                f"{self.directory} is a GRU model; exports, CTranslate2 and attention heads need a Transformer; use "
-                "--engine torch to translate with it"
-            )
-        return self.model
+        require_transformer(self.model.recipe, self.directory)
+        return cast(Transformer, self.model)
 
 
 def model_files(

@@ -26,7 +26,7 @@ from typing import IO, Literal, cast
 
 from nmt.logs import say
 from nmt.recipe import ModelRecipe, UserError
-from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe, require_transformer
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import MANIFEST, CorruptError, verify_directory, write_directory
 
@@ -94,6 +94,7 @@ def _lock(file: IO[bytes] | None, *, exclusive: bool) -> None:
 def _convert(model: Path, directory: Path, stored_as: StoredAs) -> Path:
     """Write the conversion, to a temporary folder of this process if the model directory is read-only."""
     verify_directory(model)
+    require_transformer(read_model_recipe(model), model)
     is_cached = os.access(model, os.W_OK)
     next_time = "later calls reuse it" if is_cached else f"it is not cached, because {model} is read-only"
     say(f"converting {model} to {stored_as} for CTranslate2; {next_time}")

@@ -65,6 +65,15 @@ def read_model_recipe(directory: Path) -> ModelRecipe:
     return read_model_toml(directory / "model.toml")[0]
 
 
+def require_transformer(recipe: ModelRecipe, directory: Path) -> None:
+    """Raise UserError if a model in `directory` has another architecture."""
+    if recipe.architecture != "transformer":
+        raise UserError(
+            f"{directory} is a GRU model; exports, CTranslate2 and attention heads need a Transformer; use --engine "
+            "torch to translate with it"
+        )
+
+
 def model_toml(model_recipe: ModelRecipe, metadata: ModelMetadata) -> str:
     """Return the text of `model.toml`."""
     tree = {

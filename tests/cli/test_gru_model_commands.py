@@ -43,6 +43,7 @@ def test_it_translates_and_says_why_with_torch(gru: Path, texts: Path, nmt: Nmt)
     assert status == 0, err
     assert len(out.splitlines()) == len((texts / "src").read_text(encoding="utf-8").split("\n")) - 1
     assert "engine: torch" in err
+    assert "converting" not in err
 
 
 def test_it_aligns_scores_and_describes_itself(gru: Path, texts: Path, nmt: Nmt) -> None:
