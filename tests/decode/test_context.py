@@ -65,10 +65,16 @@ def ids(tokenizer: Tokenizer, *sentences: str) -> list[int]:
     return [token for one in sentences for token in (*tokenizer.encode(one), separator)][:-1]
 
 
+def _label(line: str) -> tuple[str, str]:
+    label, _, value = line.partition("  ")
+    return label, value.strip()
+
+
 def test_metadata_has_the_context(load: Callable[[Context], Path]) -> None:
     assert [read_model_metadata(load(one)).context for one in (NONE, SOURCE, BOTH)] == [NONE, SOURCE, BOTH]
-    assert "context          2 previous sentences, with translations" in description_lines(describe_model(load(BOTH)))
-    assert not any(line.startswith("context") for line in description_lines(describe_model(load(NONE))))
+    of_both, of_none = (dict(map(_label, description_lines(describe_model(load(one))))) for one in (BOTH, NONE))
+    assert of_both["context"] == "2 previous sentences, with translations"
+    assert "context" not in of_none
 
 
 def test_the_model_reads_the_previous_sentences(load: Callable[[Context], Path], tokenizer: Tokenizer) -> None:
