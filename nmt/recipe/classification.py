@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from nmt.recipe.corpora import Corpus, Section
+from nmt.recipe.corpora import Corpus, Section, Seed
 from nmt.recipe.model import ModelRecipe
 from nmt.recipe.sections import NAME_PATTERN, TokenizerRecipe, TrainRecipe
 
@@ -91,7 +91,7 @@ class ClassificationRecipe(Section):
 
     name: str = Field(pattern=NAME_PATTERN)
     """Name of the run."""
-    seed: int = 1
+    seed: Seed = 1
     """Seed of data order, noise, initialization and dropout."""
     run_dir: Path | None = None
     """Run directory; by default `runs/<name>`."""

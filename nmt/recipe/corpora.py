@@ -13,6 +13,7 @@ from nmt.recipe.documentation import DocumentedType
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 TAG_PATTERN = r"^<[^\s<>]+>$"
 # Special tokens of SentencePiece.
 _RESERVED_PIECES = {"<pad>", "<unk>", "<s>", "</s>"}
@@ -22,7 +23,7 @@ NO_LANGUAGE = "zxx"
 
 
 class Section(BaseModel, metaclass=DocumentedType):
-    """A frozen group of options that rejects unknown names."""
+    """A frozen group of options that rejects unknown names. A path that starts with ~/ is one of the home directory."""
 
     # `defer_build`: translation needs the validators of only two sections, and building all of them is slow.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -36,12 +37,31 @@ class Section(BaseModel, metaclass=DocumentedType):
         wrong = {name: str(value).lower() for name, value in options.items() if cls._is_bool_for_number(name, value)}
         return {**options, **wrong}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_home(cls, options: Any) -> Any:
+        if not isinstance(options, dict):
+            return options
+        fields = [name for name, field in cls.model_fields.items() if Path in _plain_types(field.annotation)]
+        return {**options, **{name: _expanded(options[name]) for name in fields if name in options}}
+
     @classmethod
     def _is_bool_for_number(cls, name: str, value: Any) -> bool:
         if not isinstance(value, bool) or name not in cls.model_fields:
             return False
         types = list(_plain_types(cls.model_fields[name].annotation))
         return bool not in types and (int in types or float in types)
+
+
+def _expanded(path: Any) -> Any:
+    """Return a path, or each of a list of paths, with the home directory for ~; return other values unchanged."""
+    match path:
+        case str() if path == "~" or path.startswith("~/"):
+            return str(Path(path).expanduser())
+        case list():
+            return [_expanded(one) for one in path]
+        case _:
+            return path
 
 
 def _plain_types(annotation: Any) -> Iterator[Any]:

@@ -16,6 +16,7 @@ from nmt.recipe.corpora import (
     PositiveFloat,
     Probability,
     Section,
+    Seed,
     SgmCorpus,
     TextCorpus,
 )
@@ -326,7 +327,7 @@ class Recipe(Section):
     """Source language, ISO 639 code; `zxx` (no linguistic content) for a language model."""
     tgt_lang: str = Field(pattern=LANGUAGE_PATTERN)
     """Target language, ISO 639 code."""
-    seed: int = 1
+    seed: Seed = 1
     """Seed of data order, initialization and dropout."""
     run_dir: Path | None = None
     """Run directory; by default `runs/<name>`."""

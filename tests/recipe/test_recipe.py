@@ -207,6 +207,17 @@ def test_directories_of_a_run() -> None:
     assert parse_recipe(SMALL, ["run_dir=elsewhere"]).data_directory == Path("elsewhere/data")
 
 
+def test_the_home_directory_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = "data.test.t={kind='text',src='~/a',tgt=['~/b','c']}"
+    recipe = parse_recipe(SMALL, ["run_dir=~/runs/a", "data.root=~", "train.start_from=b/~", text])
+    assert (recipe.directory, recipe.data.root) == (tmp_path / "runs" / "a", tmp_path)
+    assert recipe.train.start_from == Path("b/~")
+    test = recipe.data.test["t"]
+    assert isinstance(test, TextCorpus)
+    assert (test.src, test.references) == (tmp_path / "a", (tmp_path / "b", Path("c")))
+
+
 def test_head_width() -> None:
     plain, named, other = (
         parse_recipe(SMALL, overrides).model
@@ -322,6 +333,7 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
         ("train.micro_batch_tokens=-4", "train.micro_batch_tokens = -4; it must be greater than 0 or 'auto'"),
         ("train.freeze=encoder", "train.freeze = 'encoder'; it must be a list in brackets"),
         ("train.adam_betas=[0.9,0.9,0.9]", "train.adam_betas = [0.9, 0.9, 0.9]; it must have at most 2 items"),
+        ("seed=9223372036854775808", "seed = 9223372036854775808; it must be less than 9223372036854775808"),
         ("train=3", "train = 3; it must be a section of options"),
         ("decode.bias=3", "decode.bias = 3; it must be a table such as { name = value }"),
         ("decode.bias={a='x'}", "decode.bias.a = 'x'; it must be a number"),
