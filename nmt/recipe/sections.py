@@ -429,6 +429,8 @@ class Recipe(Section):
             raise ValueError("tokenizer.joint is false, but a language model has one language; set it to true")
         if self.is_language_model and self.data.context:
             raise ValueError("data.context needs a source; a language model has none; set it to 0")
+        if self.is_language_model and self.train.guided_alignment:
+            raise ValueError("train.guided_alignment needs a source; a language model has none; set it to false")
         if self.is_language_model and self.train.validate_bleu_every:
             raise ValueError("train.validate_bleu_every needs translations; a language model has none; set it to 0")
 

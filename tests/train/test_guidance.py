@@ -230,6 +230,14 @@ def test_the_guided_head_aligns_by_default() -> None:
     [
         (["decode.alignment_heads=[0,1]"], "names 2 heads, and train.guided_alignment trains one"),
         (["train.subword_sampling=0.1"], "needs fixed tokens"),
+        (
+            [
+                "src_lang=zxx",
+                "data.train=[{kind='monolingual', path='a'}]",
+                "data.valid=[{kind='monolingual', path='a'}]",
+            ],
+            "a language model has none; set it to false",
+        ),
         (["train.guided_alignment=false", "train.guided_alignment_weight=0.5"], "has no effect without guided"),
         (["data.valid=[{kind='toy', alignment='links'}]"], "alignment has no effect; only training corpora"),
         (["data.max_tokens=70000", "model.max_positions=70001", "train.micro_batch_tokens=80000"], "at most 65535"),
