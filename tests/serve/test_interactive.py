@@ -93,6 +93,7 @@ def test_what_ctranslate2_does_not_support_is_listed_and_refused(model: Path) ->
     client = TestClient(build_app(Service([served], Limits())))
     values = {
         "required": ["cat"],
+        "preferred": {"cat": 1.0},
         "glossary": [["cat", "cat"]],
         "partial_word": True,
         "alignments": True,
@@ -102,7 +103,7 @@ def test_what_ctranslate2_does_not_support_is_listed_and_refused(model: Path) ->
     for field, value in values.items():
         response = client.post("/v1/translate", json={"text": LINE, "prefix": "th", field: value})
         assert response.status_code == 400, field
-        assert "use --engine torch" in response.json()["error"]
+        assert "--engine torch" in response.json()["error"]
     alternatives = {"text": LINE, "prefix": "the", "alternatives": True, "n_best": 3}
     assert len(client.post("/v1/translate", json=alternatives).json()["translations"][0]) > 1
     served.batcher.close()
