@@ -128,9 +128,9 @@ def _make_outputs(
     """
     output = Output(out, writer.is_numbered, writer.header)
     inputs = (source.path, source.prefixes, source.required, *files, *map(find_model, models))
-    require_not_input("-o", output.path, (*inputs, memory))
-    written = {} if output.is_stream else {"-o": output.path, "the partial output of -o": output.part}
-    require_distinct(written | {"--memory": memory, "--glossary-report": report})
+    for name, path in (output.written or {"-o": output.path}).items():
+        require_not_input(name, path, (*inputs, memory))
+    require_distinct(output.written | {"--memory": memory, "--glossary-report": report})
     if memory is not None:
         require_not_input("--memory", memory, inputs)
     if report is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from nmt.decode.glossary import Glossary
@@ -15,11 +15,11 @@ def require_texts(lines: object, prefixes: object, required: object, glossary: o
     if prefixes is not None:
         _require_strings("prefixes", prefixes)
     if required is not None:
-        for phrases in require_list("required", required, "lists of phrases"):
-            for phrase in require_list("the phrases of a line", phrases):
+        for phrases in _require_collection("required", required, "lists of phrases"):
+            for phrase in _require_collection("the phrases of a line", phrases):
                 _require_strings("the phrases of a line", [phrase] if isinstance(phrase, str) else phrase)
     if glossary is not None and not isinstance(glossary, Glossary):
-        for one in require_list("glossary", glossary, "Glossary objects, or one Glossary"):
+        for one in _require_collection("glossary", glossary, "Glossary objects, or one Glossary"):
             if one is not None and not isinstance(one, Glossary):
                 raise TypeError(f"glossary must be a Glossary, got {type(one).__name__}; use Glossary.load(FILE)")
 
@@ -29,6 +29,14 @@ def require_list(name: str, value: object, of: str = "strings") -> Iterable[obje
     if isinstance(value, (str, bytes, Path, dict)) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a list of {of}, got {type(value).__name__}; wrap it in a list")
     return value
+
+
+def _require_collection(name: str, value: object, of: str = "strings") -> Iterable[object]:
+    """Return a list; raise TypeError for other types, and for an iterator, which a check would exhaust."""
+    values = require_list(name, value, of)
+    if not isinstance(values, Collection):
+        raise TypeError(f"{name} must be a list of {of}, got {type(value).__name__}; use list(...)")
+    return values
 
 
 def require_count(name: str, value: object) -> None:
@@ -47,6 +55,6 @@ def require_options(decode: object) -> DecodeRecipe:
 
 
 def _require_strings(name: str, values: object) -> None:
-    for index, value in enumerate(require_list(name, values)):
+    for index, value in enumerate(_require_collection(name, values)):
         if not isinstance(value, str):
             raise TypeError(f"{name} must be strings, got {type(value).__name__} at index {index}; convert it")

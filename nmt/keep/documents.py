@@ -40,7 +40,7 @@ class Segment(NamedTuple):
                 lines.append("")
             lines[-1] += f" {word}" if lines[-1] else word
             length += own
-        return self.before + "\n".join(lines)
+        return self.before + ("\r\n" if "\r\n" in self.text else "\n").join(lines)
 
 
 def html_segments(document: str) -> Iterator[Segment]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from nmt.processes.interruption import ended_by_reader
 from nmt.recipe import UserError
 from nmt.storage.sealed import writes_through
-from nmt.streams.part import Origin, PartFile, open_part, part_path
+from nmt.streams.part import Origin, PartFile, journal_path, open_part, part_path
 from nmt.streams.sink import Sink, write_errors
 from nmt.text.lines import STANDARD_STREAM, count_lines, read_lines
 
@@ -92,6 +92,13 @@ class Output:
     def part(self) -> Path:
         """The path of the incomplete output."""
         return part_path(self.path)
+
+    @property
+    def written(self) -> dict[str, Path]:
+        """The files that the command writes, by their names in messages."""
+        part = self.part
+        names = {"-o": self.path, "the partial output of -o": part, "the journal of -o": journal_path(part)}
+        return {} if self.is_stream else names
 
     @property
     def is_stream(self) -> bool:

@@ -169,7 +169,7 @@ def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool
                 file, start, before = _open_at_mark(part, journal, origin, resume=resume, restart=restart)
         except BaseException:
             if is_new:
-                _journal_path(part).unlink(missing_ok=True)
+                journal_path(part).unlink(missing_ok=True)
             raise
         with file:
             sink = Sink(file, str(path), is_compressed=path.suffix == ".gz", position=start.bytes)
@@ -180,13 +180,13 @@ def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool
                 sink.sync()
                 with write_errors(str(path)):
                     part.replace(os.path.realpath(path))
-                _journal_path(part).unlink()
+                journal_path(part).unlink()
             except BaseException:
                 with suppress(OSError, UserError):
                     opened.mark()
                 if not opened.records:
                     part.unlink(missing_ok=True)
-                    _journal_path(part).unlink(missing_ok=True)
+                    journal_path(part).unlink(missing_ok=True)
                 raise
 
 
@@ -216,7 +216,7 @@ def _find_start(
     """Return the last mark of a part of `size` bytes; raises CommandError if the part must not be resumed."""
     if before is None and size:
         raise CommandError(
-            f"{part} has no valid journal; it can only be resumed with {_journal_path(part).name}; remove it, or give "
+            f"{part} has no valid journal; it can only be resumed with {journal_path(part).name}; remove it, or give "
             "--restart to start over"
         )
     if before is None or not marks:
@@ -237,7 +237,8 @@ def _find_start(
 # --- The journal ------------------------------------------------------------------------------------------------------
 
 
-def _journal_path(part: Path) -> Path:
+def journal_path(part: Path) -> Path:
+    """Return the path of the journal of a partial output."""
     return part.with_name(f"{part.name}.jsonl")
 
 
@@ -270,7 +271,7 @@ def _read_journal(file: FileIO) -> tuple[Origin | None, list[Mark], list[int]]:
 
 def _open_journal(part: Path) -> FileIO:
     """Open, or create, and lock the journal of a part; raises UserError if another process has locked it."""
-    path = _journal_path(part)
+    path = journal_path(part)
     while True:
         file = path.open("a+b", buffering=0)
         if sys.platform != "win32":

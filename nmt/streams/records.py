@@ -133,7 +133,7 @@ class RecordReader:
                 if number == 1 and line.lstrip().startswith("["):
                     raise UserError(
                         f"{where} starts an array; JSON Lines has one object per line; "
-                        f"convert it: jq -c '.[]' {name} > {Path(name).stem}.jsonl"
+                        f"convert it: jq -c '.[]' {name} > {Path(name).stem}.lines.jsonl"
                     )
                 fields = parse_json(line, where)
                 text = text_or_null(fields, self.field, where, "fix it, or correct --field")
@@ -142,11 +142,22 @@ class RecordReader:
             case _:
                 assert_never(self.format)
 
-    def read_document(self, lines: Iterable[str]) -> Iterator[Record]:
-        """Parse all lines of a document, and yield its texts."""
+    def read_document(self, lines: Iterable[str], name: str) -> Iterator[Record]:
+        """Parse all lines of the document `name`, and yield its texts; raises UserError for one without subtitles."""
         document = "".join(f"{line}\n" for line in lines)
         segments = html_segments(document) if self.format is Format.html else srt_segments(document)
         for number, one in enumerate(segments, start=1):
+            if (
+                self.format is Format.srt
+                and number == 1
+                and not one.text
+                and document.strip()
+                and "-->" not in document
+            ):
+                raise UserError(
+                    f"{name} has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500; fix it, "
+                    "or give --input-format text"
+                )
             yield Record(number, one.text, one.before + one.text, segment=one)
 
     def _text_of_columns(self, columns: Sequence[str], where: str) -> str:

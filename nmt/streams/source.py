@@ -112,7 +112,7 @@ class Source:
         """
         reader, lines = self.reader, self._lines()
         if reader.format.is_document:
-            records = reader.read_document(lines)
+            records = reader.read_document(lines, self.name)
         else:
             records = (reader.read(line, number, self.name) for number, line in enumerate(lines, start=1))
         if self.prefixes is not None:
@@ -158,6 +158,11 @@ class Source:
                     "empty, for each line of text; check both"
                 )
             yield add(record, line)
+        if next(lines, None) is not None:
+            raise UserError(
+                f"{path} has more lines than {self.name}; it must have one, possibly empty, for each line of text; "
+                "check both"
+            )
 
 
 def _with_required(record: Record, line: str) -> Record:

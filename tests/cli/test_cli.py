@@ -192,6 +192,11 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
         (lambda t: t.translate([None]), "lines must be strings, got NoneType at index 0"),
         (lambda t: t.translate(None), "lines must be a list of strings, got NoneType"),
         (lambda t: next(t.stream([1], 5)), "lines must be strings, got int at index 0"),
+        (lambda t: t.translate(line for line in ["a"]), "lines must be a list of strings, got generator; use list"),
+        (
+            lambda t: t.translate(["a"], required=[iter(["x"])]),
+            "the phrases of a line must be a list of strings, got list_iterator",
+        ),
         (lambda t: t.translate(["a"], prefixes=[3]), "prefixes must be strings, got int at index 0"),
         (
             lambda t: t.translate(["a"], required=[None]),

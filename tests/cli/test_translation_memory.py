@@ -45,6 +45,7 @@ def test_output_is_the_same(model: Path, nmt: Nmt, tmp_path: Path, out: str, opt
     [
         (("--memory", "new", "-o", "new"), "--memory {0}/new is also -o"),
         (("--memory", "out.part", "-o", "out"), "--memory {0}/out.part is also the partial output of -o"),
+        (("--memory", "out.part.jsonl", "-o", "out"), "--memory {0}/out.part.jsonl is also the journal of -o"),
         (("--memory", "empty", "-o", "out"), "is the input"),
         (("--memory", "new", "--glossary-report", "new", "-o", "out"), "--glossary-report {0}/new is also --memory"),
     ],
@@ -58,6 +59,18 @@ def test_a_memory_that_is_another_file_is_refused(
     assert status == 1 and message.format(tmp_path) in one_line(err)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["empty"]
     assert (tmp_path / "empty").read_bytes() == b""
+
+
+@pytest.mark.parametrize("name", ["out.part", "out.part.jsonl"])
+def test_an_input_that_the_partial_output_would_replace_is_refused(
+    model: Path, nmt: Nmt, tmp_path: Path, name: str
+) -> None:
+    content = '{"text": "the old dog"}\n'
+    (tmp_path / name).write_text(content)
+    status, _, err = nmt("translate", model, tmp_path / name, "-o", tmp_path / "out", "--restart")
+    assert status == 1 and "of -o" in one_line(err) and "is the input" in err
+    assert (tmp_path / name).read_text() == content
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [name]
 
 
 def test_every_option_of_a_line_counts(model: Path, nmt: Nmt, tmp_path: Path) -> None:

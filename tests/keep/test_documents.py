@@ -81,6 +81,7 @@ def test_layout() -> None:
     text = '<i>Eine erste</i> <b class="x y">Zeile</b> und eine zweite.'
     laid_out = Segment("2\n", "a\nb", 2).layout(text)
     assert laid_out == '2\n<i>Eine erste</i> <b class="x y">Zeile</b>\nund eine zweite.'
+    assert Segment("", "a\r\nb", 2).layout("ein Wort") == "ein\r\nWort"
     assert Segment("", "a\nb", 2).layout("kurz") == "kurz"
     assert re.sub("\n", " ", Segment("", "a", 3).layout("a b c d e f")) == "a b c d e f"
     assert Segment("", "a", 3).layout("a b c d e f").count("\n") == 2

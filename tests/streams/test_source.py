@@ -211,3 +211,18 @@ def test_prefixes(tmp_path: Path) -> None:
     assert next(records).prefix == "eins"
     with pytest.raises(UserError, match=r"has 1 lines and .*in has more"):
         next(records)
+    (tmp_path / "prefixes").write_text("eins\nzwei\ndrei\n")
+    records = source.records()  # as of a pipe, which is not counted before
+    assert [next(records).prefix, next(records).prefix] == ["eins", "zwei"]
+    with pytest.raises(UserError, match=r"prefixes has more lines than .*in; it must have one"):
+        next(records)
+
+
+def test_subtitles_without_time_codes_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "in.srt"
+    for content, count in (("", 1), ("\n", 1), ("1\n00:00:01,000 --> 00:00:02,000\nA dog.\n", 2)):
+        path.write_text(content)
+        assert Source.open(path, RecordReader(Format.srt), "error").check() == count
+    path.write_text("A dog.\n")
+    with pytest.raises(UserError, match=r"in\.srt has no subtitles; each must follow a line such as"):
+        Source.open(path, RecordReader(Format.srt), "error").check()
