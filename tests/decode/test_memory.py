@@ -8,7 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -28,6 +28,7 @@ class FakeTranslator:
         self.lines_split = 0
         self.requests: list[Request] = []
         self.glossaries: Sequence[Glossary | None] | None = None
+        self.context: Sequence[object] | None = None
 
     def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> FakeTranslator:
         return self
@@ -39,11 +40,11 @@ class FakeTranslator:
         prefixes: Sequence[str],
         required: Sequence[Sequence[str]],
         glossary: Sequence[Glossary | None] | None = None,
-        context: object = None,
+        context: Sequence[object] | None = None,
     ) -> Callable[[], list[list[Translation]]]:
         requests = list(zip(lines, prefixes, map(tuple, required), strict=True))
         self.requests += requests
-        self.glossaries = glossary
+        self.glossaries, self.context = glossary, context
         return lambda: [translate(*request) for request in requests]
 
 
@@ -222,3 +223,17 @@ def test_a_failed_translation_is_not_remembered(tmp_path: Path) -> None:
     fake = FakeTranslator()
     assert run(remembering(tmp_path / "m", fake), [("a", "", ())]) == [translate("a")]
     assert len(fake.requests) == 1
+
+
+def test_only_the_same_context_counts(tmp_path: Path) -> None:
+    fake = FakeTranslator()
+    translator = remembering(tmp_path / "m", fake)
+    contexts: list[list[str | tuple[str, str]]] = [[], ["a"], ["a", "b"], [("a", "b")], ["a"], []]
+    run(translator, [("x", "", ())])  # a line without context has the key of earlier versions
+    arguments: dict[str, Any] = {"prefixes": [""] * 6, "required": [[]] * 6, "context": contexts}
+    found = translator.start_translation(["x"] * 6, **arguments)()
+    assert found == [translate("x")] * 6
+    assert (len(fake.requests), translator.lines_reused) == (4, 3)
+    assert fake.context == [("a",), ("a", "b"), (("a", "b"),)]
+    translator.start_translation(["x"] * 6, **arguments)()
+    assert len(fake.requests) == 4

@@ -13,6 +13,7 @@ class NoisyTranslator:
     can_require: whether it adds required phrases, sometimes damaged too
     aligns:      whether it gives links, of which some are wrong
     calls:       lines of each call
+    context:     of the last call
     """
 
     def __init__(self, noise: float, *, can_require: bool = True, aligns: bool = True) -> None:
@@ -20,6 +21,7 @@ class NoisyTranslator:
         self.lines_split = self.lines_reused = 0
         self.unsupported = {} if can_require else {"required": "a reason"}
         self.calls: list[list[str]] = []
+        self.context: object = None
 
     def start_translation(
         self,
@@ -32,6 +34,7 @@ class NoisyTranslator:
         context: object = None,
     ) -> Callable[[], list[list[Translation]]]:
         self.calls.append(list(lines))
+        self.context = context
         phrases = required or [()] * len(lines)
         starts = prefixes or [""] * len(lines)
         found = [[self._translate(*each)] for each in zip(lines, starts, phrases, strict=True)]
@@ -47,7 +50,7 @@ class NoisyTranslator:
         glossary: object = None,
         context: object = None,
     ) -> list[list[Translation]]:
-        return self.start_translation(lines, n_best, prefixes, required)()
+        return self.start_translation(lines, n_best, prefixes, required, context=context)()
 
     def _translate(self, line: str, prefix: str, required: Sequence[str]) -> Translation:
         rng = random.Random(f"{line} {prefix} {required}")

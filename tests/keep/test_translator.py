@@ -114,3 +114,10 @@ def test_line_breaks_and_tabs_become_spaces() -> None:
     script = Script({"1.5 {x} 7": ""})
     assert translate(script, "1.5\t{x}\n<b\nid='1'>7</b>") == "1,5 {x} <b id='1'>7</b>"
     assert translate(script, "1.5\t{x}\r7", "placeholders", "numbers") == "1,5 {x} 7"
+
+
+def test_the_context_has_no_tags() -> None:
+    noisy = NoisyTranslator(0.0)
+    context: list[list[str | tuple[str, str]]] = [["<b>a</b> 1"], [("c <i>d</i>", "<i>D</i>")]]
+    keeping(noisy).translate_n_best(["<p>x 5</p>", "y"], context=context)
+    assert noisy.context == [["a 1"], [("c d", "D")]]
