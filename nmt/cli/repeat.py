@@ -15,7 +15,7 @@ from nmt.cli.metric_options import Format, FormatOption, print_results
 from nmt.evaluate.tables import format_tables
 from nmt.experiments.launch import command, execute, is_complete, prepare_data
 from nmt.experiments.results import TestResult, as_document, read_results, result_tables
-from nmt.experiments.sweep import Run, is_sweep, load_sweep, make_sweep
+from nmt.experiments.sweep import Run, is_sweep, load_sweep, make_sweep, require_own_folder
 from nmt.logs import counted, say, warn
 from nmt.plots.scores import VariantScores, draw_scores
 from nmt.recipe import CommandError, Metric, UserError
@@ -57,11 +57,8 @@ def repeat(
     else:
         sweep = make_sweep(recipe, seeds or 3, overrides or (), vary or ())
     folder = out or Path("runs") / f"{recipe.stem}-repeat"
-    if (folder / "recipe.toml").exists():
-        raise CommandError(
-            f"{folder} is a run, whose report would be lost; -o must be a folder of its own; name another"
-        )
     runs = sweep.runs(folder)
+    require_own_folder(folder, runs)
     if only is not None and only > len(runs):
         raise CommandError(f"--only {only}: there are {counted(len(runs), 'run')}; give a number that --list shows")
     chosen = runs if only is None else [runs[only - 1]]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from nmt.recipe import Recipe, RecipeError, load_recipe
+from nmt.recipe import CommandError, Recipe, RecipeError, load_recipe
 from nmt.recipe.corpora import Section
 
 # A comma outside of brackets and quotation marks.
@@ -149,3 +149,17 @@ def _short_name(override: str) -> str:
     """Return an override without the section of its key."""
     key, _, value = override.partition("=")
     return f"{key.rpartition('.')[2]}={value}"
+
+
+def require_own_folder(folder: Path, runs: Sequence[Run]) -> None:
+    """Raise CommandError if the report of a sweep would overwrite that of a run, or another file."""
+    if (folder / "recipe.toml").exists():
+        raise CommandError(
+            f"{folder} is a run, whose report would be lost; -o must be a folder of its own; name another"
+        )
+    reports = [name for name in ("report.md", "report.json") if (folder / name).exists()]
+    if reports and not any(run.recipe.directory.exists() for run in runs):
+        raise CommandError(
+            f"{folder} has {' and '.join(reports)}, but no run of this command, which would overwrite this; -o must be "
+            "a folder of its own; name another"
+        )

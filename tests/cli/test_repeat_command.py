@@ -106,6 +106,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_made(recipe: Path, nmt: Nm
         (("--vary", "seed=1,2"), "--vary seed is not possible; each variant has the same seeds; give --seeds N"),
         (("--metric", "blue", "--list"), "--metric blue: unknown metric; it must be one of bleu, "),
         (("-o", "other"), "other is a run, whose report would be lost; -o must be a folder of its own"),
+        (("-o", "notes"), "notes has report.md, but no run of this command, which would overwrite this; -o must be"),
     ],
 )
 def test_wrong_options_are_refused_before_any_work(
@@ -113,6 +114,8 @@ def test_wrong_options_are_refused_before_any_work(
 ) -> None:
     Path("other").mkdir()
     Path("other", "recipe.toml").write_text(RECIPE)
+    Path("notes").mkdir()
+    Path("notes", "report.md").write_text("mine")
     status, out, err = nmt("repeat", recipe, *options)
     assert (status, out) == (2, "")
     assert reason in one_line(err)
