@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ import typer
 from nmt.cli.arguments import Device, Engine, Precision, languages
 from nmt.cli.engines import choose_engine, load_scorer, load_translator
 from nmt.logs import warn
-from nmt.recipe import CommandError, override_decode
+from nmt.recipe import CommandError, DecodeRecipe, ineffective_option, override_decode
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.models import ServedModel
 from nmt.serve.server import open_socket, run_server
@@ -73,8 +73,10 @@ def serve(
         warn(f"{host} is reachable from other machines without an API key; see --api-keys")
     batching = BatchingOptions(batch_lines, queue_lines, max_delay)
     options = [*(settings or ()), *(["split_sentences=true"] if split_sentences else [])]
+    defaults = _search_options(paths.values(), options)
     served = [
-        _load(name, path, batching, options, processes, device, precision, engine) for name, path in paths.items()
+        _load(name, path, batching, decode, processes, device, precision, engine)
+        for (name, path), decode in zip(paths.items(), defaults, strict=True)
     ]
     limits = Limits(max_bytes, max_characters, max_lines, max_seconds)
     run_server(Service(served, limits, keys, logs_text=log_text), bound)
@@ -94,20 +96,42 @@ def _named_paths(models: Sequence[str]) -> dict[str, Path]:
     return paths
 
 
+def _search_options(models: Iterable[Path], settings: Sequence[str]) -> list[DecodeRecipe]:
+    """Return the search options of each model with overrides, which are the defaults of requests.
+
+    Raises BadParameter for an override without effect on any model.
+    """
+    found: list[DecodeRecipe] = []
+    problems: list[str | None] = []
+    names = {setting.removeprefix("decode.").partition("=")[0] for setting in settings}
+    for model in models:
+        own = read_model_metadata(find_model(model)).decode
+        update = {"alignments": False} | ({"n_best": 1} if own.mbr_metric == "none" else {})
+        decode = override_decode(own.model_copy(update=update), settings)
+        if "n_best" in names and decode.mbr_metric == "none":
+            problems.append("n_best has no effect without mbr_metric; requests set their own")
+        elif "mbr_metric" in names and decode.mbr_metric != "none" and decode.n_best == 1:
+            problems.append("mbr_metric has no effect without n_best; it chooses among as many translations")
+        else:
+            problems.append(ineffective_option(settings, decode, has_ensemble=False, needs_alignments=True))
+        found.append(decode)
+    if all(problems):
+        raise typer.BadParameter(f"--set {problems[0]}; add that, or leave it out")
+    return found
+
+
 def _load(
     name: str,
     path: Path,
     batching: BatchingOptions,
-    settings: Sequence[str],
+    decode: DecodeRecipe,
     processes: int,
     device: str,
     precision: Precision,
     engine: Engine,
 ) -> ServedModel:
-    """Load a model; its own search options are the defaults of requests."""
+    """Load a model; `decode` has the defaults of requests."""
     metadata = read_model_metadata(find_model(path))
-    own = {"alignments": False} | ({"n_best": 1} if metadata.decode.mbr_metric == "none" else {})
-    decode = override_decode(metadata.decode.model_copy(update=own), settings)
     load = partial(load_translator, [path], device, decode, processes, True)
     chosen = choose_engine(engine, precision, device, decode, [path], load, required=False)
     return ServedModel(

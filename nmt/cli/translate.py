@@ -16,7 +16,7 @@ from nmt.cli.arguments import Device, Engine, ModelArgument, Precision, language
 from nmt.cli.engines import EngineChoice, choose_engine, load_remembering, load_translator, start_workers
 from nmt.decode.text_translator import TextTranslator
 from nmt.keep.translator import KeepingTranslator
-from nmt.recipe import DecodeRecipe, UserError, override_decode
+from nmt.recipe import DecodeRecipe, UserError, ineffective_option, override_decode
 from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
@@ -321,21 +321,10 @@ def _override_decode(
     mbr_metric = values.get("mbr_metric", decode.mbr_metric).strip("'\"")
     defaults = {"alignments": False} | ({"n_best": 1} if mbr_metric == "none" else {})
     resolved = override_decode(decode.model_copy(update=defaults), given)
-    has_effect = {
-        "alignment_layer": (resolved.alignments, "--with-alignments"),
-        "alignment_heads": (resolved.alignments, "--with-alignments"),
-        "alignment_at": (resolved.alignments, "--with-alignments"),
-        "length_alpha": (resolved.length_penalty != "none", "another length_penalty than 'none'"),
-        "diversity_penalty": (resolved.beam_groups > 1, "beam_groups"),
-        "sampling_seed": (resolved.sampling, "sampling=true"),
-        "beam_size": (not resolved.sampling, "a search (sampling=false)"),
-        "ensemble_mean": (bool(ensemble), "--ensemble"),
-        "fusion_weight": (resolved.fusion is not None, "--fusion"),
-    }
-    for name in values:
-        effective, needed = has_effect.get(name, (True, ""))
-        if not effective:
-            raise typer.BadParameter(f"{name} has no effect without {needed}; add that, or leave it out")
+    if problem := ineffective_option(
+        values, resolved, has_ensemble=bool(ensemble), needs_alignments=resolved.alignments
+    ):
+        raise typer.BadParameter(f"{problem}; add that, or leave it out")
     if resolved.mbr_metric != "none" and resolved.n_best == 1:
         raise UserError(
             f"decode.mbr_metric is {resolved.mbr_metric!r} and n_best is 1; n_best must be at least 2; give e.g. "

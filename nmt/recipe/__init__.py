@@ -21,7 +21,7 @@ from nmt.recipe.corpora import (
     TreesCorpus,
     TsvCorpus,
 )
-from nmt.recipe.decoding import DecodeRecipe
+from nmt.recipe.decoding import DecodeRecipe, ineffective_option
 from nmt.recipe.errors import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
 from nmt.recipe.former_options import upgrade_options
@@ -87,6 +87,7 @@ __all__ = [
     "dump_recipe",
     "explain",
     "has_label",
+    "ineffective_option",
     "is_dumped",
     "load_classification_recipe",
     "load_recipe",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -158,3 +159,30 @@ class DecodeRecipe(Section):
         """Return the first of these options that is not at its default; None if all are."""
         changed = self.model_dump(include=set(names), exclude_defaults=True)
         return next((name for name in names if name in changed), None)
+
+
+def ineffective_option(
+    settings: Iterable[str], decode: DecodeRecipe, *, has_ensemble: bool, needs_alignments: bool
+) -> str | None:
+    """Return `NAME has no effect without ...` for the first override that does not change translations.
+
+    settings: overrides such as `beam_size=8`; decode: the options with them; has_ensemble, needs_alignments: whether
+    several models translate, and whether alignments are computed
+    """
+    has_effect = {
+        "alignment_layer": (needs_alignments, "--with-alignments"),
+        "alignment_heads": (needs_alignments, "--with-alignments"),
+        "alignment_at": (needs_alignments, "--with-alignments"),
+        "length_alpha": (decode.length_penalty != "none", "another length_penalty than 'none'"),
+        "diversity_penalty": (decode.beam_groups > 1, "beam_groups"),
+        "sampling_seed": (decode.sampling, "sampling=true"),
+        "beam_size": (not decode.sampling, "a search (sampling=false)"),
+        "ensemble_mean": (has_ensemble, "--ensemble"),
+        "fusion_weight": (decode.fusion is not None, "--fusion"),
+    }
+    for setting in settings:
+        name = setting.removeprefix("decode.").partition("=")[0]
+        effective, needed = has_effect.get(name, (True, ""))
+        if not effective:
+            return f"{name} has no effect without {needed}"
+    return None

@@ -129,7 +129,7 @@ def test_tokens_of_a_greedy_search_are_streamed(client: TestClient) -> None:
     lines = ["The cat sees a dog.", "", "A tree"]
     body = {"text": lines, "beam_size": 1}
     expected = [best["text"] for (best,) in client.post("/v1/translate", json=body).json()["translations"]]
-    events = read_events(client.post("/v1/translate", json=body | {"stream_tokens": True}))
+    events = read_events(client.post("/v1/translate", json=body | {"stream": True, "stream_tokens": True}))
     assert [data["index"] for name, data in events if name == "line"] == [0, 1, 2]
     for index, text in enumerate(expected):
         own = [data for name, data in events if name == "text" and data["index"] == index]
