@@ -43,7 +43,7 @@ from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.state import TrainState, interim_steps, require_same_run
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import perplexity, validate
-from nmt.train.warm_start import freeze, load_start_optimizer, load_start_weights
+from nmt.train.warm_start import freeze, load_start_optimizer, load_start_weights, text_differences
 
 # Training has diverged after this many consecutive updates without a finite gradient.
 MAX_SKIPPED_IN_A_ROW = 20
@@ -93,6 +93,8 @@ class Trainer:
         start = load_start_weights(self.model, recipe.train.start_from) if recipe.train.start_from else None
         if start is not None and world.is_main:
             say(f"initial weights: {start}; optimizer state: {recipe.train.start_optimizer}")
+            if differences := text_differences(start, recipe):
+                warn(f"the start model was trained on other text: {differences}")
         freeze(self.model, recipe.train.freeze)
         self.model.use_activation_checkpointing(recipe.train.activation_checkpointing)
         self.loss = TrainingLoss.from_recipe(self.model, recipe)

@@ -90,6 +90,18 @@ def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
     return directory
 
 
+def text_differences(start: Path, recipe: Recipe) -> str:
+    """Describe languages and forms of text in which the start model differs from a run; "" if it does not."""
+    metadata, data = read_model_metadata(start), recipe.data
+    languages = f"{metadata.src_lang} to {metadata.tgt_lang}", f"{recipe.src_lang} to {recipe.tgt_lang}"
+    pairs = {
+        "languages": languages,
+        "data.reverse_target": (metadata.reverse_target, data.reverse_target),
+        "data.unicode_form": (metadata.unicode_form, data.unicode_form),
+    }
+    return ", ".join(f"{name}: {then} there and {now} here" for name, (then, now) in pairs.items() if then != now)
+
+
 def _differences(start: ModelRecipe, here: ModelRecipe) -> str:
     """Describe the differences of two architectures: "model.d_model is 256 there and 512 here"."""
     changeable = _CHANGEABLE - {"max_positions"} if here.positions == "learned" else _CHANGEABLE

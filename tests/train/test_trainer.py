@@ -420,7 +420,9 @@ def test_the_ema_is_validated_and_saved(tiny_recipe: Recipe, tiny_data: Path, tm
 
 
 @pytest.mark.slow
-def test_fine_tuning_starts_from_another_run(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
+def test_fine_tuning_starts_from_another_run(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train_tiny(tiny_recipe, tiny_data)
     start = list_checkpoints(tiny_recipe.directory)[-1]
     small = {"max_steps": 1, "validate_every": 1, "save_every": 1, "start_from": str(start)}
@@ -431,8 +433,11 @@ def test_fine_tuning_starts_from_another_run(tiny_recipe: Recipe, tiny_data: Pat
     for name, tensor in before.items():
         assert torch.equal(tensor, after[name]) == name.startswith(("encoder.", "output.weight")), name
 
+    assert "the start model was trained on other text" not in capsys.readouterr().err
     kept = with_train(tiny_recipe, run_dir=tmp_path / "kept", **small, start_optimizer="kept")
-    train_tiny(kept, tiny_data)
+    train_tiny(kept.model_copy(update={"tgt_lang": "fr"}), tiny_data)
+    warning = "the start model was trained on other text: languages: en to de there and en to fr here"
+    assert warning in capsys.readouterr().err
     optimizer = read_tensors(list_checkpoints(kept.directory)[-1] / "optimizer.safetensors")
     assert {float(tensor) for name, tensor in optimizer.items() if name.startswith("step/")} == {25.0}
 
