@@ -140,7 +140,8 @@ class TsvCorpus(TrainingOptions):
 
 
 class SgmCorpus(TrainingOptions):
-    """A WMT test set: SGM files of source and reference, or one XML file of both."""
+    """A WMT test set: SGM files of source and reference, or one XML file of both. Of several references in an XML file,
+    the first is used."""
 
     kind: Literal["sgm"] = "sgm"
     src: Path
