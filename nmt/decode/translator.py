@@ -238,6 +238,7 @@ class Translator(TextTranslator):
             log_probs = model.step(zero + token, state)[0, 0]  # (vocab,)
             state.reorder(zero)
         log_probs[: EOS_ID + 1] = float("-inf")
+        log_probs[self._options.forbidden_after(task.prefix)] = float("-inf")
         best = log_probs.topk(min(count, len(log_probs)))
         candidates = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return [token for token, log_prob in candidates if log_prob > float("-inf")]

@@ -468,7 +468,9 @@ class CTranslate2Translator(TextTranslator):
         """See `TextTranslator._next_tokens`."""
         if task.partial:
             raise UserError(_NO_PARTIAL_WORDS)
-        return self._engine.next_tokens(task._replace(sentence=[*self._tag, *task.sentence]), count)
+        forbidden = set(self._options.forbidden_after(task.prefix))
+        found = self._engine.next_tokens(task._replace(sentence=[*self._tag, *task.sentence]), count + len(forbidden))
+        return [token for token in found if token not in forbidden][:count]
 
     def _start_search(self, tasks: Sequence[Task], options: SearchOptions) -> Callable[[], list[list[Hypothesis]]]:
         """Start a search of all tasks, which CTranslate2 batches itself."""

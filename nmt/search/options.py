@@ -69,6 +69,14 @@ class SearchOptions:
         if not self.diversity_penalty >= 0.0:
             raise UserError(f"diversity_penalty must be at least 0 (no penalty), got {self.diversity_penalty}")
 
+    def forbidden_after(self, tokens: Sequence[int]) -> list[int]:
+        """Return the tokens that would complete a forbidden phrase after `tokens`."""
+        return [
+            phrase[-1]
+            for phrase in self.forbidden
+            if tuple(tokens[max(len(tokens) - len(phrase) + 1, 0) :]) == phrase[:-1]
+        ]
+
     @property
     def max_finished(self) -> int | None:
         """Number of finished hypotheses after which a group is done; None if it has no effect."""

@@ -11,6 +11,7 @@ from nmt.checkpoint import load_model
 from nmt.decode.translator import Translator
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.search.options import SearchOptions
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.text.tokenizer import Tokenizers
 from tests.cli.conftest import model as model
@@ -91,6 +92,21 @@ def test_alternatives_complete_a_partial_word(
     found = translator.alternatives(lines[0], prefix, 4, partial_word=True)
     assert len({translation.text for translation in found}) == len(found) >= count
     assert all(translation.text.startswith(prefix) for translation in found)
+
+
+def test_alternatives_have_no_forbidden_phrase(translator: Translator, reference: Reference, lines: list[str]) -> None:
+    (piece,) = reference.tokenizer.pieces(reference.tokenizer.encode("the"))
+    found = translator.alternatives(lines[0], "", 200)
+    assert any(piece in translation.pieces[:1] for translation in found)
+    forbidding = translator.with_decode(DecodeRecipe(beam_size=4, max_extra_tokens=20, forbid=("the",)))
+    left = forbidding.alternatives(lines[0], "", 200)
+    assert left and not any(piece in translation.pieces for translation in left)
+
+
+def test_tokens_that_complete_a_forbidden_phrase() -> None:
+    options = SearchOptions(forbidden=((5,), (6, 7), (8, 6, 9)))
+    for tokens, expected in (((), [5]), ((6,), [5, 7]), ((8, 6), [5, 7, 9]), ((7, 8, 6), [5, 7, 9]), ((6, 8), [5])):
+        assert options.forbidden_after(tokens) == expected
 
 
 def test_alternatives_of_empty_and_of_split_lines(translator: Translator) -> None:
