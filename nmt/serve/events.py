@@ -40,7 +40,10 @@ def watch(lines: Sequence[Line]) -> tuple[asyncio.Queue[Event], list[Line]]:
 
 
 async def merge(events: AsyncIterator[Event], queue: asyncio.Queue[Event]) -> AsyncIterator[Event]:
-    """Yield events and those of a queue as they arrive, until there are no more events."""
+    """Yield events and those of a queue as they arrive, until there are no more events.
+
+    An event follows all that were in the queue when it arrived: the translation of a line is the last event of it.
+    """
     while True:
         event = asyncio.ensure_future(anext(events, None))
         try:
@@ -55,6 +58,8 @@ async def merge(events: AsyncIterator[Event], queue: asyncio.Queue[Event]) -> As
             found = event.result()
         finally:
             event.cancel()
+        while not queue.empty():
+            yield queue.get_nowait()
         if found is None:
             return
         yield found

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
+from nmt.serve.events import Event, merge
 from nmt.serve.service import Limits
 from tests.serve.conftest import EchoTranslator, MakeService
 
@@ -136,6 +138,25 @@ def test_tokens_of_a_greedy_search_are_streamed(client: TestClient) -> None:
         assert len({data["text"] for data in own}) == len(own)
         assert [data["text"] for data in own[-1:]] == ([text] if text else [])
     assert sum(name == "text" for name, _ in events) > 2
+    for index in range(len(lines)):
+        assert [name for name, data in events if data.get("index") == index][-1] == "line"
+
+
+def test_a_line_follows_its_texts() -> None:
+    async def merged() -> list[Event]:
+        queue: asyncio.Queue[Event] = asyncio.Queue()
+
+        async def lines() -> AsyncIterator[Event]:
+            for index in range(2):
+                for text in "abc":
+                    queue.put_nowait(("text", {"index": index, "text": text}))
+                yield "line", {"index": index}
+
+        return [event async for event in merge(lines(), queue)]
+
+    events = asyncio.run(merged())
+    assert [name for name, _ in events] == ["text", "text", "text", "line"] * 2
+    assert [data["index"] for _, data in events] == [0] * 4 + [1] * 4
 
 
 def test_tokens_need_a_greedy_search(client: TestClient) -> None:
