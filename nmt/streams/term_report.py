@@ -31,26 +31,34 @@ class TermReport:
         """Raises UserError if `path` exists and is not a report."""
         self._path = path
         self._file: FileIO | None = None
+        self._kept: str | None = None
         self._used, self._missed = 0, Counter[str]()
         if path is not None and path.exists() and next(read_lines(path), "") not in (_HEADER.strip("\n"), ""):
             raise UserError(f"{path} is not a glossary report; only a report is overwritten; name another file")
 
     @contextmanager
     def open(self, done: int) -> Iterator[None]:
-        """Open the file for a `with` block; keep the rows of the first `done` lines, which an earlier command wrote."""
+        """Open the file for a `with` block; keep the rows of the first `done` lines, which an earlier command wrote.
+
+        The rest of an earlier report is removed when the first lines are translated.
+        """
         if self._path is None:
             yield
             return
-        kept = [f"{row}\n" for row in self._rows_until(done)]
+        self._kept = "".join(f"{row}\n" for row in self._rows_until(done))
         with write_errors(str(self._path)):
-            file = self._path.open("wb", buffering=0)
+            file = self._path.open("ab", buffering=0)
         with file as self._file:
-            self._write(_HEADER)
-            self.add("".join(kept))
             yield
+            self.add("")
 
     def add(self, rows: str) -> None:
         """Add rows, before the translations of their lines are written."""
+        if self._kept is not None and self._file is not None:
+            if self._path is not None and self._path.is_file():
+                self._file.truncate(0)
+            self._write(_HEADER)
+            rows, self._kept = self._kept + rows, None
         for row in rows.split("\n")[:-1]:
             _, term, _, result = row.split("\t")
             if result == "used":

@@ -33,6 +33,17 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert path.read_text() == HEADER + "".join(rows)
 
 
+def test_a_report_is_kept_if_no_line_is_translated(tmp_path: Path) -> None:
+    path = tmp_path / "report.tsv"
+    path.write_text(HEADER + "1\tdog\tHund\tused\n")
+    with pytest.raises(UserError, match="no translation"), TermReport(path).open(done=0):
+        raise UserError("no translation is possible")
+    assert path.read_text() == HEADER + "1\tdog\tHund\tused\n"
+    with TermReport(path).open(done=0):
+        pass
+    assert path.read_text() == HEADER
+
+
 def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("a text\n")
