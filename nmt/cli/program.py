@@ -95,8 +95,9 @@ class Program(TyperGroup):
         """Import the command that the arguments call."""
         name, _, rest = super().resolve_command(ctx, args)
         command = COMMANDS[str(name)].load(str(name))
-        gc.freeze()  # modules stay until the end: collections skip them
-        gc.enable()
+        if not gc.isenabled():
+            gc.freeze()  # modules stay until the end: collections skip them
+            gc.enable()
         return name, command, rest
 
 

@@ -66,6 +66,7 @@ CHOICES: dict[str, tuple[list[str], str]] = {
     "shortlist": (["shortlist=LIST"], SLOW + "CTranslate2 does not support shortlist"),
     "batch_tokens": (["batch_tokens=20"], FAST),
     "split_sentences": (["split_sentences=true"], FAST),
+    "long_lines": (["long_lines=truncate"], FAST),
 }
 
 
@@ -97,7 +98,8 @@ def shortlist(model: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_every_decode_option_with_engine_auto(translate: Nmt, shortlist: Path) -> None:
-    assert CHOICES.keys() | {"ensemble_mean"} == DecodeRecipe.model_fields.keys()  # that needs --ensemble
+    need_other_models = {"ensemble_mean", "fusion", "fusion_weight"}
+    assert CHOICES.keys() | need_other_models == DecodeRecipe.model_fields.keys()
     for name, (settings, expected) in CHOICES.items():
         given = [one.replace("LIST", f"'{shortlist}'") for one in settings]
         status, out, err = translate(*(word for one in given for word in ("--set", one)))

@@ -113,6 +113,7 @@ def count_frozen(_: int) -> int:
 
 
 def test_workers_freeze_their_initial_objects() -> None:
+    gc.unfreeze()
     assert min(map_in_order(frozen_counter, [1, 2], 2)) > 1000
     assert list(map_in_order(frozen_counter, [1, 2], 1)) == [gc.get_freeze_count()] * 2, "not in the user's process"
     assert gc.get_freeze_count() < 1000

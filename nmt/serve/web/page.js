@@ -59,9 +59,9 @@ function showModel() {
     required: "Required phrases", glossary: "Glossary", alignments: "Aligned words", attention: "Attention", prefix: "Prefixes",
     partial_word: "Typing the beginning of an alternative", alternatives: "Alternatives",
   };
-  element("reasons").replaceChildren(...Object.entries(unsupported).map(([field, reason]) => {
+  element("reasons").replaceChildren(...Object.keys(names).filter((field) => field in unsupported).map((field) => {
     const item = document.createElement("li");
-    item.textContent = `${names[field] ?? field}: ${reason}`;
+    item.textContent = `${names[field]}: ${unsupported[field]}`;
     return item;
   }));
   schedule(0);
