@@ -213,6 +213,8 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
     if body.alternatives and body.n_best > _MAX_ALTERNATIVES:
         problem = f"n_best is {body.n_best}; with alternatives it must be at most {_MAX_ALTERNATIVES}; request fewer"
         raise HTTPException(400, problem)
+    if body.partial_word and not body.prefix:
+        raise HTTPException(400, "partial_word needs the beginning of a word in prefix; send both")
     excluded = [
         name
         for name in ("partial_word", "alternatives", "alignments", "attention", "stream_tokens")

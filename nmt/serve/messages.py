@@ -8,7 +8,16 @@ from urllib.parse import parse_qs
 
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    Strict,
+    ValidationError,
+)
 
 from nmt.keep.items import Kind
 from nmt.text.clean import valid_unicode
@@ -33,10 +42,21 @@ def _text_or_texts(value: object) -> str | list[str]:
     raise ValueError("must be a string or a list of strings")
 
 
+def _not_blank(phrase: str) -> str:
+    if not phrase.strip():
+        raise ValueError("must have more than white space")
+    return phrase
+
+
 Text = Annotated[str, BeforeValidator(_valid)]
 Texts = Annotated[str | list[str], PlainValidator(_text_or_texts, json_schema_input_type=str | list[str])]
-Bias = Annotated[float, Field(ge=-1_000.0, le=1_000.0)]
-Phrases = Annotated[list[Text], Field(max_length=_MAX_PHRASES)]
+Bias = Annotated[float, Strict(), Field(ge=-1_000.0, le=1_000.0)]
+Phrase = Annotated[str, AfterValidator(_not_blank), BeforeValidator(_valid)]
+Phrases = Annotated[list[Phrase], Field(max_length=_MAX_PHRASES)]
+# JSON has types: true is no number, and "3" and "yes" are texts.
+Integer = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+Flag = Annotated[bool, Strict()]
 
 
 class LibreTranslateMessage(BaseModel):
@@ -76,24 +96,24 @@ class TranslateRequest(NativeRequest):
     """Body of `POST /v1/translate`; the options apply to each text."""
 
     text: Texts
-    n_best: int = Field(default=1, ge=1)
-    beam_size: int | None = Field(default=None, ge=1, le=_MAX_BEAM_SIZE)
-    length_alpha: float | None = Field(default=None, ge=0.0, le=10.0)
+    n_best: Integer = Field(default=1, ge=1)
+    beam_size: Integer | None = Field(default=None, ge=1, le=_MAX_BEAM_SIZE)
+    length_alpha: Number | None = Field(default=None, ge=0.0, le=10.0)
     prefix: Text = ""
     context: Annotated[list[Text | tuple[Text, Text]], Field(max_length=_MAX_PHRASES)] = []
-    partial_word: bool = False
-    alternatives: bool = False
+    partial_word: Flag = False
+    alternatives: Flag = False
     required: Phrases = []
     glossary: Annotated[list[tuple[Text, Text | list[Text]]], Field(max_length=_MAX_PHRASES)] = []
     forbidden: Phrases = []
-    preferred: Annotated[dict[Text, Bias], Field(max_length=_MAX_PHRASES)] = {}
+    preferred: Annotated[dict[Phrase, Bias], Field(max_length=_MAX_PHRASES)] = {}
     tag: Text | None = None
     keep: list[Kind] = []
-    alignments: bool = False
-    attention: bool = False
-    scores: bool = False
-    stream: bool = False
-    stream_tokens: bool = False
+    alignments: Flag = False
+    attention: Flag = False
+    scores: Flag = False
+    stream: Flag = False
+    stream_tokens: Flag = False
 
 
 class ScoreRequest(NativeRequest):
@@ -123,7 +143,8 @@ def parse_message(content_type: str, body: bytes, kind: type[Message]) -> Messag
         is_form = media_type == FORM and issubclass(kind, LibreTranslateMessage)
         fields = _parse_form(body) if is_form else json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise HTTPException(400, f"invalid request body: {error}; send a JSON object") from error
+        kinds = "a JSON object or a URL-encoded form" if issubclass(kind, LibreTranslateMessage) else "a JSON object"
+        raise HTTPException(400, f"invalid request body: {error}; send {kinds}") from error
     if not isinstance(fields, dict):
         raise HTTPException(400, "the request body is not a JSON object; send one")
     try:
