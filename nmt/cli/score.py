@@ -10,7 +10,7 @@ import typer
 
 from nmt.cli.arguments import Device, ModelArgument, Threads, languages, read_pairs, require_one_reader
 from nmt.decode.scoring import Likelihood, Scorer
-from nmt.logs import progress, say
+from nmt.logs import counted, progress, say
 from nmt.recipe import NO_LANGUAGE
 
 SCORING_WINDOW = 64  # pairs per call of the scorer
@@ -51,8 +51,8 @@ def score(
                 columns = " ".join(f"{piece}:{value:.4f}" for piece, value in details)
                 typer.echo(f"{pair.log_prob:.4f}" + (f"\t{columns}" if per_token else ""))
                 bar.advance(1)
-    noun = "texts" if tgt is None else "pairs"
+    scored = counted(len(sources), "text" if tgt is None else "pair")
     say(
-        f"{len(sources):,} {noun}, {total.tokens:,} tokens: log-probability {total.log_prob:.2f}, perplexity "
-        f"{total.perplexity:.4f}, {total.bits_per_byte:.4f} bits per byte"
+        f"{scored}, {total.tokens:,} tokens: log-probability {total.log_prob:.2f}, perplexity {total.perplexity:.4f}, "
+        f"{total.bits_per_byte:.4f} bits per byte"
     )
