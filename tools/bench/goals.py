@@ -150,7 +150,7 @@ GOALS = (
         "the same with our torch engine in int8",
         "ratio",
         0.9,
-        f"{_FILE} nmt:engine=torch,precision=int8 ctranslate2 --goal file-int8-torch",
+        f"{_FILE} nmt:engine=torch,precision=int8,processes=2 ctranslate2 --goal file-int8-torch",
         _SMALL_STEPS,
     ),
     Goal(
@@ -158,7 +158,7 @@ GOALS = (
         "the same with our torch engine, both in fp32",
         "ratio",
         0.9,
-        f"{_FILE} nmt:engine=torch,precision=fp32 ctranslate2:compute_type=float32 --goal file-fp32-torch",
+        f"{_FILE} nmt:engine=torch,precision=fp32,processes=2 ctranslate2:compute_type=float32 --goal file-fp32-torch",
         _SMALL_STEPS,
     ),
     Goal(
