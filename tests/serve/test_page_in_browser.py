@@ -90,7 +90,7 @@ def page(browser: Browser, url: str) -> Iterator[Browser]:
     browser.problems.clear()
     browser.call("Emulation.setDeviceMetricsOverride", width=1200, height=900, deviceScaleFactor=1, mobile=False)
     browser.open(url)
-    browser.wait("document.querySelector('#model').options.length > 0")
+    browser.wait("document.querySelector('#model')?.options.length > 0")
     yield browser
     assert browser.problems == []
 
@@ -377,7 +377,7 @@ def test_the_newest_text_wins(
     service = echo_service(Limits(), ApiKeys(tmp_path / "keys"))
     address, stop = serve(service)
     browser.open(address)
-    browser.wait("document.querySelector('#model').options.length > 0")
+    browser.wait("document.querySelector('#model')?.options.length > 0")
     browser.run("document.querySelector('#source').focus()")
     browser.type("a\n")
     browser.wait("!document.querySelector('#error').hidden")
