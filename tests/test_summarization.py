@@ -67,7 +67,9 @@ def test_long_sources_are_truncated_and_not_dropped(cnn: Recipe) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_installed("rouge_score"), reason="needs the extra summarize")
+@pytest.mark.skipif(
+    not is_installed("rouge_score"), reason="rouge_score is not installed: pip install 'nmt[summarize]'"
+)
 def test_a_run_reports_rouge_and_the_lead_baseline(cnn: Recipe) -> None:
     pipeline.run(cnn)
     report = json.loads((cnn.directory / "report.json").read_text())["tests"][0]

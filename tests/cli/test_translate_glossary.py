@@ -63,7 +63,7 @@ def test_a_line_with_impossible_constraints_is_named(
 
 
 def test_required_phrases_in_a_pipe_name_the_engine_to_give(model: Path, nmt: Nmt, pipe_in: PipeIn) -> None:
-    pytest.importorskip("ctranslate2")
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     pipe_in(lambda write: write(b'{"text": "a"}\n{"text": "a\\nb", "required": ["tree"]}\n'))
     status, _, err = nmt("translate", model, "--input-format", "jsonl", "--device", "cpu")
     assert status == 1

@@ -13,7 +13,9 @@ from nmt.export.packages import is_installed
 from nmt.recipe import UserError
 from tests.calling import Nmt, one_line
 
-needs_rouge = pytest.mark.skipif(not is_installed("rouge_score"), reason="needs the extra summarize")
+needs_rouge = pytest.mark.skipif(
+    not is_installed("rouge_score"), reason="rouge_score is not installed: pip install 'nmt[summarize]'"
+)
 
 # Words of up to three letters, which are not stemmed.
 HYPOTHESES = ["The cat sat on a red mat. A dog ran.", "no one saw the man", "big red box big red"]
