@@ -135,7 +135,7 @@ def start_workers(
 ) -> AbstractContextManager[Workers]:
     """Provide the processes that translate, for a `with` block.
 
-    processes: worker processes of torch, by default one; CTranslate2 has threads that share one model instead
+    processes: see `start_torch_workers`; CTranslate2 has threads that share one model instead
     threads:   of the current process, with torch
 
     Raises UserError if the device does not allow several processes.
@@ -145,7 +145,7 @@ def start_workers(
         return nullcontext(Workers(device="cpu" if ct2_device.kind == "cpu" else f"cuda:{ct2_device.index}"))
     from nmt.streams.torch_workers import start_torch_workers  # noqa: PLC0415
 
-    return start_torch_workers(device, 1 if engine is Engine.ctranslate2 or processes is None else processes, threads)
+    return start_torch_workers(device, 1 if engine is Engine.ctranslate2 else processes, threads)
 
 
 def load_translator(

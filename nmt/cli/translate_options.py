@@ -142,7 +142,7 @@ _WINDOW = "Lines that are translated together; more is faster, 1 translates line
 _MAX_DELAY = "For a pipe: seconds to wait for further lines of a window (default: 0.1); inf waits for a full window."
 _PROCESSES = (
     "Batches translated in parallel; 0 is one per core. With CTranslate2: threads (default: one per core). With torch: "
-    "processes of one thread each (default: one process with all cores)."
+    "processes of one thread each (default: one per core for large files, else one process with all cores)."
 )
 _MEMORY = (
     "Reuse translations of this SQLite file, and add new ones. Lines that it contains for the same model and options "

@@ -130,13 +130,14 @@ class TranslationJob:
             sink.check_input(digest, self.source.name)
         wait = None if self.source.pipe is None else self.source.pipe.wait
         windows = self._windows(records, count, workers)
+        remaining = None if count is None else count - done
         if sink is None:
-            for _ in workers.translate(self.load, windows, wait):
+            for _ in workers.translate(self.load, windows, wait, remaining):
                 raise AssertionError("only the first process yields results")
             return
         digests: deque[str] = deque()
         windows = _with_digests(windows, digest, digests)
-        with closing(workers.translate(self.load, windows, wait)) as results, self.report.open(done):
+        with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
             self._write(sink, results, digests, count, done, workers.device)
 
     def _windows(self, records: Iterator[Record], count: int | None, workers: Workers) -> Iterator[list[Record]]:

@@ -12,34 +12,42 @@ import torch
 
 from nmt.keep.translator import Fallbacks
 from nmt.processes.distributed import World, start_world
+from nmt.processes.host_memory import free_host_memory, resident_memory
 from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import UserError
 from nmt.streams.records import Record
 from nmt.streams.windows import Wait, with_pauses
 from nmt.streams.workers import Load, TranslatedWindow, WindowTranslator, Workers
 
+# A worker process starts in the time in which the current process translates about 500 lines with a small model.
+LINES_PER_PROCESS = 500
+
 _REMEDY = "rerun the command, with --resume if the output is a file"
 
 
 @contextmanager
-def start_torch_workers(device: str, processes: int, threads: int | None = None) -> Iterator[Workers]:
+def start_torch_workers(device: str, processes: int | None, threads: int | None = None) -> Iterator[Workers]:
     """Provide workers on a device for a `with` block.
 
-    processes: worker processes on a CPU; 0 is one per core, 1 uses the current process or those of torchrun
-    threads:   of the current process
+    processes: worker processes on a CPU; 0 is one per core, 1 uses the current process or those of torchrun, and None
+               selects a number by the lines of the file
+    threads:   of the current process, which then translates alone
 
     Raises UserError if the device or torchrun does not allow several worker processes.
     """
-    processes = processes or num_cores()
+    if processes == 0:
+        processes = num_cores()
     if threads is not None:
+        processes = 1
         torch.set_num_threads(threads)
+    several = processes is not None and processes > 1
     with start_world(device, _REMEDY) as world:
-        if processes > 1 and world.size > 1:
+        if several and world.size > 1:
             raise UserError(
                 f"--processes {processes} under torchrun, which has started {world.size}; it must be 1; leave it "
                 "out, or torchrun"
             )
-        if processes > 1 and world.device.type != "cpu":
+        if several and world.device.type != "cpu":
             raise UserError(
                 f"--processes {processes} on {world.device}; it is for a CPU only; add --device cpu, or use torchrun "
                 "for several GPUs"
@@ -51,33 +59,53 @@ def start_torch_workers(device: str, processes: int, threads: int | None = None)
             on_gpu=world.device.type == "cuda",
             splits_files=True,  # always, to get the same batches with any number of processes
             world=world,
-            processes=processes,
+            processes=1 if world.size > 1 or world.device.type != "cpu" else processes,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _TorchWorkers(Workers):
+    """Workers with torch. processes: None selects a number by the lines of the file"""
+
     world: World
-    processes: int
+    processes: int | None
 
     def max(self, value: int) -> int:
         return self.world.max(value)
 
     def translate(
-        self, load: Load, windows: Iterator[list[Record]], wait: Wait | None
+        self, load: Load, windows: Iterator[list[Record]], wait: Wait | None, num_lines: int | None
     ) -> Generator[TranslatedWindow, None, None]:
         translate_window = load()
-        if self.processes > 1 and wait is not None and translate_window.translator.context.has_target:
+        processes = self.processes or choose_num_processes(num_lines, num_cores(), _fitting_processes())
+        if processes > 1 and wait is not None and translate_window.translator.context.has_target:
             raise UserError(
-                f"--processes {self.processes} does not support a pipe: this model translates with the previous "
+                f"--processes {processes} does not support a pipe: this model translates with the previous "
                 "translations, which another process has; translate a file, or leave out --processes"
             )
-        if self.processes > 1:  # each worker loads the model again; loading it here first reports errors once
+        if processes > 1:  # each worker loads the model again; loading it here first reports errors once
             make = partial(_start_worker, load)
-            return map_in_order(make, with_pauses(windows, wait), self.processes, option="--processes")
+            return map_in_order(make, with_pauses(windows, wait), processes, option="--processes")
         if self.size > 1:
             return _translate_in_turn(translate_window, windows, self.world)
         return (translate_window(window) for window in windows)
+
+
+def choose_num_processes(num_lines: int | None, cores: int, fitting: int | None) -> int:
+    """Return the worker processes for the lines of a file.
+
+    num_lines: None for a pipe, whose first lines must not wait for the start of processes
+    fitting:   processes that fit into the memory, None if unknown
+    """
+    if num_lines is None:
+        return 1
+    return max(min(cores, num_lines // LINES_PER_PROCESS, cores if fitting is None else fitting), 1)
+
+
+def _fitting_processes() -> int | None:
+    """Return how many processes of the size of this one, which has loaded the model, fit into the free memory."""
+    free_bytes = free_host_memory()
+    return None if free_bytes is None else free_bytes // resident_memory()
 
 
 def _translate_in_turn(

@@ -218,11 +218,12 @@ class Workers:
         return value
 
     def translate(
-        self, load: Load, windows: Iterator[list[Record]], wait: Wait | None
+        self, load: Load, windows: Iterator[list[Record]], wait: Wait | None, num_lines: int | None
     ) -> Generator[TranslatedWindow, None, None]:
         """Translate windows in order; only the first process of a job yields results.
 
-        wait: of the pipe that the windows come from, None for a file
+        wait:      of the pipe that the windows come from, None for a file
+        num_lines: of a file; None for a pipe
         """
         translator = load()
         started: deque[Callable[[], TranslatedWindow]] = deque()

@@ -27,6 +27,7 @@ from nmt.devices.precision import ComputeType, autocast
 from nmt.packing.packed import Batch, BatchShape, PackedSequences
 from nmt.packing.padding import row_width
 from nmt.processes.distributed import World
+from nmt.processes.host_memory import free_host_memory, resident_memory
 from nmt.recipe import UserError
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.train.loss import TrainingLoss
@@ -124,13 +125,13 @@ def peak_memory(run: Callable[[], None], device: torch.device) -> int:
         run()
         return torch.cuda.max_memory_allocated(device) - before
     _release_freed_memory()
-    before = peak = _resident_memory()
+    before = peak = resident_memory()
     done = threading.Event()
 
     def poll() -> None:
         nonlocal peak
         while not done.wait(_POLL_SECONDS):
-            peak = max(peak, _resident_memory())
+            peak = max(peak, resident_memory())
 
     thread = threading.Thread(target=poll, name="memory", daemon=True)
     thread.start()
@@ -145,19 +146,13 @@ def peak_memory(run: Callable[[], None], device: torch.device) -> int:
 def available_memory(device: torch.device, root: Path = Path("/")) -> int | None:
     """Return the bytes that this process can still allocate on `device`; None if unknown.
 
-    On a CPU, the free memory of the machine or of the control groups of this process, divided by the local world size.
-    `root` holds proc and sys.
+    On a CPU, the free memory is divided by the local world size. `root` holds proc and sys.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    try:
-        lines = (root / "proc/meminfo").read_text().split("\n")
-    except OSError:
-        return None
-    free_bytes = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    free_bytes += _free_in_control_groups(root)
-    return min(free_bytes) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if free_bytes else None
+    free_bytes = free_host_memory(root)
+    return None if free_bytes is None else free_bytes // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def missing_moment_bytes(optimizer: torch.optim.Optimizer) -> int:
@@ -327,38 +322,3 @@ def _release_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def _resident_memory() -> int:
-    """Return the resident set size in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _free_in_control_groups(root: Path) -> list[int]:
-    """Return the free bytes of each limited control group (v1, v2) of this process; page cache counts as free."""
-    membership = root / "proc/self/cgroup"
-    free_bytes: list[int] = []
-    for line in membership.read_text().split("\n")[:-1] if membership.exists() else []:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            base = root / "sys/fs/cgroup/memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        # In a container the path may be relative to the host; the group is then at the base.
-        group = base / path.lstrip("/")
-        for folder in [group, *group.parents]:
-            if folder.is_relative_to(base):
-                free_bytes += _free_in_control_group(folder, *names)
-    return free_bytes
-
-
-def _free_in_control_group(folder: Path, limit: str, usage: str, cache: str) -> list[int]:
-    try:
-        maximum, used = (folder / limit).read_text().strip(), int((folder / usage).read_text())
-        statistics = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().split("\n")[:-1])
-    except OSError:
-        return []
-    return [] if maximum == "max" else [int(maximum) - used + int(statistics.get(cache, 0))]

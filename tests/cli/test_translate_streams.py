@@ -6,12 +6,15 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nmt import DecodeRecipe, Translator
 from nmt.checkpoint import write_with_decode
+from nmt.processes.parallel import map_in_order
 from nmt.storage.model_metadata import read_model_metadata
+from nmt.streams import torch_workers
 from nmt.streams.source import PipeLines
 from tests.calling import Nmt, PipeIn, Write, one_line
 from tests.cli.nasty_lines import as_bytes, nasty_lines
@@ -381,15 +384,47 @@ def test_a_stream_is_gone_on_with_and_must_be_the_same(model: Path, nmt: Nmt, pi
 
 
 @pytest.mark.slow
-def test_several_processes_write_the_same_bytes(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+def test_several_processes_write_the_same_bytes(
+    model: Path, nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers: list[int] = []
+
+    def recorded(make: Any, jobs: Any, num_processes: int, *, option: str) -> Any:
+        numbers.append(num_processes)
+        return map_in_order(make, jobs, num_processes, option=option)
+
+    monkeypatch.setattr(torch_workers, "map_in_order", recorded)
+    monkeypatch.setattr(torch_workers, "num_cores", lambda: 2)
+    monkeypatch.setattr(torch_workers, "LINES_PER_PROCESS", 150)
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(300, num_longest=1)))
     command = ("translate", model, tmp_path / "in", "--window", 20, "--output-format", "jsonl", "--engine", "torch")
-    _, alone, err = nmt(*command)
-    status, together, err_together = nmt(*command, "--processes", 2)
+    _, alone, err = nmt(*command, "--processes", 1)
+    assert nmt(*command, "--threads", 2)[1] == alone
+    assert not numbers
+    status, together, err_together = nmt(*command)
     assert status == 0, err_together
+    assert numbers == [2]
     assert together == alone
     assert err.splitlines()[-2] == err_together.splitlines()[-2]
     assert "lines were too long" in err
+
+
+@pytest.mark.parametrize(
+    ("num_lines", "cores", "fitting", "processes"),
+    [
+        (None, 8, 99, 1),
+        (0, 8, 99, 1),
+        (999, 8, 99, 1),
+        (1_000, 8, 99, 2),
+        (10**6, 8, 99, 8),
+        (10**6, 8, None, 8),
+        (10**6, 8, 3, 3),
+        (10**6, 8, 0, 1),
+        (10**6, 8, -1, 1),
+    ],
+)
+def test_processes_for_a_file(num_lines: int | None, cores: int, fitting: int | None, processes: int) -> None:
+    assert torch_workers.choose_num_processes(num_lines, cores, fitting) == processes
 
 
 def test_tag_is_prepended_to_each_part_of_a_long_line(model: Path, nmt: Nmt, sentences: Path) -> None:
