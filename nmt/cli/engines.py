@@ -5,6 +5,7 @@ Importing torch takes longer than translating a page with CTranslate2.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,6 +28,8 @@ from nmt.export.engine import CTranslate2Translator
 from nmt.export.packages import load_package
 from nmt.processes.interruption import interruptible
 from nmt.recipe import NO_LANGUAGE, DecodeRecipe, UserError
+from nmt.storage.run_folder import find_model
+from nmt.storage.sealed import manifest_digest
 from nmt.streams.workers import Workers
 
 if TYPE_CHECKING:
@@ -184,6 +187,22 @@ def load_remembering(
 
     memory = TranslationMemory(path, limit or DEFAULT_LIMIT)
     return RememberingTranslator(load(), memory, settings)
+
+
+def model_settings(
+    models: Sequence[Path], decode: DecodeRecipe, choice: EngineChoice
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the settings that determine a translation besides those of `decode`, and names by digest."""
+    digests = [manifest_digest(find_model(model)) for model in models]
+    names = {digest: str(model) for digest, model in zip(digests, models, strict=True)}
+    facts: dict[str, Any] = {"model": digests[0], "ensemble": digests[1:]}
+    if decode.shortlist is not None and decode.shortlist.is_file():
+        facts["shortlist"] = hashlib.sha256(decode.shortlist.read_bytes()).hexdigest()
+        names[facts["shortlist"]] = str(decode.shortlist)
+    if decode.fusion is not None:
+        facts["fusion"] = manifest_digest(find_model(decode.fusion))
+        names[facts["fusion"]] = str(decode.fusion)
+    return facts | {"engine": choice.engine.value, "precision": choice.precision.value}, names
 
 
 def load_scorer(model: Path, device: str, tag: str | None) -> Scorer:

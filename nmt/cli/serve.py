@@ -12,10 +12,12 @@ from typing import Annotated
 import typer
 
 from nmt.cli.arguments import Device, Engine, Precision, languages
-from nmt.cli.engines import choose_engine, load_scorer, load_translator
+from nmt.cli.engines import choose_engine, load_scorer, load_translator, model_settings
+from nmt.cli.translate_options import MemoryFile, MemoryLimit
 from nmt.logs import warn
 from nmt.recipe import CommandError, DecodeRecipe, ineffective_option, override_decode
 from nmt.serve.batching import BatchingOptions
+from nmt.serve.memory import ServedMemory
 from nmt.serve.models import ServedModel
 from nmt.serve.server import open_socket, run_server
 from nmt.serve.service import ApiKeys, Limits, Service
@@ -56,6 +58,8 @@ def serve(
     split_sentences: Annotated[bool, typer.Option("--split-sentences", help=_SENTENCES)] = False,
     settings: Settings = None,
     processes: Annotated[int, typer.Option(min=0, help=_PROCESSES)] = 0,
+    memory: MemoryFile = None,
+    memory_limit: MemoryLimit = None,
     device: Device = "auto",
     precision: Annotated[Precision, typer.Option(help="As for nmt translate.")] = Precision.auto,
     engine: Annotated[Engine, typer.Option(help="As for nmt translate.")] = Engine.auto,
@@ -66,6 +70,8 @@ def serve(
     """
     if max_lines > queue_lines:
         raise CommandError(f"--max-lines is {max_lines}; it must be at most --queue-lines ({queue_lines}); change one")
+    if memory is None and memory_limit is not None:
+        raise typer.BadParameter("--memory-limit has no effect without --memory; add that, or leave it out")
     paths = _named_paths(models)
     keys = None if api_keys is None else ApiKeys(api_keys)
     bound = open_socket(host, port)
@@ -75,7 +81,7 @@ def serve(
     options = [*(settings or ()), *(["split_sentences=true"] if split_sentences else [])]
     defaults = _search_options(paths.values(), options)
     served = [
-        _load(name, path, batching, decode, processes, device, precision, engine)
+        _load(name, path, batching, decode, processes, memory, memory_limit, device, precision, engine)
         for (name, path), decode in zip(paths.items(), defaults, strict=True)
     ]
     limits = Limits(max_bytes, max_characters, max_lines, max_seconds)
@@ -126,6 +132,8 @@ def _load(
     batching: BatchingOptions,
     decode: DecodeRecipe,
     processes: int,
+    memory: Path | None,
+    memory_limit: int | None,
     device: str,
     precision: Precision,
     engine: Engine,
@@ -142,4 +150,5 @@ def _load(
         partial(load_scorer, path, device, decode.tag),
         batching,
         f"{chosen.engine.value}, {chosen.precision.value}",
+        None if memory is None else ServedMemory(memory, memory_limit, model_settings([path], decode, chosen)[0]),
     )

@@ -7,20 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from nmt.cli import translate_options as opt
 from nmt.cli.arguments import Device, Engine, ModelArgument, Precision, languages, require_at_most_one
-from nmt.cli.engines import EngineChoice, choose_engine, load_remembering, load_translator, start_workers
+from nmt.cli.engines import (
+    EngineChoice,
+    choose_engine,
+    load_remembering,
+    load_translator,
+    model_settings,
+    start_workers,
+)
 from nmt.decode.text_translator import TextTranslator
 from nmt.keep.translator import KeepingTranslator
 from nmt.recipe import DecodeRecipe, UserError, ineffective_option, override_decode
 from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.storage.sealed import manifest_digest
 from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output, require_distinct, require_not_input
 from nmt.streams.part import Origin
@@ -28,6 +34,9 @@ from nmt.streams.records import Format, RecordReader, RecordWriter
 from nmt.streams.source import Source
 from nmt.streams.term_report import TermReport
 from nmt.streams.workers import Load, LoadTranslator, WindowTranslator
+
+if TYPE_CHECKING:
+    from nmt.decode.memory import RememberingTranslator
 
 
 def translate(
@@ -107,7 +116,7 @@ def _named(given: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _load_keeping(
-    load: Callable[[], TextTranslator], keep: opt.Kinds, pair: tuple[str, str], entities: bool
+    load: Callable[[], TextTranslator | RememberingTranslator], keep: opt.Kinds, pair: tuple[str, str], entities: bool
 ) -> KeepingTranslator:
     """Load a translator that keeps items of these kinds. pair: source and target language; entities: whether of XML"""
     return KeepingTranslator(load(), keep, pair, entities=entities)
@@ -232,7 +241,8 @@ def _origin(
     glossary: Path | None,
 ) -> Origin:
     """Collect the settings that determine the output, besides its input."""
-    facts, names = _search_settings(models, decode, choice)
+    facts, names = model_settings(models, decode, choice)
+    facts |= decode.search_settings()
     if glossary is not None:
         facts["glossary"] = hashlib.sha256(glossary.read_bytes()).hexdigest()
         names[facts["glossary"]] = str(glossary)
@@ -252,28 +262,6 @@ def _origin(
     return Origin(facts, names, source.name)
 
 
-def _search_settings(
-    models: Sequence[Path], decode: DecodeRecipe, choice: EngineChoice
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the settings that determine a translation, and the names of models and files by digest.
-
-    Batches, processes and devices are not included: they change translations only by rounding.
-    """
-    digests = [manifest_digest(find_model(model)) for model in models]
-    names = {digest: str(model) for digest, model in zip(digests, models, strict=True)}
-    facts: dict[str, Any] = {"model": digests[0], "ensemble": digests[1:]}
-    if decode.shortlist is not None and decode.shortlist.is_file():
-        facts["shortlist"] = hashlib.sha256(decode.shortlist.read_bytes()).hexdigest()
-        names[facts["shortlist"]] = str(decode.shortlist)
-    if decode.fusion is not None:
-        facts["fusion"] = manifest_digest(find_model(decode.fusion))
-        names[facts["fusion"]] = str(decode.fusion)
-    options = decode.model_dump(mode="json", exclude={"batch_tokens", "shortlist", "fusion"})
-    facts |= {f"decode.{name}": value for name, value in options.items()}
-    facts |= {"engine": choice.engine.value, "precision": choice.precision.value}
-    return facts, names
-
-
 def _make_search(
     memory: Path | None,
     limit: int | None,
@@ -289,18 +277,16 @@ def _make_search(
 
     Raises BadParameter for a limit without memory.
     """
-    search: LoadTranslator = partial(load, choice)
+    engine: Callable[[], TextTranslator | RememberingTranslator] = partial(load, choice)
     if memory is None and limit is not None:
         raise typer.BadParameter("--memory-limit has no effect without --memory; add that, or leave it out")
-    require_at_most_one({"--keep": bool(keep), "--memory": memory is not None})
     if memory is not None:
-        settings, _ = _search_settings(models, decode, choice)
-        settings |= {"scores": writer.shows_scores}
-        search = partial(load_remembering, memory, limit, settings, partial(load, choice))
+        settings, _ = model_settings(models, decode, choice)
+        settings |= decode.search_settings() | {"scores": writer.shows_scores}
+        engine = partial(load_remembering, memory, limit, settings, partial(load, choice))
+    search: LoadTranslator = engine
     if keep:
-        search = partial(
-            _load_keeping, partial(load, choice), keep, languages(models[0]), writer.format is not Format.srt
-        )
+        search = partial(_load_keeping, engine, keep, languages(models[0]), writer.format is not Format.srt)
     return partial(WindowTranslator.load, search, writer, source.glossary)
 
 

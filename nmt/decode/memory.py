@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from nmt.decode.context import Previous
 from nmt.decode.glossary import Glossary, Required
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
-from nmt.recipe import Context, UserError
+from nmt.recipe import Context, MemoryFileError
 
 DEFAULT_LIMIT = 1_000_000
 """Default maximum number of entries."""
@@ -50,14 +51,14 @@ _REMOVE_OLDEST = """
 
 
 class TranslationMemory:
-    """A database of translations by key, with a limit on the number of entries."""
+    """A database of translations by key, with a limit on the number of entries. Several threads may use it."""
 
     def __init__(self, path: Path, limit: int = DEFAULT_LIMIT) -> None:
-        """Open a database or create it; raises UserError if the file is unusable, damaged, or another kind of file.
+        """Open a database or create it; raises MemoryFileError if it is unusable, damaged, or another kind of file.
 
         limit: maximum number of entries; the least recently used ones are removed
         """
-        self._path, self._limit = path, limit
+        self._path, self._limit, self._lock = path, limit, RLock()
         with self._errors():
             self._require_database()
             self._database = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False)
@@ -71,9 +72,9 @@ class TranslationMemory:
             self._database.execute("PRAGMA synchronous = NORMAL")
 
     def find(self, keys: Iterable[bytes]) -> dict[bytes, list[Translation]]:
-        """Return the entries of these keys that exist; raises UserError if the file is damaged."""
+        """Return the entries of these keys that exist; raises MemoryFileError if the file is damaged."""
         entries = {}
-        with self._errors(), self._transaction("DEFERRED"):
+        with self._lock, self._errors(), self._transaction("DEFERRED"):
             for key in keys:
                 for digest, content in self._database.execute(_FIND, (key,)):
                     if not isinstance(content, bytes) or digest != _digest(key, content):
@@ -84,13 +85,13 @@ class TranslationMemory:
     def update(self, used: Iterable[bytes], added: Mapping[bytes, Sequence[Translation]]) -> None:
         """Add entries, mark them and the `used` ones as the most recently used, and remove the oldest above the limit.
 
-        Raises UserError if the file cannot be written, or is damaged.
+        Raises MemoryFileError if the file cannot be written, or is damaged.
         """
         rows = []
         for key, translations in added.items():
             content = json.dumps([astuple(one) for one in translations]).encode()
             rows.append((key, _digest(key, content), content))
-        with self._errors(), self._transaction("IMMEDIATE"):
+        with self._lock, self._errors(), self._transaction("IMMEDIATE"):
             self._database.execute("UPDATE state SET clock = clock + 1")
             self._database.executemany(_USE, [(key,) for key in used])
             for statement, values in ((_ADD, rows), (_REMOVE_OLDEST, [(self._limit,)])):
@@ -99,7 +100,7 @@ class TranslationMemory:
                 self._database.execute("UPDATE state SET entries = entries + ?", (sign * changed,))
 
     def _require_database(self) -> None:
-        """Raise UserError for another file; SQLite would overwrite a short one."""
+        """Raise MemoryFileError for another file; SQLite would overwrite a short one."""
         try:
             with self._path.open("rb") as file:
                 start = file.read(len(_HEADER))
@@ -111,14 +112,14 @@ class TranslationMemory:
             raise self._damaged("it is not an SQLite database")
 
     def _create_or_check(self) -> None:
-        """Create the tables of a new database; raises UserError if an existing one has others."""
+        """Create the tables of a new database; raises MemoryFileError if an existing one has others."""
         (application,) = self._database.execute("PRAGMA application_id").fetchone()
         (num_tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if not application and not num_tables:
             for statement in _TABLES:
                 self._database.execute(statement)
         elif application != _APPLICATION_ID:
-            raise UserError(
+            raise MemoryFileError(
                 f"{self._path} is another SQLite database; --memory needs a file of `nmt translate --memory` of this "
                 "version; name another file"
             )
@@ -136,19 +137,19 @@ class TranslationMemory:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Convert errors of SQLite to UserError."""
+        """Convert errors of SQLite to MemoryFileError."""
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise UserError(
+            raise MemoryFileError(
                 f"cannot use {self._path}: {error}; --memory needs a readable and writable file on a local disk; check "
                 "its permissions, the disk and other processes, or name another file"
             ) from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise self._damaged(str(error)) from error
 
-    def _damaged(self, problem: str) -> UserError:
-        return UserError(
+    def _damaged(self, problem: str) -> MemoryFileError:
+        return MemoryFileError(
             f"{self._path} is damaged or not a translation memory ({problem}); --memory needs a file of `nmt translate "
             "--memory`; remove it to start an empty one, or name another file"
         )
@@ -159,7 +160,7 @@ class RememberingTranslator:
 
     A line that occurs several times is translated once.
 
-    lines_reused: number of lines reused so far
+    lines_reused: number of lines of `start_translation` reused so far
     """
 
     def __init__(self, translator: TextTranslator, memory: TranslationMemory, settings: Mapping[str, Any]) -> None:
@@ -178,31 +179,56 @@ class RememberingTranslator:
         """See `TextTranslator`; reused lines are not counted."""
         return self._translator.lines_split
 
+    @property
+    def unsupported(self) -> dict[str, str]:
+        """See `TextTranslator`."""
+        return self._translator.unsupported
+
     def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> RememberingTranslator:
         """See `TextTranslator.with_constraints`."""
         settings = {**self._settings, "decode.forbid": [*self._settings.get("decode.forbid", ()), *forbidden]}
         settings |= {} if tag is None else {"decode.tag": tag}
         return RememberingTranslator(self._translator.with_constraints(tag, forbidden), self._memory, settings)
 
+    def translate_n_best(
+        self,
+        lines: Sequence[str],
+        n_best: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[Required]] | None = None,
+        *,
+        glossary: Sequence[Glossary | None] | None = None,
+        context: Sequence[Sequence[Previous]] | None = None,
+    ) -> list[list[Translation]]:
+        """Translate like `TextTranslator.translate_n_best`; does not change `lines_reused`."""
+        before = self.lines_reused
+        started = self.start_translation(lines, n_best, prefixes, required, glossary=glossary, context=context)
+        self.lines_reused = before
+        return started()
+
     def start_translation(
         self,
         lines: Sequence[str],
+        n_best: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[Required]] | None = None,
         *,
-        prefixes: Sequence[str],
-        required: Sequence[Sequence[Required]],
         glossary: Sequence[Glossary | None] | None = None,
         context: Sequence[Sequence[Previous]] | None = None,
     ) -> Callable[[], list[list[Translation]]]:
-        """Start a translation like `TextTranslator.start_translation`; raises UserError also for the memory."""
+        """Start a translation like `TextTranslator.start_translation`; raises MemoryFileError for the memory."""
+        prefixes = [""] * len(lines) if prefixes is None else prefixes
+        phrases_of_lines = [[]] * len(lines) if required is None else map(list, required)
         glossaries = [None] * len(lines) if glossary is None else glossary
         contexts = [()] * len(lines) if context is None else map(tuple, context)
-        requests = list(zip(lines, prefixes, map(list, required), glossaries, contexts, strict=True))
-        keys = [self._key(*request) for request in requests]
+        requests = list(zip(lines, prefixes, phrases_of_lines, glossaries, contexts, strict=True))
+        keys = [self._key(n_best, *request) for request in requests]
         reused = self._memory.find(keys)
         missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in reused}
         self.lines_reused += len(lines) - len(missing)
         finish = self._translator.start_translation(
             [line for line, *_ in missing.values()],
+            n_best,
             prefixes=[prefix for _, prefix, *_ in missing.values()],
             required=[phrases for _, _, phrases, *_ in missing.values()],
             glossary=None if glossary is None else [one for *_, one, _ in missing.values()],
@@ -219,6 +245,7 @@ class RememberingTranslator:
 
     def _key(
         self,
+        n_best: int | None,
         line: str,
         prefix: str,
         required: Sequence[Required],
@@ -226,8 +253,9 @@ class RememberingTranslator:
         context: Sequence[Previous],
     ) -> bytes:
         terms = [] if glossary is None else glossary.required(line)
-        content = [self._settings_json, line, prefix, required, *([terms] if terms or context else [])]
+        content: list[object] = [self._settings_json, line, prefix, required, *([terms] if terms or context else [])]
         content += [context] if context else []
+        content += [] if n_best is None else [{"n_best": n_best}]
         return _sha256(json.dumps(content).encode())
 
 

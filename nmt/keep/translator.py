@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nmt.alignment.lexical import agreed_links
 from nmt.decode.context import Previous
@@ -23,7 +23,10 @@ from nmt.decode.translation import Translation, join_parts
 from nmt.keep.items import Item, ItemGrammar, is_number_word
 from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
 from nmt.logs import counted
-from nmt.recipe import Context, UserError
+from nmt.recipe import Context, MemoryFileError, UserError
+
+if TYPE_CHECKING:
+    from nmt.decode.memory import RememberingTranslator
 
 _STOPS = ".!?\u2026\u3002\uff01\uff1f"
 
@@ -83,7 +86,7 @@ class KeepingTranslator:
 
     def __init__(
         self,
-        translator: TextTranslator,
+        translator: TextTranslator | RememberingTranslator,
         kinds: Collection[str],
         languages: tuple[str, str],
         *,
@@ -246,6 +249,8 @@ class KeepingTranslator:
                 if again
                 else []
             )
+        except MemoryFileError:
+            raise
         except UserError:  # some line has no output with all its phrases
             return
         for i, own in zip(again, self._with_items(again_lines, results, strict=True), strict=True):

@@ -22,7 +22,7 @@ from nmt.recipe.corpora import (
     TsvCorpus,
 )
 from nmt.recipe.decoding import DecodeRecipe, ineffective_option
-from nmt.recipe.errors import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
+from nmt.recipe.errors import CommandError, JobEnded, MemoryFileError, OrderlyEnd, RecipeError, UserError
 from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
 from nmt.recipe.former_options import upgrade_options
 from nmt.recipe.model import ModelRecipe
@@ -64,6 +64,7 @@ __all__ = [
     "JobEnded",
     "JsonLinesCorpus",
     "LabeledDataRecipe",
+    "MemoryFileError",
     "Metric",
     "ModelRecipe",
     "MonolingualCorpus",

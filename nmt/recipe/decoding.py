@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -119,6 +119,14 @@ class DecodeRecipe(Section):
     def all_given(self) -> DecodeRecipe:
         """Return a copy in which all options, including defaults, count as set explicitly."""
         return self.model_copy(update=dict(self))
+
+    def search_settings(self) -> dict[str, Any]:
+        """Return the options that determine a translation, as JSON values.
+
+        Batches are not included, because they change it only by rounding, nor files, which need a digest.
+        """
+        options = self.model_dump(mode="json", exclude={"batch_tokens", "shortlist", "fusion"})
+        return {f"decode.{name}": value for name, value in options.items()}
 
     @model_validator(mode="after")
     def _n_best_fits_beam(self) -> DecodeRecipe:

@@ -9,6 +9,10 @@ class RecipeError(UserError):
     """An invalid or unreadable recipe."""
 
 
+class MemoryFileError(UserError):
+    """The file of a translation memory is unusable or damaged."""
+
+
 class JobEnded(UserError):  # noqa: N818 - reports no error of its own
     """The end of a multi-process job whose cause has been logged."""
 

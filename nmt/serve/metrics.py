@@ -24,11 +24,19 @@ class Metrics:
 
     def render(self, models: Iterable[ServedModel]) -> str:
         """Return the text of `GET /metrics`."""
-        batchers = {f'model="{model.name}"': model.batcher for model in models}
+        served = list(models)
+        batchers = {f'model="{model.name}"': model.batcher for model in served}
         requests = {f'path="{path}",status="{status}"': count for (path, status), count in self._requests.items()}
         seconds = {f'path="{path}"': value for path, value in self._seconds.items()}
         lines = {label: batcher.num_items for label, batcher in batchers.items()}
         batches = {label: batcher.num_batches for label, batcher in batchers.items()}
+        memories = {label: model.memory for label, model in zip(batchers, served, strict=True) if model.memory}
+        looked_up = {
+            f'{label},result="{result}"': count
+            for label, memory in memories.items()
+            for result, count in (("reused", memory.num_reused), ("missing", memory.num_missing))
+        }
+        errors = {label: memory.num_errors for label, memory in memories.items()}
         waiting = {label: batcher.num_waiting for label, batcher in batchers.items()}
         return (
             _metric("nmt_requests_total", "counter", "Finished requests.", requests)
@@ -36,6 +44,8 @@ class Metrics:
             + _metric("nmt_lines_total", "counter", "Translated or scored lines.", lines)
             + _metric("nmt_batches_total", "counter", "Translated or scored batches.", batches)
             + _metric("nmt_queue_lines", "gauge", "Lines in the queue.", waiting)
+            + _metric("nmt_memory_lines_total", "counter", "Lines looked up in the translation memory.", looked_up)
+            + _metric("nmt_memory_errors_total", "counter", "Failed uses of the translation memory.", errors)
         )
 
 

@@ -12,11 +12,13 @@ from pydantic import ValidationError
 
 from nmt.decode.context import Previous
 from nmt.decode.glossary import Required
+from nmt.decode.memory import RememberingTranslator
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.translator import KeepingTranslator
 from nmt.recipe import DecodeRecipe, UserError, explain
 from nmt.serve.batching import Batcher, BatchingOptions
+from nmt.serve.memory import ServedMemory
 
 if TYPE_CHECKING:  # imports torch, which takes seconds and which most servers do not need
     from nmt.decode.scoring import Scorer, TextScore
@@ -47,6 +49,11 @@ class RequestOptions:
     watched: bool = False
     alignments: bool = False
     scores: bool = False
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether the search must return scores; without them some engines are faster."""
+        return self.scores or self.n_best > 1
 
 
 class Line(NamedTuple):
@@ -85,6 +92,7 @@ class ServedModel:
     description: engine and precision
     batcher:     accepts lines with their RequestOptions as the group, and pairs to score or to compute attention for
                  with their class as the group
+    memory:      translations of earlier requests; not of partial words, alternatives and watched lines
     """
 
     def __init__(
@@ -96,12 +104,14 @@ class ServedModel:
         load_scorer: Callable[[], Scorer],
         batching: BatchingOptions,
         description: str,
+        memory: ServedMemory | None = None,
     ) -> None:
         """Serve a translator. decode: its options; load_scorer: called at the first request for scores"""
         self.name, self.languages, self.decode, self.description = name, languages, decode, description
-        self._translator = translator
+        self._translator, self.memory = translator, memory
         self._scorer = lru_cache(1)(load_scorer)
         self._translator_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._make_translator)
+        self._remembering_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._make_remembering)
         self._torch_lock = Lock()
         self.batcher = Batcher(self._process, batching, translator.max_threads)
 
@@ -131,28 +141,41 @@ class ServedModel:
                 )
                 for line in lines
             ]
-        if options.keep:
-            n_best_lists = KeepingTranslator(translator, options.keep, self.languages).translate_n_best(
-                [line.text for line in lines],
-                prefixes=[line.prefix for line in lines],
-                required=[line.required for line in lines],
-                context=[line.context for line in lines],
-            )
-            return [translations[: options.n_best] for translations in n_best_lists]
+        search: TextTranslator | RememberingTranslator | KeepingTranslator
         if options.watched and len(lines) > 1:
             return [found for line in lines for found in self._translate(options, [line])]
-        if options.watched:
-            translator = translator.watched(lines[0].on_text)
-        n_best_lists = translator.translate_n_best(
-            [line.text for line in lines],
-            prefixes=[line.prefix for line in lines],
-            required=[line.required for line in lines],
-            partial_word=options.partial_word,
-            context=[line.context for line in lines],
-        )
+        fields: dict[str, Any] = {
+            "prefixes": [line.prefix for line in lines],
+            "required": [line.required for line in lines],
+            "context": [line.context for line in lines],
+        }
+        if options.watched or options.partial_word:
+            search = translator.watched(lines[0].on_text) if options.watched else translator
+            fields["partial_word"] = options.partial_word
+        elif options.keep:
+            search = KeepingTranslator(self._remembering_for(options), options.keep, self.languages)
+        else:
+            search = self._remembering_for(options)
+        n_best_lists = search.translate_n_best([line.text for line in lines], **fields)
         return [translations[: options.n_best] for translations in n_best_lists]
 
+    def _make_remembering(self, options: RequestOptions) -> TextTranslator | RememberingTranslator:
+        """Return the translator for these options, with the memory if there is one."""
+        translator = self._translator_for(options)
+        if self.memory is None:
+            return translator
+        settings = {
+            **self.memory.settings,
+            **self._decode_of(options).search_settings(),
+            "scores": options.needs_scores,
+        }
+        return RememberingTranslator(translator, self.memory, settings)
+
     def _make_translator(self, options: RequestOptions) -> TextTranslator:
+        return self._translator.with_decode(self._decode_of(options), scores=options.needs_scores)
+
+    def _decode_of(self, options: RequestOptions) -> DecodeRecipe:
+        """Return the options of the model with those of a request; raises UserError if they are inconsistent."""
         changes = {
             "n_best": max(1 if options.alternatives else options.n_best, self.decode.n_best),
             "beam_size": options.beam_size or self.decode.beam_size,
@@ -163,10 +186,9 @@ class ServedModel:
             "alignments": options.alignments or ("markup" in options.keep and "alignments" not in self.unsupported),
         }
         try:
-            decode = DecodeRecipe.model_validate(self.decode.model_dump() | changes)
+            return DecodeRecipe.model_validate(self.decode.model_dump() | changes)
         except ValidationError as error:
             raise UserError(explain(error)) from error
-        return self._translator.with_decode(decode, scores=options.scores or options.n_best > 1)
 
     def _score(self, pairs: Sequence[Pair]) -> list[TextScore]:
         scorer = self._scorer()

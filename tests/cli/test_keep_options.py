@@ -115,7 +115,6 @@ def test_documents_keep_their_layout(model: Path, nmt: Nmt, tmp_path: Path, name
         (["--column", "1"], 2, "--column is for TSV input"),
         (["--resume"], 1, "--resume does not support html"),
         (["--with-alignments"], 2, "mutually exclusive"),
-        (["--memory", "memory.db"], 2, "mutually exclusive"),
     ],
 )
 def test_wrong_options_of_documents(

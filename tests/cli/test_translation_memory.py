@@ -10,6 +10,7 @@ from tests.cli.nasty_lines import as_bytes, nasty_lines
 
 BEFORE = [*(f"the old dog {number} sees a cat" for number in range(40)), "", " ", "a\tb", "the old dog 3 sees a cat"]
 AFTER = ["a new line", *BEFORE[:10], "the young dog 10", *BEFORE[11:30], *BEFORE[20:], "at the end", "at the end"]
+MARKED = ["A <b>red <i>hat</i></b> for {name}: 1,234.5 &amp; 2", "the old <i>cat &amp; I</i>", "", "nothing to keep"]
 NUM_NEW = 3  # "at the end" is translated once
 
 
@@ -38,6 +39,27 @@ def test_output_is_the_same(model: Path, nmt: Nmt, tmp_path: Path, out: str, opt
     assert status == 0, err
     assert f"; {len(AFTER) - NUM_NEW} lines reused from {tmp_path / 'memory.db'}" in err
     assert (tmp_path / f"with.{out}").read_bytes() == (tmp_path / f"without.{out}").read_bytes()
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_kept_items_are_those_of_a_run_without_a_memory(model: Path, nmt: Nmt, tmp_path: Path, engine: str) -> None:
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    before = [*MARKED, *(f"<i>the old dog</i> {number} sees {{name}}" for number in range(4))]
+    after = ["<b>the</b> old dog 2 sees {name}", *before[:-1], "a new line", "the <u>old cat &amp; I</u>"]
+    options = ("--engine", engine, "--precision", "fp32", "--keep", "markup,numbers,placeholders", "--with-scores")
+    for name, lines in (("before", before), ("after", after)):
+        (tmp_path / name).write_bytes(as_bytes(lines))
+    memory = ("--memory", tmp_path / "memory.db")
+    assert nmt("translate", model, tmp_path / "before", *options, *memory)[0] == 0
+    status, expected, _ = nmt("translate", model, tmp_path / "after", *options)
+    assert status == 0
+    status, out, err = nmt("translate", model, tmp_path / "after", *options, *memory)
+    assert (status, out) == (0, expected), err
+    assert f"; {len(after) - 1} lines reused" in err  # only the new one has another text without its tags
+    status, out, err = nmt("translate", model, tmp_path / "after", *options, *memory, "--keep", "numbers")
+    assert status == 0, err
+    assert out == nmt("translate", model, tmp_path / "after", *options, "--keep", "numbers")[1] != expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,64 @@
+"""Translation memory of a server: an unusable file delays or fails no request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypeVar
+
+from nmt.decode.memory import DEFAULT_LIMIT, TranslationMemory
+from nmt.decode.translation import Translation
+from nmt.logs import warn
+from nmt.recipe import MemoryFileError
+
+Result = TypeVar("Result")
+
+_BUSY_MILLISECONDS = 1_000  # longer waits for other processes would cause timeouts of requests
+_PAUSE_SECONDS = 10.0
+
+
+class ServedMemory(TranslationMemory):
+    """A translation memory that logs errors instead of raising them, and then pauses for 10 seconds.
+
+    settings:    JSON values that identify the model
+    num_reused:  lines that were found
+    num_missing: lines that were looked up and not found
+    num_errors:  failed reads and writes
+    """
+
+    def __init__(self, path: Path, limit: int | None, settings: Mapping[str, Any]) -> None:
+        """Open or create the file; raises MemoryFileError if it is unusable."""
+        super().__init__(path, limit or DEFAULT_LIMIT)
+        self._database.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
+        self.settings = settings
+        self.num_reused = self.num_missing = self.num_errors = 0
+        self._resumes_at = 0.0
+
+    def find(self, keys: Iterable[bytes]) -> dict[bytes, list[Translation]]:
+        """Return the entries of these keys that exist; none after an error."""
+        keys = list(keys)
+        find, none = super().find, dict[bytes, list[Translation]]()
+        with self._lock:
+            found = self._attempt(lambda: find(keys), none)
+            num_found = sum(key in found for key in keys)
+            self.num_reused += num_found
+            self.num_missing += len(keys) - num_found
+        return found
+
+    def update(self, used: Iterable[bytes], added: Mapping[bytes, Sequence[Translation]]) -> None:
+        """See `TranslationMemory`; does nothing after an error."""
+        update = super().update
+        with self._lock:
+            self._attempt(lambda: update(used, added), None)
+
+    def _attempt(self, call: Callable[[], Result], otherwise: Result) -> Result:
+        if monotonic() < self._resumes_at:
+            return otherwise
+        try:
+            return call()
+        except MemoryFileError as error:
+            self.num_errors += 1
+            self._resumes_at = monotonic() + _PAUSE_SECONDS
+            warn(f"{error}; lines are translated without it for {_PAUSE_SECONDS:g} seconds")
+            return otherwise

@@ -1,0 +1,150 @@
+"""`nmt serve --memory`: answers are those of a server without a memory, and no error of its file loses a request."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from nmt.decode.scoring import Scorer
+from nmt.decode.translator import Translator
+from nmt.serve.app import build_app
+from nmt.serve.batching import BatchingOptions
+from nmt.serve.memory import ServedMemory
+from nmt.serve.models import ServedModel
+from nmt.serve.service import Limits, Service
+from nmt.storage.model_metadata import read_model_metadata
+from tests.calling import Nmt, one_line
+
+LINES = ["the old dog", "a cat", "", "the old dog", "x\ty \ud800"]
+REQUESTS: list[tuple[str, dict[str, Any], int]] = [  # and the number of lines that are looked up
+    ("/translate", {"q": LINES, "source": "en", "target": "de"}, 5),
+    ("/translate", {"q": LINES[0], "source": "en", "target": "de", "alternatives": 2}, 1),
+    ("/translate", {"q": "<p>the <b>old</b> dog</p>", "source": "en", "target": "de", "format": "html"}, 2),
+    ("/v1/translate", {"text": LINES, "n_best": 2, "scores": True, "alignments": True}, 5),
+    ("/v1/translate", {"text": LINES, "beam_size": 2, "prefix": "The", "forbidden": ["dog"]}, 5),
+    ("/v1/translate", {"text": "the old dog", "required": ["cat"], "glossary": [["dog", "tree"]]}, 1),
+    ("/v1/translate", {"text": LINES, "stream": True}, 5),
+    ("/v1/translate", {"text": "the old dog", "beam_size": 1, "stream_tokens": True}, 0),
+    ("/v1/translate", {"text": "the old dog", "prefix": "Th", "partial_word": True}, 0),
+    ("/v1/translate", {"text": "the old dog", "alternatives": True, "n_best": 2}, 0),
+]
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> ServedMemory:
+    return ServedMemory(tmp_path / "memory.db", None, {"model": "a"})
+
+
+@pytest.fixture
+def remembering(model: Path, translator: Translator, memory: ServedMemory) -> Iterator[TestClient]:
+    decode, load_scorer = read_model_metadata(model).decode, partial(Scorer.load, model, "cpu")
+    served = ServedModel(
+        "en-de", ("en", "de"), decode, translator, load_scorer, BatchingOptions(), "torch, fp32", memory
+    )
+    with TestClient(build_app(Service([served], Limits()))) as client:
+        yield client
+    served.batcher.close()
+
+
+def answer(client: TestClient, path: str, body: dict[str, Any]) -> str:
+    response = client.post(path, content=json.dumps(body))
+    assert response.status_code == 200, response.text
+    return response.text
+
+
+@pytest.mark.parametrize(("path", "body", "lines"), REQUESTS)
+def test_answers_are_the_same(
+    client: TestClient, remembering: TestClient, memory: ServedMemory, path: str, body: dict[str, Any], lines: int
+) -> None:
+    expected = answer(client, path, body)
+    assert answer(remembering, path, body) == expected
+    missing = memory.num_missing
+    assert answer(remembering, path, body) == expected
+    assert memory.num_missing == missing
+    assert missing + memory.num_reused == 2 * lines or "format" in body  # which may be searched again
+    metrics = remembering.get("/metrics").text
+    assert f'nmt_memory_lines_total{{model="en-de",result="reused"}} {memory.num_reused}\n' in metrics
+    assert f'nmt_memory_lines_total{{model="en-de",result="missing"}} {missing}\n' in metrics
+    assert 'nmt_memory_errors_total{model="en-de"} 0\n' in metrics
+
+
+def test_requests_with_other_options_do_not_share_entries(remembering: TestClient, memory: ServedMemory) -> None:
+    for path, body, _ in REQUESTS[3:6]:
+        answer(remembering, path, body)
+    assert memory.num_reused == 0
+    answer(remembering, "/v1/translate", {"text": "a cat", "n_best": 2, "scores": True, "alignments": True})
+    assert memory.num_reused == 1
+
+
+@pytest.mark.parametrize(
+    ("statements", "problem"),
+    [
+        (["PRAGMA query_only = ON"], "attempt to write a readonly database"),
+        (["PRAGMA journal_mode = DELETE", "PRAGMA max_page_count = 1"], "database or disk is full"),
+        (["DROP TABLE translations"], "no such table: translations"),
+        (["UPDATE translations SET json = ''"], "an entry differs from its checksum"),
+    ],
+)
+def test_an_unusable_file_is_logged_once_and_loses_no_request(
+    client: TestClient,
+    remembering: TestClient,
+    memory: ServedMemory,
+    capfd: pytest.CaptureFixture[str],
+    statements: list[str],
+    problem: str,
+) -> None:
+    body = {"q": "a cat", "source": "en", "target": "de"}
+    answer(remembering, "/translate", body)
+    for statement in statements:
+        memory._database.execute(statement)
+    for line in ("a cat", "the old dog " * 99, "a dog"):
+        assert answer(remembering, "/translate", body | {"q": line}) == answer(client, "/translate", body | {"q": line})
+    (logged,) = capfd.readouterr().err.splitlines()
+    assert logged.startswith("warning: ") and problem in logged
+    assert logged.endswith("; lines are translated without it for 10 seconds")
+    assert 'nmt_memory_errors_total{model="en-de"} 1\n' in remembering.get("/metrics").text
+
+
+def test_a_locked_file_is_used_again_later(
+    remembering: TestClient, memory: ServedMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"q": "a cat", "source": "en", "target": "de"}
+    other = sqlite3.connect(tmp_path / "memory.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    answer(remembering, "/translate", body)
+    assert (memory.num_errors, memory.num_missing) == (1, 1)
+    other.execute("ROLLBACK")
+    other.close()
+    monkeypatch.setattr("nmt.serve.memory.monotonic", lambda: memory._resumes_at + 1)
+    for _ in range(2):
+        answer(remembering, "/translate", body)
+    assert (memory.num_errors, memory.num_reused) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--memory", "none/m"], 1, "cannot use none/m: unable to open database file; --memory needs a readable and"),
+        (["--memory", "text"], 1, "text is damaged or not a translation memory"),
+        (["--memory-limit", "3"], 2, "--memory-limit has no effect without --memory"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    model: Path,
+    nmt: Nmt,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    status: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("a cat\n")
+    found, out, err = nmt("serve", model, "--port", 0, "--engine", "torch", *options)
+    assert (found, out) == (status, "")
+    assert message in one_line(err)
