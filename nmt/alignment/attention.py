@@ -154,7 +154,9 @@ class WordAligner:
         torch_device = choose_device(device)
         loaded = load_model(Path(path), torch_device)
         require_kind(loaded.directory, loaded.metadata, language_model=False)
-        options = loaded.metadata.decode if decode is None else decode.over(loaded.metadata.decode)
+        options = loaded.metadata.decode
+        if decode is not None:
+            options = decode.over(options, needs_alignments=True)
         tokenizers = Tokenizers.load(loaded.directory)
         return cls(
             loaded.model,

@@ -25,10 +25,10 @@ from nmt.classify.text_classifier import TextClassifier, classifier_files, class
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.devices.precision import autocast, choose_precision
 from nmt.devices.transfer import to_device
-from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say
+from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say, warn
 from nmt.recipe import ClassificationRecipe, TrainRecipe, UserError, dump_recipe
 from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
-from nmt.train.schedule import learning_rate
+from nmt.train.schedule import learning_rate, unreached_peak
 from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.state import TrainState
 from nmt.train.update import dropout_seed
@@ -64,6 +64,8 @@ class ClassifierTrainer:
         if self._is_finished() and not state.validation_due:
             say(f"training is complete at step {state.step:,}; nothing to do")
             return state
+        if problem := unreached_peak(self.recipe.train):
+            warn(problem)
         metrics = MetricsWriter(self.recipe.directory, state.step, validates_again=state.validation_due)
         try:
             with progress("training", limit, "updates", done=state.step) as bar, stop_requests() as stop:

@@ -168,10 +168,16 @@ def load_translator(
             from nmt.decode.translator import Translator  # noqa: PLC0415
 
             kind = TextGenerator if languages(model)[0] == NO_LANGUAGE else Translator
-            return kind.load(model, device, choice.precision.value, decode, ensemble)
+            return kind.load(model, device, choice.precision.value, decode.all_given(), ensemble)
         case Engine.ctranslate2:
             return CTranslate2Translator.load(
-                model, device, choice.precision.value, decode, ensemble, translators=processes, scores=scores
+                model,
+                device,
+                choice.precision.value,
+                decode.all_given(),
+                ensemble,
+                translators=processes,
+                scores=scores,
             )
         case Engine.auto:
             raise AssertionError("`choose_engine` resolves it")

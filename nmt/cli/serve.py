@@ -109,17 +109,15 @@ def _search_options(models: Iterable[Path], settings: Sequence[str]) -> list[Dec
     """
     found: list[DecodeRecipe] = []
     problems: list[str | None] = []
-    names = {setting.removeprefix("decode.").partition("=")[0] for setting in settings}
+    names = [setting.removeprefix("decode.").partition("=")[0] for setting in settings]
     for model in models:
         own = read_model_metadata(find_model(model)).decode
         update = {"alignments": False} | ({"n_best": 1} if own.mbr_metric == "none" else {})
         decode = override_decode(own.model_copy(update=update), settings)
         if "n_best" in names and decode.mbr_metric == "none":
             problems.append("n_best has no effect without mbr_metric; requests set their own")
-        elif "mbr_metric" in names and decode.mbr_metric != "none" and decode.n_best == 1:
-            problems.append("mbr_metric has no effect without n_best; it chooses among as many translations")
         else:
-            problems.append(ineffective_option(settings, decode, has_ensemble=False, needs_alignments=True))
+            problems.append(ineffective_option(names, decode, has_ensemble=False, needs_alignments=True))
         found.append(decode)
     if all(problems):
         raise typer.BadParameter(f"--set {problems[0]}; add that, or leave it out")

@@ -307,13 +307,13 @@ def _override_decode(
     mbr_metric = values.get("mbr_metric", decode.mbr_metric).strip("'\"")
     defaults = {"alignments": False} | ({"n_best": 1} if mbr_metric == "none" else {})
     resolved = override_decode(decode.model_copy(update=defaults), given)
-    if problem := ineffective_option(
-        values, resolved, has_ensemble=bool(ensemble), needs_alignments=resolved.alignments
-    ):
-        raise typer.BadParameter(f"{problem}; add that, or leave it out")
     if resolved.mbr_metric != "none" and resolved.n_best == 1:
         raise UserError(
             f"decode.mbr_metric is {resolved.mbr_metric!r} and n_best is 1; n_best must be at least 2; give e.g. "
             "--n-best 32 with --set sampling=true, or --n-best 5"
         )
+    if problem := ineffective_option(
+        values, resolved, has_ensemble=bool(ensemble), needs_alignments=resolved.alignments
+    ):
+        raise typer.BadParameter(f"{problem}; add that, or leave it out")
     return resolved

@@ -153,7 +153,9 @@ class Translator(TextTranslator):
         tokenizers = Tokenizers.load(first.directory)
         for other in loaded[1:]:
             _require_fitting(other, first)
-        options = metadata.decode if decode is None else require_options(decode).over(metadata.decode)
+        options = metadata.decode
+        if decode is not None:
+            options = require_options(decode).over(metadata.decode, has_ensemble=bool(ensemble))
         num_parameters = sum(member.model.num_parameters() for member in loaded)
         models = searchable([member.model for member in loaded], precision, torch_device)
         translator = cls(

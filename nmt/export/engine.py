@@ -436,7 +436,9 @@ class CTranslate2Translator(TextTranslator):
         metadata = read_model_metadata(find_model(Path(path)))
         if metadata.is_language_model:
             raise UserError(f"{path} is a language model; CTranslate2 translates only; use --engine torch")
-        options = metadata.decode if decode is None else require_options(decode).over(metadata.decode)
+        options = metadata.decode
+        if decode is not None:
+            options = require_options(decode).over(metadata.decode, has_ensemble=bool(ensemble))
         require_supported(options, precision, engine_device, ensemble)
         compute_type = select_compute_type(precision, engine_device)
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from nmt.recipe.corpora import Corpus, Section, Seed
+from nmt.recipe.effects import require_training_effect
 from nmt.recipe.model import ModelRecipe
 from nmt.recipe.sections import NAME_PATTERN, TokenizerRecipe, TrainRecipe
 
@@ -107,6 +108,7 @@ class ClassificationRecipe(Section):
             chosen = section.model_dump(exclude_defaults=True)
             if wrong := sorted(chosen.keys() - used):
                 raise ValueError(f"{name}.{wrong[0]} has no effect on a classifier; remove it")
+        require_training_effect(self)
         if self.train.precision == "fp16":
             raise ValueError("train.precision is 'fp16', which a classifier does not support; use 'bf16' or 'fp32'")
         if self.train.schedule == "plateau":

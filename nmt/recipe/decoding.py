@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -105,16 +105,28 @@ class DecodeRecipe(Section):
     """Maximum source tokens per batch. `auto`: 2,048 on a CPU; on a GPU, what fits in a quarter of its memory with
     this model and beam, from 2,048 to 32,768."""
 
-    def over(self, own: DecodeRecipe) -> DecodeRecipe:
-        """Override `own` with the options that were set explicitly; raises ValueError for inconsistent options.
+    def over(
+        self, own: DecodeRecipe, *, has_ensemble: bool = False, needs_alignments: bool | None = None
+    ) -> DecodeRecipe:
+        """Override `own` with the options that were set explicitly.
 
         A smaller beam also limits `n_best` of `own`.
+
+        has_ensemble, needs_alignments: whether several models translate, and whether alignments are computed, by
+        default those of option `alignments`
+
+        Raises ValueError for inconsistent options, and for options without effect unless all are set.
         """
         given = {name: getattr(self, name) for name in self.model_fields_set}
         merged = own.model_dump() | given
         if "n_best" not in given and not merged["sampling"]:
             merged["n_best"] = min(merged["n_best"], merged["beam_size"])
-        return DecodeRecipe.model_validate(merged)
+        options = DecodeRecipe.model_validate(merged)
+        names = () if given.keys() == merged.keys() else sorted(given)
+        needs_alignments = options.alignments if needs_alignments is None else needs_alignments
+        if problem := ineffective_option(names, options, has_ensemble=has_ensemble, needs_alignments=needs_alignments):
+            raise ValueError(f"decode.{problem}; set that, or leave it out")
+        return options
 
     def all_given(self) -> DecodeRecipe:
         """Return a copy in which all options, including defaults, count as set explicitly."""
@@ -169,28 +181,31 @@ class DecodeRecipe(Section):
         return next((name for name in names if name in changed), None)
 
 
-def ineffective_option(
-    settings: Iterable[str], decode: DecodeRecipe, *, has_ensemble: bool, needs_alignments: bool
-) -> str | None:
-    """Return `NAME has no effect without ...` for the first override that does not change translations.
+# Options that need another one: whether it is set, and its description.
+_NEEDS: dict[str, tuple[Callable[[DecodeRecipe], bool], str]] = {
+    "length_alpha": (lambda decode: decode.length_penalty != "none", "another length_penalty than 'none'"),
+    "diversity_penalty": (lambda decode: decode.beam_groups > 1, "beam_groups"),
+    "mbr_metric": (lambda decode: decode.n_best > 1 or decode.mbr_metric == "none", "n_best"),
+    "sampling_seed": (lambda decode: decode.sampling, "sampling=true"),
+    "beam_size": (lambda decode: not decode.sampling, "a search (sampling=false)"),
+    "fusion_weight": (lambda decode: decode.fusion is not None, "fusion"),
+}
 
-    settings: overrides such as `beam_size=8`; decode: the options with them; has_ensemble, needs_alignments: whether
-    several models translate, and whether alignments are computed
+
+def ineffective_option(
+    names: Iterable[str], decode: DecodeRecipe, *, has_ensemble: bool, needs_alignments: bool
+) -> str | None:
+    """Return `NAME has no effect without ...` for the first option that does not change translations.
+
+    names: the options that are given; decode: all options; has_ensemble, needs_alignments: whether several models
+    translate, and whether alignments are computed
     """
-    has_effect = {
-        "alignment_layer": (needs_alignments, "--with-alignments"),
-        "alignment_heads": (needs_alignments, "--with-alignments"),
-        "alignment_at": (needs_alignments, "--with-alignments"),
-        "length_alpha": (decode.length_penalty != "none", "another length_penalty than 'none'"),
-        "diversity_penalty": (decode.beam_groups > 1, "beam_groups"),
-        "sampling_seed": (decode.sampling, "sampling=true"),
-        "beam_size": (not decode.sampling, "a search (sampling=false)"),
-        "ensemble_mean": (has_ensemble, "--ensemble"),
-        "fusion_weight": (decode.fusion is not None, "--fusion"),
-    }
-    for setting in settings:
-        name = setting.removeprefix("decode.").partition("=")[0]
-        effective, needed = has_effect.get(name, (True, ""))
-        if not effective:
+    for name in names:
+        is_set, needed = _NEEDS.get(name, (None, ""))
+        if is_set is not None and not is_set(decode):
             return f"{name} has no effect without {needed}"
+        if name.startswith("alignment_") and not needs_alignments:
+            return f"{name} has no effect without alignments"
+        if name == "ensemble_mean" and not has_ensemble:
+            return f"{name} has no effect without an ensemble"
     return None

@@ -21,11 +21,14 @@ from nmt.recipe.corpora import (
     TextCorpus,
 )
 from nmt.recipe.decoding import DecodeRecipe
+from nmt.recipe.effects import require_effect
 from nmt.recipe.evaluation import EvaluateRecipe
 from nmt.recipe.model import ModelRecipe
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 LANGUAGE_PATTERN = r"^[a-z]{2,3}$"
+# Validation context of saved recipes: earlier versions accepted more options without effect.
+SAVED = {"is_saved": True}
 
 
 class DataRecipe(Section):
@@ -104,8 +107,6 @@ class DataRecipe(Section):
 
     @model_validator(mode="after")
     def _context_fits(self) -> DataRecipe:
-        if self.context_sides == "both" and not self.context:
-            raise ValueError("data.context_sides has no effect if data.context is 0; set that to 1 or more")
         if self.context_sides == "both" and self.reverse_target:
             raise ValueError(
                 "data.reverse_target is true; previous translations (data.context_sides = 'both') need a "
@@ -271,19 +272,6 @@ class TrainRecipe(Section):
             )
         if self.schedule == "plateau" and not self.plateau_factor:
             raise ValueError("train.plateau_factor is 0; it must be more than 0; set it to 0.5")
-        if self.schedule != "plateau" and {"plateau_factor", "plateau_patience"} & self.model_fields_set:
-            defaults = (TrainRecipe.model_fields[name].default for name in ("plateau_factor", "plateau_patience"))
-            if (self.plateau_factor, self.plateau_patience) != tuple(defaults):
-                raise ValueError(
-                    f"train.plateau_factor and train.plateau_patience have no effect on schedule {self.schedule!r}; "
-                    "set train.schedule to 'plateau', or leave them out"
-                )
-        weight = self.guided_alignment_weight
-        if not self.guided_alignment and weight != TrainRecipe.model_fields["guided_alignment_weight"].default:
-            raise ValueError(
-                f"train.guided_alignment_weight is {weight}, which has no effect without guided alignment; set "
-                "train.guided_alignment to true, or leave it out"
-            )
         if self.guided_alignment and self.subword_sampling:
             raise ValueError(
                 "train.guided_alignment needs fixed tokens, and train.subword_sampling changes them; set one of them "
@@ -313,8 +301,6 @@ class TrainRecipe(Section):
             )
         if self.average == "ema" and not self.ema_decay:
             raise ValueError("train.average is 'ema', which needs train.ema_decay; set it, e.g. to 0.999")
-        if self.start_optimizer == "kept" and self.start_from is None:
-            raise ValueError("train.start_optimizer is 'kept', which needs a checkpoint; set train.start_from")
         return self
 
 
@@ -353,7 +339,9 @@ class Recipe(Section):
         return decode.model_copy(update={"alignment_heads": decode.alignment_heads or (0,)})
 
     @model_validator(mode="after")
-    def _sections_fit_together(self) -> Recipe:
+    def _sections_fit_together(self, info: ValidationInfo) -> Recipe:
+        if info.context is not SAVED:
+            require_effect(self)
         if self.model.tied_embeddings == "three-way" and not self.tokenizer.joint:
             raise ValueError(
                 "tokenizer.joint is false, but three-way tied embeddings need one vocabulary; "

@@ -15,7 +15,7 @@ from nmt.recipe.corpora import Corpus, Section, TrainingOptions
 from nmt.recipe.decoding import DecodeRecipe
 from nmt.recipe.errors import RecipeError
 from nmt.recipe.former_options import upgrade_options
-from nmt.recipe.sections import Recipe
+from nmt.recipe.sections import SAVED, Recipe
 from nmt.recipe.validation import explain, explain_with_origin
 
 # The table whose keys are phrases, which may contain dots and spaces.
@@ -60,7 +60,7 @@ def parse_saved_recipe(text: str) -> Recipe:
     """Parse a recipe that a run saved, possibly with an earlier version; raises ValueError if it is damaged."""
     tree = tomllib.loads(text)
     upgrade_options(tree)
-    return Recipe.model_validate(tree)
+    return Recipe.model_validate(tree, context=SAVED)
 
 
 def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe") -> Recipe:

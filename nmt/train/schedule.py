@@ -41,6 +41,17 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
             assert_never(recipe.schedule)
 
 
+def unreached_peak(recipe: TrainRecipe) -> str | None:
+    """Return a warning if training ends within the warm-up."""
+    updates = recipe.max_steps - recipe.schedule_start
+    if recipe.warmup_steps <= updates:
+        return None
+    return (
+        f"train.warmup_steps is {recipe.warmup_steps:,}, but training ends after {updates:,} updates; the learning "
+        "rate does not reach its peak; lower warmup_steps"
+    )
+
+
 def dropout_scale(recipe: TrainRecipe, step: int) -> float:
     """Return the fraction of the dropout probability at update `step`, counted from 1: 0 to 1 in quarters.
 

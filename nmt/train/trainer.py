@@ -39,6 +39,7 @@ from nmt.train.resume import (
     require_used_options,
 )
 from nmt.train.running_metrics import PendingUpdate, RunningMetrics
+from nmt.train.schedule import unreached_peak
 from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.state import TrainState, interim_steps, require_same_run
 from nmt.train.update import Updater, UpdateResult
@@ -129,6 +130,8 @@ class Trainer:
             return state
         metrics = None
         if is_main:
+            if problem := unreached_peak(self.train_recipe):
+                warn(problem)
             validates_again = state.validation_due or state.step == 0
             metrics = MetricsWriter(self.recipe.directory, state.step, validates_again=validates_again)
         max_steps = self.train_recipe.max_steps

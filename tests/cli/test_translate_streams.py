@@ -191,7 +191,7 @@ def test_invalid_input_is_reported_before_translation(
         ("in.txt", ("--field", "text"), "--field is for JSON Lines; in.txt is read as text and written as text"),
         ("in.tsv", ("--field", "a", "--output-format", "jsonl"), "--field is for JSON Lines; in.tsv is read as tsv"),
         ("in.tsv", ("--column", "-1"), "--column is -1; it must be a number from 0, or a name in the header"),
-        ("in.txt", ("--set", "alignment_heads=[0]"), "alignment_heads has no effect without --with-alignments"),
+        ("in.txt", ("--set", "alignment_heads=[0]"), "alignment_heads has no effect without alignments"),
         (
             "in.txt",
             ("--set", "beam_size=2", "--beam-size", 3),

@@ -54,6 +54,8 @@ kind = "toy"
 split = "valid"
 """
 
+RATIO = "data.max_length_ratio=2"
+
 # Every kind of corpus, optional options, and strings that need escapes in TOML.
 WIDE = (
     SMALL
@@ -522,6 +524,55 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             ["decode.alignment_heads=[0, 8]"],
             "decode.alignment_heads names head 8; layers have heads 0 to 7; choose from these",
         ),
+        (
+            ["train.final_rate_ratio=0.1"],
+            "train.final_rate_ratio has no effect on this schedule; set train.schedule to",
+        ),
+        (["train.plateau_patience=5"], "train.plateau_patience has no effect on this schedule; set train.schedule to"),
+        (
+            ["train.validate_bleu_sentences=100"],
+            "train.validate_bleu_sentences has no effect without validation BLEU; set train.validate_bleu_every, or",
+        ),
+        (
+            ["train.subword_sampling_sides=src"],
+            "train.subword_sampling_sides has no effect without sampled segmentations; set train.subword_sampling, or",
+        ),
+        (
+            ["train.average=ema", "train.ema_decay=0.9", "train.average_count=3"],
+            "train.average_count has no effect on the EMA;",
+        ),
+        (["train.start_optimizer=kept"], "train.start_optimizer has no effect without a checkpoint; set train.start_f"),
+        (
+            ["train.rdrop=5", "model.dropout=0"],
+            "train.rdrop has no effect without dropout; set model.dropout, or leave",
+        ),
+        (
+            ["data.temperature=5"],
+            "data.temperature has no effect on a single training corpus; add another, or leave it",
+        ),
+        (
+            ["data.train=[{kind='toy', weight=2.0}]"],
+            "data.train.0.weight has no effect on a single training corpus; add another, or leave it out",
+        ),
+        (
+            ["data.train=[{kind='toy', alignment='links'}]"],
+            "data.train.0.alignment has no effect without guided alignment; set train.guided_alignment to true, or",
+        ),
+        (
+            ["evaluate.metrics=['chrf']", "evaluate.tokenize=intl"],
+            "evaluate.tokenize has no effect without metric 'bleu'; add it to evaluate.metrics, or leave it out",
+        ),
+        (["decode.mbr_metric=chrf"], "decode.mbr_metric has no effect without n_best; set that, or leave it out"),
+        (["decode.diversity_penalty=1"], "decode.diversity_penalty has no effect without beam_groups; set that, or"),
+        (["decode.sampling_seed=3"], "decode.sampling_seed has no effect without sampling=true; set that, or leave it"),
+        (
+            [
+                "src_lang=zxx",
+                *(f"data.{split}=[{{kind='monolingual', path='a'}}]" for split in ("train", "valid")),
+                RATIO,
+            ],
+            "data.max_length_ratio has no effect on a language model, which has no source; set src_lang, or leave it",
+        ),
         (["train.weight_decay=0.1"], "train.weight_decay needs decoupled decay; set train.optimizer to 'adamw'"),
         (
             ["data.valid=[{kind='toy', split='valid', weight=2.0}]"],
@@ -586,6 +637,12 @@ def test_inconsistent_options(overrides: list[str], message: str) -> None:
         ["model.num_heads=1000", "model.d_model=1000"],
         ["train.weight_decay=0.1", "train.optimizer=adamw"],
         ["train.warmup_steps=0", "train.schedule=inverse-sqrt"],
+        ["train.final_rate_ratio=0.1", "train.schedule=linear"],
+        ["train.validate_bleu_sentences=100", "train.validate_bleu_every=1000"],
+        ["train.subword_sampling_sides=src", "train.subword_sampling=0.1"],
+        ["data.temperature=5", "data.train=[{kind='toy'}, {kind='toy', weight=2.0}]"],
+        ["evaluate.metrics=['chrf']", "evaluate.tokenize=intl", "train.validate_bleu_every=1000"],
+        ["decode.mbr_metric=chrf", "decode.n_best=4"],
         ["train.best_metric=bleu", "train.validate_bleu_every=1000"],
         ["train.average_count=6", "train.keep_last=6"],
         ["tokenizer.joint=false", "model.tied_embeddings=decoder"],
@@ -709,3 +766,43 @@ def test_python_help_documents_every_option(section: type[Section]) -> None:
 def test_python_help_has_defaults_and_describe_recipe_does_not_repeat_options() -> None:
     assert "beam_size = 4\n    Hypotheses kept at each step; 1 is greedy search." in (DecodeRecipe.__doc__ or "")
     assert describe_recipe(parse_recipe(SMALL)).count("Hypotheses kept at each step") == 1
+
+
+def test_an_option_without_effect_may_have_its_default_or_be_saved(tmp_path: Path) -> None:
+    parse_recipe(SMALL, ["train.validate_bleu_sentences=500", "data.temperature=1", "decode.sampling_seed=1"])
+    recipe = parse_recipe(SMALL)
+    train = recipe.train.model_copy(update={"validate_bleu_sentences": 100})  # as an earlier version accepted it
+    saved = tmp_path / "recipe.toml"
+    saved.write_text(dump_recipe(recipe.model_copy(update={"train": train})), encoding="utf-8")
+    assert load_saved_recipe(saved).train == train
+    with pytest.raises(RecipeError, match="validate_bleu_sentences has no effect"):
+        load_recipe(saved)
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "message"),
+    [
+        ({}, {"sampling_seed": 3}, "sampling_seed has no effect without sampling=true; set that, or leave it out"),
+        ({}, {"sampling": True, "beam_size": 8}, "beam_size has no effect without a search (sampling=false)"),
+        ({"length_penalty": "none"}, {"length_alpha": 1.0}, "length_alpha has no effect without another length_pen"),
+        ({}, {"diversity_penalty": 1.0}, "diversity_penalty has no effect without beam_groups"),
+        ({}, {"mbr_metric": "bleu"}, "mbr_metric has no effect without n_best"),
+        ({}, {"fusion_weight": 0.5}, "fusion_weight has no effect without fusion"),
+        ({}, {"ensemble_mean": "log"}, "ensemble_mean has no effect without an ensemble"),
+        ({}, {"alignment_layer": 0}, "alignment_layer has no effect without alignments"),
+    ],
+)
+def test_options_over_those_of_a_model_have_an_effect(
+    own: dict[str, object], given: dict[str, object], message: str
+) -> None:
+    options = DecodeRecipe.model_validate(given)
+    with pytest.raises(ValueError, match=re.escape(f"decode.{message}")):
+        options.over(DecodeRecipe.model_validate(own))
+    options.all_given().over(DecodeRecipe.model_validate(own))  # complete options are those of a checked recipe
+
+
+def test_options_of_a_model_give_others_their_effect() -> None:
+    own = DecodeRecipe(beam_groups=2, length_penalty="power", alignments=True)
+    merged = DecodeRecipe(diversity_penalty=1.0, length_alpha=1.0, alignment_layer=0).over(own)
+    assert (merged.beam_groups, merged.diversity_penalty, merged.length_alpha) == (2, 1.0, 1.0)
+    DecodeRecipe(ensemble_mean="log").over(own, has_ensemble=True)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from nmt.recipe import TrainRecipe
-from nmt.train.schedule import dropout_scale, learning_rate
+from nmt.train.schedule import dropout_scale, learning_rate, unreached_peak
 
 
 def recipe(**changes: object) -> TrainRecipe:
@@ -64,3 +64,11 @@ def test_dropout_scale() -> None:
     assert shares == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0, 1.0]
     uneven = [dropout_scale(recipe(dropout_ramp_steps=3), step) for step in range(1, 5)]
     assert uneven == [0.0, 0.25, 0.5, 1.0]
+
+
+def test_a_warm_up_that_outlasts_training_is_a_warning() -> None:
+    assert unreached_peak(recipe(warmup_steps=100, max_steps=100)) is None
+    expected = "train.warmup_steps is 1,001, but training ends after 1,000 updates; the learning rate does not reach"
+    assert (unreached_peak(recipe(warmup_steps=1_001, max_steps=1_000)) or "").startswith(expected)
+    restarted = recipe(warmup_steps=100, max_steps=150, schedule_start=100)
+    assert "after 50 updates" in (unreached_peak(restarted) or "")

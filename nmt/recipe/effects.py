@@ -1,0 +1,158 @@
+"""Options that have an effect only with others: a recipe that sets them alone is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from nmt.recipe.corpora import Section, ToyCorpus
+from nmt.recipe.decoding import ineffective_option
+
+if TYPE_CHECKING:
+    from nmt.recipe.classification import ClassificationRecipe
+    from nmt.recipe.sections import Recipe, TrainRecipe
+
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True)
+class _Need(Generic[Options]):
+    """What some options need.
+
+    options:    names with their sections
+    has_effect: whether a recipe has what they need
+    problem:    what follows `OPTION has no effect`, with a remedy
+    """
+
+    options: tuple[str, ...]
+    has_effect: Callable[[Options], bool]
+    problem: str
+
+
+def _scores_bleu(recipe: Recipe) -> bool:
+    """Return whether something is scored with `bleu`: tests, their labels, or the validation text."""
+    labels = ("label_column", "label_field")
+    has_labels = any(
+        isinstance(test, ToyCorpus) or any(getattr(test, name, None) is not None for name in labels)
+        for test in recipe.data.test.values()
+    )
+    return "bleu" in recipe.evaluate.metrics or recipe.train.validate_bleu_every > 0 or has_labels
+
+
+def _has_dropout(recipe: Recipe) -> bool:
+    model = recipe.model
+    return max(model.dropout, model.attention_dropout, model.activation_dropout) > 0
+
+
+_TRAIN_NEEDS: tuple[_Need[TrainRecipe], ...] = (
+    _Need(
+        ("train.final_rate_ratio",),
+        lambda train: train.schedule in ("cosine", "linear"),
+        "on this schedule; set train.schedule to 'cosine' or 'linear'",
+    ),
+    _Need(
+        ("train.plateau_factor", "train.plateau_patience"),
+        lambda train: train.schedule == "plateau",
+        "on this schedule; set train.schedule to 'plateau'",
+    ),
+    _Need(
+        ("train.validate_bleu_sentences",),
+        lambda train: train.validate_bleu_every > 0,
+        "without validation BLEU; set train.validate_bleu_every",
+    ),
+    _Need(
+        ("train.subword_sampling_sides",),
+        lambda train: train.subword_sampling > 0,
+        "without sampled segmentations; set train.subword_sampling",
+    ),
+    _Need(
+        ("train.guided_alignment_weight",),
+        lambda train: train.guided_alignment,
+        "without guided alignment; set train.guided_alignment to true",
+    ),
+    _Need(
+        ("train.average_count",),
+        lambda train: train.average != "ema",
+        "on the EMA; set train.average to 'last' or 'best'",
+    ),
+    _Need(
+        ("train.start_optimizer",),
+        lambda train: train.start_from is not None,
+        "without a checkpoint; set train.start_from",
+    ),
+)
+
+_NEEDS: tuple[_Need[Recipe], ...] = (
+    _Need(
+        ("data.context_sides",),
+        lambda recipe: recipe.data.context > 0,
+        "if data.context is 0; set that to 1 or more",
+    ),
+    _Need(
+        ("data.temperature",),
+        lambda recipe: len(recipe.data.train) > 1,
+        "on a single training corpus; add another",
+    ),
+    _Need(
+        ("data.max_length_ratio", "data.drop_identical", "data.long_sources"),
+        lambda recipe: not recipe.is_language_model,
+        "on a language model, which has no source; set src_lang",
+    ),
+    _Need(
+        tuple(f"evaluate.{name}" for name in ("metrics", "tokenize", "resamples", "lead_sentences", "samples")),
+        lambda recipe: not recipe.is_language_model,
+        "on a language model, whose test sets are scored by likelihood; set src_lang",
+    ),
+    _Need(
+        ("evaluate.tokenize",),
+        _scores_bleu,
+        "without metric 'bleu'; add it to evaluate.metrics",
+    ),
+    _Need(
+        ("train.rdrop", "train.dropout_ramp_steps"),
+        _has_dropout,
+        "without dropout; set model.dropout",
+    ),
+)
+
+
+def require_effect(recipe: Recipe) -> None:
+    """Raise ValueError for the first option that is set to another value than its default and has no effect."""
+    for index, corpus in enumerate(recipe.data.train):
+        if corpus.weight != 1.0 and len(recipe.data.train) == 1:
+            raise ValueError(
+                f"data.train.{index}.weight has no effect on a single training corpus; add another, or leave it out"
+            )
+        if corpus.alignment is not None and not recipe.train.guided_alignment:
+            raise ValueError(
+                f"data.train.{index}.alignment has no effect without guided alignment; set train.guided_alignment to "
+                "true, or leave it out"
+            )
+    _require(_NEEDS, recipe, recipe)
+    _require(_TRAIN_NEEDS, recipe.train, recipe)
+    # `beam_size` is that of searches which override `sampling`.
+    chosen = [name for name in _changed(recipe.decode) if name != "beam_size"]
+    if problem := ineffective_option(chosen, recipe.decode, has_ensemble=True, needs_alignments=True):
+        raise ValueError(f"decode.{problem}; set that, or leave it out")
+
+
+def require_training_effect(recipe: ClassificationRecipe) -> None:
+    """Raise ValueError for the first option of training without effect; see `require_effect`."""
+    _require(_TRAIN_NEEDS, recipe.train, recipe)
+
+
+def _require(needs: tuple[_Need[Options], ...], options: Options, recipe: Section) -> None:
+    for need in needs:
+        for name in () if need.has_effect(options) else need.options:
+            section, option = name.split(".")
+            if option in _changed(getattr(recipe, section)):
+                raise ValueError(f"{name} has no effect {need.problem}, or leave it out")
+
+
+def _changed(section: Any) -> Iterator[str]:
+    """Yield the options that differ from their defaults; saved recipes have all options."""
+    for name, field in type(section).model_fields.items():
+        if getattr(section, name) != field.get_default(call_default_factory=True):
+            yield name
