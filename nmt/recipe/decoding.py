@@ -115,14 +115,15 @@ class DecodeRecipe(Section):
         has_ensemble, needs_alignments: whether several models translate, and whether alignments are computed, by
         default those of option `alignments`
 
-        Raises ValueError for inconsistent options, and for options without effect unless all are set.
+        Raises ValueError for inconsistent options, and for changes without effect unless all options are set.
         """
         given = {name: getattr(self, name) for name in self.model_fields_set}
         merged = own.model_dump() | given
         if "n_best" not in given and not merged["sampling"]:
             merged["n_best"] = min(merged["n_best"], merged["beam_size"])
         options = DecodeRecipe.model_validate(merged)
-        names = () if given.keys() == merged.keys() else sorted(given)
+        is_checked = given.keys() == merged.keys()
+        names = [name for name in sorted(given) if given[name] != getattr(own, name) and not is_checked]
         needs_alignments = options.alignments if needs_alignments is None else needs_alignments
         if problem := ineffective_option(names, options, has_ensemble=has_ensemble, needs_alignments=needs_alignments):
             raise ValueError(f"decode.{problem}; set that, or leave it out")
