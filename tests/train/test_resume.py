@@ -158,7 +158,8 @@ def test_a_finished_run_names_the_limit(tiny_recipe: Recipe, tiny_data: Path) ->
 def test_the_model_has_the_search_options_of_the_report(
     average: str, tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe = with_train(tiny_recipe, max_steps=6, average=average, ema_decay=0.9, average_count=1)
+    options = {"ema_decay": 0.9} if average == "ema" else {"average_count": 1}
+    recipe = with_train(tiny_recipe, max_steps=6, average=average, **options)
     train_tiny(recipe, tiny_data)
     for beam_size in (4, 3):
         tree = recipe.model_dump(mode="json", exclude_none=True) | {"decode": {"beam_size": beam_size}}
