@@ -1,16 +1,38 @@
-"""Checks of the arguments of translators: a wrong type is a TypeError that says what is expected."""
+"""Arguments of translators: a wrong type is a TypeError that says what is expected."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from nmt.decode.glossary import Glossary
-from nmt.recipe import DecodeRecipe
+from nmt.decode.glossary import Glossary, Required
+from nmt.decode.task import Previous, TranslatorInput
+from nmt.recipe import DecodeRecipe, UserError
 
 
-def require_texts(lines: object, prefixes: object, required: object, glossary: object) -> None:
-    """Raise TypeError for a wrong type among the arguments of a translation; all but the lines may be None."""
+def translator_inputs(
+    lines: Sequence[str],
+    prefixes: Sequence[str] | None = None,
+    required: Sequence[Sequence[Required]] | None = None,
+    glossary: Glossary | Sequence[Glossary | None] | None = None,
+    context: Sequence[Sequence[Previous]] | None = None,
+) -> list[TranslatorInput]:
+    """Combine the arguments of a translation, of which all but the lines may be None.
+
+    Raises TypeError for an argument of a wrong type, and UserError for a number of items other than that of lines.
+    """
+    _require_texts(lines, prefixes, required, glossary)
+    glossaries = [glossary] * len(lines) if isinstance(glossary, Glossary) else glossary
+    for given, kind, empty in ((prefixes, "prefixes", "empty ones"), (required, "lists of required phrases", "[]")):
+        if given is not None and len(given) != len(lines):
+            raise UserError(f"got {len(given)} {kind} for {len(lines)} lines; expected one per line; add {empty}")
+    fields = ((prefixes, ""), (required, ()), (context, ()), (glossaries, None))
+    columns: Any = [[empty] * len(lines) if values is None else values for values, empty in fields]
+    return [TranslatorInput(*one) for one in zip(lines, *columns, strict=True)]
+
+
+def _require_texts(lines: object, prefixes: object, required: object, glossary: object) -> None:
     _require_strings("lines", lines)
     if prefixes is not None:
         _require_strings("prefixes", prefixes)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nmt.decode.task import Task
+from nmt.decode.task import Previous, Task
 from nmt.recipe import Context, DecodeRecipe, UserError
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions, length_penalty
@@ -18,9 +18,6 @@ from nmt.text.tokenizer import Tokenizers
 
 if TYPE_CHECKING:
     from nmt.decode.text_translator import TextTranslator
-
-Previous = str | tuple[str, str]
-"""A previous sentence, or a pair with its translation for models with context on both sides."""
 
 
 class ContextEncoder:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from nmt.decode.context import Previous
-from nmt.decode.glossary import Glossary, Required
+from nmt.decode.task import TranslatorInput
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.recipe import DecodeRecipe, UserError
@@ -25,25 +24,16 @@ class TextGenerator(Translator):
     has_source = False
 
     def start_translation(
-        self,
-        lines: Sequence[str],
-        n_best: int | None = None,
-        prefixes: Sequence[str] | None = None,
-        required: Sequence[Sequence[Required]] | None = None,
-        *,
-        glossary: Glossary | Sequence[Glossary | None] | None = None,
-        partial_word: bool = False,
-        context: Sequence[Sequence[Previous]] | None = None,
+        self, inputs: Sequence[TranslatorInput], n_best: int | None = None, *, partial_word: bool = False
     ) -> Callable[[], list[list[Translation]]]:
         """Start the continuation of each line; see `Translator.start_translation`."""
-        terms = [glossary] if isinstance(glossary, Glossary) else glossary or ()
-        if any(prefixes or ()) or any(own is not None for own in terms):
+        if any(one.prefix or one.glossary is not None for one in inputs):
             raise UserError(
                 "prefixes and glossaries are for translation; each line is the beginning of a text for a language "
                 "model; leave them out"
             )
-        empty = [""] * len(lines)
-        return super().start_translation(empty, n_best, lines, required, partial_word=partial_word, context=context)
+        beginnings = [one._replace(text="", prefix=one.text) for one in inputs]
+        return super().start_translation(beginnings, n_best, partial_word=partial_word)
 
     @property
     def unsupported(self) -> dict[str, str]:

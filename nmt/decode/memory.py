@@ -18,8 +18,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from nmt.decode.context import Previous
-from nmt.decode.glossary import Glossary, Required
+from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.recipe import Context, MemoryFileError
@@ -190,50 +189,22 @@ class RememberingTranslator:
         settings |= {} if tag is None else {"decode.tag": tag}
         return RememberingTranslator(self._translator.with_constraints(tag, forbidden), self._memory, settings)
 
-    def translate_n_best(
-        self,
-        lines: Sequence[str],
-        n_best: int | None = None,
-        prefixes: Sequence[str] | None = None,
-        required: Sequence[Sequence[Required]] | None = None,
-        *,
-        glossary: Sequence[Glossary | None] | None = None,
-        context: Sequence[Sequence[Previous]] | None = None,
-    ) -> list[list[Translation]]:
-        """Translate like `TextTranslator.translate_n_best`; does not change `lines_reused`."""
+    def translate_inputs(self, inputs: Sequence[TranslatorInput], n_best: int | None = None) -> list[list[Translation]]:
+        """See `TextTranslator.translate_inputs`; does not change `lines_reused`."""
         before = self.lines_reused
-        started = self.start_translation(lines, n_best, prefixes, required, glossary=glossary, context=context)
+        finish = self.start_translation(inputs, n_best)
         self.lines_reused = before
-        return started()
+        return finish()
 
     def start_translation(
-        self,
-        lines: Sequence[str],
-        n_best: int | None = None,
-        prefixes: Sequence[str] | None = None,
-        required: Sequence[Sequence[Required]] | None = None,
-        *,
-        glossary: Sequence[Glossary | None] | None = None,
-        context: Sequence[Sequence[Previous]] | None = None,
+        self, inputs: Sequence[TranslatorInput], n_best: int | None = None
     ) -> Callable[[], list[list[Translation]]]:
         """Start a translation like `TextTranslator.start_translation`; raises MemoryFileError for the memory."""
-        prefixes = [""] * len(lines) if prefixes is None else prefixes
-        phrases_of_lines = [[]] * len(lines) if required is None else map(list, required)
-        glossaries = [None] * len(lines) if glossary is None else glossary
-        contexts = [()] * len(lines) if context is None else map(tuple, context)
-        requests = list(zip(lines, prefixes, phrases_of_lines, glossaries, contexts, strict=True))
-        keys = [self._key(n_best, *request) for request in requests]
+        keys = [self._key(one, n_best) for one in inputs]
         reused = self._memory.find(keys)
-        missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in reused}
-        self.lines_reused += len(lines) - len(missing)
-        finish = self._translator.start_translation(
-            [line for line, *_ in missing.values()],
-            n_best,
-            prefixes=[prefix for _, prefix, *_ in missing.values()],
-            required=[phrases for _, _, phrases, *_ in missing.values()],
-            glossary=None if glossary is None else [one for *_, one, _ in missing.values()],
-            context=None if context is None else [previous for *_, previous in missing.values()],
-        )
+        missing = {key: one for key, one in zip(keys, inputs, strict=True) if key not in reused}
+        self.lines_reused += len(inputs) - len(missing)
+        finish = self._translator.start_translation(list(missing.values()), n_best)
 
         def result() -> list[list[Translation]]:
             added = dict(zip(missing, finish(), strict=True))
@@ -243,18 +214,11 @@ class RememberingTranslator:
 
         return result
 
-    def _key(
-        self,
-        n_best: int | None,
-        line: str,
-        prefix: str,
-        required: Sequence[Required],
-        glossary: Glossary | None,
-        context: Sequence[Previous],
-    ) -> bytes:
-        terms = [] if glossary is None else glossary.required(line)
-        content: list[object] = [self._settings_json, line, prefix, required, *([terms] if terms or context else [])]
-        content += [context] if context else []
+    def _key(self, one: TranslatorInput, n_best: int | None) -> bytes:
+        terms = [] if one.glossary is None else one.glossary.required(one.text)
+        content: list[object] = [self._settings_json, one.text, one.prefix, one.required]
+        content += [terms] if terms or one.context else []
+        content += [one.context] if one.context else []
         content += [] if n_best is None else [{"n_best": n_best}]
         return _sha256(json.dumps(content).encode())
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint import LoadedModel, load_model
-from nmt.decode.context import ContextEncoder, Previous
-from nmt.decode.task import Task
+from nmt.decode.context import ContextEncoder
+from nmt.decode.task import Previous, Task
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.processes.distributed import choose_device
 from nmt.search.hypothesis import in_reading_order

@@ -1,8 +1,30 @@
-"""The input of a search."""
+"""The inputs of a translator and of its search."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from nmt.decode.glossary import Glossary, Required
+
+Previous = str | tuple[str, str]
+"""A previous sentence, or a pair with its translation for models with context on both sides."""
+
+
+class TranslatorInput(NamedTuple):
+    """A line to translate.
+
+    prefix:   text that the translation begins with; "" for none
+    required: phrases that the translation contains
+    context:  previous sentences of the document
+    glossary: terms that would exceed the maximum output length are not required
+    """
+
+    text: str
+    prefix: str = ""
+    required: Sequence[Required] = ()
+    context: Sequence[Previous] = ()
+    glossary: Glossary | None = None
 
 
 class Task(NamedTuple):

@@ -16,10 +16,10 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, Self
 
-from nmt.decode.arguments import require_count, require_list, require_options, require_texts
-from nmt.decode.context import ContextEncoder, Previous
+from nmt.decode.arguments import require_count, require_list, require_options, translator_inputs
+from nmt.decode.context import ContextEncoder
 from nmt.decode.glossary import Glossary, Required, forms_of
-from nmt.decode.task import Task
+from nmt.decode.task import Previous, Task, TranslatorInput
 from nmt.decode.translation import Attention, Translation, join_ranks, without_breaks
 from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UserError
 from nmt.search.hypothesis import Hypothesis, in_reading_order
@@ -181,49 +181,37 @@ class TextTranslator(ABC):
         Raises UserError if `n_best` exceeds the beam size, if no translation satisfies the constraints, if the model
         returns NaN, or if the number of prefixes or lists of required phrases differs from that of lines.
         """
-        started = self.start_translation(
-            lines, n_best, prefixes, required, glossary=glossary, partial_word=partial_word, context=context
-        )
-        return started()
+        inputs = translator_inputs(lines, prefixes, required, glossary, context)
+        return self.translate_inputs(inputs, n_best, partial_word=partial_word)
+
+    def translate_inputs(
+        self, inputs: Sequence[TranslatorInput], n_best: int | None = None, *, partial_word: bool = False
+    ) -> list[list[Translation]]:
+        """Return the results of `translate_n_best`."""
+        return self.start_translation(inputs, n_best, partial_word=partial_word)()
 
     def start_translation(
-        self,
-        lines: Sequence[str],
-        n_best: int | None = None,
-        prefixes: Sequence[str] | None = None,
-        required: Sequence[Sequence[Required]] | None = None,
-        *,
-        glossary: Glossary | Sequence[Glossary | None] | None = None,
-        partial_word: bool = False,
-        context: Sequence[Sequence[Previous]] | None = None,
+        self, inputs: Sequence[TranslatorInput], n_best: int | None = None, *, partial_word: bool = False
     ) -> Callable[[], list[list[Translation]]]:
         """Start a translation and return a function that waits for the results of `translate_n_best`.
 
         An engine with its own threads can then receive the next lines before these are done.
         """
-        require_texts(lines, prefixes, required, glossary)
         if n_best is not None:
             require_count("n_best", n_best)
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
-        parts_of_lines = [self._split(line) for line in lines]
-        constraints = zip(
-            parts_of_lines,
-            self._encode_prefixes(prefixes, len(lines), partial_word=partial_word),
-            self._encode_required(required, len(lines)),
-            [()] * len(lines) if context is None else context,
-            strict=True,
-        )
-        tasks_of_lines = [self._tasks(*constraint, replace(options, n_best=1)) for constraint in constraints]
-        if glossary is not None:
-            own = [glossary] * len(lines) if isinstance(glossary, Glossary) else glossary
-            tasks_of_lines = self._add_terms(tasks_of_lines, parts_of_lines, own)
-        tasks = [task for tasks in tasks_of_lines for task in tasks]
+        parts_of_lines = [self._split(one.text) for one in inputs]
+        tasks = [
+            task
+            for one, parts in zip(inputs, parts_of_lines, strict=True)
+            for task in self._tasks(one, parts, partial_word=partial_word)
+        ]
         finish_search = self._start_search(tasks, options)
 
         def finish() -> list[list[Translation]]:
             outputs = finish_search()
             translations = [self._translations(hypotheses) for hypotheses in outputs]
-            aligned = iter(self._align(lines, parts_of_lines, outputs, translations))
+            aligned = iter(self._align([one.text for one in inputs], parts_of_lines, outputs, translations))
             return [self._combine([next(aligned) for _ in parts]) for parts in parts_of_lines]
 
         return finish
@@ -248,7 +236,7 @@ class TextTranslator(ABC):
         The most probable token comes first. Translations with the same text count once. Raises UserError if the model
         decodes from right to left.
         """
-        require_texts([line], [prefix], [required], None)
+        (one,) = translator_inputs([line], [prefix], [required], context=[context])
         require_count("count", count)
         if self._reverse_target:
             raise UserError(f"{_RIGHT_TO_LEFT}; use one for alternatives")
@@ -256,9 +244,7 @@ class TextTranslator(ABC):
         if not parts:
             return self.translate_n_best([line], 1)[0]
         options = replace(self._options, n_best=1)
-        (encoded,) = self._encode_prefixes([prefix], 1, partial_word=partial_word)
-        (phrases,) = self._encode_required([required], 1)
-        first, *others = self._tasks(parts, encoded, phrases, context, options)
+        first, *others = self._tasks(one, parts, partial_word=partial_word)
         branches = [
             first._replace(prefix=[*first.prefix, token], partial=self._spelling.rest(first.partial, token))
             for token in self._next_tokens(first, count)
@@ -327,21 +313,21 @@ class TextTranslator(ABC):
         self.lines_split += is_too_long
         return parts
 
-    def _tasks(
-        self,
-        parts: Sequence[Part],
-        prefix: tuple[list[int], bytes],
-        required: list[list[list[int]]],
-        context: Sequence[Previous],
-        options: SearchOptions,
-    ) -> list[Task]:
-        """Return the tasks of a line. options: options of the searches that assign required phrases to parts."""
+    def _tasks(self, one: TranslatorInput, parts: Sequence[Part], *, partial_word: bool) -> list[Task]:
+        """Return the tasks of a line, after searches that assign its required phrases to its parts."""
         tasks = [Task(part.tokens, [], []) for part in parts]
-        tasks[:1] = [task._replace(prefix=prefix[0], partial=prefix[1]) for task in tasks[:1]]
-        tasks = self._context.add(tasks, context, self._max_tokens - len(self._tag), split=self._splits_sentences)
+        prefix, partial = self._encode_prefix(one.prefix, partial_word=partial_word)
+        tasks[:1] = [task._replace(prefix=prefix, partial=partial) for task in tasks[:1]]
+        tasks = self._context.add(tasks, one.context, self._max_tokens - len(self._tag), split=self._splits_sentences)
+        tasks = self._assign(tasks, self._encode_required(one.required))
+        return tasks if one.glossary is None else self._add_terms(tasks, parts, one.glossary)
+
+    def _assign(self, tasks: list[Task], required: list[list[list[int]]]) -> list[Task]:
+        """Assign the required phrases of a line to the tasks of its parts."""
         phrases = distinct_requirements(required)
         if len(tasks) < 2 or not phrases:
             return [task._replace(required=required) for task in tasks]
+        options = replace(self._options, n_best=1)
 
         def search(pairs: list[tuple[int, Alternatives]]) -> list[float]:
             constrained = self._search([tasks[i]._replace(required=as_lists([one])) for i, one in pairs], options)
@@ -353,28 +339,19 @@ class TextTranslator(ABC):
         assigned = assign_phrases(phrases, outputs, [best.log_prob for best in unconstrained], search)
         return [task._replace(required=as_lists(own)) for task, own in zip(tasks, assigned, strict=True)]
 
-    def _add_terms(
-        self,
-        tasks_of_lines: Sequence[Sequence[Task]],
-        parts_of_lines: Sequence[Sequence[Part]],
-        glossaries: Sequence[Glossary | None],
-    ) -> list[list[Task]]:
+    def _add_terms(self, tasks: Sequence[Task], parts: Sequence[Part], glossary: Glossary) -> list[Task]:
         """Require the terms of each part of a line, as many as fit the maximum output length."""
-        if self._samples and any(glossary is not None for glossary in glossaries):
+        if self._samples:
             raise UserError("sampling does not support glossaries; they need beam search; set decode.sampling to false")
-
-        def add(task: Task, text: str, glossary: Glossary | None) -> Task:
-            required, max_tokens = task.required, self._options.max_tokens
-            for forms in [] if glossary is None else glossary.required(text):
+        max_tokens, added = self._options.max_tokens, []
+        for task, part in zip(tasks, parts, strict=True):
+            required = task.required
+            for forms in glossary.required(part.text):
                 more = [*required, self._encode_forms(forms)]
                 if max_tokens is None or len(task.prefix) + num_required_tokens(more) <= max_tokens:
                     required = more
-            return task._replace(required=required)
-
-        return [
-            [add(task, part.text, glossary) for task, part in zip(tasks, parts, strict=True)]
-            for tasks, parts, glossary in zip(tasks_of_lines, parts_of_lines, glossaries, strict=True)
-        ]
+            added.append(task._replace(required=required))
+        return added
 
     def _combine(self, parts: Sequence[list[Translation]]) -> list[Translation]:
         """Join the translations of the parts of a line, best first; MBR replaces scores with utilities."""
@@ -393,57 +370,35 @@ class TextTranslator(ABC):
     def _encode_forms(self, required: Required) -> list[list[int]]:
         return [self._encode_phrase(phrase) for phrase in forms_of(required)]
 
-    def _encode_prefixes(
-        self, prefixes: Sequence[str] | None, num_lines: int, *, partial_word: bool
-    ) -> list[tuple[list[int], bytes]]:
-        """Return the tokens of prefixes, truncated to the maximum output length, and the bytes of partial words."""
-        if prefixes is None:
-            return [([], b"") for _ in range(num_lines)]
-        if self._reverse_target and any(prefixes):
+    def _encode_prefix(self, prefix: str, *, partial_word: bool) -> tuple[list[int], bytes]:
+        """Return the tokens of a prefix, truncated to the maximum output length, and the bytes of a partial word."""
+        if self._reverse_target and prefix:
             raise UserError(f"{_RIGHT_TO_LEFT}; remove the prefixes")
-        if len(prefixes) != num_lines:
-            raise UserError(
-                f"got {len(prefixes)} prefixes for {num_lines} lines; expected one per line; add empty ones"
-            )
-        encode, max_tokens = self._encode_partial if partial_word else self._encode_complete, self._options.max_tokens
-        encoded = [encode(prefix) if prefix.strip() else ([], b"") for prefix in prefixes]
-        return [(tokens[:max_tokens], partial) for tokens, partial in encoded]
+        if not prefix.strip():
+            return [], b""
+        tokens, partial, max_tokens = self._encode_phrase(prefix), b"", self._options.max_tokens
+        if partial_word and prefix[-1].isspace():
+            partial = b" "
+        elif partial_word:
+            pieces = self._tokenizers.tgt.pieces(tokens)
+            start = max((i for i, piece in enumerate(pieces) if piece.startswith(SPACE)), default=0)
+            tokens, partial = tokens[:start], b"".join(map(spell, pieces[start:]))
+        return tokens[:max_tokens], partial
 
-    def _encode_complete(self, prefix: str) -> tuple[list[int], bytes]:
-        return self._encode_phrase(prefix), b""
-
-    def _encode_partial(self, prefix: str) -> tuple[list[int], bytes]:
-        """Return the tokens of the complete words of a prefix, and the bytes after them."""
-        tokens = self._encode_phrase(prefix)
-        if prefix[-1].isspace():
-            return tokens, b" "
-        pieces = self._tokenizers.tgt.pieces(tokens)
-        start = max((i for i, piece in enumerate(pieces) if piece.startswith(SPACE)), default=0)
-        return tokens[:start], b"".join(map(spell, pieces[start:]))
-
-    def _encode_required(
-        self, required: Sequence[Sequence[Required]] | None, num_lines: int
-    ) -> list[list[list[list[int]]]]:
-        """Tokenize the required phrases of each line and of the recipe."""
-        if required is None:
-            required = [()] * num_lines
-        if len(required) != num_lines:
-            raise UserError(
-                f"got {len(required)} lists of required phrases for {num_lines} lines; expected one per line; add []"
-            )
-        if self._samples and any(required):
+    def _encode_required(self, required: Sequence[Required]) -> list[list[list[int]]]:
+        """Tokenize the required phrases of a line and of the recipe."""
+        if self._samples and required:
             raise UserError(
                 "sampling does not support required phrases; they need beam search; set decode.sampling to false"
             )
-        max_tokens = self._options.max_tokens
-        encoded = [[self._encode_forms(one) for one in (*self._require, *phrases)] for phrases in required]
-        for phrases, tokens in zip(required, encoded, strict=True):
-            if max_tokens is not None and num_required_tokens(tokens) > max_tokens:
-                shown = ", ".join(" or ".join(map(repr, forms_of(one))) for one in (*self._require, *phrases))
-                raise UserError(
-                    f"the required phrases {shown} have {num_required_tokens(tokens)} tokens; an output has at most "
-                    f"{max_tokens}; require fewer"
-                )
+        phrases, max_tokens = (*self._require, *required), self._options.max_tokens
+        encoded = list(map(self._encode_forms, phrases))
+        if max_tokens is not None and num_required_tokens(encoded) > max_tokens:
+            shown = ", ".join(" or ".join(map(repr, forms_of(one))) for one in phrases)
+            raise UserError(
+                f"the required phrases {shown} have {num_required_tokens(encoded)} tokens; an output has at most "
+                f"{max_tokens}; require fewer"
+            )
         return encoded
 
     @cached_property

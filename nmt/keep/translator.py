@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from nmt.alignment.lexical import agreed_links
-from nmt.decode.context import Previous
-from nmt.decode.glossary import Glossary, Required
+from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation, join_parts
 from nmt.keep.items import Item, ItemGrammar, is_number_word
@@ -62,10 +61,11 @@ class Fallbacks:
 
 
 class _Line(NamedTuple):
-    """A line without its tags, and its items."""
+    """A line without its tags, its items, and what is translated first."""
 
     marked: MarkedText
     items: list[Item]
+    plain: TranslatorInput
 
 
 @dataclass(frozen=True)
@@ -128,56 +128,37 @@ class KeepingTranslator:
         taken, self.fallbacks = self.fallbacks, Fallbacks()
         return taken
 
-    def translate_n_best(
-        self,
-        lines: Sequence[str],
-        n_best: int | None = None,
-        prefixes: Sequence[str] | None = None,
-        required: Sequence[Sequence[Required]] | None = None,
-        *,
-        context: Sequence[Sequence[Previous]] | None = None,
-    ) -> list[list[Translation]]:
-        """See `TextTranslator.translate_n_best`. Pieces and scores are those of the text without tags."""
-        return self.start_translation(lines, n_best, prefixes, required, context=context)()
-
-    def start_translation(
-        self,
-        lines: Sequence[str],
-        n_best: int | None = None,
-        prefixes: Sequence[str] | None = None,
-        required: Sequence[Sequence[Required]] | None = None,
-        *,
-        glossary: Sequence[Glossary | None] | None = None,
-        context: Sequence[Sequence[Previous]] | None = None,
-    ) -> Finish:
+    def start_translation(self, inputs: Sequence[TranslatorInput]) -> Finish:
         """See `TextTranslator.start_translation`; fallbacks are searched when the returned function is called.
 
-        A line that is split at its items is translated without context.
+        Pieces and scores are those of the text without tags. A line that is split at its items is translated without
+        context.
         """
-        parsed = [self._parse(line) for line in lines]
-        plain = None if context is None else [[self._plain(one) for one in previous] for previous in context]
-        finish_first = self._translator.start_translation(
-            [one.marked.text for one in parsed], n_best, prefixes, required, glossary=glossary, context=plain
-        )
+        lines = list(map(self._read, inputs))
+        finish_first = self._translator.start_translation([line.plain for line in lines])
 
         def finish() -> list[list[Translation]]:
             found = finish_first()
-            kept = self._with_items(parsed, found, strict=False)
-            self._search_again(parsed, found, kept, n_best, prefixes, required, glossary, plain)
-            self._split(parsed, kept, prefixes, required, glossary)
+            kept = self._with_items(lines, found, strict=False)
+            self._search_again(lines, found, kept)
+            self._split(lines, kept)
             return kept
 
         return finish
 
-    def _parse(self, line: str) -> _Line:
-        marked = MarkedText.parse(line, entities=self._entities) if self._keeps_markup else MarkedText.plain(line)
-        return _Line(marked, self._grammar.find_source(marked.text))
+    def _read(self, one: TranslatorInput) -> _Line:
+        marked = self._parse(one.text)
+        plain = one._replace(text=marked.text, context=tuple(map(self._plain, one.context)))
+        return _Line(marked, self._grammar.find_source(marked.text), plain)
+
+    def _parse(self, text: str) -> MarkedText:
+        return MarkedText.parse(text, entities=self._entities) if self._keeps_markup else MarkedText.plain(text)
 
     def _plain(self, previous: Previous) -> Previous:
         """Return a previous sentence, or both sides of a pair, without tags."""
         if isinstance(previous, str):
-            return self._parse(previous).marked.text
-        return self._parse(previous[0]).marked.text, self._parse(previous[1]).marked.text
+            return self._parse(previous).text
+        return self._parse(previous[0]).text, self._parse(previous[1]).text
 
     def _with_items(
         self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]], *, strict: bool
@@ -219,74 +200,39 @@ class KeepingTranslator:
         return line.marked.insert(translation, links, edits)
 
     def _search_again(
-        self,
-        lines: Sequence[_Line],
-        found: Sequence[Sequence[Translation]],
-        kept: list[list[Translation]],
-        n_best: int | None,
-        prefixes: Sequence[str] | None,
-        required: Sequence[Sequence[Required]] | None,
-        glossary: Sequence[Glossary | None] | None,
-        context: Sequence[Sequence[Previous]] | None,
+        self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]], kept: list[list[Translation]]
     ) -> None:
         """Search the lines without a translation in `kept` again, with the items that the best one lacks."""
         again = [i for i, own in enumerate(kept) if not own and "required" not in self._translator.unsupported]
-        phrases: list[Sequence[Required]] = []
+        inputs = []
         for i in again:
             pairing = self._grammar.pair(lines[i].items, self._grammar.find_target(found[i][0].text))
-            missing = (self._grammar.written(item) for item in pairing.missing)
-            phrases.append((*(required[i] if required else ()), *missing))
-        again_lines = [lines[i] for i in again]
-        texts = [line.marked.text for line in again_lines]
-        own_prefixes = [prefixes[i] if prefixes else "" for i in again]
-        own_glossaries = None if glossary is None else [glossary[i] for i in again]
-        own_context = None if context is None else [context[i] for i in again]
+            missing = map(self._grammar.written, pairing.missing)
+            inputs.append(lines[i].plain._replace(required=(*lines[i].plain.required, *missing)))
         try:
-            results = (
-                self._translator.translate_n_best(
-                    texts, n_best, own_prefixes, phrases, glossary=own_glossaries, context=own_context
-                )
-                if again
-                else []
-            )
+            results = self._translator.translate_inputs(inputs) if again else []
         except MemoryFileError:
             raise
         except UserError:  # some line has no output with all its phrases
             return
-        for i, own in zip(again, self._with_items(again_lines, results, strict=True), strict=True):
+        for i, own in zip(again, self._with_items([lines[i] for i in again], results, strict=True), strict=True):
             kept[i] = own
         self.fallbacks += Fallbacks(searched=sum(bool(kept[i]) for i in again))
 
-    def _split(
-        self,
-        lines: Sequence[_Line],
-        kept: list[list[Translation]],
-        prefixes: Sequence[str] | None,
-        required: Sequence[Sequence[Required]] | None,
-        glossary: Sequence[Glossary | None] | None,
-    ) -> None:
+    def _split(self, lines: Sequence[_Line], kept: list[list[Translation]]) -> None:
         """Translate the text between the items of the lines without a translation in `kept`.
 
         The first text of a line has its prefix and its required phrases.
         """
         split = [i for i, own in enumerate(kept) if not own]
         segments = {i: _segments(lines[i]) for i in split}
-        texts: list[str] = []
-        own_prefixes, own_required = [], []
-        own_glossaries: list[Glossary | None] = []
+        inputs: list[TranslatorInput] = []
         for i in split:
-            own = [one.text for one in segments[i] if one.is_translated]
-            texts += own
-            own_prefixes += [prefixes[i] if prefixes and not n else "" for n in range(len(own))]
-            own_required += [required[i] if required and not n else () for n in range(len(own))]
-            own_glossaries += [None if glossary is None else glossary[i]] * len(own)
-        glossaries = None if glossary is None else own_glossaries
-        found = (
-            self._translator.translate_n_best(texts, 1, own_prefixes, own_required, glossary=glossaries)
-            if texts
-            else []
-        )
-        results = iter(found)
+            first = lines[i].plain._replace(context=())
+            texts = [one.text for one in segments[i] if one.is_translated]
+            inputs += [first._replace(text=text) for text in texts[:1]]
+            inputs += [TranslatorInput(text, glossary=first.glossary) for text in texts[1:]]
+        results = iter(self._translator.translate_inputs(inputs, 1) if inputs else [])
         for i in split:
             translations = [next(results)[0] for one in segments[i] if one.is_translated]
             kept[i] = [self._joined(lines[i], segments[i], translations)]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from nmt.decode.context import Previous
 from nmt.decode.glossary import Required
 from nmt.decode.memory import RememberingTranslator
+from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.translator import KeepingTranslator
@@ -141,22 +141,17 @@ class ServedModel:
                 )
                 for line in lines
             ]
-        search: TextTranslator | RememberingTranslator | KeepingTranslator
         if options.watched and len(lines) > 1:
             return [found for line in lines for found in self._translate(options, [line])]
-        fields: dict[str, Any] = {
-            "prefixes": [line.prefix for line in lines],
-            "required": [line.required for line in lines],
-            "context": [line.context for line in lines],
-        }
+        inputs = [TranslatorInput(line.text, line.prefix, line.required, line.context) for line in lines]
         if options.watched or options.partial_word:
-            search = translator.watched(lines[0].on_text) if options.watched else translator
-            fields["partial_word"] = options.partial_word
+            translator = translator.watched(lines[0].on_text) if options.watched else translator
+            n_best_lists = translator.translate_inputs(inputs, partial_word=options.partial_word)
         elif options.keep:
-            search = KeepingTranslator(self._remembering_for(options), options.keep, self.languages)
+            keeping = KeepingTranslator(self._remembering_for(options), options.keep, self.languages)
+            n_best_lists = keeping.start_translation(inputs)()
         else:
-            search = self._remembering_for(options)
-        n_best_lists = search.translate_n_best([line.text for line in lines], **fields)
+            n_best_lists = self._remembering_for(options).translate_inputs(inputs)
         return [translations[: options.n_best] for translations in n_best_lists]
 
     def _make_remembering(self, options: RequestOptions) -> TextTranslator | RememberingTranslator:

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from nmt.decode.context import Previous, order_of
+from nmt.decode.context import order_of
+from nmt.decode.task import Previous
 from nmt.recipe import Context, UserError
 from nmt.streams.records import Record
 from nmt.text.context import is_blank

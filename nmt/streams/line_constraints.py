@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from nmt.decode.context import Previous
 from nmt.decode.glossary import Term
+from nmt.decode.task import Previous
 from nmt.recipe import NO_CONTEXT, Context, UserError
 from nmt.text.clean import valid_unicode
 from nmt.text.json_fields import one_line

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from nmt.alignment.words import format_links
-from nmt.decode.context import Previous
 from nmt.decode.glossary import Term
+from nmt.decode.task import Previous
 from nmt.decode.translation import Translation
 from nmt.keep.documents import Segment, html_segments, srt_segments
 from nmt.recipe import NO_CONTEXT, Context, UserError

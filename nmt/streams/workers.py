@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from nmt.decode.context import Previous
 from nmt.decode.glossary import Glossary
+from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.translator import Fallbacks, KeepingTranslator
@@ -165,13 +165,13 @@ class WindowTranslator:
         return _with_constraints(self.translator, record.tag, record.forbidden)
 
     def _start(self, translator: AnyTranslator, records: list[Record]) -> Callable[[], list[list[Translation]]]:
-        glossaries = [self._glossary_of(record) for record in records]
         return translator.start_translation(
-            [record.text or "" for record in records],
-            prefixes=[record.prefix for record in records],
-            required=[record.required for record in records],
-            glossary=None if glossaries.count(None) == len(records) else glossaries,
-            context=[record.context or () for record in records] if translator.context.size else None,
+            [
+                TranslatorInput(
+                    record.text or "", record.prefix, record.required, record.context or (), self._glossary_of(record)
+                )
+                for record in records
+            ]
         )
 
     def _glossary_of(self, record: Record) -> Glossary | None:

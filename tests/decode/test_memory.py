@@ -8,12 +8,13 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.memory import RememberingTranslator, TranslationMemory
+from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.recipe import UserError
@@ -27,24 +28,17 @@ class FakeTranslator:
     def __init__(self) -> None:
         self.lines_split = 0
         self.requests: list[Request] = []
-        self.glossaries: Sequence[Glossary | None] | None = None
-        self.context: Sequence[object] | None = None
+        self.inputs: Sequence[TranslatorInput] = ()
 
     def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> FakeTranslator:
         return self
 
     def start_translation(
-        self,
-        lines: Sequence[str],
-        *,
-        prefixes: Sequence[str],
-        required: Sequence[Sequence[str]],
-        glossary: Sequence[Glossary | None] | None = None,
-        context: Sequence[object] | None = None,
+        self, inputs: Sequence[TranslatorInput], n_best: int | None = None
     ) -> Callable[[], list[list[Translation]]]:
-        requests = list(zip(lines, prefixes, map(tuple, required), strict=True))
+        requests = [(one.text, one.prefix, tuple(map(str, one.required))) for one in inputs]
         self.requests += requests
-        self.glossaries, self.context = glossary, context
+        self.inputs = inputs
         return lambda: [translate(*request) for request in requests]
 
 
@@ -62,8 +56,7 @@ def remembering(path: Path, translator: FakeTranslator, settings: object = 1) ->
 
 
 def run(translator: RememberingTranslator, requests: Sequence[Request]) -> list[list[Translation]]:
-    lines, prefixes, required = zip(*requests, strict=True)
-    return translator.start_translation(lines, prefixes=prefixes, required=required)()
+    return translator.start_translation([TranslatorInput(*request) for request in requests])()
 
 
 def test_only_requests_that_differ_are_translated(tmp_path: Path) -> None:
@@ -92,10 +85,10 @@ def test_only_the_terms_of_a_line_count(tmp_path: Path) -> None:
     def reused(*terms: Term) -> list[bool]:
         """Translate two lines with a glossary, and return which of them are reused."""
         before = len(fake.requests)
-        glossaries = [Glossary(terms)] * 2
-        translator.start_translation(["a b", "c"], prefixes=["", ""], required=[[], []], glossary=glossaries)()
+        glossary = Glossary(terms)
+        translator.start_translation([TranslatorInput(text, glossary=glossary) for text in ("a b", "c")])()
         translated = [line for line, _, _ in fake.requests[before:]]
-        assert fake.glossaries == glossaries[: len(translated)]
+        assert all(one.glossary is glossary for one in fake.inputs)
         return [line not in translated for line in ("a b", "c")]
 
     run(translator, [("c", "", ())])
@@ -230,10 +223,10 @@ def test_only_the_same_context_counts(tmp_path: Path) -> None:
     translator = remembering(tmp_path / "m", fake)
     contexts: list[list[str | tuple[str, str]]] = [[], ["a"], ["a", "b"], [("a", "b")], ["a"], []]
     run(translator, [("x", "", ())])  # a line without context has the key of earlier versions
-    arguments: dict[str, Any] = {"prefixes": [""] * 6, "required": [[]] * 6, "context": contexts}
-    found = translator.start_translation(["x"] * 6, **arguments)()
+    inputs = [TranslatorInput("x", context=context) for context in contexts]
+    found = translator.start_translation(inputs)()
     assert found == [translate("x")] * 6
     assert (len(fake.requests), translator.lines_reused) == (4, 3)
-    assert fake.context == [("a",), ("a", "b"), (("a", "b"),)]
-    translator.start_translation(["x"] * 6, **arguments)()
+    assert [one.context for one in fake.inputs] == [["a"], ["a", "b"], [("a", "b")]]
+    translator.start_translation(inputs)()
     assert len(fake.requests) == 4

@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Callable, Sequence
+from typing import cast
 
+from nmt.decode.task import TranslatorInput
 from nmt.decode.translation import Translation
 
 
@@ -24,33 +26,15 @@ class NoisyTranslator:
         self.context: object = None
 
     def start_translation(
-        self,
-        lines: Sequence[str],
-        n_best: int | None = None,
-        prefixes: Sequence[str] | None = None,
-        required: Sequence[Sequence[str]] | None = None,
-        *,
-        glossary: object = None,
-        context: object = None,
+        self, inputs: Sequence[TranslatorInput], n_best: int | None = None
     ) -> Callable[[], list[list[Translation]]]:
-        self.calls.append(list(lines))
-        self.context = context
-        phrases = required or [()] * len(lines)
-        starts = prefixes or [""] * len(lines)
-        found = [[self._translate(*each)] for each in zip(lines, starts, phrases, strict=True)]
+        self.calls.append([one.text for one in inputs])
+        self.context = [list(one.context) for one in inputs]
+        found = [[self._translate(one.text, one.prefix, cast(Sequence[str], one.required))] for one in inputs]
         return lambda: found
 
-    def translate_n_best(
-        self,
-        lines: Sequence[str],
-        n_best: int | None = None,
-        prefixes: Sequence[str] | None = None,
-        required: Sequence[Sequence[str]] | None = None,
-        *,
-        glossary: object = None,
-        context: object = None,
-    ) -> list[list[Translation]]:
-        return self.start_translation(lines, n_best, prefixes, required, context=context)()
+    def translate_inputs(self, inputs: Sequence[TranslatorInput], n_best: int | None = None) -> list[list[Translation]]:
+        return self.start_translation(inputs, n_best)()
 
     def _translate(self, line: str, prefix: str, required: Sequence[str]) -> Translation:
         rng = random.Random(f"{line} {prefix} {required}")

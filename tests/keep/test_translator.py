@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.items import ItemGrammar
@@ -23,8 +24,12 @@ def keeping(noisy: NoisyTranslator, *kinds: str) -> KeepingTranslator:
     return KeepingTranslator(cast(TextTranslator, noisy), kinds or KINDS, ("en", "de"))
 
 
+def best_of(translator: KeepingTranslator, line: str) -> str:
+    return translator.start_translation([TranslatorInput(line)])()[0][0].text
+
+
 def translate(noisy: NoisyTranslator, line: str, *kinds: str) -> str:
-    return keeping(noisy, *kinds).translate_n_best([line])[0][0].text
+    return best_of(keeping(noisy, *kinds), line)
 
 
 def content(line: str) -> tuple[list[str], str]:
@@ -41,7 +46,9 @@ def test_every_tag_and_item_arrives(noise: float, can_require: bool, aligns: boo
     rng = random.Random(7)
     lines = [marked_line(rng) for _ in range(150)]
     translator = keeping(NoisyTranslator(noise, can_require=can_require, aligns=aligns))
-    for line, (best, *others) in zip(lines, translator.translate_n_best(lines), strict=True):
+    for line, (best, *others) in zip(
+        lines, translator.start_translation(list(map(TranslatorInput, lines)))(), strict=True
+    ):
         assert not others and best.alignment is None
         tags, _ = content(line)
         found_tags, found_text = content(best.text)
@@ -80,7 +87,7 @@ def test_searches_again_with_missing_items() -> None:
     line = "buy 3 of {x} for 1,500 euros"
     script = Script({line: "kaufe 3 für 1 Euro"}, {line: "kaufe 3 von {X} für 1,500 Euro"})
     translator = keeping(script)
-    assert translator.translate_n_best([line])[0][0].text == "kaufe 3 von {x} für 1.500 Euro"
+    assert best_of(translator, line) == "kaufe 3 von {x} für 1.500 Euro"
     assert translator.fallbacks == Fallbacks(searched=1)
 
 
@@ -95,7 +102,7 @@ def test_splits_at_items() -> None:
         }
     )
     translator = keeping(script)
-    text = translator.translate_n_best([line])[0][0].text
+    text = best_of(translator, line)
     assert text == "Er schrieb <b>an info@example.org</b>, und verließ 99 dann 17 Hunde."
     assert translator.fallbacks == Fallbacks(split=1)
     script.translations["and then left"] = "und verließ 999 {x} dann"
@@ -118,6 +125,9 @@ def test_line_breaks_and_tabs_become_spaces() -> None:
 
 def test_the_context_has_no_tags() -> None:
     noisy = NoisyTranslator(0.0)
-    context: list[list[str | tuple[str, str]]] = [["<b>a</b> 1"], [("c <i>d</i>", "<i>D</i>")]]
-    keeping(noisy).translate_n_best(["<p>x 5</p>", "y"], context=context)
+    inputs = [
+        TranslatorInput("<p>x 5</p>", context=["<b>a</b> 1"]),
+        TranslatorInput("y", context=[("c <i>d</i>", "<i>D</i>")]),
+    ]
+    keeping(noisy).start_translation(inputs)()
     assert noisy.context == [["a 1"], [("c d", "D")]]

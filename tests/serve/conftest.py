@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from nmt.decode.scoring import Scorer
+from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
@@ -44,13 +45,14 @@ class EchoTranslator:
         self.decode_options.append(decode)
         return self
 
-    def start_translation(
-        self, lines: Sequence[str], *_: object, **__: object
-    ) -> Callable[[], list[list[Translation]]]:
-        return lambda: self.translate_n_best(lines)
+    def start_translation(self, inputs: Sequence[TranslatorInput]) -> Callable[[], list[list[Translation]]]:
+        return lambda: self.translate_inputs(inputs)
 
-    def translate_n_best(self, lines: Sequence[str], **_: object) -> list[list[Translation]]:
-        self.batches.append(list(lines))
+    def translate_inputs(
+        self, inputs: Sequence[TranslatorInput], *, partial_word: bool = False
+    ) -> list[list[Translation]]:
+        lines = [one.text for one in inputs]
+        self.batches.append(lines)
         assert self.may_run.wait(20)
         if "bad" in lines:
             raise RuntimeError("a bad line")

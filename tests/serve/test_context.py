@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from nmt.decode.task import TranslatorInput
 from nmt.decode.translation import Translation
 from nmt.serve.app import build_app
 from tests.serve.conftest import EchoTranslator, MakeService
@@ -18,12 +19,11 @@ def test_the_context_reaches_the_translator(
 ) -> None:
     found: list[Any] = []
 
-    def translate(lines: Sequence[str], *_: object, context: Any, **__: object) -> list[list[Translation]]:
-        found.extend(zip(lines, map(list, context), strict=True))
-        return [[Translation(line, 0.0, 0.0, [])] for line in lines]
+    def translate(inputs: Sequence[TranslatorInput], **_: object) -> list[list[Translation]]:
+        found.extend((one.text, list(one.context)) for one in inputs)
+        return [[Translation(one.text, 0.0, 0.0, [])] for one in inputs]
 
-    monkeypatch.setattr(echo, "translate_n_best", translate)
-    monkeypatch.setattr(echo, "start_translation", lambda *args, **options: lambda: translate(*args, **options))
+    monkeypatch.setattr(echo, "translate_inputs", translate)
     with TestClient(build_app(echo_service())) as client:
         for context in ([], ["b", "c\ud800"], [["b", "B"]]):
             body = json.dumps({"text": "a", "context": context} | more)

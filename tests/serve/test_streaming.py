@@ -2,12 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from nmt.decode.task import TranslatorInput
+from nmt.decode.translation import Translation
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.events import Event, merge
@@ -73,14 +75,14 @@ def test_a_timeout_within_a_stream_is_an_event_and_frees_the_queue(
     echo: EchoTranslator, echo_service: MakeService
 ) -> None:
     service = echo_service(Limits(seconds=0.2), batching=BatchingOptions(batch_size=1, max_delay=0.0))
-    translate = echo.translate_n_best
+    translate = echo.translate_inputs
 
-    def block_after_first(lines: list[str], **options: object) -> Any:
+    def block_after_first(inputs: Sequence[TranslatorInput], **_: object) -> list[list[Translation]]:
         if echo.batches:
             echo.may_run.clear()
-        return translate(lines, **options)
+        return translate(inputs)
 
-    echo.translate_n_best = block_after_first  # type: ignore[method-assign, assignment]
+    echo.translate_inputs = block_after_first  # type: ignore[method-assign]
     events = read_events(TestClient(build_app(service)).post("/v1/translate", json={"text": LINES, "stream": True}))
     assert [name for name, _ in events] == ["line", "error"]
     assert events[1][1]["error"].startswith("timeout after 0.2 seconds")

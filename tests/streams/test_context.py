@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from nmt import UserError
+from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.recipe import Context
@@ -36,12 +37,11 @@ class UpperCase:
         self.contexts: dict[str, list[Any]] = {}
         self.calls = 0
 
-    def start_translation(
-        self, lines: Sequence[str], *, context: Sequence[Sequence[Any]], **_: object
-    ) -> Callable[[], list[list[Translation]]]:
+    def start_translation(self, inputs: Sequence[TranslatorInput]) -> Callable[[], list[list[Translation]]]:
         self.calls += 1
-        self.contexts |= dict(zip(lines, map(list, context), strict=True))
-        return lambda: [[Translation(f"{line.upper()}{self.calls}" if line else "", 0.0, 0.0, [])] for line in lines]
+        self.contexts |= {one.text: list(one.context) for one in inputs}
+        texts = [f"{one.text.upper()}{self.calls}" if one.text else "" for one in inputs]
+        return lambda: [[Translation(text, 0.0, 0.0, [])] for text in texts]
 
 
 def window_translator(context: Context) -> tuple[WindowTranslator, UpperCase]:
