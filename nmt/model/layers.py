@@ -35,7 +35,10 @@ def rotate(x: Tensor, encodings: Tensor) -> Tensor:
 
 
 class Embedding(nn.Module):
-    """Token embedding times sqrt(d_model), plus position, then dropout (paper, sections 3.4, 3.5 and 5.4)."""
+    """Token embedding times sqrt(d_model), plus position, then dropout (paper, sections 3.4, 3.5 and 5.4).
+
+    Recurrent layers read tokens in order, so their embedding has no positions.
+    """
 
     def __init__(self, vocab_size: int, recipe: ModelRecipe) -> None:
         super().__init__()
@@ -43,15 +46,15 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(recipe.d_model)
         self.dropout = Dropout(recipe.dropout)
         self.positions: Tensor | None
-        match recipe.positions:
+        match "none" if recipe.architecture == "gru" else recipe.positions:
             case "sinusoidal":
                 self.register_buffer("positions", sinusoids(recipe.max_positions, recipe.d_model), persistent=False)
             case "learned":
                 self.positions = nn.Parameter(torch.empty(recipe.max_positions, recipe.d_model))
-            case "rotary" | "relative":
-                self.positions = None  # see `SelfAttention`
-            case _:
-                assert_never(recipe.positions)
+            case "rotary" | "relative" | "none":  # for the first two, see `SelfAttention`
+                self.positions = None
+            case unknown:
+                assert_never(unknown)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Tokens and positions (...) -> (..., d_model)."""

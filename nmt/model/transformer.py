@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import assert_never
+from typing import Any, assert_never
 
 import torch
 from torch import Tensor, nn
@@ -20,19 +20,78 @@ from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
 
-class Transformer(nn.Module):
-    """Encoder, decoder and embeddings; `forward` for training, `start` and `step` for search."""
+class EncoderDecoder(nn.Module):
+    """Embeddings and output projection, their tying, and what does not depend on the architecture between them."""
 
     def __init__(self, recipe: ModelRecipe, src_vocab_size: int, tgt_vocab_size: int) -> None:
-        """Initialize the parameters; raises ValueError if three-way tying has vocabularies of different sizes."""
+        """Raises ValueError if three-way tying has vocabularies of different sizes."""
         super().__init__()
         self.recipe = recipe
         self.output = Output(tgt_vocab_size, recipe)  # first: tied parameters are saved as `output.weight`
         self.src_embedding = Embedding(src_vocab_size, recipe)
         self.tgt_embedding = Embedding(tgt_vocab_size, recipe)
+        self._tie_embeddings()
+
+    def _tie_embeddings(self) -> None:
+        """Tie embeddings and output projection (paper, section 3.4; Press and Wolf 2017)."""
+        match self.recipe.tied_embeddings:
+            case "three-way":
+                if self.src_embedding.weight.shape != self.tgt_embedding.weight.shape:
+                    raise ValueError("three-way tied embeddings need one vocabulary for both languages")
+                self.src_embedding.weight = self.tgt_embedding.weight
+                self.output.weight = self.tgt_embedding.weight
+            case "decoder":
+                self.output.weight = self.tgt_embedding.weight
+            case "none":
+                pass
+            case _:
+                assert_never(self.recipe.tied_embeddings)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Project decoder output to target logits: (..., d_model) -> (..., vocab)."""
+        return self.output(hidden)
+
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        """Last tokens (batch, beam) -> log-probabilities of the next token, (batch, beam, vocab) float32."""
+        return self.log_probs(self.advance(tokens, state))
+
+    def advance(self, tokens: Tensor, state: Any) -> Tensor:
+        """Last tokens (batch, beam) -> decoder output (batch, beam, d_model)."""
+        raise NotImplementedError
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        """Decoder output (..., d_model) -> log-probabilities (..., vocab) float32."""
+        return torch.log_softmax(self.logits(hidden).float(), dim=-1)
+
+    def logits_of(self, tokens: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the projection to the logits of `tokens` (n,) only: (..., d_model) -> (..., n)."""
+        return self.output.restricted(tokens)
+
+    def scale_dropout(self, scale: float) -> None:
+        """Multiply all dropout probabilities of the recipe by `scale`, from 0 to 1."""
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.scale = scale
+
+    def use_kernel(self, kernel: Kernel | None) -> None:
+        """Set the attention kernel; None selects the fastest per call."""
+        for module in self.modules():
+            if isinstance(module, MultiHeadAttention):
+                module.kernel = kernel
+
+    def num_parameters(self) -> int:
+        """Return the number of parameters; tied ones count once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+class Transformer(EncoderDecoder):
+    """Encoder, decoder and embeddings; `forward` for training, `start` and `step` for search."""
+
+    def __init__(self, recipe: ModelRecipe, src_vocab_size: int, tgt_vocab_size: int) -> None:
+        """Initialize the parameters; raises ValueError if three-way tying has vocabularies of different sizes."""
+        super().__init__(recipe, src_vocab_size, tgt_vocab_size)
         self.encoder = Encoder(recipe)
         self.decoder = Decoder(recipe)
-        self._tie_embeddings()
         initialize(self, recipe, (self.src_embedding.weight, self.tgt_embedding.weight, self.output.weight))
         if self.output.bias is not None:
             nn.init.zeros_(self.output.bias)
@@ -50,20 +109,12 @@ class Transformer(nn.Module):
         """Return the encoder output (src.total, d_model)."""
         return self.encoder(self.src_embedding(src.tokens, src.positions), src)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Project decoder output to target logits: (..., d_model) -> (..., vocab)."""
-        return self.output(hidden)
-
     def start(self, src: PackedSequences, beam_size: int) -> DecoderState:
         """Encode source sentences; return the initial state for `step`."""
         return self.decoder.start(self.encode(src), src, beam_size)
 
-    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Last tokens (batch, beam) -> log-probabilities of the next token, (batch, beam, vocab) float32."""
-        return self.log_probs(self.advance(tokens, state))
-
     def advance(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Last tokens (batch, beam) -> decoder output (batch, beam, d_model).
+        """See `EncoderDecoder.advance`.
 
         In the first step all hypotheses of a sentence must be equal; they are computed once.
         """
@@ -73,14 +124,6 @@ class Transformer(nn.Module):
         # Contiguous: F.linear then computes one matmul of all rows, for any weight layout.
         return hidden.expand(-1, tokens.shape[1], -1).contiguous()
 
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        """Decoder output (..., d_model) -> log-probabilities (..., vocab) float32."""
-        return torch.log_softmax(self.logits(hidden).float(), dim=-1)
-
-    def logits_of(self, tokens: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the projection to the logits of `tokens` (n,) only: (..., d_model) -> (..., n)."""
-        return self.output.restricted(tokens)
-
     def use_activation_checkpointing(self, enabled: bool) -> None:
         """Save only the inputs of each layer in training and recompute its activations for the gradient.
 
@@ -89,18 +132,6 @@ class Transformer(nn.Module):
         """
         self.encoder.recompute = self.decoder.recompute = enabled
 
-    def scale_dropout(self, scale: float) -> None:
-        """Multiply all dropout probabilities of the recipe by `scale`, from 0 to 1."""
-        for module in self.modules():
-            if isinstance(module, Dropout):
-                module.scale = scale
-
-    def use_kernel(self, kernel: Kernel | None) -> None:
-        """Set the attention kernel; None selects the fastest per call."""
-        for module in self.modules():
-            if isinstance(module, MultiHeadAttention):
-                module.kernel = kernel
-
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
         """Yield the cross-attention weights of each decoder layer, computed lazily.
 
@@ -108,25 +139,6 @@ class Transformer(nn.Module):
         """
         x = self.tgt_embedding(tgt.tokens, tgt.positions)
         return self.decoder.cross_weights(x, self.encode(src), tgt, src)
-
-    def num_parameters(self) -> int:
-        """Return the number of parameters; tied ones count once."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
-    def _tie_embeddings(self) -> None:
-        """Tie embeddings and output projection (paper, section 3.4; Press and Wolf 2017)."""
-        match self.recipe.tied_embeddings:
-            case "three-way":
-                if self.src_embedding.weight.shape != self.tgt_embedding.weight.shape:
-                    raise ValueError("three-way tied embeddings need one vocabulary for both languages")
-                self.src_embedding.weight = self.tgt_embedding.weight
-                self.output.weight = self.tgt_embedding.weight
-            case "decoder":
-                self.output.weight = self.tgt_embedding.weight
-            case "none":
-                pass
-            case _:
-                assert_never(self.recipe.tied_embeddings)
 
 
 def initialize(model: nn.Module, recipe: ModelRecipe, embeddings: Iterable[Tensor]) -> None:

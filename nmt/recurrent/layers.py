@@ -1,8 +1,7 @@
-"""Layers of the recurrent model: embeddings, encoder and decoder."""
+"""Layers of the recurrent model: encoder and decoder."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -18,20 +17,6 @@ from nmt.packing.padding import pad, unpad
 from nmt.recipe import ModelRecipe
 from nmt.recurrent.attention import Attention, Memory
 from nmt.recurrent.time_major import TimeMajor
-
-
-class Embedding(nn.Module):
-    """Token embedding times sqrt(d_model), as in the Transformer, then dropout; without positions."""
-
-    def __init__(self, vocab_size: int, recipe: ModelRecipe) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, recipe.d_model))
-        self.scale = math.sqrt(recipe.d_model)
-        self.dropout = Dropout(recipe.dropout)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens (...) -> (..., d_model)."""
-        return self.dropout(F.embedding(tokens, self.weight) * self.scale)
 
 
 class GruStack(nn.Module):

@@ -7,21 +7,18 @@ step, which permits no parallel training. With `model.input_feeding` the decoder
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import assert_never
 
 import torch
 from torch import Tensor, nn
 
-from nmt.model.attention import Kernel
-from nmt.model.dropout import Dropout
-from nmt.model.layers import Output
+from nmt.model.transformer import EncoderDecoder
 from nmt.packing.packed import PackedSequences
 from nmt.packing.padding import pad
 from nmt.recipe import ModelRecipe
 from nmt.recurrent.attention import Memory
-from nmt.recurrent.layers import Decoder, Embedding, Encoder
+from nmt.recurrent.layers import Decoder, Encoder
 
 
 @dataclass
@@ -50,19 +47,14 @@ class GruState:
         self.output = self.output.index_select(0, sentence_index)
 
 
-class GruModel(nn.Module):
+class GruModel(EncoderDecoder):
     """Encoder, decoder and embeddings; `forward` for training, `start` and `step` for search."""
 
     def __init__(self, recipe: ModelRecipe, src_vocab_size: int, tgt_vocab_size: int) -> None:
         """Initialize the parameters; raises ValueError if three-way tying has vocabularies of different sizes."""
-        super().__init__()
-        self.recipe = recipe
-        self.output = Output(tgt_vocab_size, recipe)  # first: tied parameters are saved as `output.weight`
-        self.src_embedding = Embedding(src_vocab_size, recipe)
-        self.tgt_embedding = Embedding(tgt_vocab_size, recipe)
+        super().__init__(recipe, src_vocab_size, tgt_vocab_size)
         self.encoder = Encoder(recipe)
         self.decoder = Decoder(recipe)
-        self._tie_embeddings()
         self._initialize()
 
     def forward(self, src: PackedSequences, tgt: PackedSequences) -> Tensor:
@@ -83,11 +75,7 @@ class GruModel(nn.Module):
 
     def encode(self, src: PackedSequences) -> Tensor:
         """Return the encoder output (src.total, d_model)."""
-        return self.encoder(self.src_embedding(src.tokens), src)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Project decoder output to target logits: (..., d_model) -> (..., vocab)."""
-        return self.output(hidden)
+        return self.encoder(self.src_embedding(src.tokens, src.positions), src)
 
     def start(self, src: PackedSequences, beam_size: int) -> GruState:
         """Encode source sentences; return the initial state for `step`."""
@@ -95,63 +83,24 @@ class GruModel(nn.Module):
         states = self.decoder.initial_states(encoded, src)[:, :, None].expand(-1, -1, beam_size, -1)
         return GruState(self.decoder.attention.memory(encoded, src), states, torch.zeros_like(states[0]))
 
-    def step(self, tokens: Tensor, state: GruState) -> Tensor:
-        """Last tokens (batch, beam) -> log-probabilities of the next token, (batch, beam, vocab) float32."""
-        return self.log_probs(self.advance(tokens, state))
-
     def advance(self, tokens: Tensor, state: GruState) -> Tensor:
-        """Last tokens (batch, beam) -> decoder output (batch, beam, d_model)."""
-        x = self.tgt_embedding(tokens)
+        """See `EncoderDecoder.advance`."""
+        x = self.tgt_embedding(tokens, tokens)  # this embedding ignores positions
         state.output, state.states, _ = self.decoder.step(x, state.output, state.states, state.memory)
         return state.output
-
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        """Decoder output (..., d_model) -> log-probabilities (..., vocab) float32."""
-        return torch.log_softmax(self.logits(hidden).float(), dim=-1)
-
-    def logits_of(self, tokens: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the projection to the logits of `tokens` (n,) only: (..., d_model) -> (..., n)."""
-        return self.output.restricted(tokens)
 
     def use_activation_checkpointing(self, enabled: bool) -> None:
         """Save only the inputs of encoder layers and decoder in training; see `Transformer`."""
         self.encoder.recompute = self.decoder.recompute = enabled
-
-    def scale_dropout(self, scale: float) -> None:
-        """Multiply all dropout probabilities of the recipe by `scale`, from 0 to 1."""
-        for module in self.modules():
-            if isinstance(module, Dropout):
-                module.scale = scale
-
-    def use_kernel(self, kernel: Kernel | None) -> None:
-        """Do nothing: this attention has only one kernel."""
 
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
         """Yield the weights of the only attention, (num_sentences, 1, tgt_len, src_len) float32, padded."""
         _, weights = self._decode(src, tgt)
         yield pad(weights[:, None], tgt.one_per_row)
 
-    def num_parameters(self) -> int:
-        """Return the number of parameters; tied ones count once."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
     def _decode(self, src: PackedSequences, tgt: PackedSequences) -> tuple[Tensor, Tensor]:
         """Return the outputs (tgt.total, d_model) and attention weights (tgt.total, src_len)."""
-        return self.decoder(self.tgt_embedding(tgt.tokens), self.encode(src), tgt, src)
-
-    def _tie_embeddings(self) -> None:
-        """Tie embeddings and output projection, as in the Transformer."""
-        match self.recipe.tied_embeddings:
-            case "three-way":
-                if self.src_embedding.weight.shape != self.tgt_embedding.weight.shape:
-                    raise ValueError("three-way tied embeddings need one vocabulary for both languages")
-                self.src_embedding.weight = self.output.weight = self.tgt_embedding.weight
-            case "decoder":
-                self.output.weight = self.tgt_embedding.weight
-            case "none":
-                pass
-            case _:
-                assert_never(self.recipe.tied_embeddings)
+        return self.decoder(self.tgt_embedding(tgt.tokens, tgt.positions), self.encode(src), tgt, src)
 
     def _initialize(self) -> None:
         """Xavier uniform for matrices, zero for biases, N(0, 1/d_model) for embeddings; GRU layers as in torch."""
