@@ -39,7 +39,7 @@ from nmt.text.context import join_lines, last_lines
 from nmt.text.json_fields import one_line, parse_json, text_field
 from nmt.text.lines import InvalidUtf8, count_lines, decompressed, read_lines, unreadable
 from nmt.text.trees import linearize, read_tree, words
-from nmt.text.wmt_files import sgm_documents, sgm_segments, xml_documents
+from nmt.text.wmt_files import check_same_order, sgm_documents, sgm_segments, xml_documents
 
 Labels = tuple[str, ...]
 OnRead = Callable[[int, Sequence[Pair]], None]
@@ -326,11 +326,12 @@ def _column_index(column: int | str, header: Sequence[str], path: Path) -> int:
 
 
 def _read_sgm(src: Path, tgt: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
-    return _zip_sides(_sgm_segments(src, invalid_utf8), _sgm_segments(tgt, invalid_utf8), src, tgt)
-
-
-def _sgm_segments(path: Path, invalid_utf8: InvalidUtf8) -> list[str]:
-    return [one_line(segment).strip() for segment in sgm_segments("\n".join(read_lines(path, invalid_utf8)), path)]
+    texts = ["\n".join(read_lines(path, invalid_utf8)) for path in (src, tgt)]
+    sides = (sgm_segments(text, path) for text, path in zip(texts, (src, tgt), strict=True))
+    src_lines, tgt_lines = ([one_line(segment).strip() for segment in side] for side in sides)
+    if len(src_lines) == len(tgt_lines):
+        check_same_order(texts[0], src, texts[1], tgt)
+    return _zip_sides(src_lines, tgt_lines, src, tgt)
 
 
 def _read_xml(path: Path, options: ReadOptions) -> Iterator[Pair]:

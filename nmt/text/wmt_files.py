@@ -12,20 +12,48 @@ from xml.etree import ElementTree
 from nmt.recipe import UserError
 
 _DOCUMENT_OR_SEGMENT = re.compile(r"<(doc|seg)\b", re.IGNORECASE)
+_ELEMENT = re.compile(r"<(doc|seg)\b([^>]*)>", re.IGNORECASE)
+_ID = re.compile(r"""\b(?:docid|id)\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
+_XML_ROOT = re.compile(r"<dataset\b")
 _SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
 # `html.unescape` also replaces entities without a semicolon ("R&notes"), so match them first.
 _ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
 
 
 def sgm_segments(text: str, path: Path) -> list[str]:
-    """Return the segments of an SGM file, which may contain line feeds; raise UserError if there are none.
+    """Return the segments of an SGM file, which may contain line feeds; raise UserError if it is not an SGM file.
 
     Uses a pattern instead of a parser, because WMT's files are not well-formed SGML.
     """
+    if _XML_ROOT.search(text):
+        raise UserError(f"{path} is an XML test set; tgt must be empty, as the file has both sides; remove tgt")
     segments = _SEGMENT.findall(text)
     if not segments:
         raise UserError(f"{path} has no <seg> elements; expected an SGM file of WMT; use kind 'text' for plain text")
     return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment) for segment in segments]
+
+
+def check_same_order(src: str, src_path: Path, ref: str, ref_path: Path) -> None:
+    """Raise UserError if segments of two SGM files that have ids differ in document or id."""
+    for number, (own, other) in enumerate(zip(_segment_ids(src), _segment_ids(ref), strict=False), start=1):
+        if any(a != b for a, b in zip(own, other, strict=True) if a and b):
+            names = (f"{seg!r} of document {doc!r}" for doc, seg in (own, other))
+            raise UserError(
+                f"segment {number} is {next(names)} in {src_path} and {next(names)} in {ref_path}; "
+                "both must have the same order; sort or replace one of them"
+            )
+
+
+def _segment_ids(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the ids of document and segment for each segment of an SGM file; empty without id."""
+    document = ""
+    for element, attributes in _ELEMENT.findall(text):
+        found = _ID.search(attributes)
+        own = found[1] if found else ""
+        if element.lower() == "doc":
+            document = own
+        else:
+            yield document, own
 
 
 def sgm_documents(text: str) -> Iterator[int]:
@@ -58,7 +86,8 @@ def xml_documents(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: 
         yield [(src[key], ref[key]) for key in src]
     if not found_any:
         raise UserError(
-            f"{path} has no <src> segments in {src_lang!r}; expected an XML test set of WMT; check src_lang"
+            f"{path} has no <src> segments in {src_lang!r}; expected an XML test set of WMT; "
+            "check src_lang, or give the reference of an .sgm file as tgt"
         )
 
 

@@ -352,6 +352,23 @@ def test_bad_sgm(tmp_path: Path) -> None:
     one_line_error(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path, r"src\.sgm has 3 .*ref\.sgm has 1")
     write(tmp_path / "ref.sgm", ["no segments"])
     one_line_error(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path, r"ref\.sgm has no <seg>")
+    write(tmp_path / "src.sgm", ["<srcset><doc><seg>well-formed</seg></doc></srcset>"])
+    one_line_error(SgmCorpus(src="src.sgm"), tmp_path, r"src\.sgm .*reference of an \.sgm file as tgt")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ('docid="two"', 'docid="three"', "segment 3 is '1' of document 'two' in .*'1' of document 'three' in"),
+        ("<seg id=2>", "<seg id='3'>", "segment 2 is '2' of document 'one' in .*'3' of document 'one' in"),
+    ],
+)
+def test_sgm_files_in_different_order(old: str, new: str, place: str, tmp_path: Path) -> None:
+    write(tmp_path / "src.sgm", [SGM.format(set="src", a="first", b="last")])
+    write(tmp_path / "ref.sgm", [SGM.format(set="ref", a="erstes", b="letztes").replace(old, new)])
+    one_line_error(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path, place)
+    write(tmp_path / "ref.sgm", ["<seg>a</seg><seg>b</seg><seg>c</seg>"])
+    assert [tgt for _, tgt in read(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path)] == ["a", "b", "c"]
 
 
 XML = """<?xml version='1.0' encoding='utf-8'?>
@@ -372,6 +389,7 @@ def test_xml(tmp_path: Path) -> None:
     corpus = SgmCorpus(src="test.xml")
     assert read(corpus, tmp_path) == [("A & B", "A und B"), ("two", "zwei"), ("three", "drei")]
     assert input_files(corpus, tmp_path) == [tmp_path / "test.xml"]
+    one_line_error(SgmCorpus(src="test.xml", tgt="test.xml"), tmp_path, r"test\.xml is an XML test set; .*remove tgt")
 
 
 def test_bad_xml(tmp_path: Path) -> None:
