@@ -117,7 +117,7 @@ def test_run_prints_the_report_and_leaves_every_file(run_dir: Path) -> None:
 def test_lower_cased_run(tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     (tmp_path / "tiny.toml").write_text(TINY_RECIPE)
-    options = ["tokenizer.lowercase=true", "train.max_steps=6", "train.validate_bleu_every=0", f"run_dir={run}"]
+    options = ["tokenizer.lowercase=true", "train.max_steps=6", f"run_dir={run}"]
     status, _, err = nmt("run", tmp_path / "tiny.toml", *options)
     assert status == 0, err
     (test,) = json.loads((run / "report.json").read_text())["tests"]
