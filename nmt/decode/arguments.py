@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from nmt.decode.glossary import Glossary, Required
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.recipe import DecodeRecipe, UserError
+
+Item = TypeVar("Item")
 
 
 def translator_inputs(
@@ -59,6 +62,26 @@ def _require_collection(name: str, value: object, of: str = "strings") -> Iterab
     if not isinstance(values, Collection):
         raise TypeError(f"{name} must be a list of {of}, got {type(value).__name__}; use list(...)")
     return values
+
+
+class PerLine(Generic[Item]):
+    """An argument of a stream with an item for each line, which is read together with the lines; it may be None."""
+
+    def __init__(self, name: str, items: Iterable[Item] | None, of: str = "strings") -> None:
+        """of: what the items are; raises TypeError for other types than lists and iterables"""
+        require_list(name, [] if items is None else items, of)
+        self._name, self._items = name, None if items is None else iter(items)
+
+    def take(self, count: int) -> list[Item] | None:
+        """Return the items of the next `count` lines, fewer at the end."""
+        return None if self._items is None else list(islice(self._items, count))
+
+    def require_end(self) -> None:
+        """Raise UserError if items are left after the last line."""
+        if self.take(1):
+            raise UserError(
+                f"{self._name} has more items than there are lines; expected one per line; remove the others"
+            )
 
 
 def require_count(name: str, value: object) -> None:

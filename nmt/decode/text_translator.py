@@ -16,7 +16,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, Self
 
-from nmt.decode.arguments import require_count, require_list, require_options, translator_inputs
+from nmt.decode.arguments import PerLine, require_count, require_list, require_options, translator_inputs
 from nmt.decode.context import ContextEncoder
 from nmt.decode.glossary import Glossary, Required, forms_of
 from nmt.decode.task import Previous, Task, TranslatorInput
@@ -278,19 +278,17 @@ class TextTranslator(ABC):
         """Translate a stream: yield `translate_n_best` of each line, in order, with `window` lines in memory at a time.
 
         Input is read lazily, one window at a time. The lines of a window are sorted into batches together, so larger
-        windows are faster; a window of 1 responds line by line.
+        windows are faster; a window of 1 responds line by line. Raises UserError for prefixes after the last line.
         """
         require_count("window", window)
         require_list("lines", lines)
-        require_list("prefixes", [] if prefixes is None else prefixes)
-        require_list("required", [] if required is None else required, "lists of phrases")
-        source = iter(lines)
-        all_prefixes = None if prefixes is None else iter(prefixes)
-        all_required = None if required is None else iter(required)
+        source, own_prefixes = iter(lines), PerLine("prefixes", prefixes)
+        own_required = PerLine("required", required, "lists of phrases")
         while batch := list(islice(source, window)):
-            own_prefixes = None if all_prefixes is None else list(islice(all_prefixes, len(batch)))
-            own_required = None if all_required is None else list(islice(all_required, len(batch)))
-            yield from self.translate_n_best(batch, None, own_prefixes, own_required, glossary=glossary)
+            of_batch = own_prefixes.take(len(batch)), own_required.take(len(batch))
+            yield from self.translate_n_best(batch, None, *of_batch, glossary=glossary)
+        own_prefixes.require_end()
+        own_required.require_end()
 
     def _split(self, line: str) -> list[Part]:
         """Return the parts of a line: none if it is empty, several if it is too long, otherwise one.

@@ -70,11 +70,13 @@ class SearchOptions:
             raise UserError(f"diversity_penalty must be at least 0 (no penalty), got {self.diversity_penalty}")
 
     def forbidden_after(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens that would complete a forbidden phrase after `tokens`."""
+        """Return the tokens that would complete a forbidden phrase or a repeated n-gram after `tokens`."""
+        output, n = tuple(tokens), self.no_repeat_ngram
+        ngrams = [output[end - n : end] for end in range(n, len(output) + 1)] if n else []
         return [
             phrase[-1]
-            for phrase in self.forbidden
-            if tuple(tokens[max(len(tokens) - len(phrase) + 1, 0) :]) == phrase[:-1]
+            for phrase in (*self.forbidden, *ngrams)
+            if output[max(len(output) - len(phrase) + 1, 0) :] == phrase[:-1]
         ]
 
     @property

@@ -16,7 +16,7 @@ from nmt.decode.translation import Translation
 from nmt.keep.documents import Segment, html_segments, srt_segments
 from nmt.recipe import NO_CONTEXT, Context, UserError
 from nmt.streams.line_constraints import read_constraints
-from nmt.text.json_fields import parse_json, text_or_null
+from nmt.text.json_fields import json_values, parse_json, text_or_null
 
 _DECIMALS = 6  # about the precision of float32
 
@@ -288,14 +288,14 @@ class RecordWriter:
             case Format.moses | Format.html | Format.srt:
                 raise AssertionError("not an input format of lines")
             case Format.text:
-                return _dump(_add_fields(_nested(self.reader.field, record.line), self.reader.field, fields)) + "\n"
+                return _add_fields(_dump(_nested(self.reader.field, record.line)), self.reader.field, fields) + "\n"
             case Format.tsv:
                 columns = record.line.split("\t")
                 names = self.reader.names
                 given = columns if names is None else dict(zip(names, columns, strict=True))
                 return _dump({"columns": given} | fields) + "\n"
             case Format.jsonl:
-                return (_extend_line(record.line, self.reader.field, fields) if record.line.strip() else "") + "\n"
+                return (_add_fields(record.line, self.reader.field, fields) if record.line.strip() else "") + "\n"
             case _:
                 assert_never(self.reader.format)
 
@@ -320,36 +320,35 @@ def _nested(path: str, value: Any) -> dict[str, Any]:
     return {name: _nested(rest, value) if dot else value}
 
 
-def _extend_line(line: str, path: str, fields: dict[str, Any]) -> str:
-    """Add the fields of a translation to a line of JSON whose text is at `path`.
-
-    Unless a field is replaced, the line is extended as text, which preserves its numbers and escapes exactly.
-    """
-    given = json.loads(line)
-    if not given.keys().isdisjoint(fields):
-        return _dump(_add_fields(given, path, fields))
-    body = line.strip()[:-1].rstrip()
-    return f"{body}{', ' if given else ''}{_dump(fields)[1:]}"
-
-
-def _add_fields(given: dict[str, Any], path: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Add fields to an object, replacing those of the same names.
+def _add_fields(line: str, path: str, fields: dict[str, Any]) -> str:
+    """Add fields to a line of JSON whose text is at `path`, replacing those of the same names.
 
     If they would replace the object that contains the text, as for `translation.en`, they are added next to the text.
+    The rest of the line is copied, which preserves its numbers and escapes exactly.
     """
     name, dot, _ = path.partition(".")
-    is_inside = dot and path not in given and name in fields
-    return _add_next_to(given, path, fields) if is_inside else given | fields
+    is_inside = dot and path not in json_values(line) and name in fields
+    return _add_next_to(line, path if is_inside else "", fields)
 
 
-def _add_next_to(given: dict[str, Any], path: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Add fields to the nested object that contains the field at a dotted path."""
+def _add_next_to(line: str, path: str, fields: dict[str, Any]) -> str:
+    """Add fields to the object in `line` that contains the field at a dotted path."""
+    values = json_values(line)
     name, dot, rest = path.partition(".")
-    is_inside = dot and path not in given
-    return given | ({name: _add_next_to(given[name], rest, fields)} if is_inside else fields)
+    if dot and path not in values:
+        start, end = values[name]
+        return f"{line[:start]}{_add_next_to(line[start:end], rest, fields)}{line[end:]}"
+    added = {name: value for name, value in fields.items() if name not in values}
+    for name in sorted(fields.keys() & values.keys(), key=values.__getitem__, reverse=True):
+        start, end = values[name]
+        line = f"{line[:start]}{_dump(fields[name])}{line[end:]}"
+    if not added:
+        return line
+    body = line.strip()[:-1].rstrip()
+    return f"{body}{', ' if values else ''}{_dump(added)[1:]}"
 
 
-def _dump(value: dict[str, Any]) -> str:
+def _dump(value: Any) -> str:
     """Return one line of JSON, escaped to ASCII if it contains a lone surrogate, which UTF-8 cannot encode."""
     text = json.dumps(value, ensure_ascii=False)
     try:

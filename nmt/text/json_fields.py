@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from nmt.recipe import UserError
 from nmt.text.clean import valid_unicode
+
+_SPACES = re.compile(r"[ \t\n\r]*")
 
 
 def parse_json(line: str, where: str) -> Any:
@@ -16,6 +19,27 @@ def parse_json(line: str, where: str) -> Any:
     except (ValueError, RecursionError) as error:  # an overlong number raises a plain ValueError
         reason = " ".join(str(error).split())
         raise UserError(f"{where} is not JSON ({reason}); each line must be one JSON object; fix it") from error
+
+
+def json_values(text: str) -> dict[str, tuple[int, int]]:
+    """Return where the value of each field of a JSON object starts and ends in its text.
+
+    Of fields with the same name, the last one counts.
+    """
+    values: dict[str, tuple[int, int]] = {}
+    decoder, position = json.JSONDecoder(), text.index("{") + 1
+    while (start := _after_spaces(text, position)) < len(text) and text[start] == '"':
+        name, position = decoder.raw_decode(text, start)
+        start = _after_spaces(text, text.index(":", position) + 1)
+        _, position = decoder.raw_decode(text, start)
+        values[name] = start, position
+        position = _after_spaces(text, position) + 1  # after the comma or the brace
+    return values
+
+
+def _after_spaces(text: str, position: int) -> int:
+    match = _SPACES.match(text, position)
+    return position if match is None else match.end()
 
 
 def text_field(record: Any, name: str, where: str) -> str:

@@ -1,6 +1,7 @@
 """Translations that begin with a partial word, alternatives after a prefix, and attention."""
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,31 @@ def test_tokens_that_complete_a_forbidden_phrase() -> None:
     options = SearchOptions(forbidden=((5,), (6, 7), (8, 6, 9)))
     for tokens, expected in (((), [5]), ((6,), [5, 7]), ((8, 6), [5, 7, 9]), ((7, 8, 6), [5, 7, 9]), ((6, 8), [5])):
         assert options.forbidden_after(tokens) == expected
+
+
+def test_tokens_that_repeat_an_ngram() -> None:
+    for n, tokens, expected in (
+        (0, (5, 5), set()),
+        (1, (5, 6, 5), {5, 6}),
+        (2, (5, 6, 5), {6}),
+        (2, (5, 5), {5}),
+        (3, (5, 6, 7, 8, 5, 6), {7}),
+        (3, (5, 6), set()),
+        (2, (), set()),
+    ):
+        assert set(SearchOptions(no_repeat_ngram=n).forbidden_after(tokens)) == expected
+
+
+def test_alternatives_do_not_repeat_ngrams(translator: Translator, reference: Reference, lines: list[str]) -> None:
+    prefix = "the cat the"
+    encoded = reference.tokenizer.encode(prefix)
+    repeated = encoded[encoded.index(encoded[-1]) + 1]
+    found = translator.alternatives(lines[0], prefix, 200)
+    assert any(reference.tokenizer.ids(one.pieces)[len(encoded) :][:1] == [repeated] for one in found)
+    options = DecodeRecipe(beam_size=3, max_extra_tokens=20, no_repeat_ngram=2)
+    for one in translator.with_decode(options).alternatives(lines[0], prefix, 200):
+        tokens = reference.tokenizer.ids(one.pieces)
+        assert len(set(pairwise(tokens))) == len(tokens) - 1
 
 
 def test_alternatives_of_empty_and_of_split_lines(translator: Translator) -> None:

@@ -385,6 +385,18 @@ def test_score_of_a_split_line(tokenizers: Tokenizers) -> None:
         assert translation.score == pytest.approx((a.score + b.score) / 2)
 
 
+def test_a_stream_has_as_many_prefixes_as_lines(tokenizers: Tokenizers) -> None:
+    translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, beam_size=2)
+    lines = ["the old dog", "a red tree"]
+    for arguments in ({"prefixes": iter(["the", "a", "a"])}, {"required": [[], [], ["dog"]]}):
+        stream = translator.stream(lines, 1, **arguments)
+        assert len([next(stream), next(stream)]) == 2
+        with pytest.raises(UserError, match="has more items than there are lines; expected one per line"):
+            next(stream)
+    with pytest.raises(UserError, match="got 0 prefixes for 1 lines"):
+        list(translator.stream(lines, 1, ["the"]))
+
+
 def test_required_phrases_of_a_line(tokenizers: Tokenizers) -> None:
     translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, beam_size=4)
     lines, required = ["the old dog", "a red tree", "", "he said: go!"], [["cat"], [], ["dog"], ["red tree", "likes"]]
