@@ -95,7 +95,8 @@ def shrink(words: list[str]) -> list[str]:
     small = ["tokenizer.vocab_size=310", "data.workers=1", "model.d_model=16", "model.d_ff=16", "model.num_heads=2"]
     small += ["model.num_encoder_layers=1", "model.num_decoder_layers=1", "train.threads=1"]
     small += ["train.batch_tokens=400", "train.micro_batch_tokens=400", "train.save_every=1", "train.device=cpu"]
-    overrides = [*small, *words[2:], "train.max_steps=4", "train.average_count=2"]
+    average = [] if "train.average=ema" in words else ["train.average_count=2"]
+    overrides = [*small, *words[2:], "train.max_steps=4", *average]
     return [*words[:2], *{one.partition("=")[0]: one for one in overrides}.values()]
 
 
