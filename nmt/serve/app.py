@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.translation import Translation
-from nmt.keep.documents import Segment, html_segments
 from nmt.recipe import UserError
 from nmt.serve.detection import Detected, rank_languages
+from nmt.serve.documents import TextFormat, join_documents, split_text
 from nmt.serve.events import Event, merge, stream_events, watch
 from nmt.serve.messages import (
     DetectRequest,
@@ -69,16 +69,14 @@ def _add_libretranslate_api(app: FastAPI, service: Service) -> None:
         is_single, texts = isinstance(body.q, str), body.texts
         detected = _detect(service, texts, body.target)[0] if body.source == "auto" else None
         model = _find_model(service, detected.language if detected else body.source, body.target)
-        documents = [list(html_segments(text)) if body.format == "html" else _line_segments(text) for text in texts]
+        kind: TextFormat = "html" if body.format == "html" else "text"
+        documents = [split_text(text, kind) for text in texts]
         # Different token sequences may give the same text, so distinct alternatives need the whole beam.
         n_best, keep = model.decode.beam_size if body.alternatives else 1, ("markup",) if body.format == "html" else ()
         options = RequestOptions(n_best=n_best, keep=keep)
         lines = [Line(segment.text) for document in documents for segment in document]
-        n_best_lists = iter(await service.translate(request, model, options, lines))
-        translated = [
-            _join_segments(document, [next(n_best_lists) for _ in document], body.alternatives + 1)
-            for document in documents
-        ]
+        n_best_lists = await service.translate(request, model, options, lines)
+        translated = join_documents(documents, n_best_lists, body.alternatives + 1)
         response: dict[str, Any] = {"translatedText": translated[0][0] if is_single else [t[0] for t in translated]}
         if body.alternatives:
             response["alternatives"] = translated[0][1:] if is_single else [t[1:] for t in translated]
@@ -127,28 +125,22 @@ def _no_model(service: Service, source: str, target: str) -> HTTPException:
     return HTTPException(400, f"no model translates {source!r} to {target!r}; choose one of {pairs}")
 
 
-def _line_segments(text: str) -> list[Segment]:
-    return [Segment("\n" if index else "", line) for index, line in enumerate(text.split("\n"))]
-
-
-def _join_segments(segments: Sequence[Segment], n_best_lists: list[list[Translation]], limit: int) -> list[str]:
-    """Join the i-th best translations of all segments for each i, and return at most `limit` different texts."""
-    pairs = list(zip(segments, n_best_lists, strict=True))
-    ranks = range(max(map(len, n_best_lists)))
-    texts = ["".join(one.layout(own[min(rank, len(own) - 1)].text) for one, own in pairs) for rank in ranks]
-    return list(dict.fromkeys(texts))[:limit]
-
-
 def _add_native_api(app: FastAPI, service: Service) -> None:
     @app.post("/v1/translate", openapi_extra=request_schema(TranslateRequest))
     async def translate(request: Request) -> Response:
-        """Translate lines, with optional scores, alignments and constraints."""
+        """Translate lines, with optional scores, alignments and constraints, or documents."""
         body = await service.read_body(request, TranslateRequest)
         model = service.model(body.model)
         texts = [body.text] if isinstance(body.text, str) else body.text
-        _require_single_lines(texts)
         options = _request_options(body)
         glossary = _make_glossary(body)
+        if body.format != "text":
+            documents = [split_text(text, body.format) for text in texts]
+            segments = [segment.text for document in documents for segment in document]
+            lines = [Line(text, required=(*body.required, *glossary.required(text))) for text in segments]
+            joined = join_documents(documents, await service.translate(request, model, options, lines))
+            return JsonLine({"model": model.name, "translations": [[{"text": text}] for (text,) in joined]})
+        _require_single_lines(texts)
         required = [(*body.required, *glossary.required(text)) for text in texts]
         prefixes = [body.prefix if text.strip() else "" for text in texts]
         lines = [Line(*fields, tuple(body.context)) for fields in zip(texts, prefixes, required, strict=True)]
@@ -222,6 +214,10 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
     ]
     if body.keep and excluded:
         raise HTTPException(400, f"keep and {excluded[0]} are mutually exclusive; send one of them")
+    excluded += [name for name in ("prefix", "context", "scores", "stream") if getattr(body, name)]
+    excluded += ["n_best"] if body.n_best > 1 else []
+    if body.format != "text" and excluded:
+        raise HTTPException(400, f"format {body.format} and {excluded[0]} are mutually exclusive; send one of them")
     return RequestOptions(
         n_best=body.n_best,
         beam_size=body.beam_size,
@@ -231,7 +227,8 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
         bias=tuple(body.preferred.items()),
         partial_word=body.partial_word,
         alternatives=body.alternatives,
-        keep=tuple(body.keep),
+        keep=tuple(dict.fromkeys([*body.keep, *(["markup"] if body.format != "text" else [])])),
+        entities=body.format != "srt",
         alignments=body.alignments,
         scores=body.scores,
     )

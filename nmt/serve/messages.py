@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from nmt.keep.items import Kind
+from nmt.serve.documents import TextFormat
 from nmt.text.clean import valid_unicode
 
 FORM = "application/x-www-form-urlencoded"
@@ -96,6 +97,7 @@ class TranslateRequest(NativeRequest):
     """Body of `POST /v1/translate`; the options apply to each text."""
 
     text: Texts
+    format: TextFormat = "text"
     n_best: Integer = Field(default=1, ge=1)
     beam_size: Integer | None = Field(default=None, ge=1, le=_MAX_BEAM_SIZE)
     length_alpha: Number | None = Field(default=None, ge=0.0, le=10.0)

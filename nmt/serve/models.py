@@ -34,6 +34,7 @@ class RequestOptions:
     partial_word: whether prefixes may end within a word
     alternatives: whether the n_best translations differ in the first token after the prefix
     keep:         what the translations keep, see `KeepingTranslator`; excludes partial_word, alternatives and watched
+    entities:     whether & begins an entity in kept markup
     watched:      whether the outputs so far of greedy searches are reported to `Line.on_text`
     """
 
@@ -46,6 +47,7 @@ class RequestOptions:
     partial_word: bool = False
     alternatives: bool = False
     keep: tuple[str, ...] = ()
+    entities: bool = True
     watched: bool = False
     alignments: bool = False
     scores: bool = False
@@ -148,7 +150,9 @@ class ServedModel:
             translator = translator.watched(lines[0].on_text) if options.watched else translator
             n_best_lists = translator.translate_inputs(inputs, partial_word=options.partial_word)
         elif options.keep:
-            keeping = KeepingTranslator(self._remembering_for(options), options.keep, self.languages)
+            keeping = KeepingTranslator(
+                self._remembering_for(options), options.keep, self.languages, entities=options.entities
+            )
             n_best_lists = keeping.start_translation(inputs)()
         else:
             n_best_lists = self._remembering_for(options).translate_inputs(inputs)

@@ -47,11 +47,42 @@ def test_items(client: TestClient) -> None:
     assert re.search("<i>.*</i>", text)
 
 
+def test_documents(client: TestClient) -> None:
+    subtitles = "1\n00:00:01,000 --> 00:00:02,000\n- <i>A red hat & 3,5</i>\n- Two\n\n"
+    body = {
+        "text": [subtitles, ""],
+        "format": "srt",
+        "keep": ["numbers"],
+        "required": ["tree"],
+        "glossary": [["Two", "2x"]],
+    }
+    (document,), (empty,) = post(client, "/v1/translate", body)["translations"]
+    pattern = r"1\n00:00:01,000 --> 00:00:02,000\n- [^<\n]*<i>[^<\n]*</i>[^<\n]*\n- [^<\n]*2x[^<\n]*\n\n"
+    assert re.fullmatch(pattern, document["text"])
+    assert document["text"].count("tree") == 2
+    assert "3,5" in document["text"] and "&amp;" not in document["text"]
+    assert empty == {"text": ""}
+    answer = post(client, "/v1/translate", {"text": PAGE, "format": "html"})
+    assert answer["translations"] == [
+        [
+            {
+                "text": post(client, "/translate", {"q": PAGE, "source": "en", "target": "de", "format": "html"})[
+                    "translatedText"
+                ]
+            }
+        ]
+    ]
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         ({"keep": ["tags"]}, "keep.0"),
         ({"keep": ["markup"], "alignments": True}, "keep and alignments are mutually exclusive"),
+        ({"format": "pdf"}, "format: Input should be 'text', 'html' or 'srt'"),
+        ({"format": "html", "n_best": 2}, "format html and n_best are mutually exclusive"),
+        ({"format": "html", "prefix": "A"}, "format html and prefix are mutually exclusive"),
+        ({"format": "srt"}, "the text has no subtitles; each must follow a line such as 00:00:01,000"),
         ({"keep": ["markup"], "partial_word": True, "prefix": "a"}, "keep and partial_word are mutually exclusive"),
     ],
 )

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -260,23 +261,76 @@ def test_attention_is_drawn_for_each_layer_and_head(page: Browser, reference: Tr
     assert np.array(page.run(opacity)) / 255 == pytest.approx(weights[-1, -1].ravel(), abs=0.01)
 
 
-@pytest.mark.parametrize(("name", "columns"), [("a.txt", ""), ("b.TSV", "\tmore\tcolumns")])
+@pytest.mark.parametrize(
+    ("name", "column", "header"), [("a.txt", None, ""), ("b.TSV", 0, ""), ("c.tsv", 1, "number\tsentence\tlast")]
+)
 def test_a_file_is_translated_and_downloaded(
-    page: Browser, reference: Translator, tmp_path: Path, name: str, columns: str
+    page: Browser, reference: Translator, tmp_path: Path, name: str, column: int | None, header: str
 ) -> None:
     lines = [*SENTENCES, "", *(f"a dog {number}" for number in range(9))]  # more than the limit of a request
-    end = "\r\n" if columns else "\n"
-    (tmp_path / name).write_text("".join(f"{line}{columns}{end}" for line in lines), encoding="utf-8", newline="")
+    rows, end = lines, "\n"
+    if column is not None:
+        cells = [["x", "y"] for _ in lines]
+        for row, line in zip(cells, lines, strict=True):
+            row.insert(column, line)
+        rows, end = ["\t".join(row) for row in cells], "\r\n"
+    content = "".join(f"{row}{end}" for row in ([header] if header else []) + rows)
+    (tmp_path / name).write_text(content, encoding="utf-8", newline="")
     select_file(page, tmp_path / name)
-    page.wait("!document.querySelector('#download').hidden")
-    page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
-    page.click("#download")
-    downloaded = tmp_path / name.replace(".", ".translated.")
-    until(lambda: downloaded.exists() and downloaded.stat().st_size > 0)
+    if column is not None:
+        page.wait("!document.querySelector('#file-table').hidden")
+        assert page.run("document.activeElement.id") == "file-column"
+        assert texts(page, "#file-column option")[1] == ("2 (sentence)" if header else "2 (x)")
+        page.run(f"document.querySelector('#file-column').value = '{column}'")
+        if header:
+            page.click("#file-header")
+        page.click("#file-translate")
     expected = [translation.text for translation in best(reference, lines)]
-    if columns:
-        expected = [f"{line}{columns}\t{text}" for line, text in zip(lines, expected, strict=True)]
-    assert downloaded.read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)
+    if column is not None:
+        expected = [f"{row}\t{text}" for row, text in zip(rows, expected, strict=True)]
+    if header:
+        expected.insert(0, f"{header}\ttranslation")
+    assert download(page, tmp_path, name) == "".join(f"{line}\n" for line in expected)
+    assert texts(page, "#file-status") == [f"{name}: {len(lines)} lines translated"]
+
+
+HTML = (
+    "<!DOCTYPE html>\n<html><body><p class='x'>The <b>cat</b> sees a dog.</p>\n<script>1 < 2</script></body></html>\n"
+)
+SRT = "".join(
+    f"{number}\r\n00:00:0{number},000 --> 00:00:0{number},900\r\n<i>A tree & a dog</i>\r\n\r\n"
+    for number in range(1, 8)
+)
+
+
+@pytest.mark.parametrize(("name", "content", "status"), [("a.html", HTML, "1 page"), ("a.srt", SRT, "7 subtitles")])
+@pytest.mark.parametrize("engine", ["exact", "fast"])
+def test_a_document_is_translated_and_downloaded(
+    page: Browser, tmp_path: Path, name: str, content: str, status: str, engine: str
+) -> None:
+    if engine == "fast":
+        pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    page.run(f"document.querySelector('#model').value = '{engine}'")
+    (tmp_path / name).write_text(content, encoding="utf-8", newline="")
+    select_file(page, tmp_path / name)
+    translated = download(page, tmp_path, name)
+    assert texts(page, "#file-status") == [f"{name}: {status} translated"]
+    pattern = re.escape(content)
+    for text in ("The ", "cat", " sees a dog.", "A tree & a dog"):
+        pattern = pattern.replace(re.escape(text), "[^<>\n]*")
+    assert re.fullmatch(pattern, translated)
+    assert translated != content
+    assert "&amp;" not in translated or name == "a.html"
+
+
+def download(page: Browser, folder: Path, name: str) -> str:
+    """Wait for the translation of a file, click on the link and return the content, line ends included."""
+    page.wait("!document.querySelector('#download').hidden")
+    page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+    page.click("#download")
+    downloaded = folder / name.replace(".", ".translated.")
+    until(lambda: downloaded.exists() and downloaded.stat().st_size > 0)
+    return downloaded.read_bytes().decode()
 
 
 def select_file(page: Browser, path: Path) -> None:
@@ -288,7 +342,18 @@ def select_file(page: Browser, path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.pdf", b"x", "a.pdf: a.pdf is not supported; the file must be one of .txt, .tsv; convert it"),
+        (
+            "a.pdf",
+            b"x",
+            "a.pdf: is not supported; the file must be one of .txt, .tsv, .html, .htm, .xhtml, .srt; convert it",
+        ),
+        ("a.txt", b"x" * 30_000, "a.txt: is too large; the limit is 20000 bytes; split it"),
+        (
+            "a.srt",
+            b"a dog",
+            "a.srt: the text has no subtitles; each must follow a line such as "
+            "00:00:01,000 --> 00:00:02,500; correct it",
+        ),
         ("a.txt", b"\xff\xfe", "a.txt: is not UTF-8 text; convert it"),
     ],
 )
@@ -296,6 +361,17 @@ def test_a_wrong_file_is_an_error(page: Browser, tmp_path: Path, name: str, cont
     (tmp_path / name).write_bytes(content)
     select_file(page, tmp_path / name)
     page.wait(f"document.querySelector('#file-status').textContent === {json.dumps(message)}")
+    page.problems.clear()  # Chromium logs the status 400
+
+
+def test_a_missing_column_is_an_error(page: Browser, tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("a\tb\nc\n", encoding="utf-8")
+    select_file(page, tmp_path / "a.tsv")
+    page.wait("!document.querySelector('#file-table').hidden")
+    page.run("document.querySelector('#file-column').value = '1'")
+    page.click("#file-translate")
+    message = "a.tsv: line 2 has no column 2; every line must have it; select another one"
+    assert texts(page, "#file-status") == [message]
 
 
 def test_a_refused_request_is_shown(page: Browser) -> None:

@@ -6,6 +6,8 @@ const element = (id) => document.getElementById(id);
 
 let request = new AbortController();
 let settings = {};
+let current = ""; // name of the file
+let choose = null; // opens a column of a .tsv file
 
 /** Enable the selection of files. options: returns the fields of requests; limits: of a request */
 export function showFilePanel({limits, options}) {
@@ -13,51 +15,108 @@ export function showFilePanel({limits, options}) {
   element("file").accept = EXTENSIONS.join(",");
 }
 
-async function translateSelected(file) {
+function show(text) {
+  element("file-status").textContent = `${current}: ${text}`;
+}
+
+/** Translate a file, or show the choice of its column. */
+async function select(file) {
   request.abort();
   request = new AbortController();
   const {signal} = request;
+  for (const id of ["download", "file-progress", "file-cancel", "file-table"]) {
+    element(id).hidden = true;
+  }
   element("file-panel").hidden = false;
-  element("download").hidden = true;
-  element("file-cancel").hidden = false;
-  const show = (text) => {
-    element("file-status").textContent = `${file.name}: ${text}`;
-  };
+  current = file.name;
   try {
-    const {lines, write} = openFile(file.name, new TextDecoder("utf-8", {fatal: true}).decode(await file.arrayBuffer()));
-    const progress = element("file-progress");
-    [progress.max, progress.value] = [lines.length, 0];
+    const content = decode(await file.arrayBuffer());
+    if (signal.aborted) {
+      return;
+    }
+    const opened = openFile(current, content);
+    if (opened.columns) {
+      ({choose} = opened);
+      const label = (text, i) => `${i + 1} (${text.length > 30 ? `${text.slice(0, 30)}…` : text})`;
+      element("file-column").replaceChildren(...opened.columns.map((text, i) => new Option(label(text, i), i)));
+      element("file-header").checked = false;
+      element("file-table").hidden = false;
+      element("file-column").focus();
+      show("select the column to translate");
+    } else {
+      await run(opened, signal);
+    }
+  } catch (error) {
+    show(error.message);
+  }
+}
+
+function decode(buffer) {
+  try {
+    return new TextDecoder("utf-8", {fatal: true}).decode(buffer);
+  } catch {
+    throw new Error("is not UTF-8 text; convert it");
+  }
+}
+
+/** Translate an opened file and offer the result for download. */
+async function run(opened, signal) {
+  const progress = element("file-progress");
+  const count = opened.parts.length;
+  const total = `${count} ${opened.unit}${count === 1 ? "" : "s"}`;
+  [progress.max, progress.value, progress.hidden] = [count, 0, false];
+  element("file-cancel").hidden = false;
+  show(`0 of ${total}`);
+  try {
     const options = {...settings.options(), n_best: 1};
-    const translations = await translateFile(lines, options, settings.limits, signal, (count) => {
-      progress.value = count;
-      show(`${count} of ${lines.length} lines`);
+    const content = await translateFile(opened, options, settings.limits, signal, (number) => {
+      progress.value = number;
+      show(`${number} of ${total}`);
     });
     const link = element("download");
     URL.revokeObjectURL(link.href);
-    link.href = URL.createObjectURL(new Blob([write(translations)], {type: "text/plain;charset=utf-8"}));
-    link.download = file.name.replace(/(\.[^.]*)$/, ".translated$1");
+    link.href = URL.createObjectURL(new Blob([content], {type: `${opened.type};charset=utf-8`}));
+    link.download = current.replace(/(\.[^.]*)$/, ".translated$1");
     link.hidden = false;
-    show(`${lines.length} lines translated`);
+    show(`${total} translated`);
   } catch (error) {
-    show(signal.aborted ? "canceled" : error instanceof TypeError ? "is not UTF-8 text; convert it" : error.message);
+    if (!signal.aborted) {
+      show(error.message);
+    }
   }
-  element("file-cancel").hidden = true;
+  if (!signal.aborted) {
+    element("file-cancel").hidden = true;
+  }
 }
 
 element("file").addEventListener("change", () => {
   const [file] = element("file").files;
   if (file) {
-    translateSelected(file);
+    select(file);
   }
   element("file").value = ""; // the same file may be selected again
 });
-element("file-cancel").addEventListener("click", () => request.abort());
+element("file-translate").addEventListener("click", () => {
+  request.abort();
+  request = new AbortController();
+  try {
+    element("download").hidden = true;
+    run(choose(Number(element("file-column").value), element("file-header").checked), request.signal);
+  } catch (error) {
+    show(error.message);
+  }
+});
+element("file-cancel").addEventListener("click", () => {
+  request.abort();
+  element("file-cancel").hidden = true;
+  show("canceled");
+});
 for (const type of ["dragover", "drop"]) {
   element("source").addEventListener(type, (event) => {
     if (event.dataTransfer?.types.includes("Files")) {
       event.preventDefault();
       if (type === "drop") {
-        translateSelected(event.dataTransfer.files[0]);
+        select(event.dataTransfer.files[0]);
       }
     }
   });

@@ -1,66 +1,105 @@
 /** Translation of files. A new format is a case of `openFile`. */
 
-import {translateLines} from "./api.js";
+import {translate, translateLines} from "./api.js";
 
 /** The extensions of the file formats. */
-export const EXTENSIONS = [".txt", ".tsv"];
+export const EXTENSIONS = [".txt", ".tsv", ".html", ".htm", ".xhtml", ".srt"];
 
 /**
- * Parse a file: `lines` are the texts to translate, `write` returns the translated file for their translations.
+ * Parse a file.
  *
- * .txt: one sentence a line. .tsv: translates the first column and adds a column, like `nmt translate`.
+ * parts:   what to translate: lines, or the parts of a document, which are translated as one text
+ * unit:    what a part is
+ * format:  of a document, undefined for lines
+ * type:    media type
+ * write:   returns the translated file for the translations of lines, or of the texts of a document
+ * columns: of .tsv only, the content of the first line
+ * choose:  of .tsv only, (column, whether the first line is a header) => the same for that column
+ *
+ * .txt: one sentence a line. .tsv: translates a column and adds one, like `nmt translate`.
  */
 export function openFile(name, content) {
   const extension = /\.[^.]*$/.exec(name)?.[0].toLowerCase() ?? "";
   const text = content.replace(/^\ufeff/, "");
   const rows = text.replace(/\n$/, "").split("\n");
+  const write = (texts) => texts.join("");
   switch (extension) {
     case ".txt":
-      return {lines: rows, write: (translations) => joinLines(translations)};
+      return {parts: rows, unit: "line", type: "text/plain", write: joinLines};
     case ".tsv": {
-      const records = rows.map((row) => row.replace(/\r$/, ""));
-      return {
-        lines: records.map((record) => record.split("\t")[0]),
-        write: (translations) => joinLines(records.map((record, i) => `${record}\t${translations[i]}`)),
-      };
+      const records = rows.map((row) => row.replace(/\r$/, "").split("\t"));
+      return {columns: records[0], choose: (column, hasHeader) => openColumn(records, column, hasHeader)};
     }
+    case ".html":
+    case ".htm":
+    case ".xhtml":
+      return {parts: [text], unit: "page", format: "html", type: "text/html", write};
+    case ".srt": // subtitles end with an empty line
+      return {parts: text.split(/(?<=\n[ \t]*\r?\n)(?=\S)/), unit: "subtitle", format: "srt", type: "text/plain", write};
     default:
-      throw new Error(`${name} is not supported; the file must be one of ${EXTENSIONS.join(", ")}; convert it`);
+      throw new Error(`is not supported; the file must be one of ${EXTENSIONS.join(", ")}; convert it`);
   }
+}
+
+function openColumn(records, column, hasHeader) {
+  const short = records.findIndex((record) => record.length <= column);
+  if (short >= 0) {
+    throw new Error(`line ${short + 1} has no column ${column + 1}; every line must have it; select another one`);
+  }
+  const [header, rows] = hasHeader ? [records.slice(0, 1), records.slice(1)] : [[], records];
+  return {
+    parts: rows.map((record) => record[column]),
+    unit: "line",
+    type: "text/tab-separated-values",
+    write: (translations) => joinLines([
+      ...header.map((record) => [...record, "translation"].join("\t")),
+      ...rows.map((record, i) => [...record, translations[i]].join("\t")),
+    ]),
+  };
 }
 
 function joinLines(lines) {
   return lines.map((line) => `${line}\n`).join("");
 }
 
-/** Translate all lines, in requests within the limits; calls onProgress(number of lines) after each line. */
-export async function translateFile(lines, options, limits, signal, onProgress) {
+/** Return the translated file, with requests within the limits; calls onProgress(number of parts) after each part. */
+export async function translateFile({parts, format, write}, options, limits, signal, onProgress) {
   const translations = [];
-  for (const chunk of chunksOf(lines, limits)) {
-    await translateLines({...options, text: chunk}, signal, (_, [best]) => {
+  let count = 0;
+  for (const chunk of chunksOf(parts, format ? {...limits, lines: Math.ceil(limits.lines / 4)} : limits)) {
+    if (format) { // a subtitle may have several speakers, each of which counts as a line
+      const [best] = await translate({...options, format, text: chunk.join("")}, signal);
       translations.push(best.text);
-      onProgress(translations.length);
-    });
+      onProgress(count += chunk.length);
+    } else {
+      await translateLines({...options, text: chunk}, signal, (_, [best]) => {
+        translations.push(best.text);
+        onProgress(count += 1);
+      });
+    }
   }
-  return translations;
+  return write(translations);
 }
 
-/** Yield lists of lines; a line that exceeds a limit by itself is alone, and the server refuses it. */
-function* chunksOf(lines, limits) {
+/** Yield lists of parts; one that exceeds a limit by itself is alone, and the server refuses it. */
+function* chunksOf(parts, limits) {
   const reserved = 10_000; // bytes for the other fields of a request
   let chunk = [];
   let [characters, bytes] = [0, 0];
-  for (const line of lines) {
-    const size = new TextEncoder().encode(JSON.stringify(line)).length + 1;
-    const isFull = chunk.length === limits.lines || characters + line.length > limits.characters
+  for (const part of parts) {
+    const size = new TextEncoder().encode(JSON.stringify(part)).length + 1;
+    const isFull = chunk.length === limits.lines || characters + part.length > limits.characters
       || bytes + size > limits.bytes - reserved;
+    if (size > limits.bytes) { // the server would close the connection before it has the request
+      throw new Error(`is too large; the limit is ${limits.bytes} bytes; split it`);
+    }
     if (chunk.length && isFull) {
       yield chunk;
       chunk = [];
       [characters, bytes] = [0, 0];
     }
-    chunk.push(line);
-    characters += line.length;
+    chunk.push(part);
+    characters += part.length;
     bytes += size;
   }
   if (chunk.length) {

@@ -1,0 +1,51 @@
+"""Texts of several lines, HTML pages and subtitles: their segments, and the texts that translations give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, assert_never
+
+from fastapi import HTTPException
+
+from nmt.decode.translation import Translation
+from nmt.keep.documents import Segment, html_segments, srt_segments
+
+TextFormat = Literal["text", "html", "srt"]
+
+
+def split_text(text: str, kind: TextFormat) -> list[Segment]:
+    """Return the lines of a text or the segments of a document; raises HTTPException if it has no subtitles."""
+    match kind:
+        case "text":
+            return [Segment("\n" if index else "", line) for index, line in enumerate(text.split("\n"))]
+        case "html":
+            return list(html_segments(text))
+        case "srt":
+            if text.strip() and "-->" not in text:
+                problem = "the text has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500"
+                raise HTTPException(400, f"{problem}; correct it")
+            return list(srt_segments(text))
+        case _:
+            assert_never(kind)
+
+
+def join_documents(
+    documents: Sequence[Sequence[Segment]], n_best_lists: Sequence[list[Translation]], limit: int = 1
+) -> list[list[str]]:
+    """Return at most `limit` different translations of each document, best first.
+
+    n_best_lists: of the segments of all documents, in order
+    """
+    lists = iter(n_best_lists)
+    return [_join(document, [next(lists) for _ in document], limit) for document in documents]
+
+
+def _join(segments: Sequence[Segment], n_best_lists: list[list[Translation]], limit: int) -> list[str]:
+    """Join the i-th best translations of all segments for each i."""
+
+    def texts(rank: int) -> Iterator[str]:
+        for segment, own in zip(segments, n_best_lists, strict=True):
+            yield segment.layout(own[min(rank, len(own) - 1)].text)
+
+    joined = ["".join(texts(rank)) for rank in range(max(map(len, n_best_lists)))]
+    return list(dict.fromkeys(joined))[:limit]
