@@ -133,14 +133,10 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         model = service.model(body.model)
         texts = [body.text] if isinstance(body.text, str) else body.text
         options = _request_options(body)
-        glossary = _make_glossary(body)
         if body.format != "text":
-            documents = [split_text(text, body.format) for text in texts]
-            segments = [segment.text for document in documents for segment in document]
-            lines = [Line(text, required=(*body.required, *glossary.required(text))) for text in segments]
-            joined = join_documents(documents, await service.translate(request, model, options, lines))
-            return JsonLine({"model": model.name, "translations": [[{"text": text}] for (text,) in joined]})
+            return await _translate_documents(service, request, model, body, texts)
         _require_single_lines(texts)
+        glossary = _make_glossary(body)
         required = [(*body.required, *glossary.required(text)) for text in texts]
         prefixes = [body.prefix if text.strip() else "" for text in texts]
         lines = [Line(*fields, tuple(body.context)) for fields in zip(texts, prefixes, required, strict=True)]
@@ -187,6 +183,18 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         limits["bytes"] = limits.pop("body_bytes")
         models = [_describe(model) for model in service.models.values()]
         return JsonLine({"models": models, "limits": limits, "requires_key": service.requires_key})
+
+
+async def _translate_documents(
+    service: Service, request: Request, model: ServedModel, body: TranslateRequest, texts: list[str]
+) -> Response:
+    """Translate HTML pages or subtitle files; no other output is available for them."""
+    glossary = _make_glossary(body)
+    documents = [split_text(text, body.format) for text in texts]
+    segments = [segment.text for document in documents for segment in document]
+    lines = [Line(text, required=(*body.required, *glossary.required(text))) for text in segments]
+    joined = join_documents(documents, await service.translate(request, model, _request_options(body), lines))
+    return JsonLine({"model": model.name, "translations": [[{"text": text}] for (text,) in joined]})
 
 
 def _describe(model: ServedModel) -> dict[str, Any]:
