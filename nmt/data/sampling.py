@@ -217,7 +217,10 @@ class SampledEpochs:
         """
         report = read_json_object(directory / _REPORT_FILE)
         recorded = {"epoch": report.get("epoch"), "sha256": report.get("sha256")}
-        expected = {"made_from": self._key, "bytes": _sizes(directory), **recorded}
+        try:
+            expected = {"made_from": self._key, "bytes": _sizes(directory), **recorded}
+        except FileNotFoundError:  # rank 0 is removing the directory
+            return False
         return report == expected and directory == self._path(report["epoch"])
 
     def _remove_leftovers(self) -> None:

@@ -449,6 +449,22 @@ def test_other_ranks_wait_for_the_builder(bpe_corpus: Path, sample: Sample) -> N
     assert to_lists(found[0].src) == to_lists(store.src)
 
 
+def test_a_directory_that_the_builder_is_removing_is_incomplete(
+    bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, measure, calls = sample(bpe_corpus).store(0), sampling._sizes, [0]
+
+    def vanish_once(directory: Path) -> dict[str, int]:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise FileNotFoundError(directory / "train.src.tokens.npy")
+        return measure(directory)
+
+    monkeypatch.setattr(sampling, "_sizes", vanish_once)
+    assert to_lists(sample(bpe_corpus, is_builder=False).store(0).src) == to_lists(store.src)
+    assert calls[0] > 1
+
+
 def test_wait_timeout(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "_TIMEOUT_SECONDS", 0.05)
     with pytest.raises(UserError, match=r"epoch-3 did not appear .* all machines must share") as caught:
