@@ -120,9 +120,8 @@ def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place
     settings = [] if layer is None else [f"alignment_layer={layer}"]
     settings += [] if layer is None and heads is None else [f"alignment_heads=[{heads or ''}]"]
     settings += [] if place is None else [f"alignment_at={place.value}"]
-    return WordAligner.load(
-        model, device, override_decode(read_model_metadata(find_model(model)).decode, settings).all_given()
-    )
+    decode = override_decode(read_model_metadata(find_model(model)).decode, settings)
+    return WordAligner.load(model, device, decode.all_given())
 
 
 def _as_options(aligner: WordAligner) -> str:

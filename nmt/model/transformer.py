@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, assert_never
 
@@ -20,7 +21,7 @@ from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(nn.Module, ABC):
     """Embeddings and output projection, their tying, and what does not depend on the architecture between them."""
 
     def __init__(self, recipe: ModelRecipe, src_vocab_size: int, tgt_vocab_size: int) -> None:
@@ -55,9 +56,9 @@ class EncoderDecoder(nn.Module):
         """Last tokens (batch, beam) -> log-probabilities of the next token, (batch, beam, vocab) float32."""
         return self.log_probs(self.advance(tokens, state))
 
+    @abstractmethod
     def advance(self, tokens: Tensor, state: Any) -> Tensor:
         """Last tokens (batch, beam) -> decoder output (batch, beam, d_model)."""
-        raise NotImplementedError
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Decoder output (..., d_model) -> log-probabilities (..., vocab) float32."""
