@@ -17,12 +17,12 @@ from nmt.bench.model_specs import ModelSpec
 from nmt.bench.training import TrainingBench
 from nmt.data.fingerprint import outdated_splits
 from nmt.data.prepare import Prepared, load_prepared
-from nmt.data.shapes import UpdateStatistics
 from nmt.data.workload import Workload
 from nmt.devices.precision import autocast
 from nmt.evaluate.forecast import Forecast, SpeedForecast, TextForecast, WorkForecast
 from nmt.evaluate.student_t import student_t_quantile
 from nmt.logs import progress, say, warnings_only
+from nmt.packing.shapes import UpdateStatistics
 from nmt.processes.distributed import World, start_world
 from nmt.recipe import Recipe, dump_choices
 from nmt.train.batching import plan_of_epoch, update_statistics

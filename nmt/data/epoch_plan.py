@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.mixture import Mixture, pair_id_dtype
-from nmt.data.shapes import balance, fill
 from nmt.packing.packed import BatchShape
+from nmt.packing.shapes import balance, fill
 
 Lengths = NDArray[np.integer[Any]]
 Ids = NDArray[np.integer[Any]]

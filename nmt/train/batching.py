@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
-from nmt.data.shapes import UpdateStatistics
 from nmt.data.workload import Workload
 from nmt.logs import say, warn
 from nmt.packing.packed import BatchShape
+from nmt.packing.shapes import UpdateStatistics
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError
 from nmt.train.compilation import has_fixed_shapes

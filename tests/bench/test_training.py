@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from nmt.bench.model_specs import ModelSpec
 from nmt.bench.training import STAGES, TrainingBench, measure_training
 from nmt.data.epoch_plan import plan_epoch
-from nmt.data.shapes import UpdateStatistics
 from nmt.data.store import PairStore
 from nmt.model import attention, dropout
 from nmt.model.transformer import Transformer
+from nmt.packing.shapes import UpdateStatistics
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train import compilation

@@ -12,8 +12,8 @@ import torch
 
 from nmt.data.epoch_plan import plan_epoch
 from nmt.data.loader import DataPosition, TrainingBatches, Update, make_batch
-from nmt.data.shapes import UpdateStatistics
 from nmt.data.store import PairStore, PairWriter, Side, token_dtype
+from nmt.packing.shapes import UpdateStatistics
 from nmt.recipe import TrainRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.epoch_plan import plan_epoch
-from nmt.data.shapes import UpdateStatistics
 from nmt.model import attention, dropout
 from nmt.model.attention import Kernel
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, BatchShape, PackedSequences
+from nmt.packing.shapes import UpdateStatistics
 from nmt.recipe import ModelRecipe, TrainRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.train.compiled_loss import compilable_cross_entropy

@@ -22,10 +22,10 @@ from torch.nn import functional as F
 from nmt.checkpoint import load_checkpoint, load_model, read_tensors, write_ema
 from nmt.data.epoch_plan import plan_epoch
 from nmt.data.loader import Update, make_batch
-from nmt.data.shapes import UpdateStatistics
 from nmt.data.store import PairStore
 from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel
+from nmt.packing.shapes import UpdateStatistics
 from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.storage import sealed
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nmt.bench.corpora import WMT14
 from nmt.data.epoch_plan import plan_epoch
-from nmt.data.shapes import UpdateStatistics, fill
+from nmt.packing.shapes import UpdateStatistics, fill
 
 LONGEST = 256
 
