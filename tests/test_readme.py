@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from nmt.cli.program import COMMANDS
 from nmt.export.packages import is_installed
 from nmt.recipe import parse_recipe
 from nmt.recipe.reference import option_reference
@@ -44,18 +43,6 @@ def tutorial_test_set() -> str:
     """The table that the tutorial lets the reader add to the recipe of `nmt new`."""
     (table,) = (block for block in blocks("toml") if block.startswith("[data.test]"))
     return table
-
-
-@pytest.mark.parametrize("words", nmt_commands(), ids=" ".join)
-def test_every_command_parses_and_its_recipes_exist(words: list[str]) -> None:
-    command = COMMANDS[words[0]].load(words[0])
-    if hasattr(command, "commands"):
-        words = words[1:]
-        command = command.commands[words[0]]
-    context = command.make_context(words[0], words[1:])
-    for value in context.params.values():
-        if isinstance(value, Path) and value.parts[0] == "recipes":
-            assert (ROOT / value).is_file()
 
 
 def test_the_tools_of_the_quick_start_are_executable() -> None:
